@@ -47,11 +47,11 @@ def shape(candidate: Candidate) -> str:
     return f"{len(degrees)} stage(s) of {stages}, M = {candidate.plan.micro_batches}"
 
 
-def why(exploration: Exploration) -> str:
+def reason(exploration: Exploration) -> str:
     """The best plan, and why the best pure plan of another sort loses."""
     best = exploration.best
     rival = best_of(exploration, *PURE) if best.kind == "hybrid" else None
-    return f"{shape(best)}" + (f"; {rival.name}: {exploration.why(rival)}" if rival else "")
+    return f"{shape(best)}" + (f"; {rival.name}: {exploration.reason(rival)}" if rival else "")
 
 
 def row(model: str, cluster: str, exploration: Exploration, seconds: float) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def row(model: str, cluster: str, exploration: Exploration, seconds: float) -> t
     steps = [f"{candidate.step_s:.3g}" if candidate else "–" for candidate in (*pure, hybrid)]
     shown_gain = "1.00" if hybrid is None else "only it fits" if gain is None else f"{max(gain, 1.0):.2f}"
     bound = f"{exploration.proven.value:.3g}{'' if exploration.proven.proof == 'relaxation' else ' (exact)'}"
-    return model, cluster, *steps, shown_gain, bound, why(exploration), f"{seconds:.0f}"
+    return model, cluster, *steps, shown_gain, bound, reason(exploration), f"{seconds:.0f}"
 
 
 def main() -> None:

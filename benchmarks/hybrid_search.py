@@ -32,7 +32,7 @@ LAUNCH_S = 1e-5
 DEGREES = (2, 4, 8)
 
 
-def partitioning(rng: np.random.Generator, profile: Profile, degree: int, name: str) -> ShardedProfile:
+def random_sharding(rng: np.random.Generator, profile: Profile, degree: int, name: str) -> ShardedProfile:
     """A random way to share a profile's instructions."""
     n = len(profile)
     divided, reduced = rng.uniform(size=n) < 0.99, rng.uniform(size=n) < 0.01
@@ -56,12 +56,14 @@ def partitioning(rng: np.random.Generator, profile: Profile, degree: int, name: 
     )
 
 
-def hybrid_problem(seed: int, stages: int, choices: int) -> StagedProblem:
+def hybrid_problem(seed: int, stages: int, shardings_a_degree: int) -> StagedProblem:
     """A model in which anything may decide, with so many shardings for each degree."""
     rng = np.random.default_rng(10_000 + seed)
     kind, micro_batches = tuple(rng.uniform(-3.0, 1.5, 2)), int(2 ** rng.uniform(0, 6))
     pipeline = random_problem(read_cluster("C"), stages, micro_batches, kind, seed)
-    shardings = (partitioning(rng, pipeline.profile, t, f"{t}-way {j}") for t in DEGREES for j in range(choices))
+    shardings = (
+        random_sharding(rng, pipeline.profile, t, f"{t}-way {j}") for t in DEGREES for j in range(shardings_a_degree)
+    )
     return replace(pipeline, shardings=tuple(shardings), launch_s=LAUNCH_S)
 
 
@@ -90,15 +92,15 @@ def main() -> None:
     table = Table(*heads, title="cluster C, median / worst")
     console = Console(stderr=True)
     measure(hybrid_problem(0, 2, 1))  # imports and caches
-    for stages, choices in ((2, 2), (4, 0), (4, 1), (4, 2), (4, 4), (8, 2)):
-        label = f"{stages} stages, {choices} way(s) a degree"
+    for stages, shardings_a_degree in ((2, 2), (4, 0), (4, 1), (4, 2), (4, 4), (8, 2)):
+        label = f"{stages} stages, {shardings_a_degree} sharding(s) a degree"
         rows = [
-            measure(hybrid_problem(seed, stages, choices))
+            measure(hybrid_problem(seed, stages, shardings_a_degree))
             for seed in track(range(arguments.problems), label, console=console)
         ]
         *times, gains = zip(*rows, strict=True)
         gain = f"{100 * np.mean(gains):.1f} %, at most {100 * np.max(gains):.1f} %"
-        table.add_row(str(stages), f"1 + {len(DEGREES) * choices}", *map(cells, times), gain)
+        table.add_row(str(stages), f"1 + {len(DEGREES) * shardings_a_degree}", *map(cells, times), gain)
     Console(width=140).print(table)
 
 

@@ -194,8 +194,8 @@ def least_memory(problem: StagedProblem) -> float:
     low, high = 1e8, 1e12
     while high > MEMORY_STEP * low:
         middle = (low * high) ** 0.5
-        tried = replace(problem, cluster=replace(problem.cluster, memory=middle))
-        low, high = (middle, high) if np.isnan(optimum_s(tried)) else (low, middle)
+        variant = replace(problem, cluster=replace(problem.cluster, memory=middle))
+        low, high = (middle, high) if np.isnan(optimum_s(variant)) else (low, middle)
     return high
 
 

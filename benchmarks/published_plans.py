@@ -113,9 +113,9 @@ def groups_of(path: Path, sources: Sequence[str]) -> list[Group]:
     return [Group(own, works.of(own[0][0])) for own in rows.values()]
 
 
-def saved(published: Estimate, found: Estimate) -> str:
+def saved(published: Estimate, best: Estimate) -> str:
     """The parts of the step in which the found strategy is shorter by most."""
-    shorter = {name: getattr(published.parts, name) - getattr(found.parts, name) for name in StepParts._fields}
+    shorter = {name: getattr(published.parts, name) - getattr(best.parts, name) for name in StepParts._fields}
     most = sorted(shorter, key=lambda name: -shorter[name])[:2]
     parts = [f"{name.replace('_', ' ')} −{100 * shorter[name] / published.step_s:.0f} %" for name in most]
     return ", ".join(part for name, part in zip(most, parts, strict=True) if shorter[name] > TIE * published.step_s)
@@ -149,8 +149,8 @@ def main() -> None:
         if price.fits:
             ratios.append(ratio)
             slower += [cells] if ratio > 1 + TIE else []
-        found = [strategy_in_words(result.cost), f"{result.cost.step_s:.4g} s", f"{ratio:.3f}"]
-        table.add_row(*cells, *found, saved(price, result.cost))
+        best = [strategy_in_words(result.cost), f"{result.cost.step_s:.4g} s", f"{ratio:.3f}"]
+        table.add_row(*cells, *best, saved(price, result.cost))
     console = Console(width=330)
     console.print(table)
     chosen = [group.behind for group in groups if group.behind is not None]

@@ -328,12 +328,12 @@ def _narrowed(demands: Sequence[_Demand], profile: Profile) -> Windows | str:
         most[s] = places[np.searchsorted(places, max(min(most[s], after), 0), side="right") - 1]
     empty = np.flatnonzero(least > most)
     if empty.size:
-        return _why(profile, int(empty[0]), int(least[empty[0]]), int(most[empty[0]]))
+        return _contradiction(profile, int(empty[0]), int(least[empty[0]]), int(most[empty[0]]))
     edges = [edge for demand in demands for edge in demand.edges]
     return Windows(least, most, allowed[:n], np.array(edges, dtype=np.int64))
 
 
-def _why(profile: Profile, stage: int, least: int, most: int) -> str:
+def _contradiction(profile: Profile, stage: int, least: int, most: int) -> str:
     begin = f"begin with instruction {least} or a later one" if least < len(profile) else "begin past the model's end"
     return f"stage {stage} would have to {begin}, and with instruction {most} or an earlier one"
 
@@ -342,9 +342,9 @@ def _conflict(demands: Sequence[_Demand], profile: Profile) -> BadInput:
     """The error for demands that contradict one another, naming as few as can be: two where two do."""
     for count in (1, 2):
         for some in combinations(demands, count):
-            why = _narrowed(some, profile)
-            if isinstance(why, str):
-                return _refusal(some, why)
+            reason = _narrowed(some, profile)
+            if isinstance(reason, str):
+                return _refusal(some, reason)
     fewest = list(demands)
     for demand in demands:
         fewer = [other for other in fewest if other is not demand]
@@ -353,9 +353,9 @@ def _conflict(demands: Sequence[_Demand], profile: Profile) -> BadInput:
     return _refusal(fewest, str(_narrowed(fewest, profile)))
 
 
-def _refusal(demands: Sequence[_Demand], why: str) -> BadInput:
+def _refusal(demands: Sequence[_Demand], reason: str) -> BadInput:
     do = "drop one of them" if len(demands) > 1 else "drop it"
-    return BadInput(why, where=" and ".join(map(str, demands)), do=do)
+    return BadInput(reason, where=" and ".join(map(str, demands)), do=do)
 
 
 def _matching(profile: Profile, pattern: str, where: str) -> IntArray:

@@ -68,9 +68,9 @@ class PlacedPlan:
 
     def check_valid(self, problem: StagedProblem) -> tuple[bool, str]:
         """Whether this is a plan of that problem on the devices of its cluster, and if not, why not."""
-        valid, why = self.plan.check_valid(problem)
+        valid, reason = self.plan.check_valid(problem)
         if not valid:
-            return False, why
+            return False, reason
         if sorted(self.device_order) != list(range(problem.cluster.devices)):
             return False, f"the device order does not name the devices 0 to {problem.cluster.devices - 1} once each"
         kinds = problem.cluster.group_of
@@ -107,9 +107,9 @@ class ReplanProblem:
     restart_s: float = 0.0
 
     def __post_init__(self) -> None:
-        valid, why = self.running.check_valid(self.staged)
+        valid, reason = self.running.check_valid(self.staged)
         if not valid:
-            raise BadInput(why, where="the running plan", do="give the plan with its own profile and cluster")
+            raise BadInput(reason, where="the running plan", do="give the plan with its own profile and cluster")
         sharded = [s for s, sharding in enumerate(self.running.plan.shardings) if sharding]
         if sharded:
             what = f"stage {sharded[0]} shares its operators among devices"

@@ -259,9 +259,9 @@ class PlacementPlan:
     def check_valid(self, problem: PlacementProblem) -> tuple[bool, str]:
         """Whether this plan solves that problem, memory included, and if not, why not."""
         for objection in (_shape_objection, _device_objection, _memory_objection, _latency_objection):
-            why = objection(problem, self)
-            if why:
-                return False, why
+            reason = objection(problem, self)
+            if reason:
+                return False, reason
         return True, ""
 
 
@@ -396,13 +396,13 @@ def _device_objection(problem: PlacementProblem, plan: PlacementPlan) -> str:
     first_of_class = np.unique(graph.classes, return_index=True)
     home = assignment[first_of_class[1]][np.searchsorted(first_of_class[0], graph.classes)]
     apart = assignment != home
-    for wrong, why in (
+    for wrong, reason in (
         (unknown, f"is on a device outside 0..{problem.devices - 1}"),
         (unsupported, "is on an accelerator, which does not support it"),
         (apart, "is on another device than its class"),
     ):
         if wrong.any():
-            return f"{node_name(graph, int(np.argmax(wrong)))} {why}"
+            return f"{node_name(graph, int(np.argmax(wrong)))} {reason}"
     return ""
 
 

@@ -306,7 +306,7 @@ class StagedPlan:
                 f"shardings {list(self.shardings)} do not give each of {self.stages} stages one of {known}",
             ),
         )
-        objection = next((why for wrong, why in objections if wrong), None)
+        objection = next((reason for wrong, reason in objections if wrong), None)
         objection = objection or self._idle_stage(problem) or self._misplaced(problem) or self._unwanted(problem)
         return (True, "") if objection is None else (False, objection)
 

@@ -29,7 +29,7 @@ def makespan_bound_s(tables: StepTables) -> float:
     if not tables.order.size:
         return 0.0
     least = tables.time_s.min(axis=0)
-    head, tail = _ways(tables, least)
+    head, tail = _longest_ways(tables, least)
     path = float((head + least + tail).max())
     weight = _weights(tables.time_s)
     best = max(path, float(weight.sum()))
@@ -42,7 +42,7 @@ def makespan_bound_s(tables: StepTables) -> float:
     return best * (1.0 - 1e-12)  # sums in another order than the simulator's
 
 
-def _ways(tables: StepTables, least: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _longest_ways(tables: StepTables, least: FloatArray) -> tuple[FloatArray, FloatArray]:
     """[n] seconds of the longest ways to and after each operation, without itself."""
     start, readers = tables.readers_start.tolist(), tables.readers.tolist()
     time = least.tolist()

@@ -84,7 +84,7 @@ class TraceDocument(Foreign):
     traceEvents: list[Event]
 
 
-class _Kind(Foreign):
+class _TopLevel(Foreign):
     traceEvents: msgspec.Raw | UnsetType = UNSET
 
 
@@ -95,7 +95,7 @@ def read_observed(path: str | os.PathLike[str]) -> Observed:
         BadInput: the file is neither, or a time in it is no positive number, naming the stage or device.
     """
     content, where = read_bytes(path, LARGEST_TRACE_BYTES), str(path)
-    if decode_json(content, _Kind, where=where, do=_DO).traceEvents is not UNSET:
+    if decode_json(content, _TopLevel, where=where, do=_DO).traceEvents is not UNSET:
         return observed_in_trace(decode_json(content, TraceDocument, where=where, do=_DO), where)
     return observed_in_times(decode_json(content, TimesDocument, where=where, do=_DO), where)
 

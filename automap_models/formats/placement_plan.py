@@ -113,6 +113,23 @@ class NetworkDocument(Document):
         )
 
 
+class VerifiedDocument(Document):
+    """What running a placed step on devices of one host came to, beside one device."""
+
+    equal: bool
+    loss: float
+    loss_error: Amount
+    array_error: Amount
+    devices: Whole
+    parts: Whole
+    moved: Whole
+
+    @classmethod
+    def of(cls, verified: Any) -> VerifiedDocument:
+        """The document of a run.verify.VerifiedPlacement."""
+        return cls(*(getattr(verified, name) for name in cls.__struct_fields__))
+
+
 class PlacementDocument(Document):
     """The whole file."""
 
@@ -142,6 +159,7 @@ class PlacementDocument(Document):
     notes: list[str]
     provenance: Provenance
     network: NetworkDocument | None = None
+    verified: VerifiedDocument | None = None
 
 
 def placement_document(result: PlacementResult) -> dict[str, Any]:
@@ -149,7 +167,8 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
 
     Args:
         result: with a plan. Of its facts the document has `one_device_s` (the value of everything on one device, or
-            None where that is no valid plan), `seed` and `time_limit_s` (or None for the planner's own limit).
+            None where that is no valid plan), `seed`, `time_limit_s` (or None for the planner's own limit) and, if it
+            was run, `verified`.
 
     Raises:
         Infeasible: the result has no plan.
@@ -182,6 +201,7 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
         notes=list(result.notes),
         provenance=Provenance(__version__, problem.graph.fingerprint, facts.get("seed", 0), facts.get("time_limit_s")),
         network=None if problem.network is None else NetworkDocument.of(problem.network),
+        verified=VerifiedDocument.of(facts["verified"]) if "verified" in facts else None,
     )
     builtins: dict[str, Any] = msgspec.to_builtins(document)
     return builtins

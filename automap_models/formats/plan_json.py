@@ -68,7 +68,7 @@ class StageDocument(Document):
     data: Count | UnsetType = UNSET
     tensor: Count | UnsetType = UNSET
     sharding: str | UnsetType = UNSET
-    partitioning: str | UnsetType = UNSET
+    former_sharding: str | UnsetType = msgspec.field(default=UNSET, name="partitioning")
 
 
 class BaselinesDocument(Document):
@@ -91,7 +91,7 @@ class OptimalityDocument(Document):
     grid_bound_s: float | UnsetType = UNSET
 
 
-class TriedDocument(Document):
+class SearchLogDocument(Document):
     """A number of stages and micro-batches among which the planner chose (core.staged.SearchLogEntry).
 
     Older files call `step_s` `length_s`.
@@ -133,12 +133,12 @@ class ScaleDocument(Document):
     backward: float
 
 
-class MovingDocument(Document):
+class MigrationDocument(Document):
     """What the change from one plan to the next costs."""
 
     received_bytes: float
     between_nodes_bytes: float
-    moving_s: float
+    migration_s: float = msgspec.field(name="moving_s")
     restart_s: float
 
 
@@ -152,7 +152,7 @@ class AdjustmentDocument(Document, kw_only=True):
     idle: list[Index]
     running_length_s: float | None = None
     length_s: float | None = None
-    moving: MovingDocument | None = None
+    migration: MigrationDocument | None = msgspec.field(default=None, name="moving")
     pays_after_steps: float | None = None
 
 
@@ -185,10 +185,10 @@ class PlanDocument(Document):
     baselines: BaselinesDocument | None = None
     planning_s: float = 0.0
     notes: list[str] = msgspec.field(default_factory=list)
-    tried: list[TriedDocument] = msgspec.field(default_factory=list)
+    search_log: list[SearchLogDocument] = msgspec.field(default_factory=list, name="tried")
     launch_s: float | UnsetType = UNSET
     shardings: dict[str, ShardingDocument] | UnsetType = UNSET
-    partitionings: dict[str, ShardingDocument] | UnsetType = UNSET
+    former_shardings: dict[str, ShardingDocument] | UnsetType = msgspec.field(default=UNSET, name="partitionings")
     adjustment: AdjustmentDocument | UnsetType = UNSET
 
 

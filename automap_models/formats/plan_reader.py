@@ -86,7 +86,7 @@ def read_written_plan(path: str | os.PathLike[str]) -> WrittenPlan:
         raise wrong(where, "$.cuts", document.cuts, f"{cuts} as its stages end", STALE)
     if device_cuts != document.device_cuts:
         raise wrong(where, "$.device_cuts", document.device_cuts, f"{device_cuts} as its stages begin", STALE)
-    written = document.shardings if not isinstance(document.shardings, UnsetType) else document.partitionings
+    written = document.shardings if not isinstance(document.shardings, UnsetType) else document.former_shardings
     return WrittenPlan(
         where=where,
         model=document.model,
@@ -112,7 +112,7 @@ def _document(path: str | os.PathLike[str]) -> PlanDocument:
 def _written_stage(document: PlanDocument, s: int, where: str) -> WrittenStage:
     stage = document.stages[s]
     tensor = 1 if isinstance(stage.tensor, UnsetType) else stage.tensor
-    named = stage.partitioning if isinstance(stage.sharding, UnsetType) else stage.sharding
+    named = stage.former_sharding if isinstance(stage.sharding, UnsetType) else stage.sharding
     sharding = None if isinstance(named, UnsetType) or tensor == 1 else named
     first, last = stage.devices
     if not 0 <= first <= last or last - first + 1 != stage.replicas * tensor:
@@ -199,7 +199,7 @@ def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | No
         raise BadInput(error.what, where=where, do=STALE) from None
     former = document.kind == FORMER
     key = "partitionings" if former else "shardings"
-    written = document.partitionings if former else document.shardings
+    written = document.former_shardings if former else document.shardings
     if isinstance(written, UnsetType):
         if former or any(not isinstance(stage.sharding, UnsetType) for stage in document.stages):
             raise wrong(where, f"$.{key}", None, "there, with the shardings of its stages", STALE)
@@ -227,10 +227,11 @@ def _plan_shardings(document: PlanDocument, names: list[str], where: str) -> tup
     """[S] index of each stage's sharding; empty where no stage names one."""
     if len(names) == 1:
         return ()
-    key, indices = "partitioning" if document.kind == FORMER else "sharding", []
+    former, indices = document.kind == FORMER, []
     for s, stage in enumerate(document.stages):
-        name = getattr(stage, key)
+        name = stage.former_sharding if former else stage.sharding
         if name not in names:
+            key = "partitioning" if former else "sharding"
             raise wrong(where, f"$.stages[{s}].{key}", name, f"one of {', '.join(names)}", STALE)
         indices.append(names.index(name))
     return tuple(indices)
@@ -249,10 +250,10 @@ def _require_same_cost(
     if len(document.stages) != len(expected):
         what = f"lists {len(document.stages)} stages, but the cuts make {len(expected)}"
         raise BadInput(what, where=where, do=STALE)
-    names = {"sharding": "partitioning"} if document.kind == FORMER else {}
+    fields = {"sharding": "former_sharding"} if document.kind == FORMER else {}
     for s, stage in enumerate(document.stages):
         for key, value in expected[s].items():
-            written = getattr(stage, names.get(key, key))
+            written = getattr(stage, fields.get(key, key))
             if key not in _LATER or written is not UNSET:
                 _require_same(written, value, f"$.stages[{s}].{key}", where)
     _require_same(document.length_s, cost.length_s, "$.length_s", where)

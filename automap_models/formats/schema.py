@@ -270,8 +270,8 @@ def load_yaml(path: str | os.PathLike[str], do: str) -> object:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark else ""
-        why = f" ({_KEY_TWICE})" if getattr(error, "problem", None) == _KEY_TWICE else ""
-        raise BadInput(f"is not valid YAML{place}{why}", where=where, do=do) from None
+        reason = f" ({_KEY_TWICE})" if getattr(error, "problem", None) == _KEY_TWICE else ""
+        raise BadInput(f"is not valid YAML{place}{reason}", where=where, do=do) from None
     except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):
         # PyYAML's constructors raise whatever Python raises for `!!int ""`, `!!bool maybe` and `!!timestamp foo`
         raise BadInput("is not valid YAML", where=where, do=do) from None

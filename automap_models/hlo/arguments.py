@@ -67,7 +67,7 @@ def file_arguments(
     if trainable:
         chosen = [any(fnmatchcase(name, pattern) for pattern in trainable) for name in names]
     else:
-        chosen = [_says(name) == "parameter" for name in names]
+        chosen = [_role(name) == "parameter" for name in names]
         if not any(_both(chosen, floating)):
             chosen = [partners > 1 for partners in updated]
     chosen = _both(chosen, floating)
@@ -75,7 +75,7 @@ def file_arguments(
         raise _no_parameters(names, types, trainable, source)
     arguments: list[Argument] = []
     for name, is_parameter, partners in zip(names, chosen, updated, strict=True):
-        is_state = partners > 0 or _says(name) in {"parameter", "state"}
+        is_state = partners > 0 or _role(name) in {"parameter", "state"}
         arguments.append(Argument(name, "parameter" if is_parameter else "state" if is_state else "input"))
     return tuple(arguments)
 
@@ -84,7 +84,7 @@ def _both(first: Sequence[bool], second: Sequence[bool]) -> list[bool]:
     return [a and b for a, b in zip(first, second, strict=True)]
 
 
-def _says(name: str) -> str | None:
+def _role(name: str) -> str | None:
     """What a name's first telling word says about an argument."""
     for key in name.lower().split("/")[:-1]:
         if key in _PARAMETER_WORDS:

@@ -214,6 +214,7 @@ def _flatten(mlir: Any) -> None:
 
     inline("main")
     _untuple_calls(functions["main"])
+    _erase_hints(functions["main"])
     for name, function in functions.items():
         if name != "main":
             function.erase()
@@ -264,6 +265,19 @@ def _untuple(op: Any) -> None:
             reader.results[0].replace_all_uses_with(flat.results[index])
             reader.erase()
     op.erase()
+
+
+def _erase_hints(entry: Any) -> None:
+    """Erase the calls that only say how a value may lie on devices, as `jax.random.split` makes one for its key.
+
+    They compute nothing, and no sharding rule or partitioner knows more of them than of the value itself.
+    """
+    for op in [op for op in nested_operations(entry) if op.name == "stablehlo.custom_call"]:
+        if ir.StringAttr(op.attributes["call_target_name"]).value != "Sharding":
+            continue
+        if len(op.operands) == len(op.results) == 1 and op.operands[0].type == op.results[0].type:
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
 
 
 def nested_operations(op: Any, ids: dict[Any, int] | None = None) -> Any:

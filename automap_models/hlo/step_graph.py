@@ -47,9 +47,7 @@ def step_graph(
     liveness, held = Liveness(graph), len(graph.arguments)
     stored = np.array([argument.kind != "input" for argument in graph.arguments], dtype=bool)
     edges = _edges(graph, liveness, stored)
-    used = np.zeros(held + len(graph), dtype=bool)
-    used[edges.ravel()] = True
-    used[:held] |= stored
+    used = _used(graph, edges, stored)
     ids = np.flatnonzero(used)
     node = np.cumsum(used) - 1
     instruction = ids[ids >= held] - held
@@ -88,6 +86,20 @@ def step_graph(
         kind_s={kind: padded(times) for kind, times in kind_s.items()},
         opcodes=tuple(opcodes[i] for i in ids.tolist()),
     )
+
+
+def step_nodes(graph: InstructionGraph) -> IntArray:
+    """[nodes] what each node of the `step_graph` is: an argument; or an instruction, numbered after all arguments."""
+    stored = np.array([argument.kind != "input" for argument in graph.arguments], dtype=bool)
+    return np.flatnonzero(_used(graph, _edges(graph, Liveness(graph), stored), stored))
+
+
+def _used(graph: InstructionGraph, edges: IntArray, stored: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[held + n] which arguments and instructions are nodes."""
+    used = np.zeros(len(graph.arguments) + len(graph), dtype=bool)
+    used[edges.ravel()] = True
+    used[: len(graph.arguments)] |= stored
+    return used
 
 
 def _edges(graph: InstructionGraph, liveness: Liveness, stored: NDArray[np.bool_]) -> IntArray:

@@ -106,9 +106,9 @@ class PlanOptions:
             unread["min_gain"] = f"planner {planner} takes the stages that it is given"
         if planner in ("exact", "data-parallel"):
             unread["certify_s"] = f"a plan of planner {planner} needs no proof"
-        for name, why in unread.items():
+        for name, reason in unread.items():
             if getattr(self, name) is not None:
-                raise BadInput(why, where=f"`{name}`", do="leave it out")
+                raise BadInput(reason, where=f"`{name}`", do="leave it out")
 
     @property
     def step_schedule(self) -> str | None:

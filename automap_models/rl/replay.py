@@ -143,8 +143,8 @@ class PrioritisedReplay:
 
     def check_valid(self) -> tuple[bool, str]:
         """Whether the tree is sound and only filled rows can be drawn."""
-        valid, why = self.tree.check_valid()
+        valid, reason = self.tree.check_valid()
         if not valid:
-            return False, why
+            return False, reason
         beyond = self.tree.nodes[self.tree.leaves + len(self) :]
         return not beyond.any(), "an empty row has a priority"

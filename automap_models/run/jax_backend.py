@@ -39,12 +39,19 @@ class JaxBackend:
         if problem.executor is not None:
             what = f"the executor {problem.executor} is torch's"
             raise BadInput(what, where="`executor`", do="leave it out: on JAX XLA runs the passes")
+        if problem.zero:
+            what = f"ZeRO-{problem.zero} is what torch's replicas share"
+            do = "leave it out, or give a sharding plan: on JAX the plan says how arrays are divided"
+            raise BadInput(what, where="`zero`", do=do)
         if problem.source.model is not None:
             from automap_models.run.jax_run import run_plan
 
             return run_plan(problem).record(problem)
         devices = 1 + max(device for stage in processes_of(problem.plan, problem.schedule) for device in stage)
-        return _answered(JaxRequest.of(problem), devices, problem.say).record(problem)
+        request = JaxRequest.of(problem)
+        place = environment(devices, problem.device)
+        answer = answered("automap_models.run.jax_run", request, place, problem.plan.where, problem.say)
+        return msgspec.convert(answer, JaxAnswer).record(problem)
 
 
 def environment(devices: int, device: str | None) -> dict[str, str]:
@@ -57,10 +64,22 @@ def environment(devices: int, device: str | None) -> dict[str, str]:
     return own
 
 
-def _answered(request: JaxRequest, devices: int, say: Callable[[str], None]) -> JaxAnswer:
-    """What the process that runs it answers."""
-    command = [sys.executable, "-m", "automap_models.run.jax_run"]
-    with TemporaryFile("w+") as output, _process(command, environment(devices, request.device), output) as process:
+def answered(module: str, request: object, environ: Mapping[str, str], where: str, say: Callable[[str], None]) -> Any:
+    """What a process of a module of ours answers; see run.jax_process.
+
+    Args:
+        module: that is run.
+        request: what it is to do, a record.
+        environ: its environment.
+        where: the user's file, for messages.
+        say: is told what is being done.
+
+    Raises:
+        AutomapError: the process met one.
+        RunFailed: it ended without an answer.
+    """
+    command = [sys.executable, "-m", module]
+    with TemporaryFile("w+") as output, _process(command, environ, output) as process:
         assert process.stdin is not None and process.stdout is not None  # both are pipes
         process.stdin.write(msgspec.json.encode(request).decode() + "\n")
         process.stdin.flush()
@@ -71,13 +90,11 @@ def _answered(request: JaxRequest, devices: int, say: Callable[[str], None]) -> 
             elif "error" in answer:
                 raise error_of(answer["error"])
             else:
-                return msgspec.convert(answer["answer"], JaxAnswer)
+                return answer["answer"]
         code = process.wait()
         output.seek(0)
         details = "".join(output.readlines()[-_LAST_LINES:])
-        raise RunFailed(
-            f"the process that ran it ended with exit code {code}", where=request.plan.where, details=details
-        )
+        raise RunFailed(f"the process that ran it ended with exit code {code}", where=where, details=details)
 
 
 @contextmanager

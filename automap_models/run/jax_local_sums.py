@@ -185,8 +185,8 @@ class _Search:
         operation = self.finder.module.operations[i]
         if operation.opcode in _SCALING:
             first, second = operation.operands
-            ways = [(first, second)] if operation.opcode == "divide" else [(first, second), (second, first)]
-            return any(self.is_tail(a) and self.finder.is_constant(b) for a, b in ways)
+            pairs = [(first, second)] if operation.opcode == "divide" else [(first, second), (second, first)]
+            return any(self.is_tail(a) and self.finder.is_constant(b) for a, b in pairs)
         if operation.opcode == "reduce":  # over dimensions of one element, say
             return self.finder.adds_up(i) and self.is_tail(operation.operands[0])
         return operation.opcode in _LINEAR and all(map(self.is_tail, operation.operands))

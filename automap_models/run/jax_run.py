@@ -5,16 +5,11 @@ As a process, `python -m automap_models.run.jax_run`, it is what jax_backend.py 
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
-import msgspec
 import numpy as np
 
 from automap_models.core.instruction_graph import InstructionGraph
@@ -22,7 +17,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.run_record import Comparison, StepRecord
 from automap_models.core.units import size
 from automap_models.core.written_plan import WrittenPlan
-from automap_models.errors import AutomapError, BadInput
+from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
@@ -30,7 +25,8 @@ from automap_models.run.base import TOLERANCE, RunProblem
 from automap_models.run.jax_collectives import program_collectives, reduction_collectives
 from automap_models.run.jax_layout import layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
-from automap_models.run.jax_request import JaxAnswer, JaxRequest, written_error
+from automap_models.run.jax_process import serve
+from automap_models.run.jax_request import JaxAnswer, JaxRequest
 from automap_models.run.jax_step import drawn_arguments, drawn_batch
 from automap_models.user_code import user_code
 from automap_models.workloads.registry import step_of
@@ -90,16 +86,21 @@ def _step(source: Source, plan: WrittenPlan) -> TrainingStep:
         BadInput: it is PyTorch's, or of another number of samples than the plan's micro-batches.
     """
     samples = plan.microbatch_size
-    step = _traceable(source)
+    step = traceable(source)
     if source.batch is None and samples is not None and step.microbatch_size != samples:
-        step = _traceable(replace(source, batch=samples))
+        step = traceable(replace(source, batch=samples))
     if samples is not None and step.microbatch_size != samples:
         what = f"the step has micro-batches of {step.microbatch_size} samples, the plan of {samples}"
         raise BadInput(what, where=source.what, do=f"give `batch={samples}`, or plan for that number")
     return step
 
 
-def _traceable(source: Source) -> TrainingStep:
+def traceable(source: Source) -> TrainingStep:
+    """The JAX step of a model.
+
+    Raises:
+        BadInput: it is PyTorch's.
+    """
     if source.kind is not SourceKind.FACTORY:
         return training_step_of(source)
     returned = source.returned()
@@ -234,27 +235,7 @@ def _notes(pipeline: JaxPipeline, samples: int) -> list[str]:
 
 def main() -> int:
     """The process: a request on stdin, what is being done and the answer on stdout."""
-    request = msgspec.json.decode(sys.stdin.readline(), type=JaxRequest)
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
-    out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what the user's code prints is none of the answer
-
-    def write(**line: Any) -> None:
-        out.write(json.dumps(line) + "\n")
-
-    try:
-        answer = run_plan(request.problem(lambda what: write(say=what)))
-    except AutomapError as error:
-        write(error=written_error(error))
-        return error.exit_code
-    write(answer=msgspec.to_builtins(answer))
-    return 0
-
-
-def _end_with_stdin() -> None:
-    """End this process when the one that started it does."""
-    sys.stdin.read()
-    os._exit(1)
+    return serve(JaxRequest, lambda request, say: run_plan(request.problem(say)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from msgspec import UNSET, UnsetType
 
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Foreign, decode_json, read_bytes, wrong
-from automap_models.workloads.config_families import FAMILIES, HAVE_DROPOUT, Dtype
+from automap_models.workloads.config_families import FAMILIES, HAVE_DROPOUT
+from automap_models.workloads.config_fields import Dtype
 
 if TYPE_CHECKING:
     from automap_models.workloads.training import Architecture
@@ -58,7 +59,7 @@ def is_config(path: str | os.PathLike[str]) -> bool:
     if Path(path).suffix != ".json" or Path(path).stat().st_size > LARGEST_CONFIG_BYTES:
         return False
     try:
-        return not isinstance(decode_json(read_bytes(path), _Kind, where=str(path)).model_type, UnsetType)
+        return not isinstance(decode_json(read_bytes(path), _Family, where=str(path)).model_type, UnsetType)
     except BadInput:
         return False
 
@@ -90,7 +91,7 @@ def decode_config(content: bytes, name: str, *, where: str, dropout: bool = Fals
         BadInput: see `read_config`.
     """
     known = ", ".join(FAMILIES)
-    kind = decode_json(content, _Kind, where=where, do=_DO.format(known)).model_type
+    kind = decode_json(content, _Family, where=where, do=_DO.format(known)).model_type
     if isinstance(kind, UnsetType):
         raise BadInput("$.model_type is missing", where=where, do=_DO.format(known))
     if not isinstance(kind, str) or kind not in FAMILIES:
@@ -130,7 +131,7 @@ def _is_plain(value: object) -> bool:
     return True
 
 
-class _Kind(Foreign):
+class _Family(Foreign):
     """What tells the families apart."""
 
     model_type: object | UnsetType = UNSET

@@ -38,7 +38,7 @@ def _step(spec: str, function: Callable[..., Any], arguments: tuple[Any, ...], d
     last = len(arguments) - 1
     step = TrainingStep(spec, function, _shapes(spec, arguments), 0, (last,), 1, dtype or "")
     _checked(spec, step)
-    first, size = jax.tree.leaves(step.arguments[0])[0], _batch_size(spec, step.arguments[last])
+    first, size = jax.tree.leaves(step.arguments[0])[0], _batch_size(spec, step.arguments)
     inputs = _batch_positions(step.arguments, size)
     return replace(step, inputs=inputs, microbatch_size=size, dtype=dtype or str(first.dtype))
 
@@ -57,10 +57,14 @@ def _batch_positions(arguments: tuple[Any, ...], size: int) -> tuple[int, ...]:
     return tuple(range(first, len(arguments)))
 
 
-def _batch_size(spec: str, batch: Any) -> int:
-    """Samples in a batch: the first dimension of all its arrays but random keys."""
-    arrays = [array for array in jax.tree.leaves(batch) if array.ndim]
-    sizes = {array.shape[0] for array in arrays if not _is_random_key(array)} or {a.shape[0] for a in arrays}
+def _batch_size(spec: str, arguments: tuple[Any, ...]) -> int:
+    """Samples in a batch: the first dimension of all arrays of the last argument that is not made of random keys.
+
+    Where every argument but the parameters looks like keys (tokens of `uint32`, two or four a sample), it is the last.
+    """
+    batches = [jax.tree.leaves(argument) for argument in arguments[:0:-1]]
+    arrays = next((some for batch in batches if (some := [a for a in batch if not _is_random_key(a)])), batches[0])
+    sizes = {array.shape[0] for array in arrays if array.ndim}
     if len(sizes) == 1:
         return int(sizes.pop())
     raise BadInput(

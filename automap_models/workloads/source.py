@@ -121,8 +121,8 @@ def source_kind(what: str) -> SourceKind:
             do = "write a factory as my_package.my_module:make_step, without folders and .py"
             raise BadInput("is neither a file nor the name of a factory", where=what, do=do)
     elif path.suffix in _OTHER_FILES:
-        why, do = _OTHER_FILES[path.suffix]
-        raise BadInput(why, where=what, do=do)
+        reason, do = _OTHER_FILES[path.suffix]
+        raise BadInput(reason, where=what, do=do)
     from automap_models.formats.files import holds_module
     from automap_models.workloads.config_json import is_config
 

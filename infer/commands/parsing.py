@@ -97,6 +97,7 @@ ARGUMENTS: Mapping[str, str] = {
     "target": "--for",
     "time_limit_s": "--time-limit",
     "together": "--keep-together",
+    "topo": "--topo",
     "virtual": "--vp",
 }
 """Argument of the library, as its messages name it → the commands' option for it."""
@@ -115,7 +116,7 @@ def in_options(text: str) -> str:
     return _MENTION.sub(option, text)
 
 
-def refuse(namespace: argparse.Namespace, names: Iterable[str], why: str) -> None:
+def refuse(namespace: argparse.Namespace, names: Iterable[str], reason: str) -> None:
     """Refuse arguments that mean nothing beside the others.
 
     Raises:
@@ -123,7 +124,7 @@ def refuse(namespace: argparse.Namespace, names: Iterable[str], why: str) -> Non
     """
     for name, value in given(namespace, *names).items():
         if value is not False and value != []:
-            raise BadInput(why, where=flag(name), do="leave it out")
+            raise BadInput(reason, where=flag(name), do="leave it out")
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -387,9 +388,9 @@ def step_source(options: Mapping[str, Any], *, verified: bool = False) -> Source
     return source
 
 
-def superfluous(name: str, why: str) -> BadInput:
+def superfluous(name: str, reason: str) -> BadInput:
     """An option that means nothing here, as an error."""
-    return BadInput(f"does not apply: {why}", where=f"--{name}", do="leave it out")
+    return BadInput(f"does not apply: {reason}", where=f"--{name}", do="leave it out")
 
 
 def sized_profile(path: Path, size: int | None) -> Profile:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from automap_models.core.units import BYTES, BYTES_PER_S, SECONDS
 from automap_models.errors import BadInput
-from automap_models.workloads.source import SourceKind, traced
+from automap_models.workloads.source import MODELS, SourceKind, traced
 
 from ..requests import PlaceRequest
 from ..runner import Command, Output, Report
@@ -50,6 +50,8 @@ FIELDS = {
 """Argument → field of the problem that it replaces."""
 OF_PLACING = (*FIELDS, "finetune", "policy", "planner", "time_limit", "seed", "split", "split_passes")
 """Options that a placement made before has no use for."""
+DISAGREES = 1
+"""Exit code of a run that gives other results than one device."""
 EPILOG = """GRAPH is one of
   device-placement JSON   of dnn-partitioning, which brings its own devices and memory
   a built-in model        bert48, t5_base, vgg19, …: see automap-profile --list
@@ -66,9 +68,10 @@ examples:
   automap-place bert24.json --objective step                    one step, forward and backward, as fast as possible
   automap-place t5_base --devices 4 --nodes 200 --out placement.json --plot placement.png
   automap-place bert24.json --plan placement.json               cost and show a placement made before
+  automap-place my_models:make_step --objective step --devices 8 --verify   … and run it on eight devices of this host
 
-exit codes: 0 done, 2 the input or the arguments are bad, 3 no placement fits the memory, 1 a defect of ours,
-141 the output's reader went away
+exit codes: 0 done, 1 --verify found a difference, 2 the input or the arguments are bad,
+3 no placement fits the memory, 141 the output's reader went away
 """
 
 
@@ -98,6 +101,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_seed(how)
     how.add_argument(
         "--plan", metavar="FILE", type=file_argument, help="plan nothing: cost and show this placement.json"
+    )
+    how.add_argument(
+        "--verify",
+        action="store_true",
+        help="for --objective step: run the operations of a JAX step on devices made of this host, and compare the "
+        "loss and all results with those of one device",
     )
     _add_model(parser.add_argument_group("for models and HLO files, which have no times and devices of their own"))
 
@@ -169,6 +178,10 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
             raise BadInput("is for --planner learned", where=f"--{option}", do="leave it out")
     devices, cluster = _devices(namespace)
     source = source_of(vars(namespace))
+    if namespace.verify and source.kind not in MODELS:
+        raise BadInput(f"{source.what} {source.kind.value}", where="--verify", do="give a model or a factory to run")
+    if namespace.verify and namespace.plan is None and namespace.objective != "step":
+        raise BadInput("is for --objective step", where="--verify", do="leave it out")
     if source.kind is not SourceKind.PROFILE and namespace.devices is None and namespace.plan is None:
         raise BadInput("a model brings no devices", where="--devices", do="say how many accelerators there are")
     return PlaceRequest(
@@ -184,6 +197,7 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         namespace.host,
         namespace.link,
         cluster,
+        namespace.verify,
     )
 
 
@@ -218,7 +232,21 @@ def run(request: PlaceRequest) -> PlacementResult:
         Infeasible: no placement fits the memory.
         UserCodeError: the user's own code raised.
     """
-    return _placed(request) if request.plan is None else _read_back(request, request.plan)
+    result = _placed(request) if request.plan is None else _read_back(request, request.plan)
+    return _verified(request, result) if request.verify else result
+
+
+def _verified(request: PlaceRequest, result: PlacementResult) -> PlacementResult:
+    """The same with what running it came to among its facts."""
+    from automap_models.run.verify import verify_placement
+
+    from ..reports.text import Steps
+
+    if result.problem.objective != "step":
+        raise BadInput("is for placements of --objective step", where="--verify", do="leave it out")
+    with Steps() as steps:
+        verified = verify_placement(request.source, result, request.config.get("seed", 0), steps.begin)
+    return replace(result, facts={**result.facts, "verified": verified})
 
 
 def _placed(request: PlaceRequest) -> PlacementResult:
@@ -339,7 +367,13 @@ def report(request: PlaceRequest, outcome: PlacementResult) -> Report:
 
         return draw_placement(outcome)
 
-    return Report(lambda: print_placement(outcome), lambda: placement_document(outcome), draw=draw)
+    verified = outcome.facts.get("verified")
+    return Report(
+        lambda: print_placement(outcome),
+        lambda: placement_document(outcome),
+        draw=draw,
+        exit_code=DISAGREES if verified is not None and not verified.equal else 0,
+    )
 
 
 COMMAND = Command(

@@ -82,24 +82,26 @@ def ranking(exploration: Exploration, width: int) -> Iterator[Table | str]:
     """
     best, candidates = exploration.best, exploration.candidates
     shown = list(zip(*map(_ranked, candidates), strict=True))
-    reasons = {plan.name: exploration.why(plan) for plan in candidates}
-    reasons |= {absent.name: in_options(absent.why) for absent in exploration.absent}
+    reasons = {plan.name: exploration.reason(plan) for plan in candidates}
+    reasons |= {missing.name: in_options(missing.reason) for missing in exploration.missing}
     styles = ["bold" if plan is best else "" if plan.fits else "dim" for plan in candidates]
-    nothing = [""] * len(exploration.absent)
-    why = Column("why not", lambda room: [_wrapped(text, room) for text in reasons.values()], LEAST_REASON, left=True)
+    nothing = [""] * len(exploration.missing)
+    reason_column = Column(
+        "why not", lambda room: [_wrapped(text, room) for text in reasons.values()], LEAST_REASON, left=True
+    )
     limits = sorted({group.memory for group in exploration.space.cluster.node_groups})
     memory = f"memory\nof {' or '.join(map(size, limits))}"
     headings = ("stages", "d × t", "micro-\nbatches", "step time", memory)
     named = Column("plan", list(reasons), left=True)
     beside = [Column(heading, [*cells, *nothing]) for heading, cells in zip(headings, shown, strict=True)]
-    if fits(width, (named, *beside, why)):
-        yield table(width, (named, *beside, why), styles=[*styles, *("dim" for _ in nothing)])
+    if fits(width, (named, *beside, reason_column)):
+        yield table(width, (named, *beside, reason_column), styles=[*styles, *("dim" for _ in nothing)])
         return
     above = [Column(heading, cells) for heading, cells in zip(headings, shown, strict=True)]
     yield table(width, (Column("plan", [plan.name for plan in candidates], left=True), *above), styles=styles)
     if any(reasons.values()):
         yield "\n[bold]why not the others[/bold]"
-        yield fact_table((name, why) for name, why in reasons.items() if why)
+        yield fact_table((name, reason) for name, reason in reasons.items() if reason)
 
 
 def _ranked(candidate: Candidate) -> tuple[str, ...]:
@@ -266,10 +268,12 @@ def explored_document(explored: Explored) -> dict[str, Any]:
         "schedule": exploration.space.schedule,
         "best": best_document(explored),
         "candidates": [
-            {**candidate_document(candidate), "why": exploration.why(candidate)} for candidate in exploration.candidates
+            {**candidate_document(candidate), "why": exploration.reason(candidate)}
+            for candidate in exploration.candidates
         ],
         "absent": [
-            {"kind": absent.kind, "name": absent.name, "why": in_options(absent.why)} for absent in exploration.absent
+            {"kind": missing.kind, "name": missing.name, "why": in_options(missing.reason)}
+            for missing in exploration.missing
         ],
         "optimality": _proven_document(exploration.proven, exploration.best.step_s),
         "batch_dims": _plain(exploration.space.model.batch_dims),
@@ -310,7 +314,7 @@ def candidate_document(candidate: Candidate) -> dict[str, Any]:
         "cuts": [int(cut) for cut in plan.cuts],
         "device_cuts": [int(cut) for cut in plan.device_cuts],
         "degrees": [{"data": d, "tensor": t} for d, t in candidate.degrees],
-        "partitionings": [candidate.problem.all_shardings[way].name for way in candidate.plan.shardings],
+        "shardings": [candidate.problem.all_shardings[way].name for way in candidate.plan.shardings],
         "step_s": float(candidate.step_s),
         "length_s": float(candidate.cost.length_s),
         "memory_bytes": candidate.memory_bytes,

@@ -23,6 +23,8 @@ from .text import Column, console, fact_table, plain, table
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from automap_models.run.verify import VerifiedPlacement
+
 LEAST_ENDS = 24  # characters of the names of a device's first and last node
 
 
@@ -101,6 +103,16 @@ def facts(report: PlacementResult) -> Iterator[tuple[str, str]]:
     idle = problem.devices - np.unique(report.required_plan().assignment).size
     if idle:
         yield "idle", counted(idle, "device")
+    if "verified" in report.facts:
+        yield "verified", _verified(report.facts["verified"])
+
+
+def _verified(verified: VerifiedPlacement) -> str:
+    """What running it came to."""
+    ran = f"{counted(verified.parts, 'part')} on {counted(verified.devices, 'device')} of this host"
+    moved = f"{counted(verified.moved, 'value')} moved between them"
+    errors = f"loss to {verified.loss_error:.1e}, updated arrays to {verified.array_error:.1e}"
+    return f"{'equal' if verified.equal else 'NOT EQUAL'} to one device ({errors}): {ran}, {moved}"
 
 
 def what_sets_the_pace(report: PlacementResult) -> str:

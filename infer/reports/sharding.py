@@ -272,7 +272,7 @@ def _price_optimum(report: ShardingReport) -> str:
 def _verified_facts(verified: Verified) -> Iterator[tuple[str, str]]:
     """What XLA says of the results and of the collectives."""
     if verified.loss is None or verified.arrays is None:
-        yield "verified", f"compiled only: {verified.why_not_run}"
+        yield "verified", f"compiled only: {verified.reason_not_run}"
     else:
         result = "equal" if verified.equal else "NOT EQUAL"
         yield (
@@ -290,7 +290,7 @@ def _verified_document(verified: Verified) -> dict[str, Any]:
         "equal": verified.equal if verified.loss is not None else None,
         "loss": verified.loss,
         "arrays": verified.arrays,
-        "why_not_run": verified.why_not_run,
+        "why_not_run": verified.reason_not_run,
         "collectives": {
             name: {
                 "estimated_bytes": float(verified.estimates[name]),

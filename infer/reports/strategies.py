@@ -122,9 +122,9 @@ def kinds_parts(searched: Searched, width: int) -> Iterator[Table | str]:
         Column("fullest device", [size(of.estimate.peak_memory) if of.estimate else "" for of in kinds]),
     )
     strategy = Column("strategy", [strategy_in_words(of.estimate) if of.estimate else "" for of in kinds], left=True)
-    why = Column("why not", reasons, left=True)
-    yield table(width, (named, *beside, why, strategy), (named, *beside, why), (named, *beside))
-    if not fits(width, (named, *beside, why)) and any(reasons):
+    reason_column = Column("why not", reasons, left=True)
+    yield table(width, (named, *beside, reason_column, strategy), (named, *beside, reason_column), (named, *beside))
+    if not fits(width, (named, *beside, reason_column)) and any(reasons):
         yield "\n[bold]why not the others[/bold]"
         yield fact_table((of.name, reason) for of, reason in zip(kinds, reasons, strict=True) if reason)
 

@@ -126,8 +126,8 @@ def _facts(rows: list[Row], shown: list[Row], best: Mapping[str, Row]) -> Iterat
             f"{seconds(shortest.step_s or 0.0)} on {shortest.cluster.name} with {counted(shortest.stages, 'stage')} "
             f"and M = {shortest.micro_batches}; ← marks the best of each cluster",
         )
-    for why, count in Counter(why_not(row) for row in rows if row.outcome.plan is None).items():
-        yield "no plan", f"{count} of {counted(len(rows), 'combination')}: {why}"
+    for reason, count in Counter(why_not(row) for row in rows if row.outcome.plan is None).items():
+        yield "no plan", f"{count} of {counted(len(rows), 'combination')}: {reason}"
     if len(shown) < len(rows):
         yield "shown", "the best of each cluster; --out writes all rows, --json prints them"
 
@@ -135,8 +135,8 @@ def _facts(rows: list[Row], shown: list[Row], best: Mapping[str, Row]) -> Iterat
 def _notes(rows: list[Row], global_batch: int | None, profiled: int | None) -> Iterator[str]:
     outside = {row.outcome.outside for row in rows if row.outcome.plan is not None} - {None}
     if outside:
-        why = min(map(str, outside))
-        yield f"* planned outside what the policy was trained for, perhaps longer than need be: {why}"
+        reason = min(map(str, outside))
+        yield f"* planned outside what the policy was trained for, perhaps longer than need be: {reason}"
     if global_batch is None and len({row.micro_batches for row in rows}) > 1:
         yield "more micro-batches make a larger global batch: the best of a cluster is the one with the best speed"
     if any(row.microbatch_size not in (None, profiled) for row in rows):

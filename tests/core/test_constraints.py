@@ -129,7 +129,7 @@ def test_without_layers_it_is_names_that_match():
 
 
 @pytest.mark.parametrize(
-    ("constraints", "stages", "says"),
+    ("constraints", "stages", "sentence"),
     [
         (  # the wrong way round
             Constraints((Pin("embedding", 0), Pin("block_1", 0), Pin("block_0", 1))),
@@ -184,8 +184,8 @@ def test_without_layers_it_is_names_that_match():
         (Constraints(together=("§",)), 3, "^`together='§'`: '§' matches no layer; the nearest names are block_0, "),
     ],
 )
-def test_constraints_that_contradict_one_another_are_refused_naming_them(constraints, stages, says):
-    with pytest.raises(BadInput, match=says):
+def test_constraints_that_contradict_one_another_are_refused_naming_them(constraints, stages, sentence):
+    with pytest.raises(BadInput, match=sentence):
         constraints.windows(profile_of(MODEL), stages)
 
 

@@ -105,7 +105,7 @@ def test_a_class_is_supported_only_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "assignment", "why"),
+    ("graph", "assignment", "reason"),
     [
         ({}, [0, 0, 0, 1], ""),
         ({}, [2, 2, 2, 2], ""),
@@ -118,13 +118,15 @@ def test_a_class_is_supported_only_as_a_whole() -> None:
         ({}, [0, 1, 1, 1], "device 1 needs 9e-09 GB, an accelerator has 6e-09 GB"),
     ],
 )
-def test_a_plan_says_why_it_does_not_solve_its_problem(graph: dict[str, Any], assignment: list[int], why: str) -> None:
+def test_a_plan_says_why_it_does_not_solve_its_problem(
+    graph: dict[str, Any], assignment: list[int], reason: str
+) -> None:
     plan = PlacementPlan("by hand", np.array(assignment))
-    assert plan.check_valid(PlacementProblem.of(chain(**graph))) == (not why, why)
+    assert plan.check_valid(PlacementProblem.of(chain(**graph))) == (not reason, reason)
 
 
 @pytest.mark.parametrize(
-    ("assignment", "pieces", "q", "why"),
+    ("assignment", "pieces", "q", "reason"),
     [
         ([0, 0, 1, 1], None, 1, ""),
         ([0, 2, 0, 2], None, 1, "subgraph 0 of device 0 is not contiguous or waits for one that waits for it"),
@@ -135,19 +137,19 @@ def test_a_plan_says_why_it_does_not_solve_its_problem(graph: dict[str, Any], as
         ([0, 1, 0, 1], None, 1, "subgraph 0 of device 0 is not contiguous or waits for one that waits for it"),
     ],
 )
-def test_subgraphs_must_be_able_to_run(assignment: list[int], pieces: list[int] | None, q: int, why: str) -> None:
+def test_subgraphs_must_be_able_to_run(assignment: list[int], pieces: list[int] | None, q: int, reason: str) -> None:
     problem = PlacementProblem.of(chain(accelerator_bytes=10.0), objective="latency", pieces=q)
     plan = PlacementPlan("by hand", np.array(assignment), None if pieces is None else np.array(pieces))
-    assert plan.check_valid(problem) == (not why, why)
+    assert plan.check_valid(problem) == (not reason, reason)
 
 
 def test_two_contiguous_subgraphs_may_still_wait_for_each_other() -> None:
     # 10 → 11 and 12 → 13, with {10, 13} on one accelerator and {11, 12} on the other
     graph = chain(edges=np.array([[0, 1], [2, 3]]))
     problem = PlacementProblem.of(graph, objective="latency")
-    ok, why = PlacementPlan("by hand", np.array([0, 1, 1, 0])).check_valid(problem)
+    ok, reason = PlacementPlan("by hand", np.array([0, 1, 1, 0])).check_valid(problem)
     assert not ok
-    assert "waits for" in why
+    assert "waits for" in reason
     assert PlacementPlan("by hand", np.array([0, 1, 1, 0])).check_valid(PlacementProblem.of(graph))[0]
 
 

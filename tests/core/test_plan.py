@@ -29,7 +29,7 @@ def test_cuts_off_the_grid_are_valid_without_points() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "beginning"),
     [
         ({"device_cuts": (2,)}, "2 instruction cut(s) but 1 device cut(s)"),
         ({"cuts": (5,), "device_cuts": (2,)}, "2 stages instead of 3"),
@@ -48,10 +48,10 @@ def test_cuts_off_the_grid_are_valid_without_points() -> None:
         ({"cuts": (4, 11)}, "coarse cuts [2, 5] do not stand for cuts [4, 11]"),
     ],
 )
-def test_every_kind_of_wrong_plan_is_told_apart(change: dict[str, Any], why: str) -> None:
+def test_every_kind_of_wrong_plan_is_told_apart(change: dict[str, Any], beginning: str) -> None:
     valid, reason = replace(PLAN, **change).check_valid(PROBLEM)
     assert not valid
-    assert reason.startswith(why)
+    assert reason.startswith(beginning)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

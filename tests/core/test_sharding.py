@@ -85,9 +85,9 @@ def test_no_class_is_partitioned_along_both_axes() -> None:
 
 def test_the_axis_along_which_propagation_objects_is_named() -> None:
     plan_of_both = ShardingPlan(BOTH, VARIABLES, (BATCH, (1, -1, 0, 1, -1, -1)), "by hand")
-    valid, why = plan_of_both.check_valid(ShardingProblem("mlp", CLASSES, CLUSTER, BOTH))
+    valid, reason = plan_of_both.check_valid(ShardingProblem("mlp", CLASSES, CLUSTER, BOTH))
     assert not valid
-    assert why.startswith("along axis model, leaves variables undecided")
+    assert reason.startswith("along axis model, leaves variables undecided")
 
 
 @pytest.mark.parametrize("objective", ["time", "memory"])
@@ -97,7 +97,7 @@ def test_time_and_memory_need_the_work_of_a_step(objective: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dims", "why"),
+    ("dims", "reason"),
     [
         ((1, -1, 0, 1, -1, -1), "undecided"),
         ((0, 0, 0, 1, -1, 1), "dimension 0 of params/l1/kernel and dimension 1 of params/l1/kernel cannot both"),
@@ -106,10 +106,10 @@ def test_time_and_memory_need_the_work_of_a_step(objective: Any) -> None:
         ((-1,), "other variables"),
     ],
 )
-def test_a_plan_that_propagation_contradicts_says_where(dims: tuple[int, ...], why: str) -> None:
+def test_a_plan_that_propagation_contradicts_says_where(dims: tuple[int, ...], reason: str) -> None:
     valid, objection = plan(dims).check_valid(problem())
     assert not valid
-    assert why in objection
+    assert reason in objection
 
 
 def test_a_plan_for_another_axis_or_kind_is_not_valid() -> None:

@@ -71,12 +71,12 @@ def slow_step(problem: PlacementProblem, device: list[int]) -> tuple[float, list
         readers[a].add(b)
         inputs[b].add(a)
 
-    def moving(u: int, b: int) -> float:
+    def transfer(u: int, b: int) -> float:
         c = network.channel[device[u], b]
         return float(network.latency_s[c] + graph.output_bytes[u] / network.bytes_per_s[c])
 
     def seconds(task: tuple[int, int]) -> float:
-        return moving(*task) if task[1] >= 0 else float(times[device[task[0]], task[0]])
+        return transfer(*task) if task[1] >= 0 else float(times[device[task[0]], task[0]])
 
     rank: dict[tuple[int, int], float] = {}
 

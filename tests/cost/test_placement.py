@@ -76,12 +76,12 @@ def test_the_greedy_split_takes_as_long_as_the_paper_says(name: str, graphs: Pat
     assignment = np.full(len(graph), problem.accelerators)
     device, used = 0, 0.0
     for block in _blocks_depth_first(graph):
-        needs = float(graph.memory_bytes[block].sum())
-        if used + needs > problem.memory_bytes:
+        needed = float(graph.memory_bytes[block].sum())
+        if used + needed > problem.memory_bytes:
             device, used = device + 1, 0.0
         if device < problem.accelerators:
             assignment[block] = device
-            used += needs
+            used += needed
     cost = placement_cost(problem, PlacementPlan("greedy", assignment))
     assert cost.feasible
     assert cost.value_s * 1e3 == pytest.approx(GREEDY_LATENCY_MS[name], abs=DIGITS_MS)

@@ -56,7 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    ("page", "needs", "skip", "outputs"),
+    ("page", "packages", "skip", "outputs"),
     [
         pytest.param("tutorials/first-plan.md", (), (), 1, marks=pytest.mark.slow),
         pytest.param("tutorials/run-torch.md", ("torch",), (), 1, marks=pytest.mark.slow),
@@ -78,9 +78,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ],
 )
 def test_a_page_prints_what_it_says(
-    page: str, needs: tuple[str, ...], skip: tuple[str, ...], outputs: int, folder: Path
+    page: str, packages: tuple[str, ...], skip: tuple[str, ...], outputs: int, folder: Path
 ) -> None:
-    for package in needs:
+    for package in packages:
         pytest.importorskip(package)
     ran = pages.run_page(DOCS / page, skip)
     assert not ran.differences, "\n\n".join(ran.differences)

@@ -270,7 +270,7 @@ def test_megatron_s_tests_on_two_trays_of_gb200(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "why"),
+    ("values", "sentence"),
     [
         ({"dp": 8}, "are 768 devices, cluster dgx-a100-4 has 384"),
         ({"model": {**GPT3, "arch": "llama", "ffn": None}}, "`ffn`: is not stated"),
@@ -293,8 +293,8 @@ def test_megatron_s_tests_on_two_trays_of_gb200(tmp_path: Path) -> None:
         ({"topo": "Z"}, "neither a known cluster nor a file"),
     ],
 )
-def test_a_row_that_cannot_be_priced_says_why(tmp_path: Path, values: dict[str, Any], why: str) -> None:
-    assert why in reason(tmp_path, **values)
+def test_a_row_that_cannot_be_priced_says_why(tmp_path: Path, values: dict[str, Any], sentence: str) -> None:
+    assert sentence in reason(tmp_path, **values)
 
 
 def test_a_row_may_state_what_its_system_leaves_open(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_virtual_stages_share_the_devices_of_a_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "schedule", "virtual", "says"),
+    ("devices", "schedule", "virtual", "sentence"),
     [
         ([1, 2, 1, 1], "interleaved", None, "on one rank; plan with `equal_replicas`"),
         ([1, 1, 1], "interleaved", 2, "3 stages do not make ranks of 2 virtual stages"),
@@ -102,9 +102,9 @@ def test_virtual_stages_share_the_devices_of_a_rank() -> None:
     ],
 )
 def test_schedules_that_the_stages_do_not_make_are_refused(
-    devices: list[int], schedule: str, virtual: int | None, says: str
+    devices: list[int], schedule: str, virtual: int | None, sentence: str
 ) -> None:
-    with pytest.raises(BadInput, match=says):
+    with pytest.raises(BadInput, match=sentence):
         run_schedule(plan(devices), schedule, virtual)
 
 

@@ -119,6 +119,30 @@ def run(module: MlirModule, arguments: list[Any]) -> list[Any]:
     return [values[v] for v in module.outputs]
 
 
+def test_how_a_random_key_may_lie_on_devices_is_no_operation() -> None:
+    """`jax.random.split` says so by a custom call, for which the search of shardings has no rule."""
+
+    def dropped(weight: jax.Array, batch: jax.Array, key: jax.Array) -> jax.Array:
+        kept = [jax.random.bernoulli(one, 0.5, batch.shape) for one in jax.random.split(key)]
+        return ((batch * kept[0] * kept[1]) @ weight).sum()
+
+    shapes = jax.eval_shape(lambda: (jnp.ones((4, 3)), jnp.ones((8, 4)), jax.random.key(0)))
+    step = TrainingStep("dropped", jax.value_and_grad(dropped), shapes, 0, (1, 2), 8, "float32")
+    assert "Sharding" in lowered(step).as_text("hlo")
+    assert "custom_call" not in {op.opcode for op in trace(step).operations}
+
+
+def test_a_hint_in_a_file_is_the_value_itself(tmp_path: Path) -> None:
+    hinted, plain = tmp_path / "hinted.txt", tmp_path / "plain.txt"
+    hinted.write_text(DOT.replace('"my_kernel"', '"Sharding", sharding={replicated}'))
+    plain.write_text(
+        "\n".join(line for line in DOT.splitlines() if "ROOT custom" not in line).replace("call.8", "ROOT call.8")
+    )
+    modules = [read_module(path) for path in (hinted, plain)]
+    assert modules[0].operations == modules[1].operations
+    assert modules[0].outputs == modules[1].outputs
+
+
 def test_one_op_modules_stand_for_every_operation_once(transformer: TrainingStep) -> None:
     module = trace(transformer)
     one_ops = one_op_modules(module)

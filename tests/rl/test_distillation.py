@@ -71,8 +71,8 @@ def test_there_is_a_lesson_for_every_different_state_with_two_stages_or_more_beh
     items, promised = rows_of(agent, lessons, problems, episodes=3)
     stages = problems.stages.long().numpy()
     steps = [items["step"][items["problem"] == i] for i in range(len(stages))]
-    for count, made in zip(stages, steps, strict=True):
-        by_step = np.bincount(made, minlength=2 * (count - 2))
+    for count, decided in zip(stages, steps, strict=True):
+        by_step = np.bincount(decided, minlength=2 * (count - 2))
         assert len(by_step) == 2 * (count - 2)
         assert not len(by_step) or by_step[0] == 1
         assert ((by_step >= 1) & (by_step <= 3)).all()

@@ -26,8 +26,8 @@ def filled(count: int, capacity: int = 64, alpha: float = 0.5, beta: float = 0.5
 
 
 def assert_valid(structure: SumTree | PrioritisedReplay) -> None:
-    valid, why = structure.check_valid()
-    assert valid, why
+    valid, reason = structure.check_valid()
+    assert valid, reason
 
 
 # --- the sum tree ------------------------------------------------------------------------------------------------

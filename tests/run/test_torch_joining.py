@@ -37,7 +37,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def test_another_number_of_processes_than_the_plans_is_refused(port: int) -> None:
-    with pytest.raises(BadInput, match=r"runs on 3 process\(es\), of which torchrun has started 1; start 3"):
+    with pytest.raises(BadInput, match=r"runs on 3 process\(es\), of which torchrun has started 1; have it start 3"):
         run_process(0, problem([1, 2]), None)
 
 

@@ -43,19 +43,19 @@ def start(tmp_path: Path, how: str) -> subprocess.Popen[str]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
-    ("how", "says", "details"),
+    ("how", "ending", "details"),
     [
         pytest.param("raises", "process 1: raised the error above", "ValueError: what the culprit says"),
         pytest.param("killed", "process 1: was killed by SIGKILL; SIGKILL is what Linux sends for lack of memory", ""),
     ],
 )
 def test_when_one_worker_ends_all_do_and_its_own_error_is_told(
-    tmp_path: Path, how: str, says: str, details: str
+    tmp_path: Path, how: str, ending: str, details: str
 ) -> None:
     process = start(tmp_path, how)
     printed, _ = process.communicate(timeout=120)
     pids, (sentence, message, taken_s) = map(json.loads, printed.splitlines())
-    assert sentence == says
+    assert sentence == ending
     assert message.endswith(details)
     assert taken_s < 30
     assert gone(pids)

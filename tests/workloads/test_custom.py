@@ -75,6 +75,14 @@ def test_random_keys_and_scalars_in_a_batch_are_no_samples(
     assert from_factory((step, (PARAMS, batch))).microbatch_size == 8
 
 
+@pytest.mark.parametrize(
+    "key", [jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((2,), jnp.uint32)], ids=["typed", "bare"]
+)
+def test_a_key_may_be_the_last_argument(from_factory: Callable[..., TrainingStep], key: jax.ShapeDtypeStruct) -> None:
+    own_step = from_factory((step, (PARAMS, {"m": PARAMS}, BATCH["x"], BATCH["y"], key)))
+    assert (own_step.inputs, own_step.microbatch_size) == ((2, 3, 4), 8)
+
+
 def test_a_batch_of_nothing_but_bare_keys_has_a_size(from_factory: Callable[..., TrainingStep]) -> None:
     assert from_factory((step, (PARAMS, {"x": jax.ShapeDtypeStruct((6, 2), jnp.uint32)}))).microbatch_size == 6
 

@@ -51,11 +51,11 @@ def test_a_config_is_a_model_with_its_own_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "why"),
+    ("what", "reason"),
     [("resnet50", "has no layers that a strategy can divide"), ("examples/vgg19_v100.npz", "is a profile")],
 )
-def test_what_is_no_transformer_is_refused(what: str, why: str) -> None:
-    with pytest.raises(BadInput, match=why):
+def test_what_is_no_transformer_is_refused(what: str, reason: str) -> None:
+    with pytest.raises(BadInput, match=reason):
         read_model_work(what)
 
 

@@ -151,6 +151,6 @@ def _refuse_unplayable(encoded: EncodedProblems, max_stages: int | None, max_dev
         (encoded.stages > (max_stages or np.inf), f"has more than {max_stages} stages", "raise max_stages"),
         (devices > (max_devices or np.inf), f"has more than {max_devices} devices", "raise max_devices"),
     )
-    for wrong, why, remedy in refused:
+    for wrong, reason, remedy in refused:
         if wrong.any():
-            raise BadInput(f"problem {int(np.argmax(wrong))} {why}", where="PipelineGymEnv", do=remedy)
+            raise BadInput(f"problem {int(np.argmax(wrong))} {reason}", where="PipelineGymEnv", do=remedy)

@@ -129,8 +129,8 @@ class Propagation:
     def group_sizes(self) -> IntArray:
         """[m, 2] dimensions in the linkage group of replicating and of partitioning each; 0 where that conflicts."""
         replicating = np.array(self.sizes)
-        partitioning = np.where(self.along.live, replicating + self.along.classes.adjacency @ replicating, 0)
-        return np.stack([replicating, partitioning], axis=1)[self.dim_classes]
+        shard = np.where(self.along.live, replicating + self.along.classes.adjacency @ replicating, 0)
+        return np.stack([replicating, shard], axis=1)[self.dim_classes]
 
     def by_group_size(self) -> IntArray:
         """[m] the dimensions in descending size of their largest linkage group: the order in which to decide them."""

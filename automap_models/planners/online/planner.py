@@ -228,10 +228,10 @@ def _on_this_problem(warm_start: StagedPlan | None, problem: StagedProblem) -> S
     if warm_start is None:
         return None
     plan = replace(warm_start, coarse_cuts=problem.grid.to_points(warm_start.cuts))
-    valid, why = plan.check_valid(problem)
+    valid, reason = plan.check_valid(problem)
     if not valid:
         raise BadInput(
-            why, where="the warm start", do="give a plan of the same profile, cluster, stages and micro-batches"
+            reason, where="the warm start", do="give a plan of the same profile, cluster, stages and micro-batches"
         )
     return plan
 

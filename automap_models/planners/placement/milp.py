@@ -118,7 +118,7 @@ class ProgramPlanner(PlacementPlanner[SeedConfig]):
             problem, state, starts, self.turns(problem), deadline=deadline, watch=watch, seed=self.config.seed
         )
         if known.plan is None:
-            return Outcome(bound_s=known.bound_s, reason=_why_no_plan(known))
+            return Outcome(bound_s=known.bound_s, reason=_without_plan(known))
         plan = replace(known.plan, planner=self.name)
         return Outcome(plan, known.cost, bound_s=known.bound_s, optimal=known.closed)
 
@@ -274,7 +274,7 @@ def _everything_s(problem: PlacementProblem) -> float:
     return float(np.maximum(graph.accelerator_s, graph.cpu_s).sum() + graph.transfer_s.sum() * (1 + receivers))
 
 
-def _why_no_plan(known: Known) -> Infeasible:
+def _without_plan(known: Known) -> Infeasible:
     if known.closed:
         return Infeasible(
             "no placement fits the memory: that is proven",

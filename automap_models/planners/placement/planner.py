@@ -148,12 +148,12 @@ def no_placement(problem: PlacementProblem, planner: str) -> Infeasible:
 
 
 def _invalid(planner: str, problem: PlacementProblem, plan: PlacementPlan, cost: PlacementCost) -> Infeasible:
-    valid, why = plan.check_valid(problem)
+    valid, reason = plan.check_valid(problem)
     if valid:  # but its outputs are too much
         limits = problem.step_devices.memory_bytes
         device = int((cost.memory_bytes - limits).argmax())
-        why = (
+        reason = (
             f"device {device_name(problem, device)} holds {cost.memory_bytes[device] / 1e9:.3g} GB at a time, "
             f"it has {limits[device] / 1e9:.3g} GB"
         )
-    return Infeasible(why, where=f"planner {planner}", do="try another planner, more devices or more memory")
+    return Infeasible(reason, where=f"planner {planner}", do="try another planner, more devices or more memory")

@@ -100,7 +100,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         notes = result.notes
         if competition.left_out:
             left = counted(competition.left_out, "combination")
-            notes = (*notes, f"{left} of stages and micro-batches not tried: {competition.why}")
+            notes = (*notes, f"{left} of stages and micro-batches not tried: {competition.reason}")
         if min_gain and len(space.stage_numbers) == 1:
             notes = (*notes, *which_stage_gains_nothing(result, self._makers, budget, deadline, min_gain))
         notes = (*notes, *which_stage_computes_little(result))

@@ -87,17 +87,17 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Absent:
+class Missing:
     """A sort of plan of which there is none to show.
 
     Attributes:
         kind, name: as a candidate has them.
-        why: a sentence.
+        reason: a sentence.
     """
 
     kind: PlanKind
     name: str
-    why: str
+    reason: str
 
 
 def sort_name(kind: PlanKind, degree: int = 1) -> str:

@@ -196,12 +196,12 @@ def _begin(
 def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, deadline: Deadline) -> list[Contender]:
     """Plans in one batch for the contenders that the policy is made for; the others, and those it finds nothing for."""
     outside = [policy.out_of_range(contender.problem) for contender in contenders]
-    inside = [contender for contender, why in zip(contenders, outside, strict=True) if why is None]
+    inside = [contender for contender, reason in zip(contenders, outside, strict=True) if reason is None]
     results = dict(
         zip(map(id, inside), solve_all(policy, [contender.problem for contender in inside], deadline), strict=True)
     )
     left = []
-    for contender, why in zip(contenders, outside, strict=True):
+    for contender, outside_reason in zip(contenders, outside, strict=True):
         result = results.get(id(contender))
         if isinstance(result, AutomapError) and not isinstance(result, Infeasible):
             raise result
@@ -212,7 +212,7 @@ def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, dead
         nothing = "found no plan whose stages all compute enough and fit the memory"
         nothing = nothing if contender.problem.least_share else "found no plan that fits the memory"
         reason = f"does not know {restrictions}" if restrictions else nothing
-        reason = f"the policy {reason}" if why is None else why.rstrip(".")
+        reason = f"the policy {reason}" if outside_reason is None else outside_reason.rstrip(".")
         contender.notes.append(f"{reason}: the exact planner took its place")
         left.append(contender)
     return left

@@ -20,8 +20,9 @@ from automap_models.planners.portfolio.space_search import (
     search_space,
     staged_problems,
 )
+from automap_models.planners.staged.device_tables import MOST_DEVICES
 from automap_models.planners.staged.feasibility import least_memory_bytes, stages_exist
-from automap_models.planners.staged.stage_tables import MOST_DEVICES, StageTables
+from automap_models.planners.staged.stage_tables import StageTables
 
 NEARLY = 0.95
 """Of the memory: a plan that takes more would rather have taken another shape."""
@@ -45,7 +46,7 @@ _TECHNIQUES: dict[PlanKind, tuple[str, ...]] = {
 _RULED_OUT = "ruled out by what is asked of the stages"
 
 
-def why_it_loses(loser: Candidate, best: Candidate) -> str:
+def explain_loss(loser: Candidate, best: Candidate) -> str:
     """Why a plan loses: about the memory if it does not fit, else about what it has most more of than the best one."""
     if not loser.fits:
         return _does_not_fit(loser)
@@ -128,7 +129,7 @@ def _size(value_bytes: float) -> str:
     return f"{value:.0f} {name}" if value >= 100 else f"{value:.1f} {name}"
 
 
-def why_absent(kind: PlanKind, space: PlanningSpace, searched: SpaceSearch | None) -> str:
+def explain_missing(kind: PlanKind, space: PlanningSpace, searched: SpaceSearch | None) -> str:
     """Why there is no plan of a kind to show.
 
     Args:
@@ -142,11 +143,11 @@ def why_absent(kind: PlanKind, space: PlanningSpace, searched: SpaceSearch | Non
         nothing = "no dimension divides by devices of this cluster"
         return nothing if space.model.batch_dims is not None else "a profile has no operations to partition"
     if kind in ("data", "operator"):
-        return _why_not_in_one_stage(space)
-    return _why_not_in_several(kind, space, searched)
+        return _explain_one_stage(space)
+    return _explain_several(kind, space, searched)
 
 
-def _why_not_in_several(kind: PlanKind, space: PlanningSpace, searched: SpaceSearch | None) -> str:
+def _explain_several(kind: PlanKind, space: PlanningSpace, searched: SpaceSearch | None) -> str:
     if not space.several:
         return "ruled out by `max_stages`" if space.constraints.max_stages == 1 else "there is nowhere to cut"
     if searched is None or not searched.problems:
@@ -154,10 +155,10 @@ def _why_not_in_several(kind: PlanKind, space: PlanningSpace, searched: SpaceSea
     if kind == "hybrid":
         left = f"{searched.unfinished} of {searched.problems} combinations not searched to the end"
         return f"none is shorter than the best: {left if searched.unfinished else 'proven'}"
-    return _why_no_pipeline(space, searched)
+    return _explain_no_pipeline(space, searched)
 
 
-def _why_not_in_one_stage(space: PlanningSpace) -> str:
+def _explain_one_stage(space: PlanningSpace) -> str:
     constraints = space.constraints
     devices = space.cluster.devices
     if not space.allows(1):
@@ -167,7 +168,7 @@ def _why_not_in_one_stage(space: PlanningSpace) -> str:
     return f"{space.global_batch} samples do not give each of {devices} devices one"
 
 
-def _why_no_pipeline(space: PlanningSpace, searched: SpaceSearch) -> str:
+def _explain_no_pipeline(space: PlanningSpace, searched: SpaceSearch) -> str:
     if searched.unfinished:
         return "none that fits was found in time"
     constraints = replace(space.constraints, forbidden=space.constraints.forbidden | {"operator"})

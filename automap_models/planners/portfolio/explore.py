@@ -25,14 +25,14 @@ from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.portfolio.auto import AutoConfig
-from automap_models.planners.portfolio.candidate import KINDS, Absent, Candidate, rank
+from automap_models.planners.portfolio.candidate import KINDS, Candidate, Missing, rank
 from automap_models.planners.portfolio.competition import Budget, Makers, compete
-from automap_models.planners.portfolio.explain import nothing_fits, why_absent, why_it_loses
+from automap_models.planners.portfolio.explain import explain_loss, explain_missing, nothing_fits
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.space_search import SpaceSearch, one_stage_plans, search_space
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
+from automap_models.planners.staged.device_tables import device_tables
 from automap_models.planners.staged.policy import PolicyConfig
-from automap_models.planners.staged.stage_tables import device_tables
 from automap_models.simulate.step import step_cost
 
 DEFAULT_BUDGET_S = 20.0
@@ -71,7 +71,7 @@ class Exploration:
     Attributes:
         space: where it looked.
         candidates: the best plan of each sort, ranked; the first one fits.
-        absent: sorts without a plan to show.
+        missing: sorts without a plan to show.
         proven: no plan in the space that cuts on the grid and satisfies the constraints is shorter.
         notes: sentences for people.
         exploring_s: how long it took.
@@ -80,7 +80,7 @@ class Exploration:
 
     space: PlanningSpace
     candidates: tuple[Candidate, ...]
-    absent: tuple[Absent, ...]
+    missing: tuple[Missing, ...]
     proven: Bound
     notes: tuple[str, ...]
     exploring_s: float
@@ -91,9 +91,9 @@ class Exploration:
         """The shortest plan that fits."""
         return self.candidates[0]
 
-    def why(self, candidate: Candidate) -> str:
+    def reason(self, candidate: Candidate) -> str:
         """Why a candidate is not the best; empty for the best."""
-        return "" if candidate is self.best else why_it_loses(candidate, self.best)
+        return "" if candidate is self.best else explain_loss(candidate, self.best)
 
     @property
     def result(self) -> StagedResult:
@@ -147,9 +147,9 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
             taken_s = time.perf_counter() - begun_s
             return Result(space.whole, None, None, out, search_log=portfolio.log, taken_s=taken_s, reason=reason)  # type: ignore[arg-type]
         candidates = tuple(fewest_stages_first(rank(list(portfolio.best.values())), portfolio.min_gain))
-        absent, notes = tuple(portfolio.absent()), tuple(portfolio.notes)
+        missing, notes = tuple(portfolio.missing()), tuple(portfolio.notes)
         taken_s = time.perf_counter() - begun_s
-        return Exploration(space, candidates, absent, proven, notes, taken_s, portfolio.log).result
+        return Exploration(space, candidates, missing, proven, notes, taken_s, portfolio.log).result
 
 
 def _require_a_technique(space: PlanningSpace) -> None:
@@ -254,11 +254,11 @@ class _Portfolio:
             self.best[held.name] = replace(held, proven=searched.proven)
         return searched.proven
 
-    def absent(self) -> Iterator[Absent]:
+    def missing(self) -> Iterator[Missing]:
         """The kinds without a plan, each with the reason."""
         for kind, name in KINDS.items():
             if not any(plan.kind == kind for plan in self.best.values()):
-                yield Absent(kind, name, why_absent(kind, self.space, self._searched.get(kind)))
+                yield Missing(kind, name, explain_missing(kind, self.space, self._searched.get(kind)))
 
 
 def fewest_stages_first(ranked: Sequence[Candidate], min_gain: float) -> list[Candidate]:
@@ -305,7 +305,7 @@ def chosen_pipeline(
             notes: tuple[str, ...] = ()
             if competition.left_out:
                 what = "the policy was not asked about"
-                notes = (f"{what} {competition.left_out} numbers of stages and micro-batches: {competition.why}",)
+                notes = (f"{what} {competition.left_out} numbers of stages and micro-batches: {competition.reason}",)
             return Candidate(problem, result.plan, result.cost, result.bound), notes
         most = max(replicas for replicas, _ in result.plan.degrees(problem))
         problems = tuple(p for p in problems if (microbatch_size(p.profile) or most) >= most)

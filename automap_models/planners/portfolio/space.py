@@ -31,12 +31,12 @@ class Competition:
     Attributes:
         problems: with few stages first, among those the ones with few micro-batches.
         left_out: how many others a planner is not made for.
-        why: a sentence on one of those.
+        reason: a sentence on one of those.
     """
 
     problems: tuple[StagedProblem, ...]
     left_out: int = 0
-    why: str | None = None
+    reason: str | None = None
 
 
 def default_stages(profile: Profile, cluster: Cluster, granularity: int = DEFAULT_GRANULARITY) -> int:
@@ -222,20 +222,20 @@ class PlanningSpace:
             problems = [p for p in problems if batch // p.micro_batches * p.stages >= self.cluster.devices]
             if not problems:
                 raise _too_small(batch, plain)
-        kept, why = (problems, None) if out_of_range is None else _in_range(problems, out_of_range)
+        kept, reason = (problems, None) if out_of_range is None else _in_range(problems, out_of_range)
         left_out = len(problems) - len(kept)
         if batch is not None:
             profiles = {M: rescaled(plain.profile, batch // M) for M in {p.micro_batches for p in kept}}
             kept = [replace(p, profile=profiles[p.micro_batches]) for p in kept]
-        return Competition(tuple(kept), left_out, why if left_out else None)
+        return Competition(tuple(kept), left_out, reason if left_out else None)
 
 
 def _in_range(problems: list[StagedProblem], out_of_range: OutOfRange) -> tuple[list[StagedProblem], str | None]:
     """The problems that the planner is made for, or all where it is for none; and why it is not for the last other."""
     outside = [out_of_range(p) if p.stages > 1 else None for p in problems]
-    kept = [p for p, why in zip(problems, outside, strict=True) if why is None]
-    whys = [why for why in outside if why is not None]
-    return (kept if any(p.stages > 1 for p in kept) else problems), (whys[-1] if whys else None)
+    kept = [p for p, reason in zip(problems, outside, strict=True) if reason is None]
+    reasons = [reason for reason in outside if reason is not None]
+    return (kept if any(p.stages > 1 for p in kept) else problems), (reasons[-1] if reasons else None)
 
 
 def _too_small(global_batch: int, problem: StagedProblem) -> BadInput:

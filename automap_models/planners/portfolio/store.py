@@ -11,7 +11,7 @@ from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Count, Document, Index, Positive, decode_json
-from automap_models.planners.portfolio.candidate import Absent, Candidate
+from automap_models.planners.portfolio.candidate import Candidate, Missing
 from automap_models.planners.portfolio.explore import Exploration
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.simulate.step import step_cost
@@ -35,19 +35,19 @@ class _Candidate(Document):
     proven: _Proof | None
 
 
-class _Absent(Document):
+class _Missing(Document):
     """A sort of plan of which there is none."""
 
     kind: PlanKind
     name: str
-    why: str
+    reason: str
 
 
 class _Exploration(Document):
     """The decisions and what is proven, without the model."""
 
     candidates: list[_Candidate]
-    absent: list[_Absent]
+    missing: list[_Missing]
     proven: _Proof
     notes: list[str]
     exploring_s: float
@@ -57,7 +57,7 @@ def exploration_to_json(exploration: Exploration) -> bytes:
     """The decisions and what is proven, without the model."""
     document = _Exploration(
         candidates=[_document(candidate) for candidate in exploration.candidates],
-        absent=[_Absent(absent.kind, absent.name, absent.why) for absent in exploration.absent],
+        missing=[_Missing(missing.kind, missing.name, missing.reason) for missing in exploration.missing],
         proven=_Proof(float(exploration.proven.value), exploration.proven.proof),
         notes=list(exploration.notes),
         exploring_s=float(exploration.exploring_s),
@@ -76,7 +76,7 @@ def exploration_from_json(text: bytes, space: PlanningSpace) -> Exploration:
         exploration = Exploration(
             space=space,
             candidates=tuple(_candidate(candidate, space) for candidate in document.candidates),
-            absent=tuple(Absent(absent.kind, absent.name, absent.why) for absent in document.absent),
+            missing=tuple(Missing(missing.kind, missing.name, missing.reason) for missing in document.missing),
             proven=Bound(document.proven.bound_s, document.proven.proof),
             notes=tuple(document.notes),
             exploring_s=document.exploring_s,

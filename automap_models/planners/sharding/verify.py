@@ -36,14 +36,14 @@ class Verified:
         estimates: plan → bytes that XLA for CPUs is expected to all-reduce.
         loss, arrays: largest relative difference to one device among scalars and among arrays (updated parameters and
             the optimiser's moments, the first of which shows the gradient); None where the step was only compiled.
-        why_not_run: a sentence where it was only compiled.
+        reason_not_run: a sentence where it was only compiled.
     """
 
     communication: Mapping[str, Mapping[str, Collectives]]
     estimates: Mapping[str, float]
     loss: float | None
     arrays: float | None
-    why_not_run: str = ""
+    reason_not_run: str = ""
 
     @property
     def equal(self) -> bool:
@@ -102,7 +102,7 @@ def verify(
         BadInput: the step cannot be compiled or run.
     """
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    why = f"running it on this host takes {needed_bytes / 1e9:.1f} GB" if needed_bytes > _SHARE * free else ""
+    reason = f"running it on this host takes {needed_bytes / 1e9:.1f} GB" if needed_bytes > _SHARE * free else ""
     request = {
         "what": source.what,
         "sizes": {**source.sizes, "dropout": source.dropout},
@@ -110,7 +110,7 @@ def verify(
             name: {"sizes": {axis.name: axis.size for axis in mesh}, "dims": [list(map(int, along)) for along in dims]}
             for name, (mesh, dims) in plans.items()
         },
-        "run": not why,
+        "run": not reason,
         "seed": _SEED,
     }
     devices = math.prod(axis.size for axis in plans["plan"][0])
@@ -119,7 +119,7 @@ def verify(
         name: {kind: Collectives(*numbers) for kind, numbers in kinds.items()}
         for name, kinds in answer["communication"].items()
     }
-    return Verified(communication, estimates, answer.get("loss"), answer.get("arrays"), why)
+    return Verified(communication, estimates, answer.get("loss"), answer.get("arrays"), reason)
 
 
 def _answered(request: Mapping[str, Any], devices: int, where: str) -> Mapping[str, Any]:

@@ -112,15 +112,15 @@ def best_packed(tables: StageTables) -> Fullest:
 
 def _least_filled(tables: StageTables, stage: int, begin: IntArray, k: int, q: int) -> tuple[int, int, float, float]:
     """Boundary, first device, bytes and memory of the stage up to k on devices … q-1 that takes the least share."""
-    choices = []
+    candidates = []
     for sharding in tables.shardings:
         for a in np.flatnonzero((begin[:q] >= 0) & (begin[:q] <= k) & sharding.allowed[:q, q]).tolist():
             i = int(begin[a])
             held, memory = sharding.H[k] - sharding.H[i], float(sharding.paces.memory[a, q])
             nbytes = float(tables.state_factor * sharding.weights_bytes(i, k))
             nbytes += float(tables.in_flight(stage) * held / sharding.paces.parts[a, q])
-            choices.append((nbytes / (memory / tables.memory), i, a, nbytes, memory))
-    _, i, a, nbytes, memory = min(choices)
+            candidates.append((nbytes / (memory / tables.memory), i, a, nbytes, memory))
+    _, i, a, nbytes, memory = min(candidates)
     return i, a, nbytes, memory
 
 

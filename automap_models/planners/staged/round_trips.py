@@ -186,11 +186,11 @@ class _Stage:
     """What the dynamic program knows of one stage.
 
     Attributes:
-        ways: in each sharding.
+        extended: the stage in each sharding.
         trips: [D+1, D+1, m+1] least round trip of the stage and all after it, by its devices a … q-1 and its beginning.
     """
 
-    ways: list[_Extended]
+    extended: list[_Extended]
     trips: FloatArray
 
 
@@ -224,8 +224,8 @@ class RoundTrips:
         for s in range(self.tables.stages - 1, -1, -1):
             deadline.check()
             after = self._after(s, stages[0].trips if stages else None)
-            ways = [self._extended(s, devices, after, most_s) for devices in self.devices]
-            stages.insert(0, _Stage(ways, self._least(s, ways)))
+            extended = [self._extended(s, devices, after, most_s) for devices in self.devices]
+            stages.insert(0, _Stage(extended, self._least(s, extended)))
         least_s = float(stages[0].trips[0, :, 0].min())
         return least_s, self._follow(stages) if np.isfinite(least_s) else None
 
@@ -265,13 +265,13 @@ class RoundTrips:
         stop = np.clip(enough, np.arange(1, tables.end + 2), tables.end + 1)
         return _Extended(devices, rows, follow, start, stop[way])
 
-    def _least(self, stage: int, ways: list[_Extended]) -> FloatArray:
+    def _least(self, stage: int, extended: list[_Extended]) -> FloatArray:
         """[D+1, D+1, m+1] the least round trip of a stage and those after it."""
         devices = self.tables.replicas_in_all
         trips = np.full((devices + 1, devices + 1, self.tables.end + 1), np.inf)
-        for way in ways:
-            at = way.devices.a[way.rows], way.devices.q[way.rows]
-            trips[at] = np.minimum(trips[at], way.least())
+        for sharding in extended:
+            at = sharding.devices.a[sharding.rows], sharding.devices.q[sharding.rows]
+            trips[at] = np.minimum(trips[at], sharding.least())
         first, last = self.tables.windows[stage]
         trips[:, :, :first], trips[:, :, last + 1 :] = np.inf, np.inf
         return trips
@@ -280,7 +280,7 @@ class RoundTrips:
         """The plan that the least round trip leads to; None where an end that counted as reached is not."""
         a, q, i, ends = 0, int(stages[0].trips[0, :, 0].argmin()), 0, list[tuple[int, int, int]]()
         for s, stage in enumerate(stages):
-            best = [way.best(a, q, i) for way in stage.ways]
+            best = [sharding.best(a, q, i) for sharding in stage.extended]
             sharding = min(range(len(best)), key=lambda j: best[j][0])
             trip_s, k = best[sharding]
             if np.isinf(trip_s):

@@ -142,7 +142,7 @@ class Comparisons:
         one is left out.
         """
         parts = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
-        found, none = [Alternative(kind_of(self.best), self.result.cost)], []
+        alternatives, none = [Alternative(kind_of(self.best), self.result.cost)], []
         for kept in ((), ("tp",), ("cp",), ("pp",), ("tp", "cp"), ("tp", "pp"), ("cp", "pp")):
             alone = {name: 1 for name in parts if name not in kept}
             if any(self.problem.fixed.get(name, 1) != 1 for name in alone):
@@ -155,9 +155,9 @@ class Comparisons:
                 none.append(kind)
                 continue
             own = replace(kind, name=kind_of(kind.estimate.strategy))
-            if all(other.name != own.name for other in found):
-                found.append(own)
-        return [*sorted(found, key=lambda of: of.estimate.step_s if of.estimate else 0.0), *none]
+            if all(other.name != own.name for other in alternatives):
+                alternatives.append(own)
+        return [*sorted(alternatives, key=lambda of: of.estimate.step_s if of.estimate else 0.0), *none]
 
     # ---- memory
 

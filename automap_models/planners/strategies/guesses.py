@@ -47,11 +47,11 @@ def guesses(grid: Grid, costs_of: RankCostsOf, divisions: Iterable[Division], re
         divisions: that there are.
         recompute: kinds of recomputation that blocks may have.
     """
-    found = []
+    best = []
     for division in divisions:
         of_division = sorted(_of_division(grid, costs_of, division, recompute), key=lambda guess: guess.step_s)
-        found += of_division[:OF_A_DIVISION]
-    return sorted(found, key=lambda guess: guess.step_s)
+        best += of_division[:OF_A_DIVISION]
+    return sorted(best, key=lambda guess: guess.step_s)
 
 
 def _of_division(grid: Grid, costs_of: RankCostsOf, division: Division, recompute: list[int]) -> Iterator[Guess]:

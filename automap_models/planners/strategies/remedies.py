@@ -94,7 +94,7 @@ def _more_devices(problem: StrategyProblem, watch: Watch) -> tuple[str, Estimate
     def larger(nodes: int) -> StrategyProblem:
         return replace(problem, cluster=replace(cluster, nodes=nodes))
 
-    def tried(nodes: int) -> tuple[str, Estimate] | None:
+    def with_nodes(nodes: int) -> tuple[str, Estimate] | None:
         change = f"give {larger(nodes).cluster.devices} devices"
         best = _fitting(larger(nodes), change, watch)
         return None if best is None else (change, best)
@@ -102,13 +102,13 @@ def _more_devices(problem: StrategyProblem, watch: Watch) -> tuple[str, Estimate
     few, known = cluster.nodes, None
     while few < MOST_TIMES * cluster.nodes and known is None:
         between = [nodes for nodes in range(few + 1, 2 * few + 1) if any_family(larger(nodes))]
-        known = tried(between[-1]) if between else None
+        known = with_nodes(between[-1]) if between else None
         few = 2 * few if known is None else few
     if known is None:
         return None
     low, high = -1, len(between) - 1
     while high - low > 1:
         middle = (low + high) // 2
-        fits = tried(between[middle])
+        fits = with_nodes(between[middle])
         low, high, known = (low, middle, fits) if fits is not None else (middle, high, known)
     return known

@@ -118,14 +118,14 @@ def test_a_plan_comes_back_with_its_schedule(planned, folder: Path, refused) -> 
     again = planned("--plan", "plan.json")
     for key in ("schedule", "objective", "step_s", "length_s", "stages", "simulated_length_s"):
         assert again[key] == plan[key]
-    for key, value, says in (
+    for key, value, sentence in (
         ("step_s", 2 * plan["step_s"], r"\$\.step_s"),
         ("schedule", "zigzag", "unknown schedule 'zigzag'"),
         ("schedule", None, r"\$\.schedule"),
         ("objective", "speed", r"\$\.objective"),
     ):
         (folder / "wrong.json").write_text(json.dumps({**plan, key: value}), encoding="utf-8")
-        assert re.search(says, refused("vgg.npz", "--plan", "wrong.json"))
+        assert re.search(sentence, refused("vgg.npz", "--plan", "wrong.json"))
 
 
 def test_plans_of_before_there_were_schedules_are_read(planned, folder: Path) -> None:
@@ -141,7 +141,7 @@ def test_plans_of_before_there_were_schedules_are_read(planned, folder: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "sentence"),
     [
         (("--schedule", "zigzag"), "--schedule: invalid choice: 'zigzag'"),
         (("--objective", "speed"), "--objective: invalid choice: 'speed'"),
@@ -156,5 +156,5 @@ def test_plans_of_before_there_were_schedules_are_read(planned, folder: Path) ->
         (("--plan", "plan.json", "--cut-at", "conv*"), "--cut-at: the plan read has its own"),
     ],
 )
-def test_a_wrong_argument_costs_one_line(arguments: tuple[str, ...], says: str, refused) -> None:
-    assert says in refused("vgg.npz", "--topo", "six.yaml", *arguments)
+def test_a_wrong_argument_costs_one_line(arguments: tuple[str, ...], sentence: str, refused) -> None:
+    assert sentence in refused("vgg.npz", "--topo", "six.yaml", *arguments)

@@ -334,6 +334,27 @@ def test_the_times_of_a_step_are_those_of_the_kind_that_the_cluster_is_made_of(
     assert placed(capsys, *model[:3], "--plan", "p.json")["value"] == named["value"]
 
 
+@pytest.mark.slow
+def test_a_placed_step_runs_on_devices_of_this_host_and_gives_what_one_device_gives(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("jax")
+    model = ("their_layers:make_step", "--objective", "step", "--devices", "3", "--planner", "random")
+    assert main((*model, "--verify", "--out", "p.json")) == 0
+    capsys.readouterr()
+    document = json.loads(Path("p.json").read_text(encoding="utf-8"))
+    ran = document["verified"]
+    assert ran["equal"] and ran["devices"] == len(set(document["assignment"].values())) == 3
+    assert ran["moved"] > 0
+    assert '"equal": true' in printed(capsys, "their_layers:make_step", "--plan", "p.json", "--verify", "--json")
+
+
+def test_what_cannot_be_verified_is_refused(refused: Callable[..., str]) -> None:
+    step = ("--objective", "step", "--planner", "single")
+    assert "line.json is a profile" in refused("line.json", "--verify", *step)
+    assert "--verify: is for --objective step" in refused("vgg19", "--verify", "--devices", "2", "--planner", "single")
+
+
 def test_what_a_step_does_not_have_is_refused(refused: Callable[..., str]) -> None:
     assert "a cluster is for --objective step" in refused("line.json", "--devices", "C")
     assert "is for --planner learned" in refused("line.json", "--finetune", "1")

@@ -194,7 +194,7 @@ def test_a_plan_made_before_is_shown(
     out = tmp_path / "plan.json"
     best = planned(model, "--topo", topo, "--out", str(out), *limits)["candidates"][0]
     shown = planned(model, "--topo", topo, "--plan", str(out))
-    for key in ("kind", "length_s", "memory_bytes", "breakdown", "partitionings", "degrees"):
+    for key in ("kind", "length_s", "memory_bytes", "breakdown", "shardings", "degrees"):
         assert shown[key] == best[key]
     assert main([model, "--topo", topo, "--plan", str(out)]) == 0
     assert best["name"] in capsys.readouterr().out
@@ -245,7 +245,7 @@ def test_the_length_ranks_as_before_there_were_schedules(profile: str, topo: str
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "sentence"),
     [
         (("--schedule", "zigzag"), "--schedule: invalid choice: 'zigzag'"),
         (("--schedule", "gpipe", "--objective", "length"), "--schedule: is not that of a length"),
@@ -254,11 +254,11 @@ def test_the_length_ranks_as_before_there_were_schedules(profile: str, topo: str
     ],
 )
 def test_a_wrong_option_of_the_step_costs_one_line(
-    arguments: tuple[str, ...], says: str, profile: str, topo: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], sentence: str, profile: str, topo: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([profile, "--topo", topo, *arguments]) == 2
     err = capsys.readouterr().err
-    assert says in err
+    assert sentence in err
     assert err.count("\n") == 1
 
 
@@ -392,7 +392,7 @@ def test_an_entry_of_another_question_under_this_name_is_ignored(
 ) -> None:
     planned(profile, "--topo", topo)
     (entry,) = cache.iterdir()
-    Cache(cache).write(entry.name, b'{"candidates": [], "absent": []}')
+    Cache(cache).write(entry.name, b'{"candidates": [], "missing": []}')
     assert not planned(profile, "--topo", topo)["cached"]
 
 

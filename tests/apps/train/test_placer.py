@@ -106,7 +106,7 @@ def test_ppo_learns_which_move_gains() -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "says"),
+    ("override", "sentence"),
     [
         ("placement=3", "placement: is not a group of settings"),
         ("placement.steps=0", "placement.steps: is 0"),
@@ -114,7 +114,7 @@ def test_ppo_learns_which_move_gains() -> None:
         ("placement.graph=missing.json", "missing.json"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(override: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=says):
+def test_what_cannot_be_meant_is_refused(override: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=sentence):
         train(compose(*PRETRAIN, f"out={tmp_path / 'out'}", override))
     assert not (tmp_path / "out").exists()

@@ -36,7 +36,7 @@ def decisions(exploration: Exploration) -> list[object]:
     plans = [
         (candidate.plan, candidate.problem.micro_batches, candidate.proven) for candidate in exploration.candidates
     ]
-    return [plans, exploration.absent, exploration.proven, exploration.notes]
+    return [plans, exploration.missing, exploration.proven, exploration.notes]
 
 
 def shortest(space, every_plan, constraints):
@@ -133,7 +133,7 @@ def test_plans_are_ranked_by_length_those_that_do_not_fit_last(make_model, pair)
 def test_a_profile_without_operators_has_data_parallelism_and_pipelines(make_model, pair):
     exploration = explore(PlanningSpace(make_model(partitioned=False), pair, 16), PATIENT)
     assert {candidate.kind for candidate in exploration.candidates} == {"data", "pipeline"}
-    assert {absent.kind: absent.why for absent in exploration.absent} == dict.fromkeys(
+    assert {missing.kind: missing.reason for missing in exploration.missing} == dict.fromkeys(
         ("operator", "hybrid"), "a profile has no operations to partition"
     )
 
@@ -178,7 +178,7 @@ def test_constraints_that_contradict_one_another_are_refused_with_the_pair(make_
 
 
 @pytest.mark.parametrize(
-    ("forbidden", "nodes", "kind", "why"),
+    ("forbidden", "nodes", "kind", "reason"),
     [
         (("data",), 2, "data", "ruled out by `forbidden='data'`"),
         (("operator",), 2, "hybrid", "ruled out by `forbidden='operator'`"),
@@ -186,10 +186,10 @@ def test_constraints_that_contradict_one_another_are_refused_with_the_pair(make_
         (("data",), 3, "operator", "no dimension divides by all 6 devices, and `forbidden='data'` allows no replicas"),
     ],
 )
-def test_what_is_ruled_out_says_by_what(forbidden, nodes, kind, why, make_model, pair):
+def test_what_is_ruled_out_says_by_what(forbidden, nodes, kind, reason, make_model, pair):
     constraints = Constraints(forbidden=frozenset(forbidden))
     exploration = explore(replace(PlanningSpace(make_model(), replace(pair, nodes=nodes), 24), constraints=constraints))
-    assert {absent.kind: absent.why for absent in exploration.absent}[kind] == why
+    assert {missing.kind: missing.reason for missing in exploration.missing}[kind] == reason
 
 
 def test_devices_that_stages_cannot_share_out_are_said(make_model, pair):
@@ -207,12 +207,12 @@ def test_devices_that_stages_cannot_share_out_are_said(make_model, pair):
 def test_the_least_memory_is_that_of_all_plans(seed, forbidden, make_model, every_plan, pair):
     space = PlanningSpace(make_model(seed), replace(pair, memory=1e9), 16)
     constraints = Constraints(forbidden=frozenset(forbidden))
-    needs = [
+    needed = [
         plan_cost(problem, plan).memory_bytes.max()
         for problem, plan in every_plan(space)
         if plan.check_valid(replace(problem, constraints=constraints))[0]
     ]
-    assert least_memory(replace(space, constraints=constraints)) == pytest.approx(min(needs), rel=2e-3)
+    assert least_memory(replace(space, constraints=constraints)) == pytest.approx(min(needed), rel=2e-3)
 
 
 @pytest.mark.slow
@@ -282,18 +282,18 @@ def test_too_few_samples_for_any_plan_are_said(make_model, pair):
 def test_the_reason_names_the_largest_loss(make_model, pair):
     slow = explore(PlanningSpace(make_model(scale=20e9), replace(pair, inter=1e9, memory=1e12), 16), PATIENT)
     (data,) = (candidate for candidate in slow.candidates if candidate.kind == "data")
-    assert slow.why(data).startswith("gradient all-reduce of ")
-    assert "over 2 nodes" in slow.why(data)
+    assert slow.reason(data).startswith("gradient all-reduce of ")
+    assert "over 2 nodes" in slow.reason(data)
     share = round(100 * data.parts.gradients_s / data.step_s)
-    assert slow.why(data).endswith(f"{share} % of the step")
-    assert slow.why(slow.best) == ""
+    assert slow.reason(data).endswith(f"{share} % of the step")
+    assert slow.reason(slow.best) == ""
 
 
 def test_a_plan_that_does_not_fit_says_what_fills_it(make_model, pair):
     exploration = explore(PlanningSpace(make_model(2), replace(pair, memory=12e9), 16), PATIENT)
     (data,) = (candidate for candidate in exploration.candidates if candidate.kind == "data")
     held = f"{data.memory_bytes / 1e9:.1f} GB of 12.0 GB, {data.parts.state_bytes / 1e9:.1f} GB of it training state"
-    assert exploration.why(data) == f"does not fit: {held}"
+    assert exploration.reason(data) == f"does not fit: {held}"
 
 
 # --- kept and read again -----------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def test_an_exploration_survives_being_kept(seed, make_model, pair):
     assert [candidate.step_s for candidate in again.candidates] == [
         candidate.step_s for candidate in exploration.candidates
     ]
-    assert (again.absent, again.proven, again.notes) == (exploration.absent, exploration.proven, exploration.notes)
+    assert (again.missing, again.proven, again.notes) == (exploration.missing, exploration.proven, exploration.notes)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_an_exploration_survives_being_kept(seed, make_model, pair):
         b"{}",
         b"null",
         b"\xff",
-        b'{"candidates": [], "absent": [], "proven": {"bound_s": 1.0, "proof": "exact"}, "notes": [], '
+        b'{"candidates": [], "missing": [], "proven": {"bound_s": 1.0, "proof": "exact"}, "notes": [], '
         b'"exploring_s": 1.0}',
     ],
 )

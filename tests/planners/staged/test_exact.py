@@ -20,11 +20,11 @@ from automap_models.errors import Infeasible
 from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.baselines import UniformPlanner
+from automap_models.planners.staged.device_tables import device_tables
 from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.pareto import pareto_front, ragged_ranges, window_minima
 from automap_models.planners.staged.relaxation import lower_bound_s
 from automap_models.planners.staged.search import anytime_search, exact_search
-from automap_models.planners.staged.stage_tables import device_tables
 from automap_models.simulate.step import step_cost
 
 
@@ -95,8 +95,8 @@ def test_rounding_at_the_memory_limit_never_makes_an_infeasible_plan(make_proble
         problem = make_problem(seed)
         plan = exact_search(replace(problem, cluster=replace(problem.cluster, memory=1e18)))
         assert plan is not None
-        needs = float(plan_cost(problem, plan).memory_bytes.max())
-        for memory in (needs, np.nextafter(needs, 0.0)):
+        needed = float(plan_cost(problem, plan).memory_bytes.max())
+        for memory in (needed, np.nextafter(needed, 0.0)):
             if memory > 0:
                 exactly = replace(problem, cluster=replace(problem.cluster, memory=float(memory)))
                 assert optimum_s(exactly) == pytest.approx(brute_force(exactly), rel=1e-12)

@@ -214,12 +214,12 @@ def test_a_schedule_has_a_policy_of_its_own_for_what_it_was_trained_for(
         ("1f1b", 200, shipped),
         ("1f1b", 8, scheduled),
     ):
-        asked = [replace(problem, schedule=schedule, micro_batches=micro_batches) for problem in problems]
-        own = PolicyPlanner(PolicyConfig(beam=2)).raw_plans(asked)
-        assert own == PolicyPlanner(PolicyConfig(policy=file, beam=2)).raw_plans(asked)
+        variants = [replace(problem, schedule=schedule, micro_batches=micro_batches) for problem in problems]
+        own = PolicyPlanner(PolicyConfig(beam=2)).raw_plans(variants)
+        assert own == PolicyPlanner(PolicyConfig(policy=file, beam=2)).raw_plans(variants)
         other = shipped if file == scheduled else scheduled
         if micro_batches == 8:
-            assert own != PolicyPlanner(PolicyConfig(policy=other, beam=2)).raw_plans(asked)
+            assert own != PolicyPlanner(PolicyConfig(policy=other, beam=2)).raw_plans(variants)
     assert (Policy(shipped).objective, Policy(scheduled).objective) == ("length", "1f1b")
 
 

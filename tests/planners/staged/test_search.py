@@ -32,7 +32,7 @@ SHAPES = ((1, 4), (2, 2), (3, 2), (1, 6), (2, 3), (2, 4), (3, 4), (2, 6))
 LAYERS = ("stem", "body/one", "body/two", "head")
 
 
-def partitioning(rng: np.random.Generator, profile: Profile, degree: int) -> ShardedProfile:
+def random_sharding(rng: np.random.Generator, profile: Profile, degree: int) -> ShardedProfile:
     """Each instruction divided or not; results all-reduced here and there."""
     n = len(profile)
     share = np.where(rng.uniform(size=n) < 0.85, 1.0 / degree, 1.0)
@@ -71,7 +71,7 @@ def hybrid_problem(seed: int, make_problem: MakeProblem, **sizes: int) -> Staged
     layers = [LAYERS[j] for j in sorted(rng.integers(len(LAYERS), size=len(pipeline.profile)))]
     pipeline = replace(pipeline, profile=replace(pipeline.profile, layers=tuple(layers)))
     degrees = rng.choice([2, 2, 3, 4], size=rng.integers(1, 4))
-    shardings = tuple(partitioning(rng, pipeline.profile, int(t)) for t in degrees)
+    shardings = tuple(random_sharding(rng, pipeline.profile, int(t)) for t in degrees)
     launch_s = pipeline.profile.C.mean() * 10 ** rng.uniform(-3, 0) * (rng.uniform() < 0.7)
     return replace(pipeline, shardings=shardings, launch_s=launch_s)
 
@@ -163,7 +163,7 @@ def test_the_random_problems_need_every_kind_of_way(make_problem):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_without_partitionings_it_is_the_pipeline_optimum(seed, make_problem):
+def test_without_shardings_it_is_the_pipeline_optimum(seed, make_problem):
     pipeline = make_problem(seed, max_n=20, max_devices=8)
     theirs = exact_search(pipeline)
     ours = anytime_search(pipeline, Deadline()).plan
@@ -206,7 +206,7 @@ def test_a_known_length_or_plan_leads_to_the_same_optimum(seed, make_problem):
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_search_stopped_anywhere_bounds_the_optimum(seed, make_problem, countdown):
     """Every moment at which it can be stopped, on coarser grids and around a plan, too; what it claims must be true."""
     problem = hybrid_problem(seed, make_problem, max_n=40)
@@ -229,7 +229,7 @@ def test_the_tables_hold_what_the_model_says(nodes, size, stages, make_problem):
     cluster = Cluster(nodes, size, 130e9, 3.125e9, 32e9)
     pipeline = replace(make_problem(1, max_n=9), cluster=cluster, stages=stages)
     rng = np.random.default_rng(0)
-    shardings = tuple(partitioning(rng, pipeline.profile, t) for t in (2, 3, 4, 6))
+    shardings = tuple(random_sharding(rng, pipeline.profile, t) for t in (2, 3, 4, 6))
     problem = replace(pipeline, shardings=shardings)
     tables = tables_of(problem)
     spans = combinations(range(cluster.devices + 1), 2) if stages > 1 else [(0, cluster.devices)]
@@ -309,7 +309,7 @@ def test_a_problem_that_fits_nowhere_is_refused_with_the_stage_and_what_it_would
     profile = Profile.create(C=np.ones(4), A=np.ones(4), W=[1e9, 30e9, 1e9, 1e9])
     pipeline = StagedProblem(profile, Cluster(1, 4, 1e9, 1e9, 50e9, name="tiny"), 2, granularity=4)
     rng = np.random.default_rng(0)
-    halves = replace(partitioning(rng, profile, 2), W=profile.W / 2)
+    halves = replace(random_sharding(rng, profile, 2), W=profile.W / 2)
     with pytest.raises(Infeasible, match=r"2 stages fits the 50 GB of cluster tiny.*stage 0 needs 62 GB.*0…1"):
         make_planner("exact").plan(replace(pipeline, shardings=(halves,)))
     roomy = replace(pipeline, cluster=replace(pipeline.cluster, memory=63e9))

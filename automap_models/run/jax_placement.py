@@ -1,0 +1,247 @@
+"""A training step whose operations run on the devices of a placement, on JAX.
+
+    level    of an operation: how often what it is made from has changed devices on the way, at most
+    part     the operations of one level and one device; a part reads parts of lower levels only
+
+        device 0   ██ level 0 ██ ──────────────→ ██ level 2 ██
+        device 1                 ██ level 1 ██ ─┘                 a value goes to each device that reads it, once
+
+Views and what is made of constants alone have no device: they are copied into every part that reads them. Each part is
+compiled by XLA for its device; between parts values move with `jax.device_put`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from automap_models.core.instruction_graph import InstructionGraph
+from automap_models.core.placement import IntArray
+from automap_models.errors import BadInput
+from automap_models.hlo.jax_function import program_function
+from automap_models.hlo.sharded_step import differences, on_one_device
+from automap_models.hlo.step_cut import Program, ProgramKey
+from automap_models.hlo.step_graph import step_nodes
+from automap_models.run.jax_pipeline import TracedStep
+from automap_models.run.jax_process import Say, serve
+from automap_models.run.jax_run import traceable
+from automap_models.run.jax_step import physical
+from automap_models.run.verify import PlacedRequest, VerifiedPlacement
+from automap_models.user_code import user_code
+
+NOWHERE = -1
+"""Device of what is copied to its readers."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Operations of one level and one device.
+
+    Attributes:
+        program: what it computes; its key has the device for the stage.
+        device: on which.
+    """
+
+    program: Program
+    device: int
+
+
+def instruction_devices(graph: InstructionGraph, assignment: IntArray) -> tuple[IntArray, IntArray]:
+    """[arguments] and [n] device of each argument and instruction; NOWHERE for what is no node of the step's graph.
+
+    Raises:
+        BadInput: the placement is of another graph.
+    """
+    nodes, held = step_nodes(graph), len(graph.arguments)
+    if nodes.size != assignment.size:
+        what = f"places {assignment.size} operations, the step has {nodes.size}"
+        raise BadInput(what, where=graph.model, do="give the model that the placement was made for")
+    device = np.full(held + len(graph), NOWHERE)
+    device[nodes] = assignment
+    return device[:held], device[held:]
+
+
+def parts_of(graph: InstructionGraph, device: IntArray, wanted: Sequence[int]) -> list[Part]:
+    """The parts of a step, each after those that it reads.
+
+    Args:
+        graph: n instructions.
+        device: [n] of each, NOWHERE for what is copied to its readers.
+        wanted: values that the step is to return; what they do not need is left out.
+    """
+    offsets, operands, producers = graph.operand_offsets.tolist(), graph.operands.tolist(), graph.producers.tolist()
+    reads = [operands[offsets[i] : offsets[i + 1]] for i in range(len(graph))]
+    level = _levels(reads, producers, device.tolist())
+    last = max(level, default=0) + 1
+    owner = [(level[i], d) if d != NOWHERE else None for i, d in enumerate(device.tolist())]
+    operations: dict[tuple[int, int], set[int]] = defaultdict(set)
+    inputs: dict[tuple[int, int], set[int]] = defaultdict(set)
+    outputs: dict[tuple[int, int], set[int]] = defaultdict(set)
+    pending: list[tuple[int, tuple[int, int]]] = []  # an instruction that a part is to have
+
+    def need(v: int, part: tuple[int, int]) -> None:
+        i = producers[v]
+        own = owner[i] if i >= 0 else None
+        if i < 0:
+            inputs[part].add(v)
+        elif own is None or own == part:
+            pending.append((i, part))
+        else:
+            inputs[part].add(v)
+            outputs[own].add(v)
+            pending.append((i, own))
+
+    for v in wanted:
+        i = producers[v]
+        if i >= 0:
+            part = owner[i] or (last, 0)
+            outputs[part].add(v)
+            pending.append((i, part))
+    while pending:
+        i, part = pending.pop()
+        if i in operations[part]:
+            continue
+        operations[part].add(i)
+        for v in reads[i]:
+            need(v, part)
+    return [
+        Part(
+            Program(
+                ProgramKey("F", part[1], part[0]),
+                *(tuple(sorted(of[part])) for of in (operations, inputs, outputs)),
+            ),
+            part[1],
+        )
+        for part in sorted(operations)
+        if operations[part]
+    ]
+
+
+def _levels(reads: list[list[int]], producers: list[int], device: list[int]) -> list[int]:
+    """[n] how often what each instruction is made from has changed devices on the way, at most."""
+    sources: list[frozenset[int]] = []  # of a copied instruction: the placed ones that it is made from
+    level = [0] * len(reads)
+    for i, read in enumerate(reads):
+        placed: set[int] = set()
+        for v in read:
+            u = producers[v]
+            if u >= 0:
+                placed |= {u} if device[u] != NOWHERE else sources[u]
+        sources.append(frozenset(placed))
+        if device[i] != NOWHERE:
+            level[i] = max((level[u] + (device[u] != device[i]) for u in placed), default=0)
+    return level
+
+
+class PlacedStep:
+    """A step whose operations run where a placement has them.
+
+    Args:
+        traced: the step.
+        assignment: [nodes] device of each node of its `hlo.step_graph`.
+        devices: JAX's, as many as the placement has.
+
+    Attributes:
+        parts: in the order in which they run.
+    """
+
+    def __init__(self, traced: TracedStep, assignment: IntArray, devices: Sequence[Any]) -> None:
+        self._traced, self._devices = traced, devices
+        if int(assignment.max(initial=0)) >= len(devices):
+            what = f"the placement has {int(assignment.max()) + 1} devices, JAX has {len(devices)}"
+            raise BadInput(what, where=traced.step.name, do="start with as many")
+        _, device = instruction_devices(traced.graph, assignment)
+        wanted = dict.fromkeys((*traced.module.outputs, *traced.gradients.values()))
+        self._wanted = tuple(wanted)
+        self.parts = parts_of(traced.graph, device, self._wanted)
+        self._calls = [
+            jax.jit(
+                _function(traced, part.program),
+                out_shardings=[SingleDeviceSharding(devices[part.device])] * len(part.program.outputs),
+            )
+            for part in self.parts
+        ]
+
+    def run(self, leaves: Sequence[Any]) -> dict[int, Any]:
+        """Value → array of what the step returns, and of its gradients.
+
+        Args:
+            leaves: the step's arguments, in the order in which JAX flattens them.
+        """
+        values: dict[int, Any] = {v: physical(leaf) for v, leaf in enumerate(leaves)}
+        there: dict[tuple[int, int], Any] = {}
+        for part, call in zip(self.parts, self._calls, strict=True):
+            device = self._devices[part.device]
+            given = []
+            for v in part.program.inputs:
+                if (v, part.device) not in there:
+                    there[v, part.device] = jax.device_put(values[v], device)
+                given.append(there[v, part.device])
+            with jax.default_device(device):
+                computed = call(*given)
+            for v, array in zip(part.program.outputs, computed, strict=True):
+                values[v] = there[v, part.device] = array
+        return {v: values[v] for v in self._wanted}
+
+    def gradients(self, values: dict[int, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """Name of a parameter → its gradient, from what `run` returned."""
+        names = self._traced.graph.arguments
+        return {names[a].name: np.asarray(values[v]) for a, v in self._traced.gradients.items()}
+
+    @property
+    def moved(self) -> int:
+        """How many values go to another device; parameters and inputs begin where they are read."""
+        home = {v: part.device for part in self.parts for v in part.program.outputs}
+        pairs = {(v, part.device) for part in self.parts for v in part.program.inputs}
+        return sum(v in home and home[v] != device for v, device in pairs)
+
+
+def _function(traced: TracedStep, program: Program) -> Any:
+    return program_function(traced.module, program)
+
+
+def run_placed(request: PlacedRequest, say: Say) -> VerifiedPlacement:
+    """Run a placed step on the devices of this process, and the step itself on the first of them.
+
+    Raises:
+        BadInput: the model is not JAX's, or the placement is of another step.
+        UserCodeError: the user's own code raised.
+    """
+    source = request.source
+    say(f"tracing {source.what}")
+    with user_code(source.what):
+        traced = TracedStep(traceable(source))
+    _require_step(traced, request)
+    placed = PlacedStep(traced, np.array(request.assignment, dtype=np.int64), jax.devices())
+    say("running it on one device")
+    values, expected = on_one_device(traced.step, request.seed)
+    say(f"compiling {len(placed.parts)} parts for {request.devices} devices")
+    computed = placed.run(values)
+    results = [np.asarray(computed[v]) for v in traced.module.outputs]
+    loss_error, array_error = differences(results, expected)
+    return VerifiedPlacement(
+        len({part.device for part in placed.parts}),
+        len(placed.parts),
+        placed.moved,
+        float(results[traced.results.loss]),
+        loss_error,
+        array_error,
+    )
+
+
+def _require_step(traced: TracedStep, request: PlacedRequest) -> None:
+    graph, held = traced.graph, len(traced.graph.arguments)
+    opcodes = (*("parameter",) * held, *graph.opcodes)
+    if tuple(opcodes[i] for i in step_nodes(graph).tolist()) != request.opcodes:
+        what = "has other operations, traced whole, than the placement's graph"
+        raise BadInput(what, where=request.source.what, do="leave out `verify`")
+
+
+if __name__ == "__main__":
+    raise SystemExit(serve(PlacedRequest, run_placed))
