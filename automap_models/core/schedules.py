@@ -41,21 +41,19 @@ A row is an order, not a time: when a pass starts is for the simulation (simulat
 from __future__ import annotations
 
 import heapq
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from automap_models.core.pass_orders import (
     WARM_UPS,
+    Action,
     Order,
-    actions_of,
     by_warm_up,
     dualpipev,
     interleaved,
     micro_batches_per_round,
-    passes_of,
     zb_h1,
     zb_h2,
     zb_v,
@@ -65,8 +63,6 @@ from automap_models.errors import BadInput
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from automap_models.core.pass_orders import Passes
 
 Placement = Literal["looping", "v"]
 
@@ -122,7 +118,8 @@ class Schedule:
 
         The second is int64 [k, 2, vp]: k different moments; for B or I, and for W after I; which virtual stage.
         """
-        return _held(map(passes_of, self.orders), self.rank_of)
+        stages = [tuple(s for s, at in enumerate(self.rank_of) if at == rank) for rank in range(self.ranks)]
+        return tuple((held, _waiting(order, held)) for order, held in zip(self.orders, stages, strict=True))
 
     @cached_property
     def turns(self) -> tuple[tuple[int, ...], ...]:
@@ -137,32 +134,16 @@ class Schedule:
         return _turns(self)
 
 
-Waiting: TypeAlias = "tuple[tuple[tuple[int, ...], NDArray[np.int64]], ...]"
-
-
-def _held(passes: Iterable[Passes], ranks: Sequence[int]) -> Waiting:
-    """See Schedule.waiting; `passes` are those of each rank, `ranks` that of each virtual stage."""
-    held = []
-    for rank, of_rank in enumerate(passes):
-        stages = tuple(stage for stage, at in enumerate(ranks) if at == rank)
-        held.append((stages, _waiting(of_rank, stages)))
-    return tuple(held)
-
-
-def _waiting(passes: Passes, stages: tuple[int, ...]) -> NDArray[np.int64]:
+def _waiting(order: Order, stages: tuple[int, ...]) -> NDArray[np.int64]:
     """See Schedule.waiting."""
     import numpy as np  # here, because the commands' help reads this module and is to be fast
 
-    change = np.array([(1, 0), (-1, 0), (-1, 1), (0, -1)])  # of KINDS
-    counts = np.zeros((len(passes) + 1, 2, len(stages)), dtype=np.int64)
-    column = np.searchsorted(stages, passes[:, 1])
-    counts[np.arange(1, len(passes) + 1), :, column] = change[passes[:, 0]]
-    moments = np.cumsum(counts, axis=0)
-    flat, most = moments.reshape(len(moments), -1), int(moments.max()) + 1
-    if math.log2(most) * flat.shape[1] >= 62:
-        return np.unique(moments, axis=0)
-    numbers = flat @ most ** np.arange(flat.shape[1])[::-1]  # the counts as digits: sorting numbers is faster
-    return np.asarray(moments[np.unique(numbers, return_index=True)[1]])
+    change = {"F": (1, 0), "B": (-1, 0), "I": (-1, 1), "W": (0, -1)}
+    column = {stage: i for i, stage in enumerate(stages)}
+    counts = np.zeros((len(order) + 1, 2, len(stages)), dtype=np.int64)
+    for position, (kind, stage, _) in enumerate(order):
+        counts[position + 1, :, column[stage]] = change[kind]
+    return np.unique(np.cumsum(counts, axis=0), axis=0)
 
 
 def rank_of(stage: int, ranks: int, placement: Placement) -> int:
@@ -246,7 +227,7 @@ class _Family(NamedTuple):
         virtual: its number of virtual stages a rank; None is any.
     """
 
-    order: Callable[[int, int, int, int], Passes]
+    order: Callable[[int, int, int, int], list[Action]]
     placement: Placement = "looping"
     virtual: int | None = 1
 
@@ -332,10 +313,15 @@ def require_runnable(name: str, ranks: int, micro_batches: int, virtual: int) ->
         raise BadInput(what, where="`micro_batches`", do=f"give at least {2 * ranks}, one a virtual stage")
     shown, _ = repeating_micro_batches(name, ranks, micro_batches, virtual)
     if ranks * virtual * shown > MOST_PASSES:
-        _require_few(name, ranks * virtual, micro_batches)
+        require_few_passes(name, ranks * virtual, micro_batches)
 
 
-def _require_few(name: str, stages: int, micro_batches: int) -> None:
+def require_few_passes(name: str, stages: int, micro_batches: int) -> None:
+    """Refuse what has more than MOST_PASSES.
+
+    Raises:
+        BadInput: it has.
+    """
     if stages * micro_batches > MOST_PASSES:
         what = f"schedule {name} with {micro_batches} micro-batches through {stages} stages"
         raise BadInput(what, where="`micro_batches`", do=f"give at most {MOST_PASSES // stages}")
@@ -378,29 +364,14 @@ def build_schedule(name: str, ranks: int, micro_batches: int, virtual: int | Non
     if virtual is None:
         virtual = (SCHEDULES[name].virtual if name in SCHEDULES else 1) or 1
     require_runnable(name, ranks, micro_batches, virtual)
-    _require_few(name, ranks * virtual, micro_batches)
+    require_few_passes(name, ranks * virtual, micro_batches)
     family = SCHEDULES[name]
-    orders = tuple(map(actions_of, passes_of_ranks(name, ranks, micro_batches, virtual)))
+    orders = tuple(tuple(family.order(rank, ranks, micro_batches, virtual)) for rank in range(ranks))
     return Schedule(name, orders, micro_batches, virtual, family.placement)
 
 
-@lru_cache(maxsize=64)
-def passes_of_ranks(name: str, ranks: int, micro_batches: int, virtual: int) -> tuple[Passes, ...]:
-    """[S] the passes of every rank of a schedule that runs so many micro-batches (`require_runnable`)."""
-    order = SCHEDULES[name].order
-    return tuple(order(rank, ranks, micro_batches, virtual) for rank in range(ranks))
-
-
-@lru_cache(maxsize=256)
-def waiting_of(name: str, ranks: int, micro_batches: int, virtual: int) -> Waiting:
-    """`Schedule.waiting` of the schedule of that name, of which only the passes are made."""
-    placement = SCHEDULES[name].placement
-    of_stages = [rank_of(stage, ranks, placement) for stage in range(ranks * virtual)]
-    return _held(passes_of_ranks(name, ranks, micro_batches, virtual), of_stages)
-
-
 def most_held(
-    schedule: Schedule | Waiting, saved: Sequence[float] | None = None, kept: Sequence[float] = ()
+    schedule: Schedule, saved: Sequence[float] | None = None, kept: Sequence[float] = ()
 ) -> tuple[float, ...]:
     """[S] the most that a rank holds at once for passes that are still to come, counted from its order.
 
@@ -408,15 +379,15 @@ def most_held(
     pass; with bytes it is bytes, in which a V or a loop may have stages of different sizes on a rank.
 
     Args:
-        schedule: of S ranks with vp virtual stages each, or what waits in it (`waiting_of`).
+        schedule: of S ranks with vp virtual stages each.
         saved: [S·vp] what a virtual stage saves of a micro-batch from F until B or I; None is 1 each.
         kept: [S·vp] what of it a virtual stage keeps from I until W, for the gradients of the weights; empty is 0 each.
     """
     import numpy as np
 
-    waits = schedule.waiting if isinstance(schedule, Schedule) else schedule
-    stages = sum(len(of_rank) for of_rank, _ in waits)
-    saved = [1.0] * stages if saved is None else saved
-    kept = kept if len(kept) else [0.0] * stages
+    saved = [1.0] * schedule.stages if saved is None else saved
+    kept = kept if len(kept) else [0.0] * schedule.stages
     held = np.array([saved, kept], dtype=np.float64)
-    return tuple(float((waiting * held[:, list(of_rank)]).sum(axis=(1, 2)).max()) for of_rank, waiting in waits)
+    return tuple(
+        float((waiting * held[:, list(stages)]).sum(axis=(1, 2)).max()) for stages, waiting in schedule.waiting
+    )

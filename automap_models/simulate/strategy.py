@@ -31,7 +31,7 @@ from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes
 from automap_models.errors import BadInput
 from automap_models.simulate.rounds import PassTimes, rank_ends
 
-REMEMBERED = 2048
+REMEMBERED = 20_000
 """Strategies but for cuts and recomputation whose costs are kept."""
 WITHOUT_WAITING = frozenset({"zb-h2"})
 """Schedules whose ranks begin their next step when they have updated their own weights, and check afterwards that no
@@ -248,8 +248,7 @@ def _ends(strategy: Strategy, costs: StageCosts, transfer_s: FloatArray) -> Floa
     sends = _sends(costs)
     beside = transfer_s if costs.sends_beside else np.zeros_like(transfer_s)
     passes = (forward + sends[0], inputs + sends[1], weights)
-    times, messages = PassTimes(*passes, beside), costs.sends_beside and bool(costs.transfer_s.any())
-    ends = rank_ends(strategy.schedule, strategy.micro_batches, strategy.vp, times, messages)
+    ends = rank_ends(strategy.schedule, strategy.micro_batches, strategy.vp, PassTimes(*passes, beside))
     if strategy.schedule not in WITHOUT_WAITING:
         return ends
     arrivals = np.cumsum((passes[0][:-1] + beside)[: strategy.pp - 1])
