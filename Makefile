@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # Two test workers on two cores: more threads inside them only get into each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test test-slow lint docs bench clean
+.PHONY: help demo test fast-tests test-slow lint style types docs bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -20,15 +20,22 @@ demo: $(VENV)/.installed-demo ## plan BERT-48 in 4 stages for 4 nodes of 8 V100 
 	$(BIN)/automap-infer examples/bert48_v100.npz --topo C --stages 4 --certify-budget '20 s' --no-refine \
 		--out demo/plan.json --plot demo/plan.png
 
-test: lint ## style, types and the fast tests: under six minutes on two cores
+test: style ## style, types and the fast tests: about six minutes on two cores
+	@$(MAKE) --no-print-directory -j 2 types fast-tests
+
+fast-tests: $(VENV)/.installed-dev
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/.installed-dev ## the tests that take longer: trainings, the wheel, every page of the documentation
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
-lint: $(VENV)/.installed-dev ## style and types only
+lint: style types ## style and types only
+
+style: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev # one process: beside it the tests have the other core
 	$(BIN)/mypy automap_models datagen train infer benchmarks/*.py
 
 docs: $(VENV)/.installed-dev ## the documentation as a web site in site/

@@ -51,6 +51,7 @@ class ExportRequest:
         out: where it goes; None: to standard output.
         snap: whether the nearest plan may take its place.
         check: whether the target's parser shall read it back.
+        topo: the cluster of a strategy, by name or file; None where it is not given.
         device, microbatch_size: as the model was profiled.
     """
 
@@ -60,6 +61,7 @@ class ExportRequest:
     out: Path | None
     snap: bool
     check: bool
+    topo: str | None
     device: str | None
     microbatch_size: int | None
 
@@ -229,6 +231,7 @@ class RunRequest:
         device: kind of devices; None for what there is.
         schedule, virtual: the order of passes; None for the plan's own and what the schedule has.
         executor: who runs the passes; None for the backend's choice.
+        zero: stage of ZeRO among the replicas of a stage.
         steps, warmup: that are measured, and before them.
         seed: of weights and data.
         check: whether one process is to give the same.
@@ -241,6 +244,7 @@ class RunRequest:
     schedule: str | None
     virtual: int | None
     executor: Executor | None
+    zero: int
     steps: int
     warmup: int
     seed: int

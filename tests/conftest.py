@@ -37,6 +37,8 @@ def pytest_configure() -> None:
     Ctrl-C reaches them even if the tests run in a shell's background, which ignores it; reports are 100 columns wide,
     as they are in a file, even where a shell exports the size of its window.
     """
+    # XLA's code is run once or twice: less time goes into making it than it would save.
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
     gc.disable()  # until everything is collected: it would look through what the imports make again and again
     os.environ.pop("COLUMNS", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.mesh import MeshAxis
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.schedules import SCHEDULES, require_runnable
+from automap_models.core.sharding import ShardingPlan
+from automap_models.core.sharding_classes import Variable
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput
-from automap_models.export.sources import StagedSource, StrategySource
+from automap_models.export.sources import ShardingSource, StagedSource, StrategySource
 from automap_models.formats.plan_json import write_plan
 from automap_models.formats.plan_reader import read_written_plan
 from automap_models.formats.strategy_json import WrittenStrategy
@@ -132,3 +135,46 @@ def draw_strategy(rng: Rng) -> Strategy:
 def strategy_source(strategy: Strategy) -> StrategySource:
     """A strategy as it is read of its file."""
     return StrategySource(WrittenStrategy("drawn", strategy))
+
+
+def draw_sharding(rng: Rng) -> ShardingPlan:
+    """Variables of some blocks, each dimension partitioned along one axis at most."""
+    axes = [("data",), ("model",), ("data", "model")][int(rng.integers(3))]
+    mesh = tuple(MeshAxis(name, int(rng.choice([2, 4]))) for name in axes)
+    variables, dims = [], []
+    for i in range(int(rng.integers(1, 6))):
+        for name in ("kernel", "bias"):
+            shape = tuple(map(int, 8 * rng.integers(1, 4, int(rng.integers(1, 4)))))
+            variables.append(Variable(f"params/block_{i}/{name}", shape, "f32", 4.0, "parameter"))
+            places = rng.permutation(len(shape)).tolist()
+            dims.append([places.pop() if places and rng.random() < 0.6 else -1 for _ in mesh])
+    return ShardingPlan(mesh, tuple(variables), tuple(zip(*dims, strict=True)), "drawn")
+
+
+LLAMA_LAYERS = 3
+LLAMA_WEIGHTS = {
+    **{f"self_attn.{name}": 0 for name in ("q_proj", "k_proj", "v_proj")},
+    "self_attn.o_proj": 1,
+    **{f"mlp.{name}": 0 for name in ("gate_proj", "up_proj")},
+    "mlp.down_proj": 1,
+}
+"""Module of a Llama layer → the dimension of its weight that Megatron's plan partitions."""
+
+
+def llama_plan(dims: dict[str, int], around: dict[str, int], size: int = 2) -> ShardingSource:
+    """A plan of a Llama with these dimensions in every layer, and of what is around the layers."""
+    of_weights = {f"model.layers.{i}.{name}.weight": dim for i in range(LLAMA_LAYERS) for name, dim in dims.items()}
+    of_weights |= {f"{name}.weight": dim for name, dim in around.items()}
+    of_weights |= {"model.norm.weight": -1}
+    variables = tuple(
+        Variable(name, (8,) if "norm" in name else (8, 8), "f32", 256.0, "parameter") for name in of_weights
+    )
+    plan = ShardingPlan((MeshAxis("model", size),), variables, (tuple(of_weights.values()),), "drawn")
+    return ShardingSource("llama", plan)
+
+
+def draw_llama(rng: Rng) -> tuple[dict[str, int], dict[str, int]]:
+    """The dimension of every weight of a layer that is partitioned, and of those around the layers; -1 is none."""
+    around = ("model.embed_tokens", "lm_head")
+    dims, outside = ({name: int(rng.integers(-1, 2)) for name in names} for names in (LLAMA_WEIGHTS, around))
+    return dims, outside

@@ -14,6 +14,7 @@ import pipelines
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from automap_models.core.schedules import SCHEDULES
@@ -30,14 +31,19 @@ class Case(NamedTuple):
     plan: WrittenPlan
     schedule: str
     executor: str | None
+    zero: int = 0
 
 
 class Trained(NamedTuple):
-    """What training came to: losses of both steps, gradients of the first by name, and who ran the passes."""
+    """What training came to: losses of both steps, gradients of the first by name, and who ran the passes.
+
+    `kept` is the share of its stages' parameters that the first process has between steps.
+    """
 
     losses: list[float]
     gradients: dict[str, Any]
     executor: str = ""
+    kept: float = 1.0
 
 
 class Example(NamedTuple):
@@ -103,7 +109,8 @@ def run_cases(rank: int, name: str, cases: list[Case], world: int, rendezvous: s
 def _run(name: str, case: Case) -> Trained:
     model, first, inputs, loss, target = example(name)
     model.load_state_dict(first)
-    pipeline = Pipeline(model, case.plan, inputs, loss=loss, schedule=case.schedule, executor=case.executor, name=name)
+    how: dict[str, Any] = {"schedule": case.schedule, "executor": case.executor, "zero": case.zero}
+    pipeline = Pipeline(model, case.plan, inputs, loss=loss, name=name, **how)
     optimizer = torch.optim.SGD([{"params": list(pipeline.parameters())}], RATE)
     batch, labels = (repeated(tree, case.plan.micro_batches) for tree in (inputs, target))
     losses: list[float] = []
@@ -114,10 +121,12 @@ def _run(name: str, case: Case) -> Trained:
             whole = pipeline.gather(lambda tensor: tensor.grad, pipeline.trainable)
             gradients = {key: gradient.numpy().copy() for key, gradient in whole.items()}
         optimizer.step()
-    executor = pipeline.executor
-    del pipeline, optimizer
+    executor, parameters = pipeline.executor, list(pipeline.parameters())
+    local = [one.to_local() if isinstance(one, DTensor) else one for one in parameters]
+    kept = sum(one.numel() for one in local) / max(1, sum(one.numel() for one in parameters))
+    del pipeline, parameters, local, optimizer
     gc.collect()  # DDP's hooks on the parameters go with it
-    return Trained(losses, gradients, executor)
+    return Trained(losses, gradients, executor, kept)
 
 
 _CAPTURED: dict[tuple[str, int], Captured] = {}

@@ -21,7 +21,7 @@ def fail_in(rank: int, culprit: int, how: str) -> int:
     return rank
 
 
-def train_and_hand_over(rank: int, plan: object, state: dict[str, object] | None, rendezvous: str) -> object:
+def train_and_hand_over(rank: int, plan: object, state: dict[str, object] | None, zero: int, rendezvous: str) -> object:
     """One step of SGD with a plan of the decoder, from a whole state if one is given: the loss, the state after it."""
     import pipelines
     import torch
@@ -35,7 +35,7 @@ def train_and_hand_over(rank: int, plan: object, state: dict[str, object] | None
     try:
         torch.manual_seed(rank if state else 0)  # a state makes up for other values in every process
         model, inputs = pipelines.decoder()
-        pipeline = Pipeline(model, plan, inputs)
+        pipeline = Pipeline(model, plan, inputs, zero=zero)
         if state is not None:
             pipeline.load_state_dict({name: torch.tensor(values) for name, values in state.items()})
         optimizer = torch.optim.SGD([{"params": list(pipeline.parameters())}], lr=0.1)

@@ -313,10 +313,15 @@ def require_runnable(name: str, ranks: int, micro_batches: int, virtual: int) ->
         raise BadInput(what, where="`micro_batches`", do=f"give at least {2 * ranks}, one a virtual stage")
     shown, _ = repeating_micro_batches(name, ranks, micro_batches, virtual)
     if ranks * virtual * shown > MOST_PASSES:
-        _require_few(name, ranks * virtual, micro_batches)
+        require_few_passes(name, ranks * virtual, micro_batches)
 
 
-def _require_few(name: str, stages: int, micro_batches: int) -> None:
+def require_few_passes(name: str, stages: int, micro_batches: int) -> None:
+    """Refuse what has more than MOST_PASSES.
+
+    Raises:
+        BadInput: it has.
+    """
     if stages * micro_batches > MOST_PASSES:
         what = f"schedule {name} with {micro_batches} micro-batches through {stages} stages"
         raise BadInput(what, where="`micro_batches`", do=f"give at most {MOST_PASSES // stages}")
@@ -359,7 +364,7 @@ def build_schedule(name: str, ranks: int, micro_batches: int, virtual: int | Non
     if virtual is None:
         virtual = (SCHEDULES[name].virtual if name in SCHEDULES else 1) or 1
     require_runnable(name, ranks, micro_batches, virtual)
-    _require_few(name, ranks * virtual, micro_batches)
+    require_few_passes(name, ranks * virtual, micro_batches)
     family = SCHEDULES[name]
     orders = tuple(tuple(family.order(rank, ranks, micro_batches, virtual)) for rank in range(ranks))
     return Schedule(name, orders, micro_batches, virtual, family.placement)

@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from automap_models.core.estimate import DeviceMemory
-from automap_models.core.schedules import build_schedule, most_held, repeating_micro_batches
+from automap_models.core.pass_tables import pass_table
+from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 
@@ -78,10 +79,10 @@ def device_memory(
         raise BadInput(f"gradients of {gradient_bytes} bytes", where="`gradient_bytes`", do="give 2, 4 or 6")
     shape = (strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
     shown, _ = repeating_micro_batches(*shape)
-    schedule = build_schedule(strategy.schedule, strategy.pp, shown, strategy.vp)
-    activations = most_held(schedule, saved_bytes, kept_bytes)
+    table = pass_table(strategy.schedule, strategy.pp, shown, strategy.vp)
+    activations = table.most_held(saved_bytes, kept_bytes)
     held = [[0.0, 0.0, 0.0] for _ in range(strategy.pp)]
-    for rank, others, of_experts, needed in zip(schedule.rank_of, parameters, experts, temporary, strict=True):
+    for rank, others, of_experts, needed in zip(table.rank_of.tolist(), parameters, experts, temporary, strict=True):
         held[rank] = [held[rank][0] + others, held[rank][1] + of_experts, max(held[rank][2], needed)]
     return tuple(
         DeviceMemory(

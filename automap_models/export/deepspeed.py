@@ -147,6 +147,8 @@ def check(source: Source, path: Path) -> str:
         batches = settings.DeepSpeedConfig(read["CONFIG"], mpu=ranks)
     require_same("batch", batches.gradient_accumulation_steps, s.micro_batches)
     require_same("ZeRO stage", int(batches.zero_config.stage), s.zero)
+    precisions = (batches.float16_config.enabled, batches.bfloat16_config.enabled)
+    require_same("precision", precisions, (s.precision == "fp16", s.precision == "bf16"))
     if s.pp > 1:
         topology = topologies.PipeModelDataParallelTopology(num_pp=s.pp, num_mp=s.tp, num_dp=s.dp)
         bounds = [_bounds(read["PlannedPipeline"], topology, rank, layout) for rank in range(topology.world_size())]

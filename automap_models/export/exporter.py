@@ -8,8 +8,8 @@ from pathlib import Path
 
 from automap_models.errors import AutomapError, BadInput
 from automap_models.export.layout import Inexpressible
-from automap_models.export.snap import Snapped, again, snapped
-from automap_models.export.sources import Source, StagedSource
+from automap_models.export.snap import Price, Snapped, again, snapped_source
+from automap_models.export.sources import ShardingSource, Source, StagedSource, StrategySource
 from automap_models.export.target import Target, Written
 from automap_models.formats.atomic import write_text
 
@@ -33,7 +33,15 @@ class Exported:
     checked_by: str | None = None
 
 
-def export_plan(source: Source, target: Target, path: Path, *, snap: bool = False, check: bool = False) -> Exported:
+def export_plan(
+    source: Source,
+    target: Target,
+    path: Path,
+    *,
+    snap: bool = False,
+    check: bool = False,
+    price: Price | None = None,
+) -> Exported:
     """The text of a plan's files for a target; nothing is written.
 
     Args:
@@ -42,6 +50,7 @@ def export_plan(source: Source, target: Target, path: Path, *, snap: bool = Fals
         path: where the file will go, which files beside it are named after.
         snap: whether a plan that the target cannot express is moved to the nearest that it can.
         check: whether the target's own parser shall read the files back.
+        price: seconds of a step of a strategy, to say what one that is snapped loses.
 
     Raises:
         Inexpressible: the target has no words for the plan; says which is the nearest that it has words for.
@@ -51,19 +60,19 @@ def export_plan(source: Source, target: Target, path: Path, *, snap: bool = Fals
         Mismatch: the target's parser reads something else.
     """
     target.require_source(source)
-    if snap and not isinstance(source, StagedSource):
-        raise BadInput("moves the cuts of a plan of stages", where="`snap`", do="leave it out")
+    if snap and isinstance(source, ShardingSource):
+        raise BadInput("moves plans of stages and strategies", where="`snap`", do="leave it out")
     moved = None
     try:
         written = target.write(source, path)
     except Inexpressible as error:
-        if not isinstance(source, StagedSource) or target.limits is None:
+        if isinstance(source, ShardingSource) or target.limits is None:
             raise
         if snap:
-            moved = snapped(source, target.name, target.limits)
+            moved = snapped_source(source, target.name, target.limits, price)
             source, written = moved.source, target.write(moved.source, path)
         else:
-            raise _with_nearest(error, source, target, path) from None
+            raise _with_nearest(error, source, target, path, price) from None
     return Exported(target.name, source, written, moved, _checked(source, target, path) if check else None)
 
 
@@ -77,15 +86,19 @@ def write_files(path: Path, written: Written) -> None:
         write_text(file, text)
 
 
-def _with_nearest(error: Inexpressible, source: StagedSource, target: Target, path: Path) -> Inexpressible:
+def _with_nearest(
+    error: Inexpressible, source: StagedSource | StrategySource, target: Target, path: Path, price: Price | None
+) -> Inexpressible:
     """The same refusal with the nearest plan that the target can express, where there is one."""
     assert target.limits is not None
     try:
-        moved = snapped(source, target.name, target.limits)
+        moved = snapped_source(source, target.name, target.limits, price)
         target.write(moved.source, path)
     except AutomapError:
         return Inexpressible(error.what, where=error.where, do=error.do or again(target.name))
-    do = f"`snap` writes the nearest plan: {', '.join(moved.changes)}, with {moved.loss}"
+    priced = f", with {moved.loss}" if moved.after_s is not None else ""
+    first = f"{error.do}, or " if error.do and isinstance(source, StrategySource) else ""
+    do = f"{first}`snap` writes the nearest plan: {', '.join(moved.changes)}{priced}"
     return Inexpressible(error.what, where=error.where, do=do)
 
 

@@ -106,6 +106,8 @@ def check(source: Source, path: Path) -> str:
     require_same("stages", (pp, tuple(reader.str2array(written["pp_division"]))), (s.pp, layout.layers))
     require_same("tensor parallelism", (tensor, vocabulary), (of_layers, min(layout.tensor)))
     require_same("ZeRO-3", set(dp_types), {int(s.zero == 3)})
+    require_same("recomputed layers", reader.str2array(written["checkpoint"]), recomputed_layers(layout))
+    require_same("batch", (written["global_bsz"], written["chunks"]), (s.global_batch, s.micro_batches))
     return parser_name(DISTRIBUTION)
 
 

@@ -6,15 +6,16 @@ stages r, r + pp, r + 2·pp, …:
 
     Ett|tttt|tttt|ttL      four stages of 2, 4, 4 and 2 layers, written Et*2|(t*4|)*2t*2,L
 
-Checked against Megatron-Core 0.16 (core/transformer/pipeline_parallel_layer_layout.py) and training/arguments.py.
+Checked against Megatron-Core 0.16 (core/transformer/transformer_config.py) and training/arguments.py.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from automap_models.core.framework import Limits
 from automap_models.export.layout import Layout, layout_of
@@ -102,7 +103,7 @@ def _layout(source: Source) -> Layout:
 
 
 def check(source: Source, path: Path) -> str:
-    """Megatron's parser of layouts reads the stages of the plan.
+    """Megatron's TransformerConfig takes the arguments, and reads the stages of the plan in the layout.
 
     Raises:
         BadInput: Megatron-Core is not installed.
@@ -111,16 +112,40 @@ def check(source: Source, path: Path) -> str:
     layout = _layout(source)
     parsed = read_arguments(path)
     s = layout.strategy
-    require_same("samples", parsed["--micro-batch-size"], str(s.micro_batch))
+    batches = (parsed["--micro-batch-size"], parsed["--global-batch-size"])
+    require_same("samples", batches, (str(s.micro_batch), str(s.global_batch)))
+    config = _transformer_config(parsed)
+    degrees = (config.tensor_model_parallel_size, config.pipeline_model_parallel_size, config.context_parallel_size)
+    require_same("degrees", degrees, (s.tp, s.pp, s.cp))
+    require_same("recomputation", config.recompute_granularity or "none", layout.recompute(NAME))
+    require_same("sequence parallelism", config.sequence_parallel, s.sequence_parallel and s.tp > 1)
     if s.stages > 1:
-        parser = parser_module("megatron.core.transformer.pipeline_parallel_layer_layout", DISTRIBUTION)
         kinds = parser_module("megatron.core.transformer.enums", DISTRIBUTION).LayerType
-        read = parser.PipelineParallelLayerLayout(parsed["--pipeline-model-parallel-layout"], s.pp)
-        read.validate_layer_layout(sum(layout.layers), None)
+        read = config.pipeline_model_parallel_layout
         require_same("virtual stages", read.virtual_pipeline_model_parallel_size, s.vp)
         layers = [read.layout[stage % s.pp][stage // s.pp].count(kinds.decoder) for stage in range(s.stages)]
         require_same("layers", tuple(layers), layout.layers)
     return parser_name(DISTRIBUTION)
+
+
+def _transformer_config(parsed: Mapping[str, str]) -> Any:
+    """Megatron's own, as its training script makes it of these arguments; of a model of the least width."""
+    tensor = int(parsed["--tensor-model-parallel-size"])
+    recomputed = parsed.get("--recompute-num-layers")
+    return parser_module("megatron.core.transformer.transformer_config", DISTRIBUTION).TransformerConfig(
+        num_layers=int(parsed["--num-layers"]),
+        hidden_size=8 * tensor,
+        num_attention_heads=tensor,
+        tensor_model_parallel_size=tensor,
+        pipeline_model_parallel_size=int(parsed["--pipeline-model-parallel-size"]),
+        pipeline_model_parallel_layout=parsed.get("--pipeline-model-parallel-layout"),
+        pipeline_dtype=parser_module("torch", "torch").bfloat16,
+        context_parallel_size=int(parsed.get("--context-parallel-size", 1)),
+        sequence_parallel="--sequence-parallel" in parsed,
+        recompute_granularity=parsed.get("--recompute-granularity"),
+        recompute_method=parsed.get("--recompute-method"),
+        recompute_num_layers=int(recomputed) if recomputed else None,
+    )
 
 
 def read_arguments(path: Path) -> dict[str, str]:

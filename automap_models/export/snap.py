@@ -8,7 +8,7 @@ time moved       0.3    +    0.1    blocks is as little as can be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,13 +18,17 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.strategy import Strategy
 from automap_models.core.units import percent, seconds
 from automap_models.errors import BadInput, Infeasible
 from automap_models.export.layout import boundaries, place_in_words, require_blocks
-from automap_models.export.sources import StagedSource
+from automap_models.export.snap_strategy import snapped_strategy
+from automap_models.export.sources import StagedSource, StrategySource
 from automap_models.simulate.step import step_cost
 
 PLANNER = "snapped"
+Price = Callable[[Strategy], float]
+"""Seconds of a step."""
 _NEAREST_SCHEDULE = {"1f1b-deep": "1f1b", "gpipe": "1f1b", "1f1b": "gpipe"}
 
 
@@ -35,17 +39,19 @@ class Snapped:
     Attributes:
         source: the plan that was moved, costed.
         changes: sentences, one for everything that was changed; empty where nothing had to be.
-        before_s, after_s: steps of both, seconds.
+        before_s, after_s: steps of both, seconds; None of strategies that nobody has priced.
     """
 
-    source: StagedSource
+    source: StagedSource | StrategySource
     changes: tuple[str, ...]
-    before_s: float
-    after_s: float
+    before_s: float | None
+    after_s: float | None
 
     @property
     def loss(self) -> str:
         """What the step loses, for people."""
+        if self.before_s is None or self.after_s is None:
+            return "a step that nobody has priced: give the model and its cluster, too"
         change = self.after_s / self.before_s - 1.0
         word = "longer" if change >= 0 else "shorter"
         return f"a step of {seconds(self.after_s)} instead of {seconds(self.before_s)}, {percent(abs(change))} {word}"
@@ -83,6 +89,23 @@ def snapped(source: StagedSource, target: str, limits: Limits) -> Snapped:
         raise Infeasible(f"{what}, which has {cost.limit_bytes[stage] / 1e9:.1f} GB", where=source.name, do=do)
     after = replace(source, result=Result(problem, moved, cost, "feasible"))
     return Snapped(after, tuple(changes), result.cost.step_s, cost.step_s)
+
+
+def snapped_source(source: StagedSource | StrategySource, target: str, limits: Limits, price: Price | None) -> Snapped:
+    """A plan of stages or a strategy with the least change that makes it one that the target can express.
+
+    Args:
+        price: seconds of a step of a strategy; None where its model or cluster is not known.
+
+    Raises:
+        BadInput, Infeasible: see `snapped` and `snapped_strategy`; or a strategy cannot be priced.
+    """
+    if isinstance(source, StagedSource):
+        return snapped(source, target, limits)
+    before = source.written.strategy
+    after, changes = snapped_strategy(before, limits)
+    steps_s = (None, None) if price is None else (price(before), price(after))
+    return Snapped(replace(source, written=replace(source.written, strategy=after)), changes, *steps_s)
 
 
 def again(target: str) -> str:

@@ -43,6 +43,7 @@ class RunProblem:
         warmup: steps before them.
         device: the kind of devices.
         executor: who runs the passes; None leaves it to the backend.
+        zero: stage of ZeRO among the replicas of a stage.
         check: whether losses and gradients are held against one process.
         seed: of weights and data.
         say: is told what is being done.
@@ -55,6 +56,7 @@ class RunProblem:
     warmup: int = 1
     device: DeviceKind | None = None
     executor: Executor | None = None
+    zero: int = 0
     check: bool = False
     seed: int = 0
     say: Callable[[str], None] = silent

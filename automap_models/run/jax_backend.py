@@ -39,6 +39,10 @@ class JaxBackend:
         if problem.executor is not None:
             what = f"the executor {problem.executor} is torch's"
             raise BadInput(what, where="`executor`", do="leave it out: on JAX XLA runs the passes")
+        if problem.zero:
+            what = f"ZeRO-{problem.zero} is what torch's replicas share"
+            do = "leave it out, or give a sharding plan: on JAX the plan says how arrays are divided"
+            raise BadInput(what, where="`zero`", do=do)
         if problem.source.model is not None:
             from automap_models.run.jax_run import run_plan
 

@@ -184,8 +184,8 @@ class PlacedStep:
                     there[v, part.device] = jax.device_put(values[v], device)
                 given.append(there[v, part.device])
             with jax.default_device(device):
-                made = call(*given)
-            for v, array in zip(part.program.outputs, made, strict=True):
+                computed = call(*given)
+            for v, array in zip(part.program.outputs, computed, strict=True):
                 values[v] = there[v, part.device] = array
         return {v: values[v] for v in self._wanted}
 
@@ -222,8 +222,8 @@ def run_placed(request: PlacedRequest, say: Say) -> VerifiedPlacement:
     say("running it on one device")
     values, expected = on_one_device(traced.step, request.seed)
     say(f"compiling {len(placed.parts)} parts for {request.devices} devices")
-    made = placed.run(values)
-    results = [np.asarray(made[v]) for v in traced.module.outputs]
+    computed = placed.run(values)
+    results = [np.asarray(computed[v]) for v in traced.module.outputs]
     loss_error, array_error = differences(results, expected)
     return VerifiedPlacement(
         len({part.device for part in placed.parts}),

@@ -221,39 +221,37 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunOutcome | N
             schedule=problem.schedule.name,
             virtual=problem.schedule.virtual,
             executor=problem.executor,
+            zero=problem.zero,
             device=device,
             seeds=lambda s, m: seeds(s, m, layout.replica(rank)),
             name=problem.source.what,
         )
-    notes = (_DROPOUT_OFF,) if dropping else ()
+    notes = ((_DROPOUT_OFF,) if dropping else ()) + _zero_notes(problem.zero, layout)
     replicas = _compared_parts(pipeline, problem) if problem.check else 1
     optimizer = _optimizer(pipeline.parameters())
     losses: list[float] = []
     records: list[StepRecord] = []
-    gradients: dict[int, Tensor] = {}
+    gradients: dict[str, Tensor] = {}
     for step in range(problem.warmup + problem.steps):
         seeds.step = step
         args, kwargs, target = _batch(example, layout, problem.seed, step)
-        loss, record, own = _step(
-            pipeline, optimizer, (args, kwargs), target, keeps_gradients=problem.check and not step
-        )
+        loss, record = _step(pipeline, optimizer, (args, kwargs), target)
         losses.append(loss)
         records.append(record)
-        gradients = own or gradients
+        if problem.check and not step:
+            gradients = pipeline.gather(lambda tensor: tensor.grad, pipeline.trainable)
     comparison = None
-    if problem.check:
-        whole = pipeline.gather(lambda tensor: gradients.get(id(tensor)), pipeline.trainable)
-        if original is not None:
-            reference = Reference(
-                original.to(device),
-                layout,
-                problem.plan.cut_names,
-                example.loss,
-                replicas,
-                seeds if pipeline.cut.random else None,
-            )
-            with without_dropout() if comparable else nullcontext():
-                comparison = _compared(problem, example, layout, reference, seeds, losses, whole)
+    if original is not None:
+        reference = Reference(
+            original.to(device),
+            layout,
+            problem.plan.cut_names,
+            example.loss,
+            replicas,
+            seeds if pipeline.cut.random else None,
+        )
+        with without_dropout() if comparable else nullcontext():
+            comparison = _compared(problem, example, layout, reference, seeds, losses, gradients)
     if rank:
         return None
     words = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor()}, 1 thread a process"
@@ -264,6 +262,16 @@ _DROPOUT_OFF = (
     "dropout was off: replicas draw masks for their own samples, and where stages have different numbers of replicas "
     "one process cannot draw the same"
 )
+
+
+def _zero_notes(zero: int, layout: Layout) -> tuple[str, ...]:
+    """What replicas share, for people."""
+    if not zero:
+        return ()
+    if all(len(replicas) == 1 for replicas in layout.processes):
+        return (f"no stage has replicas that could share anything under ZeRO-{zero}",)
+    shared = "gradients and the optimizer's state" if zero == 2 else "weights, gradients and the optimizer's state"
+    return (f"replicas of a stage share {shared} (FSDP2, ZeRO-{zero})",)
 
 
 class _Seeds:
@@ -310,24 +318,19 @@ def _optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
     return torch.optim.Adam([{"params": list(parameters)}])  # a stage may have none
 
 
-def _step(
-    pipeline: Pipeline, optimizer: torch.optim.Optimizer, batch: Any, target: Any, *, keeps_gradients: bool
-) -> tuple[float, StepRecord, dict[int, Tensor]]:
-    """One step: its loss, its record, and this process's gradients by the identity of their parameters."""
+def _step(pipeline: Pipeline, optimizer: torch.optim.Optimizer, batch: Any, target: Any) -> tuple[float, StepRecord]:
+    """One step: its loss and its record."""
     clock = Clock(pipeline.device, pipeline.layout.replica(pipeline.process))
     dist.barrier()
     start_s = time.perf_counter()
     loss = pipeline.step(batch, target, clock=clock)
-    kept: dict[int, Tensor] = {}
-    if keeps_gradients:
-        kept = {id(one): one.grad.clone() for one in pipeline.parameters() if one.grad is not None}
     with clock.timing("U", pipeline.layout.held(pipeline.process)[0]):
         optimizer.step()
     own = [replace(one, start_s=one.start_s - start_s, end_s=one.end_s - start_s) for one in clock.read()]
     all_passes: list[list[Pass]] = [[] for _ in range(pipeline.layout.world)]
     dist.all_gather_object(all_passes, own)
     passes = tuple(one for passes in all_passes for one in passes)
-    return loss, StepRecord(loss, max(one.end_s for one in passes), passes), kept
+    return loss, StepRecord(loss, max(one.end_s for one in passes), passes)
 
 
 def _compared(

@@ -20,19 +20,22 @@ makes them: the receiver posts them in that order, so that they need no tags (nc
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.utils import _pytree as pytree
 
 from automap_models.core.pass_orders import Action
 from automap_models.run.layout import Layout, Overlap
 from automap_models.run.torch_clock import Clock
+from automap_models.run.torch_sharding import keep_gradients, reduce_gradients, shard
 from automap_models.run.torch_stages import CutModel, Loss, Stage, loss_of
 
 Inputs = Callable[[int, int], Mapping[str, Any]]
@@ -135,6 +138,9 @@ class StageExecutor:
         crossings: [S-1] what crosses each boundary.
         loss: of the model's output and the target; None takes what the model returns.
         device: of this process.
+        seeds: see `Pipeline`.
+        zero: 2 and 3 divide the parameters of a stage among its replicas.
+        whole: names of those that are not divided.
     """
 
     def __init__(
@@ -146,6 +152,8 @@ class StageExecutor:
         loss: Loss | None,
         device: torch.device,
         seeds: Callable[[int, int], None] | None = None,
+        zero: int = 0,
+        whole: Collection[str] = (),
     ) -> None:
         self.cut, self.layout, self.process, self.loss, self.device = cut, layout, process, loss, device
         self.crossings, self.seeds = crossings, seeds
@@ -156,6 +164,22 @@ class StageExecutor:
         self.local: dict[tuple[str, int, int], list[Tensor | None]] = {}
         self.mail = {(kind, up): _mail(i, kind, up) for i, (kind, up) in enumerate(_DIRECTIONS)}
         self.losses: list[Tensor] = []
+        self.sharded: dict[int, FSDPModule] = self._sharded(zero, whole) if zero else {}
+
+    def _sharded(self, zero: int, whole: Collection[str]) -> dict[int, FSDPModule]:
+        """Modules of this process's stages whose replicas share parameters, by stage."""
+        meshes = {
+            processes: DeviceMesh(self.device.type, list(processes))
+            for processes in dict.fromkeys(self.layout.processes)
+            if len(processes) > 1
+        }  # all processes make all of them, in the same order
+        sharded = {}
+        for s in self.held:
+            module, replicas = self.cut.stages[s].module, self.layout.processes[s]
+            kept = [parameter for name, parameter in module.named_parameters() if name in whole]
+            if len(replicas) > 1 and len(kept) < len(list(module.parameters())):
+                sharded[s] = shard(module, meshes[replicas], zero, kept, summed=True)
+        return sharded
 
     def run(self, inputs: Inputs, targets: Callable[[int], Any], clock: Clock) -> Tensor:
         """Play the row once; gradients are added to those of the parameters.
@@ -169,6 +193,8 @@ class StageExecutor:
             The part of the step's loss that this process has computed; zero where it has no last stage.
         """
         self._expect()
+        for module in self.sharded.values():
+            keep_gradients(module)
         self.losses = [torch.zeros((), device=self.device)]
         passes = {"F": self._forward, "B": self._backward, "I": self._input_gradients, "W": self._weight_gradients}
         for action in self.order:
@@ -178,6 +204,9 @@ class StageExecutor:
                 passes[action.kind](action, clock)  # type: ignore[operator]
         for mail in self.mail.values():
             mail.flush()
+        with clock.timing("G", self.held[0]):
+            for module in self.sharded.values():
+                reduce_gradients(module)
         return torch.stack(self.losses).sum()
 
     # ---- passes ------------------------------------------------------------------------------------------------------
@@ -228,6 +257,7 @@ class StageExecutor:
         kept.gradients = self._gradients(kept, s, m)
         leaves = [leaf for leaf in kept.received if leaf.requires_grad]
         with clock.timing("I", s, m):
+            self._gather_weights(s)
             if leaves:
                 kept.groups = self._split_backward(self.cut.stages[s], kept, leaves)
         self._return_gradients(kept, s, m)
@@ -250,10 +280,16 @@ class StageExecutor:
         _, s, m = action
         kept = self.kept.pop((s, m))
         with clock.timing("W", s, m):
+            self._gather_weights(s)
             if kept.groups is None:
                 _whole_backward(kept, kept.gradients)
             elif kept.groups:
                 stage_backward_weight(iter(_weights(self.cut.stages[s])), kept.groups)
+
+    def _gather_weights(self, s: int) -> None:
+        """Torch's halves of a backward pass take the parameters that the forward pass has read, not their parts."""
+        if s in self.sharded:
+            self.sharded[s].unshard()
 
     def _gradients(self, kept: _Kept, s: int, m: int) -> list[Tensor | None]:
         """[outputs] what came back for what was sent; none for a loss."""

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from automap_models.core.written_plan import WrittenPlan
@@ -28,6 +29,7 @@ from automap_models.run.layout import Layout, run_layout
 from automap_models.run.torch_clock import Clock
 from automap_models.run.torch_executor import Crossing, StageExecutor
 from automap_models.run.torch_schedules import ScheduleExecutor, why_not
+from automap_models.run.torch_sharding import assign, local_of, require_zero, whole_of
 from automap_models.run.torch_stages import CutModel, Loss, Value, cut_model, flat_inputs, named_tensors
 
 Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
@@ -47,6 +49,8 @@ class Pipeline:
         schedule, virtual: see `base.run_schedule`; None is the plan's own.
         executor: who runs the passes. None: torch's classes where they can run the plan without splitting the
             backward pass, else automap's.
+        zero: stage of ZeRO inside stages: 0 for DDP, 2 or 3 for FSDP2 (see `torch_sharding`). Parameters are then parts
+            of the whole ones; without a reference to `model` the rest of its memory is free.
         device: of this process; the CPU by default.
         seeds: is called before each forward pass with the stage and the micro-batch, to seed what is random.
         name: of the model, in messages.
@@ -66,10 +70,12 @@ class Pipeline:
         schedule: str | None = None,
         virtual: int | None = None,
         executor: Executor | None = None,
+        zero: int = 0,
         device: torch.device | None = None,
         seeds: Callable[[int, int], None] | None = None,
         name: str | None = None,
     ) -> None:
+        require_zero(zero)
         self.plan = plan if isinstance(plan, WrittenPlan) else read_written_plan(plan)
         self.name, self.device = name or type(model).__name__, device or torch.device("cpu")
         self.schedule = run_schedule(self.plan, schedule, virtual)
@@ -82,13 +88,15 @@ class Pipeline:
         self._names, self._shapes, self._persistent = _names_of(model)
         self._state = list(model.state_dict())
         self.cut = self._exported(model, args, kwargs, self._own_samples())
-        self.executor, self._executor = self._make(executor, model, args, kwargs, loss, seeds)
+        self.executor = self._choose_executor(executor)
         self._tensors = self._held_tensors()
         named = model.named_parameters(remove_duplicate=False)
         self._unused = {name: tensor for name, tensor in named_tensors(model) if not self._stages_of.get(name)}
         self.trainable = {name for name, parameter in named if parameter.requires_grad}
         self._groups = self._make_groups()
         self._synchronise()
+        self._executor = self._make_executor(model, args, kwargs, loss, seeds, zero)
+        self._tensors = self._held_tensors()  # those that the replicas of a stage share are others now
 
     # ---- use ---------------------------------------------------------------------------------------------------------
 
@@ -147,8 +155,7 @@ class Pipeline:
                 if given is None or given.shape != tensor.shape:
                     what = f"has no {name} of shape {list(tensor.shape)}"
                     raise BadInput(what, where="the state", do="give the state of the same model")
-                with torch.no_grad():
-                    tensor.copy_(given)
+                assign(tensor, given)
 
     def gather(self, value: Callable[[Tensor], Tensor | None], names: set[str] | None = None) -> dict[str, Tensor]:
         """A value of every parameter and buffer of the model, from the first process that holds it, in every process.
@@ -161,8 +168,10 @@ class Pipeline:
         for name, (shape, dtype, owner) in self._catalogue.items():
             if names is not None and name not in names:
                 continue
-            own = value(self._tensors[name]) if owner == self.process else None
-            tensor = torch.zeros(shape, dtype=dtype, device=self.device) if own is None else own.detach().clone()
+            replicas = self.layout.processes[self._stages_of[name][0]]
+            own = value(self._tensors[name]) if self.process in replicas else None
+            whole = None if own is None else whole_of(own).detach()
+            tensor = torch.zeros(shape, dtype=dtype, device=self.device) if whole is None else whole.clone()
             dist.broadcast(tensor, owner)
             gathered.update(dict.fromkeys(self._names[name], tensor))
         return gathered
@@ -184,26 +193,41 @@ class Pipeline:
         args, kwargs = pytree.tree_map_only(Tensor, sized, (args, dict(kwargs)))
         return cut_model(model, args, kwargs, self.plan.cut_names, name=self.name)
 
-    def _make(
-        self,
-        executor: Executor | None,
-        model: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        loss: Loss | None,
-        seeds: Callable[[int, int], None] | None,
-    ) -> tuple[Executor, StageExecutor | ScheduleExecutor]:
-        """Who runs the passes, and that one made."""
-        seeds = seeds if self.cut.random else None
+    def _choose_executor(self, executor: Executor | None) -> Executor:
+        """Who runs the passes."""
         obstacle = why_not(self.layout, self.cut.holders())
         if executor == "torch" and obstacle is not None:
             what = f"torch's schedule classes cannot run it: {obstacle}"
             raise BadInput(what, where=self.plan.where, do="leave `executor` to automap")
         if executor == "torch" or (executor is None and obstacle is None and not self.schedule.splits_backward):
-            return "torch", ScheduleExecutor(self.cut, self.layout, self.process, loss, self.device, seeds)
+            return "torch"
+        return "automap"
+
+    def _make_executor(
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        loss: Loss | None,
+        seeds: Callable[[int, int], None] | None,
+        zero: int,
+    ) -> StageExecutor | ScheduleExecutor:
+        seeds = seeds if self.cut.random else None
+        if self.executor == "torch":
+            return ScheduleExecutor(self.cut, self.layout, self.process, loss, self.device, seeds, zero)
         crossings = self._crossings(model, args, kwargs)
-        own = StageExecutor(self.cut, self.layout, self.process, crossings, loss, self.device, seeds)
-        return "automap", own
+        whole = [name for name in self._catalogue if not self._is_divisible(name)]
+        return StageExecutor(
+            self.cut, self.layout, self.process, crossings, loss, self.device, seeds, zero, self._aliases(whole)
+        )
+
+    def _is_divisible(self, name: str) -> bool:
+        """Whether the stages that hold a tensor could each divide it among as many replicas of their own."""
+        replicas = [self.layout.processes[s] for s in self._stages_of[name]]
+        return len({*replicas}) == len(replicas) and len({*map(len, replicas)}) == 1
+
+    def _aliases(self, names: Sequence[str]) -> set[str]:
+        return {alias for name in names for alias in self._names[name]}
 
     def _crossings(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[list[Crossing]]:
         """What crosses each boundary; where parts differ in size, by exporting for another number of samples."""
@@ -253,18 +277,19 @@ class Pipeline:
 
     def _summed(self, name: str) -> tuple[int, ...]:
         """Processes over which a gradient is still to be summed after a step, as this process sees it."""
-        if self.executor == "automap":
+        if self.executor == "automap" and not isinstance(self._tensors[name], DTensor):
             return self._processes_of(name)
-        replica = self.layout.replica(self.process)  # DDP has reduced over replicas
+        replica = self.layout.replica(self.process)  # DDP or FSDP has reduced over replicas
         return tuple(sorted({self.layout.processes[s][replica] for s in self._stages_of[name]}))
 
     def _make_groups(self) -> dict[tuple[int, ...], dist.ProcessGroup]:
         """A group for each set of processes that hold a tensor; all processes make all groups, in the same order."""
         sets = {self._processes_of(name) for name in self._catalogue}
-        if self.executor == "torch":
-            replicas = range(len(self.layout.processes[0]))
-            for name in self._catalogue:
-                sets |= {tuple(sorted({self.layout.processes[s][r] for s in self._stages_of[name]})) for r in replicas}
+        for name in filter(self._is_divisible, self._catalogue):
+            sets |= {
+                tuple(sorted(alike))
+                for alike in zip(*map(self.layout.processes.__getitem__, self._stages_of[name]), strict=True)
+            }
         return {ranks: dist.new_group(list(ranks)) for ranks in sorted(sets) if len(ranks) > 1}
 
     def _synchronise(self) -> None:
@@ -308,7 +333,7 @@ class Pipeline:
             for parameter in parameters:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            gradients = [local_of(parameter.grad) for parameter in parameters if parameter.grad is not None]
             flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
             dist.all_reduce(flat, group=self._groups[ranks])
             for gradient, total in zip(gradients, torch.split(flat, [one.numel() for one in gradients]), strict=True):

@@ -1,4 +1,4 @@
-"""Plans with equal replicas on torch.distributed.pipelining: its stages and its schedule classes, DDP inside a stage.
+"""Plans with equal replicas on torch.distributed.pipelining: its stages and schedules, DDP or FSDP2 inside a stage.
 
 Processes make a mesh of replicas and ranks; each row is a pipeline, each column the replicas of a rank:
 
@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 from automap_models.core.schedules import Schedule
 from automap_models.run.layout import Layout
 from automap_models.run.torch_clock import Clock
+from automap_models.run.torch_sharding import shard
 from automap_models.run.torch_stages import CutModel, Loss, Value, loss_of
 
 SINGLE = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
@@ -72,8 +73,9 @@ class ScheduleExecutor:
         loss: Loss | None,
         device: torch.device,
         seeds: Callable[[int, int], None] | None = None,
+        zero: int = 0,
     ) -> None:
-        self.cut, self.layout, self.loss, self.device = cut, layout, loss, device
+        self.cut, self.layout, self.loss, self.device, self.zero = cut, layout, loss, device, zero
         self.held, self.replica = layout.held(process), layout.replica(process)
         self.inputs: Callable[[int, int], Mapping[str, Any]] = lambda _s, _m: {}
         self.targets: Callable[[int], Any] = lambda _m: None
@@ -85,20 +87,22 @@ class ScheduleExecutor:
             [[layout.processes[rank][r] for rank in range(schedule.ranks)] for r in range(len(layout.processes[0]))],
             mesh_dim_names=("dp", "pp"),
         )
-        pipeline, replicas = mesh.get_group("pp"), mesh.get_group("dp")
-        stages = [self._stage(s, pipeline, replicas, seeds) for s in self.held]
+        stages = [self._stage(s, mesh.get_group("pp"), mesh["dp"], seeds) for s in self.held]
         self.schedule = _torch_schedule(schedule, stages, lambda output, _target: output[0])
 
     def _stage(
         self,
         s: int,
         pipeline: dist.ProcessGroup,
-        replicas: dist.ProcessGroup,
+        replicas: DeviceMesh,
         seeds: Callable[[int, int], None] | None,
     ) -> PipelineStage:
         module: nn.Module = _StageModule(self, s, seeds)
         if replicas.size() > 1 and self.cut.stages[s].parameters:
-            module = DistributedDataParallel(module, process_group=replicas, broadcast_buffers=False)
+            if self.zero:
+                shard(module, replicas, self.zero)
+            else:
+                module = DistributedDataParallel(module, process_group=replicas.get_group(), broadcast_buffers=False)
         own = self.cut.stages[s]
         scalar = Value("loss", (), torch.float32, True)
         sent = own.sent if s < self.layout.stages - 1 else (scalar,)

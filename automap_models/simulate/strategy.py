@@ -31,7 +31,7 @@ from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes
 from automap_models.errors import BadInput
 from automap_models.simulate.rounds import PassTimes, rank_ends
 
-REMEMBERED = 2048
+REMEMBERED = 20_000
 """Strategies but for cuts and recomputation whose costs are kept."""
 WITHOUT_WAITING = frozenset({"zb-h2"})
 """Schedules whose ranks begin their next step when they have updated their own weights, and check afterwards that no

@@ -16,7 +16,8 @@ from msgspec import UNSET, UnsetType
 
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Foreign, decode_json, read_bytes, wrong
-from automap_models.workloads.config_families import FAMILIES, HAVE_DROPOUT, Dtype
+from automap_models.workloads.config_families import FAMILIES, HAVE_DROPOUT
+from automap_models.workloads.config_fields import Dtype
 
 if TYPE_CHECKING:
     from automap_models.workloads.training import Architecture

@@ -18,6 +18,7 @@ from .parsing import (
     add_device,
     add_profiled_size,
     add_step_arguments,
+    add_topo,
     file_argument,
     filled,
     given,
@@ -28,6 +29,7 @@ from .parsing import (
 if TYPE_CHECKING:
     from automap_models.core.profiled_model import ProfiledModel
     from automap_models.export.exporter import Exported
+    from automap_models.export.snap import Price
     from automap_models.export.sources import StagedSource
 
 EPILOG = """PLAN is what automap-infer, automap-plan or automap-search wrote with --out, or printed with --json: a plan
@@ -40,6 +42,8 @@ examples:
   automap-export plan.json profile.npz --to torchtitan --snap --out config.py
                                                                          cuts go to the nearest ends of blocks
   automap-export strategy.json --to deepspeed --out pipeline.py
+  automap-export strategy.json llama3-70b --topo dgx-h100-4 --to deepspeed --snap --out pipeline.py
+                                                                         … and what the nearest strategy loses
   automap-export --list                                                  all targets
 
 exit codes: 0 done, 2 the input or the arguments are bad, or the target has no words for the plan, 3 the snapped plan
@@ -83,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_step_arguments(step)
     add_device(step)
     add_profiled_size(step)
+    add_topo(parser, required=False)
 
 
 def request(namespace: argparse.Namespace) -> ExportRequest:
@@ -107,19 +112,41 @@ def run(request: ExportRequest) -> Exported:
         Infeasible: the snapped plan does not fit.
     """
     from automap_models.export.exporter import export_plan
-    from automap_models.export.sources import StagedSource, read_source, with_model
+    from automap_models.export.sources import StagedSource, StrategySource, read_source, with_model
     from automap_models.export.targets import target_by_name
 
     target, source = target_by_name(request.to), read_source(request.plan)
     target.require_source(source)
     if isinstance(source, StagedSource) and request.source is not None:
         source = with_model(source, request.plan, _profiled(request, source))
+    price = None
+    if isinstance(source, StrategySource):
+        price = _price(request)
+    elif request.topo is not None:
+        raise BadInput("is for strategies, and the plan has its own", where="`topo`", do="leave it out")
     path = request.out or Path(f"{request.plan.stem}{target.ending}")
-    exported = export_plan(source, target, path, snap=request.snap, check=request.check)
+    exported = export_plan(source, target, path, snap=request.snap, check=request.check, price=price)
     if exported.written.beside and request.out is None:
         what = f"{request.to} takes {1 + len(exported.written.beside)} files for this plan"
         raise BadInput(what, where="`out`", do="give the name of the first")
     return exported
+
+
+def _price(request: ExportRequest) -> Price | None:
+    """What prices strategies of the model on its cluster; None where one of both is not given.
+
+    Raises:
+        BadInput: the cluster is given and the model is not, or one is unknown.
+    """
+    if request.topo is None:
+        return None
+    if request.source is None:
+        raise BadInput("is for the price of a model, and none is given", where="`topo`", do="give the model after PLAN")
+    from automap_models.api import estimate
+
+    model, cluster, device = request.source.what, request.topo, request.device
+    sequence, dropout = request.source.sequence, request.source.dropout
+    return lambda strategy: estimate(model, cluster, strategy, device=device, sequence=sequence, dropout=dropout).step_s
 
 
 def _profiled(request: ExportRequest, source: StagedSource) -> ProfiledModel:

@@ -97,6 +97,7 @@ ARGUMENTS: Mapping[str, str] = {
     "target": "--for",
     "time_limit_s": "--time-limit",
     "together": "--keep-together",
+    "topo": "--topo",
     "virtual": "--vp",
 }
 """Argument of the library, as its messages name it → the commands' option for it."""

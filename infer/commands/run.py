@@ -65,6 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("torch", "automap"),
         help="who runs the passes on torch: its own schedule classes (default where they can) or automap's executor",
     )
+    how.add_argument(
+        "--zero",
+        metavar="Z",
+        type=int,
+        choices=(0, 2, 3),
+        default=0,
+        help="what the replicas of a stage share on torch: 0 nothing (DDP, default), 2 gradients and the optimizer's "
+        "state, 3 the weights, too (FSDP2)",
+    )
     how.add_argument("--steps", metavar="K", type=at_least(1), default=3, help="steps that are measured (default 3)")
     how.add_argument("--warmup", metavar="N", type=at_least(0), default=1, help="steps before them (default 1)")
     add_seed(how, "of weights and data (default 0)")
@@ -124,6 +133,7 @@ def run(request: RunRequest) -> RunOutcome:
                 warmup=request.warmup,
                 device=request.device,
                 executor=request.executor,
+                zero=request.zero,
                 check=request.check,
                 seed=request.seed,
                 say=steps.begin,

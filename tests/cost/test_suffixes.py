@@ -81,9 +81,9 @@ def random_pipeline(rng: np.random.Generator) -> Pipeline:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", WARM_UPS)
-def test_ten_thousand_random_pipelines_are_never_below_their_bounds(schedule: str) -> None:
+def test_thousands_of_random_pipelines_are_never_below_their_bounds(schedule: str) -> None:
     rng, ratios = np.random.default_rng(7), []
-    for _ in range(10_000):
+    for _ in range(4_000):
         pipeline = random_pipeline(rng)
         ratios.append(pipeline.step_s(schedule) / pipeline.least_s(schedule))
     assert min(ratios) >= 1 - 1e-12

@@ -8,34 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_plans import LLAMA_WEIGHTS, draw_llama, llama_plan
 
-from automap_models.core.mesh import MeshAxis
-from automap_models.core.sharding import ShardingPlan
-from automap_models.core.sharding_classes import Variable
 from automap_models.export.hf import TARGET, even_layers, tp_styles
 from automap_models.export.layout import Inexpressible
 from automap_models.export.sources import ShardingSource
-
-LAYERS = 3
-NAMES = {
-    **{f"self_attn.{name}": 0 for name in ("q_proj", "k_proj", "v_proj")},
-    "self_attn.o_proj": 1,
-    **{f"mlp.{name}": 0 for name in ("gate_proj", "up_proj")},
-    "mlp.down_proj": 1,
-}
-"""Module of a Llama layer → the dimension of its weight that Megatron's plan partitions."""
-
-
-def llama_plan(dims: dict[str, int], around: dict[str, int], size: int = 2) -> ShardingSource:
-    """A plan of a Llama with these dimensions in every layer, and of what is around the layers."""
-    of_weights = {f"model.layers.{i}.{name}.weight": dim for i in range(LAYERS) for name, dim in dims.items()}
-    of_weights |= {f"{name}.weight": dim for name, dim in around.items()}
-    of_weights |= {"model.norm.weight": -1}
-    variables = tuple(
-        Variable(name, (8,) if "norm" in name else (8, 8), "f32", 256.0, "parameter") for name in of_weights
-    )
-    plan = ShardingPlan((MeshAxis("model", size),), variables, (tuple(of_weights.values()),), "drawn")
-    return ShardingSource("llama", plan)
 
 
 def document(source: ShardingSource) -> dict[str, Any]:
@@ -46,14 +23,14 @@ def document(source: ShardingSource) -> dict[str, Any]:
 def test_megatrons_plan_of_llama_is_the_one_that_transformers_ships() -> None:
     """transformers.models.llama.configuration_llama.LlamaConfig.base_model_tp_plan."""
     config = pytest.importorskip("transformers").LlamaConfig
-    read = document(llama_plan(NAMES, {"model.embed_tokens": -1, "lm_head": 0}))
+    read = document(llama_plan(LLAMA_WEIGHTS, {"model.embed_tokens": -1, "lm_head": 0}))
     assert read["base_model_tp_plan"] == config.base_model_tp_plan
     assert read["tp_plan"] == {"lm_head": "colwise_gather_output"}
     assert read["tp_size"] == 2
 
 
 def test_a_layer_divided_in_part_gathers_what_it_makes_and_splits_what_it_takes() -> None:
-    read = document(llama_plan(NAMES | {"self_attn.k_proj": -1, "mlp.up_proj": -1}, {"model.embed_tokens": 1}))
+    read = document(llama_plan(LLAMA_WEIGHTS | {"self_attn.k_proj": -1, "mlp.up_proj": -1}, {"model.embed_tokens": 1}))
     assert read["base_model_tp_plan"] == {
         "embed_tokens": "embedding_colwise",
         "layers.*.self_attn.q_proj": "colwise_gather_output",
@@ -110,8 +87,7 @@ def test_transformers_takes_random_plans_for_its_llama(draws: int, tmp_path: Pat
     modules = {name for name, _ in model.named_modules()}
     rng, path = np.random.default_rng(4), tmp_path / "plan.json"
     for _ in range(draws):
-        dims = {name: int(rng.integers(-1, 2)) for name in NAMES}
-        around = {name: int(rng.integers(-1, 2)) for name in ("model.embed_tokens", "lm_head")}
+        dims, around = draw_llama(rng)
         source = llama_plan(dims, around)
         path.write_text(TARGET.write(source, path).text, encoding="utf-8")
         assert TARGET.check(source, path).startswith("transformers ")

@@ -6,29 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn_plans import block_end, cut_plan, profile, staged_source
+from drawn_plans import block_end, cut_plan, draw_sharding, profile, staged_source
 from export_readers import run
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.mesh import MeshAxis
-from automap_models.core.sharding import ShardingPlan
-from automap_models.core.sharding_classes import Variable
 from automap_models.export.jax import TARGET
 from automap_models.export.sources import ShardingSource
-
-
-def draw_plan(rng: np.random.Generator) -> ShardingPlan:
-    """Variables of some blocks, each dimension partitioned along one axis at most."""
-    axes = [("data",), ("model",), ("data", "model")][int(rng.integers(3))]
-    mesh = tuple(MeshAxis(name, int(rng.choice([2, 4]))) for name in axes)
-    variables, dims = [], []
-    for i in range(int(rng.integers(1, 6))):
-        for name in ("kernel", "bias"):
-            shape = tuple(map(int, 8 * rng.integers(1, 4, int(rng.integers(1, 4)))))
-            variables.append(Variable(f"params/block_{i}/{name}", shape, "f32", 4.0, "parameter"))
-            places = rng.permutation(len(shape)).tolist()
-            dims.append([places.pop() if places and rng.random() < 0.6 else -1 for _ in mesh])
-    return ShardingPlan(mesh, tuple(variables), tuple(zip(*dims, strict=True)), "drawn")
 
 
 @pytest.mark.parametrize("draws", [30, pytest.param(1000, marks=pytest.mark.slow)])
@@ -37,7 +20,7 @@ def test_shardings_are_those_that_the_plan_itself_gives_to_jax(draws: int, tmp_p
     jax = pytest.importorskip("jax")
     rng = np.random.default_rng(5)
     for _ in range(draws):
-        plan = draw_plan(rng)
+        plan = draw_sharding(rng)
         source = ShardingSource("drawn", plan)
         read = run(TARGET.write(source, tmp_path / "plan.py").text)
         size = int(np.prod([axis.size for axis in plan.mesh]))
@@ -62,7 +45,7 @@ def test_shardings_are_those_that_the_plan_itself_gives_to_jax(draws: int, tmp_p
 
 def test_an_argument_that_is_none_of_the_plans_is_an_error(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    plan = draw_plan(np.random.default_rng(6))
+    plan = draw_sharding(np.random.default_rng(6))
     read = run(TARGET.write(ShardingSource("drawn", plan), tmp_path / "plan.py").text)
     with pytest.raises(KeyError, match="no argument of the plan"):
         read["spec"]("somewhere/else")

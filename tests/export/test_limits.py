@@ -6,13 +6,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from drawn_plans import strategy_source
+from drawn_plans import draw_sharding, strategy_source
 
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.export.exporter import export_plan
 from automap_models.export.layout import Inexpressible
+from automap_models.export.sources import ShardingSource
 from automap_models.export.targets import target_by_name
 
 PLAIN = Strategy(micro_batch=1, global_batch=16, pp=2, dp=2, layers=(2, 2))
@@ -63,9 +65,10 @@ def test_stages_that_recompute_differently_have_words_in_galvatron_alone(
     assert json.loads(text)["checkpoint"] == expected["full"]
 
 
-def test_a_strategy_has_no_cuts_to_move(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="`snap`: moves the cuts of a plan of stages"):
-        export_plan(strategy_source(PLAIN), target_by_name("megatron"), tmp_path / "out", snap=True)
+def test_a_sharding_plan_has_nothing_to_move(tmp_path: Path) -> None:
+    source = ShardingSource("drawn", draw_sharding(np.random.default_rng(0)))
+    with pytest.raises(BadInput, match="`snap`: moves plans of stages and strategies"):
+        export_plan(source, target_by_name("jax"), tmp_path / "out", snap=True)
 
 
 @pytest.mark.parametrize("target", ["jax", "hf", "torch-split-spec"])

@@ -12,6 +12,8 @@ from export_readers import deepspeed_stages, galvatron_layers, megatron_argument
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.strategy import Strategy
+from automap_models.errors import BadInput
+from automap_models.export.exporter import export_plan, write_files
 from automap_models.export.layout import Inexpressible
 from automap_models.export.sources import Source
 from automap_models.export.target import Target
@@ -126,6 +128,29 @@ def test_strategies_come_back_as_they_were_drawn(name: str, draws: int, tmp_path
         if expressible == draws:
             break
     assert expressible == draws
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_snapped_strategy_keeps_devices_batch_and_blocks_and_is_read_back(name: str, tmp_path: Path) -> None:
+    """Whatever is drawn; some are refused, whose batch does not divide or that have fewer blocks than stages."""
+    rng, target, refused = np.random.default_rng(8), target_by_name(name), 0
+    path = tmp_path / f"plan{target.ending}"
+    for _ in range(60):
+        drawn = draw_strategy(rng)
+        try:
+            exported = export_plan(strategy_source(drawn), target, path, snap=True)
+        except BadInput:
+            refused += 1
+            continue
+        moved = exported.source.written.strategy  # type: ignore[union-attr]
+        assert isinstance(moved, Strategy)
+        assert (moved.devices, moved.global_batch) == (drawn.devices, drawn.global_batch)
+        assert moved.layers is not None and drawn.layers is not None
+        assert sum(moved.layers) == sum(drawn.layers)
+        assert (exported.snapped is None) == (moved == drawn)
+        write_files(path, exported.written)
+        CHECKS[name](path, moved, moved.layers)
+    assert refused <= 15
 
 
 @pytest.mark.parametrize("draws", DRAWS)

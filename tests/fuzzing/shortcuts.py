@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-MOST_TRACED = 10
+MOST_TRACED = 3
 """Models of a kind that `automap calibrate` traces in a child, seconds each."""
 
 
@@ -78,4 +78,11 @@ def few_traces() -> Iterator[None]:
         return works[0]
 
     with mock.patch.object(training, "architecture_work", work):
+        yield
+
+
+@contextlib.contextmanager
+def all_shortcuts() -> Iterator[None]:
+    """For the program that all commands are parts of."""
+    with without_processes(), few_traces():
         yield

@@ -86,14 +86,14 @@ def test_a_part_reads_only_parts_before_it_and_every_operation_is_where_it_was_p
     assignment = np.random.default_rng(3).integers(0, 4, step_nodes(graph).size)
     _, device = instruction_devices(graph, assignment)
     parts = parts_of(graph, device, traced.module.outputs)
-    made = set(range(len(graph.arguments)))
+    known = set(range(len(graph.arguments)))
     homes: dict[int, set[int]] = {}
     for part in parts:
-        assert set(part.program.inputs) <= made
-        made |= set(part.program.outputs)
+        assert set(part.program.inputs) <= known
+        known |= set(part.program.outputs)
         for i in part.program.operations:
             homes.setdefault(i, set()).add(part.device)
-    assert set(traced.module.outputs) <= made
+    assert set(traced.module.outputs) <= known
     assert all(where == {int(device[i])} for i, where in homes.items() if device[i] >= 0)
 
 

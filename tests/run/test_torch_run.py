@@ -138,6 +138,33 @@ def test_a_plan_trains_as_one_process_does_under_all_schedules(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["2-2", "1-2-1", "3-2"])
+@pytest.mark.parametrize("model", pipelines.WITHOUT_DRAWS)
+def test_replicas_that_share_parameters_train_as_one_process_does(
+    model: str, name: str, right: dict[str, plan_matrix.Trained], runs: Runner, tmp_path: Path
+) -> None:
+    """FSDP2 inside stages, in torch's classes and in automap's executor; V schedules put two stages on a rank."""
+    devices, cases = DEVICES[name], []
+    for schedule in ("1f1b", "interleaved", "zb-h1", "zb-v") if devices == [2, 2] else ("1f1b", "interleaved", "zb-h1"):
+        stages = devices + devices[::-1] if schedule in FOLDED else devices * plan_matrix.virtual_stages(schedule)
+        plan = pipelines.plan(spread(CUTS[model], len(stages) - 1), stages, MICRO_BATCHES)
+        executors = ["automap"] if schedule in SPLIT or devices != [2, 2] else ["automap", "torch"]
+        cases += [plan_matrix.Case(plan, schedule, executor, 3) for executor in executors]
+        if schedule == "1f1b":
+            cases += [plan_matrix.Case(plan, schedule, executor, 2) for executor in executors]
+    arguments = (plan_matrix.run_cases, model, cases, sum(devices), (tmp_path / "rendezvous").as_uri())
+    for case, trained in zip(cases, runs.workers.run(*arguments, ranks=sum(devices))[0], strict=True):
+        loss, gradient = plan_matrix.errors(trained, right[model])
+        assert max(loss, gradient) <= 1e-5, (case.schedule, case.executor, case.zero)
+        assert trained.kept == 1.0 if devices[0] == 1 else trained.kept < 0.7
+
+
+def test_replicas_that_share_their_weights_pass_the_check(runs: Runner) -> None:
+    """The head is the embedding, of the first and the last stage: their replicas share it, too."""
+    require_agreement(runs("decoder", plan_of("decoder", "2-2", 2), zero=3), trainable("decoder"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", [None, "automap"])
 @pytest.mark.parametrize("name", ["2-2", "1-1-1-1"])
 def test_masks_of_dropout_are_those_of_one_process(name: str, executor: Any, runs: Runner) -> None:
@@ -168,15 +195,16 @@ def test_one_replica_two_and_one_give_the_losses_and_gradients_of_one_process(ru
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("zero", [0, 3])
 def test_a_state_is_the_whole_models_and_goes_on_under_another_plan(
-    runs: Runner, tmp_path_factory: pytest.TempPathFactory
+    zero: int, runs: Runner, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Two steps, the second by a plan of other stages and replicas, are two steps of the whole model."""
     workers: Workers = runs.workers  # type: ignore[attr-defined]
     losses, state = [], None
-    for plan in (plan_of("decoder", "1-2-1", 2), plan_of("decoder", "1-1", 2)):
+    for plan in (plan_of("decoder", "1-2-1", 2), plan_of("decoder", "2-2" if zero else "1-1", 2)):
         rendezvous = (tmp_path_factory.mktemp("state") / "rendezvous").as_uri()
-        arguments = (workers_duties.train_and_hand_over, plan, state, rendezvous)
+        arguments = (workers_duties.train_and_hand_over, plan, state, zero, rendezvous)
         loss, state = workers.run(*arguments, ranks=plan.devices)[0]
         losses.append(loss)
     torch.manual_seed(0)

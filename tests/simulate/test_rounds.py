@@ -39,7 +39,7 @@ def _engine_s(name: str, ranks: int, micro_batches: int, virtual: int, times: Pa
 
 
 @given(pipelines(), st.integers(0, 9))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_without_messages_it_is_the_engine(pipeline: tuple[str, int, int, int], seed: int) -> None:
     name, ranks, micro_batches, virtual = pipeline
     times = _times(seed, ranks * virtual, transfers=False)
@@ -47,7 +47,7 @@ def test_without_messages_it_is_the_engine(pipeline: tuple[str, int, int, int], 
 
 
 @given(pipelines(), st.integers(0, 9))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_links_that_carry_both_directions_at_once_are_never_slower(
     pipeline: tuple[str, int, int, int], seed: int
 ) -> None:

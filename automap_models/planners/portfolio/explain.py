@@ -20,8 +20,9 @@ from automap_models.planners.portfolio.space_search import (
     search_space,
     staged_problems,
 )
+from automap_models.planners.staged.device_tables import MOST_DEVICES
 from automap_models.planners.staged.feasibility import least_memory_bytes, stages_exist
-from automap_models.planners.staged.stage_tables import MOST_DEVICES, StageTables
+from automap_models.planners.staged.stage_tables import StageTables
 
 NEARLY = 0.95
 """Of the memory: a plan that takes more would rather have taken another shape."""

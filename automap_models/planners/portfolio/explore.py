@@ -31,8 +31,8 @@ from automap_models.planners.portfolio.explain import explain_loss, explain_miss
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.space_search import SpaceSearch, one_stage_plans, search_space
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
+from automap_models.planners.staged.device_tables import device_tables
 from automap_models.planners.staged.policy import PolicyConfig
-from automap_models.planners.staged.stage_tables import device_tables
 from automap_models.simulate.step import step_cost
 
 DEFAULT_BUDGET_S = 20.0

@@ -25,7 +25,8 @@ import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.pass_orders import WARM_UPS, micro_batches_per_round
-from automap_models.core.schedules import SCHEDULES, build_schedule, rank_of, repeating_micro_batches
+from automap_models.core.pass_tables import pass_table
+from automap_models.core.schedules import SCHEDULES, rank_of, repeating_micro_batches
 from automap_models.cost.stage_costs import SENDING_ALONE
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
@@ -58,18 +59,7 @@ def fullest_moments(name: str, ranks: int, micro_batches: int, vp: int) -> tuple
     """[S] virtual stages of a rank, and [m, 2, vp] the moments of its order (Schedule.waiting) that no other has more
     of everything than, MOMENTS at most."""
     shown, _ = repeating_micro_batches(name, ranks, micro_batches, vp)
-    schedule = build_schedule(name, ranks, shown, vp)
-    return tuple((stages, moments[_most(moments.reshape(len(moments), -1))]) for stages, moments in schedule.waiting)
-
-
-def _most(moments: IntArray) -> list[int]:
-    """Rows that no other row has more of everything than, MOMENTS at most, those of most in all first."""
-    chosen: list[int] = []
-    left = np.argsort(-moments.sum(axis=1), kind="stable")
-    while left.size and len(chosen) < MOMENTS:
-        chosen.append(int(left[0]))
-        left = left[(moments[left] > moments[left[0]]).any(axis=1)]
-    return chosen
+    return tuple((stages, moments[:MOMENTS]) for stages, moments in pass_table(name, ranks, shown, vp).fullest)
 
 
 @lru_cache(maxsize=8192)

@@ -15,8 +15,10 @@ from itertools import product
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.schedules import build_schedule, repeating_micro_batches
+from automap_models.core.pass_tables import pass_table
+from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
+from automap_models.planners.strategies.cuts import balanced_cuts
 from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.planners.strategies.incumbent import Completion
 from automap_models.planners.strategies.problem import StrategyProblem
@@ -53,7 +55,7 @@ class Completions:
         self._priced: dict[tuple[int, ...], Completion | None] = {}
         shown, _ = repeating_micro_batches(*self._schedule())
         name, ranks, _, vp = self._schedule()
-        self.waiting = build_schedule(name, ranks, shown, vp).waiting
+        self.waiting = pass_table(name, ranks, shown, vp).fullest
 
     def _schedule(self) -> tuple[str, int, int, int]:
         s = self.strategy
@@ -75,7 +77,17 @@ class Completions:
         unit = self.seconds[:, :, NONE].min(axis=0)
         before = np.concatenate([[0.0], np.cumsum(unit[self.blocks])])
         ends = np.cumsum(pieces.sum(axis=2) @ unit[kinds])[:-1]
-        bounds = [0, *np.abs(before[None, :] - ends[:, None]).argmin(axis=1).tolist(), self.blocks.size]
+        return self._filled([0, *np.abs(before[None, :] - ends[:, None]).argmin(axis=1).tolist(), self.blocks.size])
+
+    def balanced(self) -> tuple[int, ...]:
+        """[V] whole layers of virtual stages that take about equally long."""
+        if self.given_layers is not None:
+            return self.given_layers
+        cuts = balanced_cuts(self.costs.ranks, self.blocks.tolist(), self.strategy.stages)
+        return self._filled([0, *np.cumsum(cuts).tolist()])
+
+    def _filled(self, bounds: list[int]) -> tuple[int, ...]:
+        """[V] layers between bounds that are moved until no virtual stage has fewer than it needs."""
         stages = self.strategy.stages
         for i in range(1, stages):
             bounds[i] = max(bounds[i], bounds[i - 1] + self.least(i - 1))

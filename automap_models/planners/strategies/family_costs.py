@@ -42,12 +42,8 @@ class RankCosts:
     Attributes:
         passes: [S, k, R, 3] seconds of F, I and W of a layer for one micro-batch.
         saved, kept: [k, R] bytes of a layer from F to I, and from I to W.
-        state: [k] bytes of a layer's training state.
-        room: [S] bytes that a rank has for state and activations of its layers.
         ends: layers before and after the blocks.
         blocks: [k] how many blocks of the model are of each layer.
-        gradients: [S, k] seconds of a layer's gradients that never hide, once a step; see exposed_s.
-        optimizer: [k] seconds of a layer's update, once a step; the slowest rank's counts.
     """
 
     def __init__(self, pricing: StrategyPricing, strategy: Strategy, reserve_bytes: FloatArray | float = 0.0) -> None:
@@ -62,14 +58,35 @@ class RankCosts:
             self._groups = [np.unique(own).tolist() for own in groups_of_ranks(strategy, pricing.cluster)]
         self.passes = self._least([of.of_layers.passes for of in self.of_groups])
         self.saved, self.kept = layers.memory[..., 0], layers.memory[..., 1]
-        parameters, gradient_bytes = layers.parameters, costing.runtime.gradient_bytes
-        of_layers = [state_bytes(strategy, others, experts, gradient_bytes) for others, experts in parameters.tolist()]
-        self.state = np.array(of_layers).sum(axis=1)
+        self.reserve_bytes = reserve_bytes
+
+    @cached_property
+    def state(self) -> FloatArray:
+        """[k] bytes of a layer's training state."""
+        costing, strategy = self.of_groups[0], self.strategy
+        gradient_bytes = costing.runtime.gradient_bytes
+        parameters = costing.of_layers.parameters.tolist()
+        of_layers = [state_bytes(strategy, others, experts, gradient_bytes) for others, experts in parameters]
+        return np.asarray(np.array(of_layers).sum(axis=1))
+
+    @cached_property
+    def room(self) -> FloatArray:
+        """[S] bytes that a rank has for state and activations of its layers."""
+        costing, strategy = self.of_groups[0], self.strategy
         gathered = gathered_bytes(strategy, costing.gathered_parameters)
-        self.room = rank_memory(strategy, pricing.cluster) - (reserve_bytes + costing.runtime_bytes + gathered)
-        self.gradients = self._least([self._chords(of) * (1.0 - of.constants.overlap) for of in self.of_groups])
+        reserve = self.reserve_bytes + costing.runtime_bytes + gathered
+        return np.asarray(rank_memory(strategy, self.pricing.cluster) - reserve)
+
+    @cached_property
+    def gradients(self) -> FloatArray:
+        """[S, k] seconds of a layer's gradients that never hide, once a step; see exposed_s."""
+        return self._least([self._chords(of) * (1.0 - of.constants.overlap) for of in self.of_groups])
+
+    @cached_property
+    def optimizer(self) -> FloatArray:
+        """[k] seconds of a layer's update, once a step; the slowest rank's counts."""
         rows = [[of.optimizer_s(*own) for own in of.of_layers.parameters.tolist()] for of in self.of_groups]
-        self.optimizer = np.asarray(np.max(rows, axis=0))
+        return np.asarray(np.max(rows, axis=0))
 
     def _least(self, of_groups: list[FloatArray]) -> FloatArray:
         """[S, …] of each rank the least over the groups that it has devices of."""
@@ -126,7 +143,9 @@ class FamilyCosts:
         order = ranks.work.order
         boundary = float(costing.of_layers.boundary_bytes[sorted(set(order[:-1]))].min())
         stages = strategy.stages
-        sent = np.array([min(of.transfer_s(i, boundary) for of in self.of_groups) for i in range(stages - 1)])
+        crossing = costing.groups.crossing
+        sent_s = {of: min(g.transfer_s(crossing.index(of), boundary) for g in self.of_groups) for of in set(crossing)}
+        sent = np.array([sent_s[of] for of in crossing])
         self.sends, self.messages = np.zeros((2, stages)), sent
         if strategy.schedule in SENDING_ALONE and stages > 1:
             self.sends[0, :-1] = self.sends[1, 1:] = sent

@@ -5,19 +5,21 @@ search has. These estimates lay out nothing. Nothing is proven by them.
 
     step     M · work of a rank · (1 + bubble) + what is left of gradients + update
     memory   state of a rank + its activations · micro-batches in flight
+    work     with so much recomputation, of one kind and the next one, as the memory asks for
 
-    schedule          bubble, of a rank's work      in flight on the fullest rank
-    1f1b              (S - 1) / M                   min(M, S)
-    1f1b-deep, zb-h2  (S - 1) / M, 0                min(M, 2S - 1)
+    schedule          bubble, of a rank's work      in flight, the mean of the fullest and the last rank
+    1f1b              (S - 1) / M                   min(M, (S + 1) / 2)
+    1f1b-deep         (S - 1) / M                   min(M, S)
     gpipe             (S - 1) / M                   M
-    interleaved       (S - 1) / (M · vp)            min(M, S + (S - 1) / vp)
-    zb-h1             (S - 1) / (3 · M · vp)        as 1f1b, with vp as interleaved
+    interleaved       (S - 1) / (M · vp)            min(M, (S + 1) / 2 + (1 - 1 / vp) · S)
+    zb-h1             (S - 1) / (3 · M · vp)        min(M, S)
+    zb-h2             0                             min(M, 2S - 1)
     zb-v, dualpipev   0, (S - 1) / (6 · M)          min(M, S), min(M, S + 1)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from automap_models.planners.strategies.family_costs import RankCosts
@@ -31,11 +33,10 @@ WITH_WEIGHTS = 3
 
 
 class Guess(NamedTuple):
-    """Strategies of equal stages: about how long a step takes, and the least recomputation with which they may fit."""
+    """A family, and about how long a step of its best strategy takes."""
 
     step_s: float
     family: Family
-    recompute: int
 
 
 def guesses(grid: Grid, costs_of: RankCostsOf, divisions: Iterable[Division], recompute: list[int]) -> list[Guess]:
@@ -47,11 +48,11 @@ def guesses(grid: Grid, costs_of: RankCostsOf, divisions: Iterable[Division], re
         divisions: that there are.
         recompute: kinds of recomputation that blocks may have.
     """
-    best = []
+    of_all: list[Guess] = []
     for division in divisions:
         of_division = sorted(_of_division(grid, costs_of, division, recompute), key=lambda guess: guess.step_s)
-        best += of_division[:OF_A_DIVISION]
-    return sorted(best, key=lambda guess: guess.step_s)
+        of_all += of_division[:OF_A_DIVISION]
+    return sorted(of_all, key=lambda guess: guess.step_s)
 
 
 def _of_division(grid: Grid, costs_of: RankCostsOf, division: Division, recompute: list[int]) -> Iterator[Guess]:
@@ -66,27 +67,45 @@ def _of_division(grid: Grid, costs_of: RankCostsOf, division: Division, recomput
         saved = (blocks @ costs.saved + costs.saved[ends, 0].sum() / pp) / pp
         state = float(blocks @ costs.state) / pp + float(costs.state[ends].max())
         once_s = costs.even_update_s + float(costs.gradients.max(axis=0) @ blocks) / pp
-        room, micro_batches = float(costs.room.min()), costs.strategy.micro_batches
-        held = [(kind, float(saved[kind]), float(work[kind])) for kind in recompute]
+        room, micro_batches = float(costs.room.min()) - state, costs.strategy.micro_batches
+        kinds = [(float(work[kind]), float(saved[kind])) for kind in recompute]
         for way in grid.ways(division):
-            flight = in_flight(way, pp, micro_batches)
-            fitting = next(((kind, of) for kind, own, of in held if state + own * flight <= room), None)
-            if fitting is not None:
-                kind, of = fitting
-                step_s = micro_batches * of * (1 + bubble(way, pp, micro_batches)) + once_s
-                yield Guess(step_s, Family(division, zero, way), kind)
+            work_s = mixed_work(kinds, room / in_flight(way, pp, micro_batches))
+            step_s = micro_batches * work_s * (1 + bubble(way, pp, micro_batches)) + once_s
+            if step_s < float("inf"):
+                yield Guess(step_s, Family(division, zero, way))
+
+
+def mixed_work(kinds: Sequence[tuple[float, float]], room: float) -> float:
+    """Seconds of a rank whose blocks recompute as little as there is room for; infinite where there is too little.
+
+    Args:
+        kinds: seconds and bytes of a rank whose blocks all recompute in one way, for each of them.
+        room: bytes.
+    """
+    least = min((seconds for seconds, held in kinds if held <= room), default=float("inf"))
+    for seconds, held in kinds:
+        for other_s, other in kinds:
+            if other <= room < held:
+                share = (room - other) / (held - other)
+                least = min(least, share * seconds + (1 - share) * other_s)
+    return least
 
 
 def bubble(way: Way, ranks: int, micro_batches: int) -> float:
-    """Share of a rank's work that it waits, about."""
+    """Share of a rank's work that it waits, about; of few micro-batches at least while the first one goes through all
+    ranks and back, which takes two thirds of its passes."""
     waiting = (ranks - 1) / micro_batches
     shares = {"interleaved": 1.0, "zb-h1": 1 / 3, "dualpipev": 1 / 6, "zb-h2": 0.0, "zb-v": 0.0}
     looping = way.vp if way.schedule in ("interleaved", "zb-h1") else 1
-    return waiting * shares.get(way.schedule, 1.0) / looping
+    there_and_back = 2 * (ranks - micro_batches) / (3 * micro_batches)
+    return max(waiting * shares.get(way.schedule, 1.0) / looping, there_and_back)
 
 
 def in_flight(way: Way, ranks: int, micro_batches: int) -> float:
-    """Micro-batches whose activations the fullest rank holds, about."""
-    warm_ups = {"gpipe": micro_batches, "1f1b-deep": 2 * ranks - 1, "zb-h2": 2 * ranks - 1, "dualpipev": ranks + 1}
-    looping = ranks + (ranks - 1) / way.vp if way.vp > 1 and way.schedule in ("interleaved", "zb-h1") else ranks
-    return min(micro_batches, warm_ups.get(way.schedule, looping))
+    """Micro-batches whose activations a rank holds, about: the mean of the fullest one and the last one."""
+    same = {"gpipe": micro_batches, "zb-v": ranks, "zb-h1": ranks, "dualpipev": ranks + 1}
+    deep = {"1f1b-deep": ranks, "zb-h2": 2 * ranks - 1}
+    looping = way.vp > 1 and way.schedule in ("interleaved", "zb-h1")
+    extra = (1.0 - 1.0 / way.vp) * ranks if looping else 0.0
+    return min(micro_batches, same.get(way.schedule, deep.get(way.schedule, 0.5 * (ranks + 1)) + extra))

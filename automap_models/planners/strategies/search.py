@@ -29,27 +29,44 @@ from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import (
     chain_bound,
     closed_bound,
-    division_bound,
     least_in_flight,
 )
 from automap_models.planners.strategies.completion import Completions
 from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.divisions import DividedModel, usual_divisions
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 from automap_models.planners.strategies.grid import Division, Family, Grid, Way
+from automap_models.planners.strategies.guesses import guesses
 from automap_models.planners.strategies.incumbent import Completion, Incumbent
+from automap_models.planners.strategies.partitions import partition_bound
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation
-from automap_models.planners.strategies.sweep import Sweep, priced
+from automap_models.planners.strategies.sweep import WAITING, Sweep, priced
 from automap_models.simulate.strategy import StrategyPricing
 
+CUT_BY_PROGRAM = 16
+"""Virtual stages up to which the first cuts of a family are those of its linear program; others take equally long."""
 DIVES = 60
 """Families that are simulated as soon as they are come upon, so that there is something to hold bounds against."""
-FIRST_BOUNDS, FIRST_DIVES = 2000, 24
+FIRST_PRICES = 24
+"""Strategies of usual divisions that are priced before anything else."""
+DOMINATED = 0.1
+"""Share of the gap by which a strategy may be shorter than those of a division that its own is left out for."""
+GUESSED, GUESSED_DIVISIONS = 80, 300
+"""Strategies that closed forms say are good, and that are simulated; and how many divisions of the least bounds they
+are of."""
+FAR = 1.15
+"""A guess that is so many times as long as the best strategy is not simulated."""
+SWEEPING = 0.05
+"""Share of the budget for strategies of equal stages."""
+LISTING = 0.5
+"""Share of the budget in which divisions are listed; those that are not listed by then are not searched."""
+FIRST_BOUNDS, FIRST_DIVES = 200, 24
 """Divisions whose 1F1B is bounded first, and of which so many are simulated."""
 SWEPT = 400
 """Strategies of equal stages that are priced at most, for each second of the budget; a price takes half a ms."""
-SWEPT_PASSES = 15_000
-"""Passes of the schedules that are laid out for these, for each second of the budget; one takes some microseconds."""
+SWEPT_PASSES = 200_000
+"""Passes of the schedules that are laid out for these, for each second of the budget; one takes half a microsecond."""
 REFINED = 4
 """Families of the best of these whose other cuts and recomputation are tried at once."""
 SMALL_BUBBLE = 0.02
@@ -101,6 +118,8 @@ class SearchCounts:
     """How much was looked at: divisions and families of the grid, families by the bound that ruled them out or not."""
 
     divisions: int = 0
+    dominated: int = 0
+    """Divisions that another one is as good as in all."""
     families: int = 0
     relaxed: int = 0
     chained: int = 0
@@ -132,8 +151,11 @@ class Search:
         self.queue: list[tuple[float, int, Level, Division | _Ranks | _Family]] = []
         self.numbers = count()
         self.reported_s, self.looks, self.late = 0.0, 0, self.deadline.passed
-        self.dives = DIVES
+        self.dives, self.slack_s = DIVES, 0.0
+        self.divisions: set[Division] = set()
         self.incumbent = Incumbent(self.config.gap) if self.seen is None else self.seen
+        self.divided = DividedModel(self.grid, self.pricing)
+        self.sweeping = Sweep(problem, self.divided, self.incumbent)
 
     # ---- the queue
 
@@ -166,19 +188,11 @@ class Search:
         """Until no bound is less than the limit."""
         for strategy in self.problem.start:
             self.incumbent.take(priced(self.pricing, strategy, self.problem.reserve(strategy.pp)))
-        divisions = []
-        for division in self.grid.divisions():
-            ways = self.grid.ways(division)
-            if self.out_of_time:
-                self.left = 0.0
-                return
-            if not ways:
-                continue
-            self.counts.divisions += 1
-            costs = self.rank_costs(division, self.grid.zeros(division)[0], ways)
-            divisions.append((division_bound(costs, self.recompute), division, costs))
+        divisions = self.bounded_divisions()
+        likely = sorted(divisions, key=lambda of: of[0] * (1 + WAITING * self.sweeping.waiting(of[1])))
+        self.price_guesses([of for _, of in likely[:GUESSED_DIVISIONS]], GUESSED)
         self.sweep(divisions)
-        for bound_s, division, _ in divisions:
+        for bound_s, division in divisions:
             self.push(bound_s, Level.DIVISION, division)
         self.dive_first()
         while self.queue:
@@ -188,11 +202,30 @@ class Search:
                 break
             self.tell(bound_s)
             if isinstance(entry, Division):
-                self.split(entry)
+                self.split(bound_s, entry)
             elif isinstance(entry, _Ranks):
                 self.split_ranks(bound_s, entry)
             else:
                 self.tighten(bound_s, level, entry)
+        if self.slack_s:
+            least_s = self.left if self.best is None else min(self.left, self.best.step_s)
+            self.left = max(0.0, least_s - self.slack_s)
+
+    def bounded_divisions(self) -> list[tuple[float, Division]]:
+        """All divisions with their bounds, after strategies that a person would try first are priced.
+
+        Where listing them takes half of the time, the others are left out, and nothing is proven.
+        """
+        divisions = [division for division in self.grid.divisions() if self.grid.ways(division)]
+        usual = usual_divisions(divisions, self.problem.cluster.devices_per_node, self.problem.work.shape.experts or 1)
+        self.price_guesses(usual, FIRST_PRICES)
+        listing = self.deadline.part(LISTING * self.config.budget_s, time.process_time)
+        bounded, whole = self.divided.bounded(divisions, self.recompute, lambda: listing.passed)
+        if not whole:
+            self.left = 0.0
+        self.divisions = {division for _, division in bounded}
+        self.counts.divisions += len(divisions)
+        return bounded
 
     def simplest(self, best: Completion) -> Completion:
         """The same with ZeRO-1 in place of ZeRO-2 where that fits and takes as long: fewer frameworks have ZeRO-2."""
@@ -201,15 +234,39 @@ class Search:
         simpler = priced(self.pricing, replace(best.strategy, zero=1), self.problem.reserve(best.strategy.pp))
         return best if simpler is None or simpler.step_s > best.step_s * (1 + TIE) else simpler
 
-    def sweep(self, divisions: Sequence[tuple[float, Division, RankCosts]]) -> None:
+    def price_guesses(self, divisions: Sequence[Division], prices: int) -> None:
+        """Simulate so many strategies at most that are probably good, with cuts that take equally long.
+
+        Of the best ones neighbouring cuts are tried, too.
+        """
+        priced_ones: list[tuple[float, int, _Family]] = []
+        for guess in guesses(self.grid, self.divided.costs, divisions, self.recompute)[:prices]:
+            if self.deadline.passed or (self.best is not None and guess.step_s > FAR * self.best.step_s):
+                break
+            family = guess.family
+            costs = FamilyCosts(self.divided.costs(family.division, family.zero), self.grid.strategy(family))
+            for kinds in self.problem.recompute_sets:
+                entry = _Family(family, costs, kinds)
+                completion = self.completions(entry).best(self.completions(entry).balanced())
+                self.counts.simulated += 1
+                self.incumbent.take(completion)
+                if completion is not None:
+                    priced_ones.append((completion.step_s, len(priced_ones), entry))
+        for *_, entry in sorted(priced_ones, key=lambda of: of[:2])[:REFINED]:
+            if not self.deadline.passed:
+                self.simulate(entry, self.completions(entry).balanced(), Level.RELAXED)
+
+    def sweep(self, divisions: Sequence[tuple[float, Division]]) -> None:
         """Price what a person would try first."""
-        sweep = Sweep(self.problem, self.grid, self.pricing, self.incumbent)
-        sweep.run(divisions, int(SWEPT * self.config.budget_s), int(SWEPT_PASSES * self.config.budget_s))
+        sweep = self.sweeping
+        part = self.deadline.part(SWEEPING * self.config.budget_s, time.process_time)
+        passes = int(SWEPT_PASSES * self.config.budget_s)
+        sweep.run(divisions, int(SWEPT * self.config.budget_s), passes, lambda: part.passed)
         self.counts.swept = sweep.prices
         for family in sorted(sweep.families, key=sweep.families.__getitem__)[:REFINED]:
             if self.deadline.passed:
                 return
-            costs = FamilyCosts(sweep.rank_costs(family.division, family.zero), self.grid.strategy(family))
+            costs = FamilyCosts(self.divided.costs(family.division, family.zero), self.grid.strategy(family))
             for kinds in self.problem.recompute_sets:
                 self.dive(_Family(family, costs, kinds), Level.RELAXED)
 
@@ -226,7 +283,7 @@ class Search:
                 continue
             zeros = self.grid.zeros(division)
             zero = next((zero for zero in (1, 2) if zero in zeros), zeros[0])
-            ranks = self.rank_costs(division, zero, [way])
+            ranks = self.divided.costs(division, zero)
             family = Family(division, zero, way)
             costs = FamilyCosts(ranks, self.grid.strategy(family))
             for kinds in self.problem.recompute_sets:
@@ -238,11 +295,6 @@ class Search:
                 return
             self.dive(entry)
 
-    def rank_costs(self, division: Division, zero: int, ways: Sequence[Way]) -> RankCosts:
-        """Of a division with a stage of ZeRO, whatever the way."""
-        strategy = self.grid.strategy(Family(division, zero, ways[0]))
-        return RankCosts(self.pricing, strategy, self.problem.reserve(strategy.pp))
-
     def tell(self, bound_s: float) -> None:
         """News for whoever watches, not too often."""
         now_s = time.monotonic()
@@ -252,16 +304,21 @@ class Search:
         best = "" if self.best is None else f", the best takes {self.best.step_s:.4g} s, none less than {bound_s:.4g} s"
         self.watch(Progress(f"searching {self.counts.families:,} families of strategies{best}"))
 
-    def split(self, division: Division) -> None:
-        """Into the stages of ZeRO."""
+    def split(self, bound_s: float, division: Division) -> None:
+        """Into the stages of ZeRO, unless another division is as good in all."""
+        shorter_s = self.divided.dominated_by(division, self.divisions)
+        if shorter_s <= DOMINATED * self.config.gap * bound_s:
+            self.counts.dominated += 1
+            self.slack_s = max(self.slack_s, shorter_s)
+            return
         ways = self.grid.ways(division)
         emptiest = np.min([self.in_flight(division, way) for way in ways], axis=0)
         zeros = self.grid.zeros(division)
         for zero in [zero for zero in zeros if zero != 1 or 2 not in zeros]:  # 2 takes as long, and less memory
-            costs = self.rank_costs(division, zero, ways)
+            costs = self.divided.costs(division, zero)
             for kinds in self.problem.recompute_sets:
-                bound_s = closed_bound(costs, kinds, emptiest, enough_s=self.limit_s)
-                self.push(bound_s, Level.RANKS, _Ranks(division, zero, ways, costs, kinds))
+                of_ranks_s = closed_bound(costs, kinds, emptiest, enough_s=self.limit_s)
+                self.push(max(bound_s, of_ranks_s), Level.RANKS, _Ranks(division, zero, ways, costs, kinds))
 
     def in_flight(self, division: Division, way: Way) -> FloatArray:
         """[S] micro-batches that ranks hold at least."""
@@ -276,9 +333,8 @@ class Search:
             entry = _Family(family, FamilyCosts(ranks.costs, self.grid.strategy(family)), ranks.recompute)
             in_flight = self.in_flight(ranks.division, way)
             bound_s = closed_bound(ranks.costs, ranks.recompute, in_flight, entry.costs, self.limit_s)
-            strategy = entry.costs.strategy
-            if bound_s < self.limit_s and strategy.pp - 1 > SMALL_BUBBLE * way.vp * strategy.micro_batches:
-                bound_s = max(bound_s, chain_bound(ranks.costs, ranks.recompute, in_flight, entry.costs))
+            if bound_s < self.limit_s:
+                bound_s = max(bound_s, self.bound_of_chains(bound_s, entry, in_flight))
             self.counts.families += 1
             entries.append((max(least_s, bound_s), way, entry))
         entries.sort(key=lambda of: of[:2])
@@ -290,8 +346,21 @@ class Search:
         for bound_s, _, entry in entries:
             self.push(bound_s, Level.FAMILY, entry)
 
+    def bound_of_chains(self, bound_s: float, entry: _Family, in_flight: FloatArray) -> float:
+        """No strategy of the family is shorter, by chains; with one virtual stage of whole blocks in order."""
+        strategy = entry.costs.strategy
+        if strategy.vp == 1 and strategy.pp > 1 and self.best is not None:
+            completions = self.completions(entry)
+            least = [completions.least(stage) for stage in range(strategy.pp)]
+            return partition_bound(entry.costs, entry.recompute, least, bound_s, self.limit_s)
+        if strategy.pp - 1 > SMALL_BUBBLE * strategy.vp * strategy.micro_batches:
+            return chain_bound(entry.costs.ranks, entry.recompute, in_flight, entry.costs)
+        return bound_s
+
     def dive(self, entry: _Family, level: Level = Level.FAMILY) -> bool:
         """Whether the first cuts that suggest themselves fit; above FAMILY their neighbours are tried, too."""
+        if entry.costs.strategy.stages > CUT_BY_PROGRAM:
+            return self.simulate(entry, self.completions(entry).balanced(), level)
         relaxation, completions = self.prepared(entry)
         relaxed = relaxation.solve(0, self.limit_s)
         if relaxed.blocks is None or relaxed.bound_s >= self.limit_s:
@@ -300,11 +369,15 @@ class Search:
 
     def prepared(self, entry: _Family) -> tuple[Relaxation, Completions]:
         """What a family's bounds and strategies are made by."""
-        if entry.relaxation is None or entry.completions is None:
-            problem = self.problem
+        if entry.relaxation is None:
             entry.relaxation = Relaxation(entry.costs, entry.recompute)
-            entry.completions = Completions(self.pricing, entry.costs, entry.recompute, problem)
-        return entry.relaxation, entry.completions
+        return entry.relaxation, self.completions(entry)
+
+    def completions(self, entry: _Family) -> Completions:
+        """What a family's strategies are made by."""
+        if entry.completions is None:
+            entry.completions = Completions(self.pricing, entry.costs, entry.recompute, self.problem)
+        return entry.completions
 
     def tighten(self, bound_s: float, level: Level, entry: _Family) -> None:
         """The bound of a family, or its end; what the bound's strategy suggests is simulated."""

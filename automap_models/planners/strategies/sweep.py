@@ -3,12 +3,11 @@
 Stages have equally many layers, or where that cannot be, as many as make them take equally long, ends included.
 All recompute the same.
 
-    the best ones by closed forms (guesses)    priced
     division × schedule and virtual stages     bounded by work shared evenly, then by chains of equal stages
       └ × ZeRO × recomputation                 priced: of each stage of ZeRO the least recomputation that fits
 
 Those of the least bound come first, so that the best one of all comes early. The sweep ends when no bound is less than
-the best strategy, or after so much work: what it comes to does not depend on how fast the machine is.
+the best strategy, or after so much work or time.
 
 Without it a search that its budget ended was behind what the sweep finds, on 64 H100 by 2 % for llama3-70b.
 """
@@ -16,10 +15,10 @@ Without it a search that its budget ended was behind what the sweep finds, on 64
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count, pairwise
+from itertools import count
 
 import numpy as np
 
@@ -28,9 +27,10 @@ from automap_models.core.result import TIE
 from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Strategy
 from automap_models.planners.strategies.bounds import fullest_moments, usual_chains
+from automap_models.planners.strategies.cuts import balanced_cuts
+from automap_models.planners.strategies.divisions import DividedModel
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
-from automap_models.planners.strategies.grid import Division, Family, Grid, Way
-from automap_models.planners.strategies.guesses import guesses
+from automap_models.planners.strategies.grid import Division, Family, Way
 from automap_models.planners.strategies.incumbent import Completion, Incumbent
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
@@ -40,13 +40,12 @@ UNEVEN = ("layers", "recompute_blocks")
 WAITING = 0.3
 """Share of 1F1B's bubble that is added to the bound of a division, for the order in which divisions come: other
 schedules have less of it."""
-BALANCED = 16
-"""Virtual stages up to which cuts for equal seconds are tried; with more, most of the budget was gone with them."""
+Late = Callable[[], bool]
 
-GUESSED = 100
-"""Of so many prices one may be of a strategy that closed forms say is good: nobody else has laid out its schedule."""
-FAR = 1.15
-"""A guess that is so many times as long as the best strategy is not priced."""
+
+def never() -> bool:
+    """There is time for all."""
+    return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +53,6 @@ class _Entry:
     """Strategies of a division; where there is none, all ways and all stages of ZeRO."""
 
     division: Division
-    costs: RankCosts
     way: Way | None = None
     layers: tuple[int, ...] = ()
     zero: int | None = None
@@ -65,8 +63,7 @@ class Sweep:
 
     Args:
         problem: whose fixed fields and reserve hold.
-        grid: of it.
-        pricing: of the model on the cluster.
+        divided: costs of the divisions of its grid.
         incumbent: the best strategy so far.
 
     Attributes:
@@ -78,11 +75,11 @@ class Sweep:
     def __init__(
         self,
         problem: StrategyProblem,
-        grid: Grid,
-        pricing: StrategyPricing,
+        divided: DividedModel,
         incumbent: Incumbent,
     ) -> None:
-        self.problem, self.grid, self.pricing, self.incumbent = problem, grid, pricing, incumbent
+        self.problem, self.divided, self.incumbent = problem, divided, incumbent
+        self.grid, self.pricing = divided.grid, divided.pricing
         kinds = sorted({kind for kinds in problem.recompute_sets for kind in kinds})
         self.recompute = [] if any(name in problem.fixed for name in UNEVEN) else kinds
         if isinstance(problem.fixed.get("recompute"), tuple):
@@ -96,19 +93,17 @@ class Sweep:
         self.prices = self.passes = 0
         self.families: dict[Family, float] = {}
 
-    def run(self, divisions: Iterable[tuple[float, Division, RankCosts]], prices: int, passes: int) -> None:
+    def run(self, divisions: Iterable[tuple[float, Division]], prices: int, passes: int, late: Late = never) -> None:
         """Price strategies of divisions, which come with their bounds: so many at most, of schedules of so many passes.
 
         Divisions come in the order of their bounds and of what 1F1B would wait for.
         """
         if not self.recompute:
             return
-        divisions = [*divisions]
-        self.guess([division for _, division, _ in divisions], prices // GUESSED, passes)
-        for bound_s, division, costs in divisions:
-            waiting = (division.pp - 1) / costs.strategy.micro_batches
-            self.push(bound_s, _Entry(division, costs), bound_s * (1 + WAITING * waiting))
-        while self.queue and self.prices < prices:
+        ordered = sorted((bound_s * (1 + WAITING * self.waiting(of)), bound_s, of) for bound_s, of in divisions)
+        for rank, bound_s, division in ordered:
+            self.push(bound_s, _Entry(division), rank)
+        while self.queue and self.prices < prices and not late():
             _, _, bound_s, entry = heapq.heappop(self.queue)
             if bound_s >= self.limit_s:
                 continue
@@ -124,31 +119,27 @@ class Sweep:
                         of_way = replace(entry, way=way, layers=layers)
                         self.push(max(bound_s, float(self.bounds(of_way)[self.recompute].min())), of_way)
 
-    def guess(self, divisions: list[Division], prices: int, passes: int) -> None:
-        """Price so many strategies at most that are probably good; what does not fit recomputes more."""
-        for guess in guesses(self.grid, self.rank_costs, divisions, self.recompute)[:prices]:
-            best, family = self.incumbent.best, guess.family
-            division, zero, way = family.division, family.zero, family.way
-            if best is not None and guess.step_s > FAR * best.step_s:
-                return
-            if not self.lay_out(division, way, passes):
-                continue
-            entry = _Entry(division, self.rank_costs(division, zero), way, zero=zero)
-            for layers in self.cuts(entry, division.pp * way.vp, most=self.layers):
-                of_layers = replace(entry, layers=layers)
-                for kind in self.fitting(of_layers):
-                    if self.take(family, layers, kind):
-                        break
-
     def push(self, bound_s: float, entry: _Entry, rank: float | None = None) -> None:
         """Come to it later, where it may be the best: in the order of its bound, or as is said."""
         if bound_s < self.limit_s:
             heapq.heappush(self.queue, (bound_s if rank is None else rank, next(self.numbers), bound_s, entry))
 
+    def micro_batches(self, division: Division) -> int:
+        """M."""
+        return self.problem.global_batch // (division.dp * division.micro_batch)
+
+    def waiting(self, division: Division) -> float:
+        """The bubble of 1F1B, as a share of a rank's work."""
+        return (division.pp - 1) / self.micro_batches(division)
+
+    def costs(self, entry: _Entry) -> RankCosts:
+        """Of its stage of ZeRO, or where none is chosen of any."""
+        zero = self.grid.zeros(entry.division)[0] if entry.zero is None else entry.zero
+        return self.rank_costs(entry.division, zero)
+
     def lay_out(self, division: Division, way: Way, most: int) -> bool:
         """Whether the schedule may be laid out: all others and it have so many passes at most."""
-        micro_batches = self.problem.global_batch // (division.dp * division.micro_batch)
-        shape = (way.schedule, division.pp, micro_batches, way.vp)
+        shape = (way.schedule, division.pp, self.micro_batches(division), way.vp)
         if shape not in self.laid_out:
             shown, _ = repeating_micro_batches(*shape)
             passes = 2 * division.pp * way.vp * shown
@@ -159,14 +150,14 @@ class Sweep:
     def split(self, bound_s: float, entry: _Entry) -> None:
         """Into the stages of ZeRO with which something fits."""
         for zero in self.grid.zeros(entry.division):
-            of_zero = replace(entry, zero=zero, costs=self.rank_costs(entry.division, zero))
+            of_zero = replace(entry, zero=zero)
             kinds = self.fitting(of_zero)
             if kinds:
                 self.push(max(bound_s, float(self.family_bounds(of_zero)[kinds].min())), of_zero)
 
     def bounds(self, entry: _Entry, family: FamilyCosts | None = None) -> FloatArray:
         """[R] no strategy of equal stages with such recomputation is shorter, of the family if there is one."""
-        costs, counts, chains = entry.costs, self.counts(entry), usual_chains(*self.schedule(entry))
+        costs, counts, chains = self.costs(entry), self.counts(entry), usual_chains(*self.schedule(entry))
         rank_of, ends = np.array(chains.rank_of), ((0, costs.ends.first), (-1, costs.ends.last))
         times = np.einsum("vk,vkjp->jpv", counts, costs.passes[rank_of])
         for stage, layer in ends:
@@ -186,7 +177,7 @@ class Sweep:
 
     def fitting(self, entry: _Entry) -> list[int]:
         """Kinds of recomputation with which the memory of equal stages may hold what there is."""
-        costs, counts = entry.costs, self.counts(entry)
+        costs, counts = self.costs(entry), self.counts(entry)
         saved, kept = counts @ costs.saved, counts @ costs.kept
         state, room = counts @ costs.state, costs.room.copy()
         for stage, layer in ((0, costs.ends.first), (-1, costs.ends.last)):
@@ -201,40 +192,32 @@ class Sweep:
         fits = np.asarray((held <= room[:, None]).all(axis=0))
         return [kind for kind in self.recompute if fits[kind]]
 
-    def cuts(self, entry: _Entry, stages: int, most: int = BALANCED) -> list[tuple[int, ...]]:
-        """Layers of each virtual stage: equally many, or of so many virtual stages at most for equal seconds."""
+    def cuts(self, entry: _Entry, stages: int) -> list[tuple[int, ...]]:
+        """Layers of each virtual stage: equally many, or as many as take equally long."""
         whole, odd = divmod(self.layers, stages)
         if not odd:
             return [(whole,) * stages]
-        if self.problem.equal_layers or stages > most:
+        if self.problem.equal_layers:
             return []
-        seconds = entry.costs.passes[:, :, 0].sum(axis=-1).min(axis=0)
-        first, last = seconds[list(entry.costs.ends)]
-        before = np.concatenate([[0.0], np.cumsum(seconds[list(self.blocks)])])
-        share = (first + before[-1] + last) / stages
-        places = np.abs(before[None, :] - (np.arange(1, stages)[:, None] * share - first)).argmin(axis=1)
-        bounds = [0, *places.tolist(), self.layers]
-        balanced = tuple(stop - begin for begin, stop in pairwise(bounds))
+        balanced = balanced_cuts(self.costs(entry), self.blocks, stages)
         within = self.problem.within
         inner = balanced if within is not None and within.cuts == "inner blocks" else balanced[1:-1]
         return [balanced] if all(inner) else []
 
     def counts(self, entry: _Entry) -> FloatArray:
         """[V, k] how many blocks of each distinct layer a virtual stage has."""
-        return _counts(self.blocks, entry.layers, entry.costs.blocks.size)
+        return _counts(self.blocks, entry.layers, len(self.problem.work.layers))
 
     def schedule(self, entry: _Entry) -> tuple[str, int, int, int]:
         """Its name, ranks, micro-batches of a rank of data parallelism, and virtual stages."""
         assert entry.way is not None
         d = entry.division
-        micro_batches = self.problem.global_batch // (d.dp * d.micro_batch)
-        return entry.way.schedule, d.pp, micro_batches, entry.way.vp
+        return entry.way.schedule, d.pp, self.micro_batches(d), entry.way.vp
 
     def rank_costs(self, division: Division, zero: int) -> RankCosts:
         """Of a stage of ZeRO, whatever the way."""
         if (division, zero) not in self.of_zeros:
-            strategy = self.grid.strategy(Family(division, zero, self.grid.ways(division)[0]))
-            self.of_zeros[division, zero] = RankCosts(self.pricing, strategy, self.problem.reserve(strategy.pp))
+            self.of_zeros[division, zero] = self.divided.costs(division, zero)
         return self.of_zeros[division, zero]
 
     def price(self, entry: _Entry) -> None:
@@ -249,7 +232,7 @@ class Sweep:
         """[R] the same with what its stage of ZeRO and its messages take."""
         assert entry.way is not None and entry.zero is not None
         strategy = self.grid.strategy(Family(entry.division, entry.zero, entry.way))
-        return self.bounds(entry, FamilyCosts(entry.costs, strategy))
+        return self.bounds(entry, FamilyCosts(self.costs(entry), strategy))
 
     @property
     def limit_s(self) -> float:

@@ -38,6 +38,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         problem, plan = cut_plan(whole, CLUSTER, (cut,), (first,))
         write_plan(f"{name}.json", PlanReport(costed(problem, plan), {}, 1.0, None, None))
     Path("strategy.json").write_text(json.dumps(STRATEGY), encoding="utf-8")
+    shared = {**STRATEGY, "strategy": {**STRATEGY["strategy"], "zero": 3}}  # type: ignore[dict-item]
+    Path("zero.json").write_text(json.dumps(shared), encoding="utf-8")
 
 
 @pytest.fixture
@@ -72,6 +74,26 @@ def test_a_snapped_plan_says_what_changed_and_what_it_loses(capsys: pytest.Captu
     assert main(["inside.json", "profile.npz", "--to", "megatron", "--snap", "--out", "plan.args"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "stage 0 ends after layers.2 (instruction 13 instead of 14)" in printed
+    assert re.search(r"loses a step of \S+ m?s instead of \S+ m?s, \S+ % (longer|shorter)", printed)
+
+
+def test_a_snapped_strategy_says_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["zero.json", "--to", "deepspeed", "--snap", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["changes"] == ["zero 1 instead of 3"]
+    assert document["step_s"] == {"before": None, "after": None}
+    assert "'stage': 1" in document["files"][""]
+
+
+@pytest.mark.slow
+def test_a_snapped_strategy_of_a_known_model_says_what_it_loses(capsys: pytest.CaptureFixture[str]) -> None:
+    strategy = {**STRATEGY["strategy"], "tp": 4, "dp": 4, "zero": 3, "micro_batches": 2}  # type: ignore[dict-item]
+    known = {**STRATEGY, "model": "llama3-8b", "strategy": strategy, "stage_layers": [16, 16]}
+    Path("known.json").write_text(json.dumps(known), encoding="utf-8")
+    model = ["llama3-8b", "--sequence", "512", "--topo", "dgx-h100-4"]
+    assert main(["known.json", *model, "--to", "deepspeed", "--snap", "--out", "known.py"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "changed zero 1 instead of 3" in printed
     assert re.search(r"loses a step of \S+ m?s instead of \S+ m?s, \S+ % (longer|shorter)", printed)
 
 
@@ -112,7 +134,9 @@ def test_the_targets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         ("unequal.json profile.npz --to torchtitan", "equally many devices, and the plan gives them 3 and 5"),
         ("plan.json profile.npz --to torch-split-spec", "its instructions are no modules of torch"),
         ("strategy.json --to jax", "a strategy has no words in jax"),
-        ("strategy.json --to megatron --snap", "--snap: moves the cuts of a plan of stages"),
+        ("strategy.json --to megatron --snap --topo A", "--topo: is for the price of a model, and none is given"),
+        ("plan.json profile.npz --to megatron --topo A", "--topo: is for strategies, and the plan has its own"),
+        ("zero.json --to deepspeed", "take zero 0 or 1, or --snap writes the nearest plan: zero 1 instead of 3"),
         ("missing.json --to megatron", "missing.json: cannot be read"),
         ("profile.npz --to megatron", "profile.npz"),
         ("plan.json --to tensorflow", "invalid choice: 'tensorflow'"),

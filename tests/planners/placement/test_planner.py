@@ -67,7 +67,7 @@ def problems() -> dict[str, PlacementProblem]:
     }
 
 
-@pytest.mark.parametrize("budget_s", [0.0, 0.5])
+@pytest.mark.parametrize("budget_s", [0.0, 0.2])
 @pytest.mark.parametrize(
     ("name", "objective"),
     [

@@ -101,7 +101,7 @@ def best_of_single_runs(problems: tuple[StagedProblem, ...]) -> float:
     return min((plan_cost(p, plan).length_s for p, plan in plans if plan), default=np.inf)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_choice_is_the_best_of_single_exact_runs_over_stages_and_micro_batches(
     seed: int, random_problems: Callable[..., list[StagedProblem]]
 ) -> None:

@@ -20,11 +20,11 @@ from automap_models.errors import Infeasible
 from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.baselines import UniformPlanner
+from automap_models.planners.staged.device_tables import device_tables
 from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.pareto import pareto_front, ragged_ranges, window_minima
 from automap_models.planners.staged.relaxation import lower_bound_s
 from automap_models.planners.staged.search import anytime_search, exact_search
-from automap_models.planners.staged.stage_tables import device_tables
 from automap_models.simulate.step import step_cost
 
 

@@ -16,11 +16,11 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.planners.base import Deadline
+from automap_models.planners.staged.device_tables import device_tables
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.label_setting import Keep, ranked
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import lower_bound_s, out_of_reach, prefix_bounds
-from automap_models.planners.staged.stage_tables import device_tables
 from automap_models.simulate.step import step_cost
 
 SCHEDULES = (None, "1f1b", "gpipe", "1f1b-deep")

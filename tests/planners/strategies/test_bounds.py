@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from strategy_problems import random_problem, strategies
 
 from automap_models.planners.strategies.bounds import (
@@ -15,6 +16,7 @@ from automap_models.planners.strategies.bounds import (
     weighted_chain,
 )
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
+from automap_models.planners.strategies.partitions import partition_bound
 from automap_models.simulate.strategy import StrategyPricing
 
 
@@ -41,6 +43,34 @@ def test_no_strategy_that_fits_is_shorter_than_the_closed_bounds_of_its_family()
             bubbles += of_chains > shared * (1 + 1e-6)
     assert compared >= 20
     assert bubbles >= 2, "the bubble never made a difference"
+
+
+def test_no_strategy_that_fits_is_shorter_than_the_bound_of_whole_blocks_in_their_order() -> None:
+    compared, tighter, filled = 0, 0, 0
+    for seed in range(3000, 3030):
+        problem = random_problem(seed)
+        everything, draw = list(strategies(problem)), np.random.default_rng(seed)
+        pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
+        (recompute,) = problem.recompute_sets
+        one_stage = [of for of in everything if of.vp == 1 and of.pp > 1]
+        for index in draw.permutation(len(one_stage))[:12].tolist():
+            strategy = one_stage[index]
+            estimate = pricing.estimate(strategy)
+            if not problem.fits(estimate):
+                continue
+            ranks = RankCosts(pricing, strategy)
+            family = FamilyCosts(ranks, strategy)
+            held = least_in_flight(strategy.schedule, strategy.pp, strategy.micro_batches, 1)
+            shared = closed_bound(ranks, recompute, held, family)
+            least = [int(stage not in (0, strategy.pp - 1)) for stage in range(strategy.pp)]
+            bound = partition_bound(family, recompute, least, 0.0, 4 * estimate.step_s)
+            assert bound <= estimate.step_s * (1 + 1e-9), f"problem {seed}, {strategy}"
+            assert partition_bound(family, recompute, least, 0.0, 0.5 * bound) == pytest.approx(0.5 * bound)
+            compared += 1
+            tighter += bound > shared * (1 + 1e-3)
+            filled += any(kind != "none" for kind, _ in strategy.stage_recompute(problem.work.shape))
+    assert compared >= 40
+    assert tighter >= 10 and filled >= 10
 
 
 def test_the_weighted_chain_of_equal_stages_has_the_bubble_of_1f1b() -> None:

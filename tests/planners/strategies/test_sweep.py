@@ -14,8 +14,8 @@ from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.planners.strategies.bounds import division_bound
 from automap_models.planners.strategies.config import StrategiesConfig
-from automap_models.planners.strategies.family_costs import RankCosts
-from automap_models.planners.strategies.grid import Family, Grid
+from automap_models.planners.strategies.divisions import DividedModel
+from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.incumbent import Incumbent
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem
@@ -28,14 +28,11 @@ def swept(problem: StrategyProblem, prices: int = 1_000_000) -> Sweep:
     """The sweep of a problem alone."""
     pricing, grid = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime), Grid(problem)
     (recompute,) = problem.recompute_sets
-    divisions = []
-    for division in grid.divisions():
-        if ways := grid.ways(division):
-            strategy = grid.strategy(Family(division, grid.zeros(division)[0], ways[0]))
-            costs = RankCosts(pricing, strategy, problem.reserve_bytes)
-            divisions.append((division_bound(costs, recompute), division, costs))
-    sweep = Sweep(problem, grid, pricing, Incumbent(gap=0.0))
-    sweep.run(divisions, prices, passes=10_000_000)
+    divided = DividedModel(grid, pricing)
+    divisions = [division for division in grid.divisions() if grid.ways(division)]
+    bounds = [division_bound(divided.costs(of, grid.zeros(of)[0]), recompute) for of in divisions]
+    sweep = Sweep(problem, divided, Incumbent(gap=0.0))
+    sweep.run(zip(bounds, divisions, strict=True), prices, passes=10_000_000)
     return sweep
 
 

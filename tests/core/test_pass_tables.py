@@ -1,0 +1,47 @@
+"""Schedules as arrays against schedules as objects (core.schedules), which people read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from automap_models.core.pass_kernels import FORWARD, INPUT, WEIGHT, WHOLE
+from automap_models.core.pass_tables import pass_table
+from automap_models.core.schedules import SCHEDULES, build_schedule, most_held
+from automap_models.errors import BadInput
+
+KINDS = {FORWARD: "F", WHOLE: "B", INPUT: "I", WEIGHT: "W"}
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> tuple[str, int, int, int]:
+    """Schedule, S, M and vp; also of fewer micro-batches than ranks, where the schedule runs them."""
+    name, ranks = draw(st.sampled_from(sorted(SCHEDULES))), draw(st.integers(1, 6))
+    virtual, micro_batches = SCHEDULES[name].virtual or draw(st.integers(1, 4)), draw(st.integers(1, 20))
+    return name, ranks, micro_batches, virtual
+
+
+@given(schedules(), st.integers(0, 999))
+@settings(max_examples=150, deadline=None)
+def test_arrays_have_the_passes_of_the_schedule_and_hold_as_much(shape: tuple[str, int, int, int], seed: int) -> None:
+    try:
+        schedule = build_schedule(*shape)
+    except BadInput:
+        with pytest.raises(BadInput):
+            pass_table(*shape)
+        return
+    table = pass_table(*shape)
+    for order, passes in zip(schedule.orders, table.orders, strict=True):
+        assert [(KINDS[kind], stage, m) for kind, stage, m in passes.T.tolist()] == [tuple(action) for action in order]
+    assert tuple(table.rank_of.tolist()) == schedule.rank_of
+    saved, kept = np.random.default_rng(seed).uniform(0.0, 2.0, (2, schedule.stages)).tolist()
+    assert table.most_held(saved, kept) == pytest.approx(most_held(schedule, saved, kept))
+
+
+def test_no_moment_has_less_of_everything_than_another_one() -> None:
+    for _, moments in pass_table("zb-h1", 4, 16, 3).fullest:
+        rows = moments.reshape(len(moments), -1)
+        less = (rows[:, None] <= rows[None]).all(axis=-1)
+        assert less.sum() == len(rows)

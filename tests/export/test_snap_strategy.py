@@ -1,0 +1,50 @@
+"""A strategy moves to what a framework can run by as little as possible; what is read of it: test_round_trips.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from automap_models.core.strategy import Strategy
+from automap_models.errors import BadInput
+from automap_models.export.snap_strategy import snapped_strategy
+from automap_models.export.targets import strategy_limits
+
+PLAIN = Strategy(micro_batch=1, global_batch=16, tp=2, pp=2, dp=2, layers=(3, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "expected"),
+    [
+        ("deepspeed", {"zero": 3}, {"zero": 1}),
+        ("torchtitan", {"zero": 1}, {"zero": 2}),
+        ("deepspeed", {"recompute": "selective"}, {"recompute": "full"}),
+        ("megatron", {"schedule": "zb-h1"}, {"schedule": "1f1b"}),
+        ("megatron", {"schedule": "zb-v", "vp": 2, "layers": (1, 2, 2, 1)}, {"schedule": "interleaved"}),
+        ("galvatron", {"layers": (0, 6)}, {"layers": (1, 5)}),
+        ("galvatron", {"cp": 2}, {"cp": 1, "dp": 4}),
+        ("torchtitan", {"precision": "fp8"}, {"precision": "bf16"}),
+        ("megatron", {"recompute": ("none", "full")}, {"recompute": "full"}),
+    ],
+)
+def test_only_what_the_framework_objects_to_changes(
+    name: str, changed: dict[str, object], expected: dict[str, object]
+) -> None:
+    before = replace(PLAIN, **changed)  # type: ignore[arg-type]
+    moved, changes = snapped_strategy(before, strategy_limits(name))
+    assert moved == replace(before, **expected)  # type: ignore[arg-type]
+    assert len(changes) == len(expected)
+
+
+def test_stages_of_three_ranks_become_two_where_their_number_has_to_be_a_power_of_two() -> None:
+    before = replace(PLAIN, pp=3, dp=2, global_batch=12, layers=(2, 2, 2))
+    moved, changes = snapped_strategy(before, strategy_limits("galvatron"))
+    assert moved == replace(before, pp=2, dp=3, layers=(3, 3))
+    assert changes == ("pp 2 instead of 3", "dp 3 instead of 2", "layers 3, 3 instead of 2, 2, 2")
+
+
+def test_a_batch_that_the_new_ranks_do_not_divide_is_refused() -> None:
+    before = replace(PLAIN, pp=3, dp=2, global_batch=16, layers=(2, 2, 2))
+    with pytest.raises(BadInput, match="16 samples do not divide among 3 ranks"):
+        snapped_strategy(before, strategy_limits("galvatron"))
