@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,7 +76,7 @@ class Placer(nn.Module):
             h, c = self.decoder(torch.cat([encoded[:, g], self.before(last)], dim=1), (h, c))
             weights = torch.softmax(self.energy(torch.tanh(keys + self.query(h).unsqueeze(1))), dim=1)
             logits = self.device(torch.cat([h, (weights * encoded).sum(dim=1)], dim=1))
-            choice = torch.distributions.Categorical(logits=SPREAD * torch.tanh(logits / SPREAD))
+            choice: Any = torch.distributions.Categorical(logits=SPREAD * torch.tanh(logits / SPREAD))
             last = choice.sample()
             log_prob = log_prob + choice.log_prob(last)
             drawn.append(last)
@@ -94,7 +95,7 @@ def train(problem: PlacementProblem, budget_s: float, seed: int) -> Trained:
     first_s = score_of(units, units.repaired(np.zeros(len(units), dtype=np.int64))).value_s
     best_s, reached_s, updates, baseline = math.inf, 0.0, 0, None
     while time.process_time() - begun_s < budget_s:
-        choice = torch.distributions.Categorical(logits=network.group(features))
+        choice: Any = torch.distributions.Categorical(logits=network.group(features))
         group_of = choice.sample()
         one_hot = nn.functional.one_hot(group_of, GROUPS).numpy()
         between = np.log1p(one_hot.T @ (adjacency @ one_hot))
@@ -115,7 +116,7 @@ def train(problem: PlacementProblem, budget_s: float, seed: int) -> Trained:
         advantage = reward - baseline
         loss = -(advantage * log_prob).mean() - advantage.mean() * choice.log_prob(group_of).sum()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
         optimizer.step()
         updates += 1

@@ -11,6 +11,8 @@ already is urgent, and does not wait.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array, vstack
@@ -48,12 +50,12 @@ def favourite_children(units: StepUnits, limit_s: float) -> IntArray | None:
     )
     from_maker = coo_array((-ones, (makers, rows)), shape=(n, e + n + 1))
     to_reader = coo_array((-ones, (readers, rows)), shape=(n, e + n + 1))
-    matrix = csr_array(vstack([along, ends, from_maker, to_reader]))
+    matrix: Any = csr_array(vstack([along, ends, from_maker, to_reader]))
     in_degree = np.bincount(readers, minlength=n)
     limits = np.concatenate([-took[makers], -took, 1.0 - np.maximum(out_degree, 1), 1.0 - np.maximum(in_degree, 1)])
     cost = np.zeros(e + n + 1)
     cost[-1] = 1.0
-    bounds = np.zeros((e + n + 1, 2))
+    bounds: Any = np.zeros((e + n + 1, 2))
     bounds[:, 1] = np.where(np.arange(e + n + 1) < e, 1.0, np.inf)
     answer = linprog(cost, matrix, limits, bounds=bounds, method="highs", options={"time_limit": limit_s})
     if answer.x is None or answer.status != 0:

@@ -136,7 +136,8 @@ def measure(
 def graph_of(model: str, folder: Path | None) -> PlacementGraph:
     """The traced step, kept in the folder."""
     if folder is None:
-        return traced_graph(model)
+        traced: PlacementGraph = traced_graph(model)
+        return traced
     path = folder / f"{model}.npz"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -145,13 +146,14 @@ def graph_of(model: str, folder: Path | None) -> PlacementGraph:
         kept: dict[str, Any] = {name: content[name] for name in content.files}
     plain = json.loads(str(kept.pop("plain")))
     tuples = {name: tuple(plain[name]) for name in ("ids", "names", "opcodes")}
-    return PlacementGraph(**kept, **{**plain, **tuples}, kind_s={})
+    graph: PlacementGraph = PlacementGraph(**kept, **{**plain, **tuples}, kind_s={})
+    return graph
 
 
 def keep_graph(graph: PlacementGraph, path: Path) -> None:
     """Write a graph without times on further kinds of devices."""
     values = {field.name: getattr(graph, field.name) for field in fields(graph) if field.name != "kind_s"}
-    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    arrays: dict[str, Any] = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     plain = {name: value for name, value in values.items() if name not in arrays}
     np.savez_compressed(path, plain=np.array(json.dumps(plain)), **arrays)
 
