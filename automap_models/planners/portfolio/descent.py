@@ -76,7 +76,7 @@ def descend(
         contenders: all that compete, those of one stage with their plans.
         ask: gives some of them the policy's plans and uniform cuts.
         one_s, others_s: processor time for one beginning, and for all of the other numbers of micro-batches together,
-            so that plans do not depend on what else the machine does.
+            so that plans do not depend on what else the machine does; the best of these may take as much once more.
         deadline: when to stop in any case.
         min_gain: how much longer, relatively, plans of fewer stages may be.
 
@@ -96,6 +96,10 @@ def descend(
         others = [contender for contender in several if contender.problem.micro_batches != middle]
         ask([contender for contender in others if contender.problem.stages <= most])
         _carry_over(ladder, others, contenders, one_s, deadline.part(others_s, time.process_time), min_gain)
+        nearest = min(others, key=lambda contender: contender.step_s)
+        if nearest.step_s <= best_of(contenders).step_s * (1.0 + CARRIED):
+            again = sorted(_of_count(several, nearest.problem.micro_batches), key=lambda c: c.problem.stages)
+            _climb(again, contenders, ask, one_s, deadline.part(others_s, time.process_time), min_gain)
     return stuck
 
 
