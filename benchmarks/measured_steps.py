@@ -1,6 +1,7 @@
 """Prices of training steps that others measured and published, against what they measured.
 
     OMP_NUM_THREADS=1 python benchmarks/measured_steps.py ROWS.json [--json OUT.json] [--plot PICTURE] [--left-out]
+                                                                         [--own-constants]
 
 ROWS.json is described in docs/reference/files.md. OUT.json gets an object for each row, in the order of the rows:
 {"id", "predicted_s", "predicted_memory_bytes", "fits", "skipped"}, of which `skipped` says why a row has no price.
@@ -8,6 +9,9 @@ ROWS.json is described in docs/reference/files.md. OUT.json gets an object for e
 With --left-out the constants of V100, A100 and H100 are fitted together to all sources but one (calibration.fit_kinds),
 and this one is priced, for each source in turn: the table says what all these rows come to together, those of dense
 models.
+
+With --own-constants every source gets constants that are fitted to nothing but itself, almost freely: what errors and
+rankings are left are those that no choice of constants mends.
 
 The constants are those of the shipped devices, or of the files in `--devices`, a folder of files KIND.yaml. A model is
 traced once and kept in the cache of automap ($AUTOMAP_CACHE, else ~/.cache/automap).
@@ -18,9 +22,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,7 +37,7 @@ from rich.progress import track
 from rich.table import Table
 from scipy.stats import kendalltau
 
-from automap_models.core.device import Device
+from automap_models.core.device import Device, StepConstants
 from automap_models.core.estimate import Estimate
 from automap_models.core.measured import MeasuredStep, SkippedStep
 from automap_models.core.strategy import Strategy
@@ -43,6 +48,7 @@ from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.simulate.calibration import (
     MeasuredKind,
     errors_by_source,
+    fit_constants,
     fit_kinds,
     left_out_of_kinds_s,
     step_observation,
@@ -64,11 +70,17 @@ LEAST_SPREAD = 1.3
 
 
 class Price(NamedTuple):
-    """A measured step and what it is estimated to cost; the reason where it has no price."""
+    """A measured step and what it is estimated to cost; the reason where it has no price.
+
+    Attributes:
+        taken_s: processor time of pricing it once its model is profiled; the first step of a shape of a pipeline pays
+            for laying out the schedule.
+    """
 
     step: MeasuredStep | SkippedStep
     estimate: Estimate | None
     reason: str | None
+    taken_s: float = 0.0
 
     @property
     def memory_bytes(self) -> float | None:
@@ -101,7 +113,9 @@ def _priced(step: MeasuredStep | SkippedStep, works: MeasuredWorks, devices: dic
     if isinstance(step, SkippedStep):
         return Price(step, None, step.reason)
     try:
-        return Price(step, measured_estimate(step, works.of(step), devices[step.device]), None)
+        work, begin_s = works.of(step), time.process_time()
+        estimate = measured_estimate(step, work, devices[step.device])
+        return Price(step, estimate, None, time.process_time() - begin_s)
     except BadInput as error:
         return Price(step, None, str(error))
 
@@ -175,7 +189,7 @@ def far_tau(plans: Sequence[Plan]) -> float:
 def rankings(prices: Iterable[Price]) -> list[Ranking]:
     """Of every group of LEAST_PLANS or more plans of one source, system, model, cluster, batch and precision."""
     groups: dict[tuple[object, ...], list[Plan]] = defaultdict(list)
-    for step, estimate, _ in prices:
+    for step, estimate, *_ in prices:
         if isinstance(step, MeasuredStep) and estimate is not None and step.step_s is not None:
             strategy = step.strategy
             key = (step.source, step.system, step.shape, step.cluster, strategy.global_batch, strategy.precision)
@@ -225,7 +239,7 @@ def verdicts(prices: Iterable[Price]) -> tuple[int, int]:
     """How many verdicts, that a run fits or does not, are right, and how many there are."""
     known = [
         (step.fits, estimate.fits)
-        for step, estimate, _ in prices
+        for step, estimate, *_ in prices
         if isinstance(step, MeasuredStep) and estimate is not None and step.fits is not None
     ]
     return sum(measured == predicted for measured, predicted in known), len(known)
@@ -275,7 +289,7 @@ def _cells(prices: Iterable[Price], what: str) -> tuple[str, ...]:
 def pairs_of(prices: Iterable[Price], what: str) -> tuple[list[float], list[float]]:
     """What is predicted and what was measured: `step_s` or `memory`."""
     predicted, measured = [], []
-    for step, estimate, _ in prices:
+    for step, estimate, *_ in prices:
         if isinstance(step, MeasuredStep) and estimate is not None:
             value = step.step_s if what == "step_s" else step.memory_bytes
             if value is not None:
@@ -316,6 +330,38 @@ def left_out(steps: Iterable[MeasuredStep | SkippedStep], works: MeasuredWorks, 
     return table
 
 
+OWN_PULL = 0.02
+"""Weight of the pull of constants that are fitted to one source: as good as none."""
+
+
+def with_own_constants(prices: Iterable[Price], works: MeasuredWorks, devices: dict[str, Device]) -> list[Price]:
+    """Every step that has seconds and a price, priced anew with constants that are fitted to its own source."""
+    by_source: dict[tuple[str, StepConstants], list[MeasuredStep]] = defaultdict(list)
+    for step, estimate, *_ in prices:
+        if isinstance(step, MeasuredStep) and estimate is not None and step.step_s is not None:
+            by_source[step.source, devices[step.device].required_step].append(step)
+    result = []
+    for (_, start), steps in by_source.items():
+        kinds = [devices[name] for name in sorted({step.device for step in steps})]
+        observations = [step_observation(step, works.of(step)) for step in steps]
+        fitted = fit_constants(observations, kinds, start, pull=OWN_PULL).constants
+        own = {kind.name: replace(kind, step=fitted) for kind in kinds}
+        result += priced(steps, works, own)
+    return result
+
+
+def own_constants(prices: Iterable[Price], works: MeasuredWorks, devices: dict[str, Device]) -> list[Table]:
+    """The tables of `tables`, and the errors of dense models, of V100, A100 and H100, with each source's constants."""
+    anew = with_own_constants(prices, works, devices)
+    usual = {name for names in KINDS.values() for name in names}
+    dense = [price for price in anew if isinstance(price.step, MeasuredStep) and price.step.device in usual]
+    dense = [price for price in dense if isinstance(price.step, MeasuredStep) and not price.step.shape.experts]
+    together = errors_of(*pairs_of(dense, "step_s"))
+    table = Table("each source's own constants", "rows", "median", "p90", "ratio")
+    table.add_row("dense models", str(together.rows), *_in_words(together.median, together.p90, together.bias))
+    return [*tables(anew), table]
+
+
 def _in_words(median: float, p90: float, ratio: float) -> tuple[str, str, str]:
     return f"{100 * median:.1f} %", f"{100 * p90:.1f} %", f"{ratio:.2f}"
 
@@ -352,6 +398,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the price of every row")
     parser.add_argument("--plot", type=Path, help="draw predicted over measured seconds")
     parser.add_argument("--left-out", action="store_true", help="fit without each source, and price it (minutes)")
+    parser.add_argument("--own-constants", action="store_true", help="fit each source to itself (minutes)")
     parser.add_argument("--devices", type=Path, help="folder of devices KIND.yaml in place of the shipped ones")
     arguments = parser.parse_args()
     try:
@@ -363,6 +410,9 @@ def main() -> None:
         works = MeasuredWorks(Cache(cache_folder()))
         prices = priced(track(steps, "pricing", console=Console(stderr=True), transient=True), works, devices)
         report(prices, arguments.json, arguments.plot)
+        if arguments.own_constants:
+            for table in own_constants(prices, works, devices):
+                Console(width=140).print(table)
         if arguments.left_out:
             Console(width=140).print(left_out(steps, works, devices))
     except BadInput as error:
@@ -380,6 +430,10 @@ def report(prices: list[Price], json_path: Path | None, plot: Path | None) -> No
     screen = Console(width=140)
     for table in tables(prices):
         screen.print(table)
+    taken_s = [price.taken_s for price in prices if price.estimate is not None]
+    if taken_s:
+        mean, p90, most = 1e3 * np.array([np.mean(taken_s), np.percentile(taken_s, 90), max(taken_s)])
+        screen.print(f"a price of a profiled model: mean {mean:.1f} ms, p90 {p90:.1f} ms, slowest {most:.0f} ms")
     reasons: dict[str, list[str]] = defaultdict(list)
     for price in prices:
         if price.reason is not None:

@@ -1,22 +1,33 @@
 """The learned placer and its opponents on traced training steps: `python benchmarks/placer.py [MODEL …]`.
 
 Every opponent places the same graph (core.placement, one node an instruction) for the same devices and is simulated by
-the same simulator. Seconds are processor time. Families in pre-training and those kept out of it have means of their
-own. Prints a Markdown table.
+the same simulator. Seconds are processor time. What is measured goes into --results, a line of JSON a run, and is not
+measured again: a benchmark that was cut off goes on, and opponents can be added one after the other. Graphs are kept in
+--graphs, since tracing takes minutes. Prints a Markdown table of all lines in the file.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import resource
 import time
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import hdp
 import numpy as np
+from msct import sct
 
 from automap_models.core.placement import PlacementGraph, PlacementProblem
+from automap_models.cost.makespan import step_values
 from automap_models.cost.makespan_bound import makespan_bound_s
 from automap_models.cost.step_tables import StepTables
+from automap_models.envs.placement.generator import random_problem
 from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.train.placer_examples import traced_graph
@@ -28,7 +39,49 @@ PAPER = (
     "wavenet_2x18",
 )
 """Families of GDP's own evaluation."""
-OPPONENTS = ("expert", "metis", "m-etf", "heft", "random")
+ALONE = ("expert", "heft", "m-etf")
+"""Planners without a seed."""
+SEEDED = ("metis", "random")
+OPPONENTS = (*ALONE, *SEEDED, "m-sct", "learned", "fine-tuned", "local-search", "hdp", "local-search-100")
+PROGRAM_S, TUNED_S, EVALUATIONS = 120.0, 60.0, 1000
+"""Limit of m-SCT's linear program; --finetune; random placements."""
+
+
+class Run(NamedTuple):
+    """One run of one opponent: its step, the processor time that it took, and when HDP had its best."""
+
+    model: str
+    opponent: str
+    seed: int
+    value_s: float
+    took_s: float
+    reached_s: float | None = None
+
+
+class Results:
+    """The runs in a file, one JSON object a line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self.runs = [Run(**json.loads(line)) for line in lines]
+
+    def find(self, model: str, opponent: str, seed: int = 0) -> Run | None:
+        """The run, if it was measured."""
+        key = (model, opponent, seed)
+        return next((run for run in self.runs if run[:3] == key), None)
+
+    def add(self, run: Run) -> None:
+        """Keep a run."""
+        self.runs.append(run)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(run._asdict()) + "\n")
+        print(f"{run.model} {run.opponent} {run.seed}: {run.value_s * 1e3:.4g} ms, took {run.took_s:.3g} s", flush=True)
+
+    def mean(self, model: str, opponent: str) -> float:
+        """Mean step over the seeds, seconds; NaN where nothing was measured."""
+        values = [run.value_s for run in self.runs if run[:2] == (model, opponent)]
+        return float(np.mean(values)) if values else math.nan
 
 
 def timed(planner: str, problem: PlacementProblem, budget_s: float = math.inf, **config: Any) -> tuple[float, float]:
@@ -39,58 +92,138 @@ def timed(planner: str, problem: PlacementProblem, budget_s: float = math.inf, *
     return math.inf if result.plan is None else float(result.cost.value_s), time.process_time() - begun_s
 
 
-def row(problem: PlacementProblem, seeds: int, factors: list[float], tuned_s: float) -> dict[str, float]:
-    """Step by opponent, seconds, the mean over the seeds where it draws; and what the learned placer took."""
-    steps: dict[str, float] = {}
-    learned = [timed("learned", problem, seed=seed) for seed in range(seeds)]
-    steps["learned"] = float(np.mean([value for value, _ in learned]))
-    steps["took"] = float(np.mean([took for _, took in learned]))
-    if tuned_s:
-        steps[f"learned {tuned_s:g} s"] = timed("learned", problem, tuned_s, finetune_s=tuned_s)[0]
-    for name in OPPONENTS:
-        config = {"seed": 0} if name in ("metis", "random") else {}
-        if name == "random":
-            config["evaluations"] = 1000
-        steps[name] = timed(name, problem, **config)[0]
-    for factor in factors:
-        runs = range(seeds if factor == 1 else 1)
-        values = [timed("local-search", problem, factor * steps["took"], seed=seed)[0] for seed in runs]
-        steps[f"local search {factor:g}×"] = float(np.mean(values))
-    steps["bound"] = makespan_bound_s(StepTables.of(problem))
-    return steps
+def measured(opponent: str, problem: PlacementProblem, seed: int, learned_s: float, hdp_s: float) -> dict[str, float]:
+    """The rest of a `Run`; `learned_s` is what the learned placer took."""
+    if opponent in ALONE:
+        value_s, took_s = timed(opponent, problem)
+    elif opponent == "hdp":
+        trained = hdp.train(problem, hdp_s, seed)
+        return {"value_s": trained.value_s, "took_s": trained.took_s, "reached_s": trained.reached_s}
+    elif opponent == "m-sct":
+        begun_s = time.process_time()
+        device = sct(problem, PROGRAM_S)
+        took_s = time.process_time() - begun_s
+        value_s = math.inf if device is None else float(step_values(StepTables.of(problem), device[None])[0][0])
+    elif opponent.startswith("local-search"):
+        value_s, took_s = timed("local-search", problem, (100 if "100" in opponent else 1) * learned_s, seed=seed)
+    elif opponent == "fine-tuned":
+        value_s, took_s = timed("learned", problem, seed=seed, finetune_s=TUNED_S)
+    else:
+        config = {"evaluations": EVALUATIONS} if opponent == "random" else {}
+        value_s, took_s = timed(opponent, problem, seed=seed, **config)
+    return {"value_s": value_s, "took_s": took_s}
 
 
-def print_mean(label: str, rows: list[dict[str, float]], columns: list[str]) -> None:
-    """The geometric means over the expert's steps."""
-    if rows:
-        means = [np.exp(np.mean([math.log(steps[name] / steps["expert"]) for steps in rows])) for name in columns]
-        print(f"| {label} | | |", " | ".join(f"{mean:.3f}" for mean in means), "|", flush=True)
+def measure(
+    model: str, problem: PlacementProblem, opponents: Sequence[str], seeds: int, results: Results, hdp_s: float
+) -> None:
+    """Measure what the results do not have yet."""
+    if results.find(model, "bound") is None:
+        begun_s = time.process_time()
+        bound_s = makespan_bound_s(StepTables.of(problem))
+        results.add(Run(model, "bound", 0, bound_s, time.process_time() - begun_s))
+        results.add(Run(model, "operations", 0, len(problem.graph) / 1e3, 0.0))
+    for opponent in opponents:
+        for seed in range(1 if opponent in ALONE or opponent in ("m-sct", "local-search-100") else seeds):
+            if results.find(model, opponent, seed) is None:
+                learned = results.find(model, "learned", seed)
+                if learned is None and opponent.startswith("local-search"):
+                    continue  # its time is the learned placer's
+                took_s = 0.0 if learned is None else learned.took_s
+                results.add(Run(model, opponent, seed, **measured(opponent, problem, seed, took_s, hdp_s)))
+
+
+def graph_of(model: str, folder: Path | None) -> PlacementGraph:
+    """The traced step, kept in the folder."""
+    if folder is None:
+        traced: PlacementGraph = traced_graph(model)
+        return traced
+    path = folder / f"{model}.npz"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        keep_graph(traced_graph(model), path)
+    with np.load(path, allow_pickle=False) as content:
+        kept: dict[str, Any] = {name: content[name] for name in content.files}
+    plain = json.loads(str(kept.pop("plain")))
+    tuples = {name: tuple(plain[name]) for name in ("ids", "names", "opcodes")}
+    graph: PlacementGraph = PlacementGraph(**kept, **{**plain, **tuples}, kind_s={})
+    return graph
+
+
+def keep_graph(graph: PlacementGraph, path: Path) -> None:
+    """Write a graph without times on further kinds of devices."""
+    values = {field.name: getattr(graph, field.name) for field in fields(graph) if field.name != "kind_s"}
+    arrays: dict[str, Any] = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    plain = {name: value for name, value in values.items() if name not in arrays}
+    np.savez_compressed(path, plain=np.array(json.dumps(plain)), **arrays)
+
+
+def table(results: Results) -> Iterator[str]:
+    """The lines of the Markdown table: steps in ms, means over the seeds, and geometric means over the expert's."""
+    models = list(dict.fromkeys(run.model for run in results.runs))
+    opponents = [name for name in OPPONENTS if any(run.opponent == name for run in results.runs)]
+    yield f"| step, ms | operations | {' | '.join(opponents)} | bound | learned over bound | took, s |"
+    yield "|---|" + "---|" * (len(opponents) + 4)
+    steps = {model: {name: results.mean(model, name) for name in (*opponents, "bound")} for model in models}
+    for model in models:
+        held_out = " (kept out)" if model in HELD_OUT or model.startswith("gnmt") else ""
+        cells = [
+            "" if math.isnan(steps[model][name]) else f"{steps[model][name] * 1e3:.4g}"
+            for name in (*opponents, "bound")
+        ]
+        gap = steps[model]["learned"] / steps[model]["bound"]
+        took = np.mean([run.took_s for run in results.runs if run[:2] == (model, "learned")] or [math.nan])
+        count = int(results.mean(model, "operations") * 1e3 + 0.5)
+        yield f"| {model}{held_out} | {count:,} | {' | '.join(cells)} | {gap:.2f} | {took:.3g} |"
+    groups: list[tuple[str, Callable[[str], bool]]] = [
+        ("all", lambda _: True),
+        ("the paper's families", lambda model: model in PAPER or model.startswith("gnmt")),
+        ("kept out of pre-training", lambda model: model in HELD_OUT or model.startswith("gnmt")),
+    ]
+    for against in ("expert", "local-search", "local-search-100", "hdp"):
+        for opponent in ("learned", "fine-tuned"):
+            for label, belongs in groups:
+                ratios = [
+                    steps[model][opponent] / steps[model][against]
+                    for model in models
+                    if belongs(model) and opponent in steps[model] and against in steps[model]
+                ]
+                ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
+                if ratios:
+                    mean = math.exp(float(np.mean(np.log(ratios))))
+                    worst = f"{len(ratios)} graphs, worst {max(ratios):.3f}"
+                    yield f"{opponent} over {against}, {label}: {mean:.3f} ({worst})"
+    sooner: dict[str, list[float]] = defaultdict(list)
+    for run in results.runs:
+        learned = results.find(run.model, "learned", run.seed)
+        if run.opponent == "hdp" and run.reached_s is not None and learned is not None:
+            sooner[run.model].append(run.reached_s / learned.took_s)
+    for model, factors in sooner.items():
+        yield f"hdp has its best on {model} after {np.mean(factors):.1f} times what learned takes in all"
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=[*TRAINED, *HELD_OUT])
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--times", type=float, nargs="*", default=[1.0, 10.0], help="local search's, over the placer's")
-    parser.add_argument("--tuned", type=float, default=0.0, help="seconds of --finetune; 0: not measured")
+    parser.add_argument("--opponents", nargs="*", choices=OPPONENTS, default=OPPONENTS)
+    parser.add_argument("--results", type=Path, default=Path("placer.jsonl"), help="what was measured, one run a line")
+    parser.add_argument("--graphs", type=Path, help="folder that keeps the traced graphs")
+    parser.add_argument("--hdp", type=float, default=120.0, help="processor time of a training of HDP, s")
     arguments = parser.parse_args()
-    rows: dict[str, dict[str, float]] = {}
-    columns: list[str] = []
+    results = Results(arguments.results)
+    small = random_problem(np.random.default_rng(0))
+    for name in (*ALONE, "learned"):
+        timed(name, small)  # what is compiled at first use is nobody's time
     for model in arguments.models:
-        graph: PlacementGraph = traced_graph(model)
-        problem = PlacementProblem.of(graph, objective="step", accelerators=arguments.devices)
-        steps = row(problem, arguments.seeds, arguments.times, arguments.tuned)
-        if not rows:
-            columns = [name for name in steps if name != "took"]
-            print("| step, ms | operations | took, s |", " | ".join(columns), "|")
-            print("|---|" + "---|" * (2 + len(columns)))
-        cells = [f"{steps[name] * 1e3:.4g}" for name in columns]
-        print(f"| {model} | {len(graph):,} | {steps['took']:.3g} |", " | ".join(cells), "|", flush=True)
-        rows[model] = steps
-    for label, chosen in (("the paper's families", PAPER), ("in pre-training", TRAINED), ("kept out of it", HELD_OUT)):
-        print_mean(f"over the expert, {label}", [rows[model] for model in rows if model in chosen], columns)
+        problem = PlacementProblem.of(
+            graph_of(model, arguments.graphs), objective="step", accelerators=arguments.devices
+        )
+        measure(model, problem, arguments.opponents, arguments.seeds, results, arguments.hdp)
+    print(*table(results), sep="\n")
+    print(f"\nlargest memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
 
 
 if __name__ == "__main__":

@@ -156,8 +156,10 @@ def main() -> None:
     chosen = [group.behind for group in groups if group.behind is not None]
     console.print(f"{len(groups)} groups, {len(ratios)} with a published plan that fits: {len(slower)} found slower;")
     console.print(f"median ratio {np.median(ratios):.3f}, longest {max(ratios):.3f}, shortest {min(ratios):.3f};")
-    console.print(f"chosen among measured: {len(chosen)} groups, {100 * np.mean(chosen):.1f} % behind the best (mean),")
-    console.print(f"{100 * max(chosen):.1f} % (most); {time.process_time() - begun_s:.0f} s of processor time")
+    if chosen:
+        behind = f"{100 * np.mean(chosen):.1f} % behind the best (mean), {100 * max(chosen):.1f} % (most)"
+        console.print(f"chosen among measured: {len(chosen)} groups, {behind}")
+    console.print(f"{time.process_time() - begun_s:.0f} s of processor time")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """How short the simulated 1F1B steps of policies' plans are, beside those of the search under the schedule.
 
     OMP_NUM_THREADS=1 python benchmarks/scheduled_policy.py [--policy FILE ...] [--problems 100] [--search 6]
+    OMP_NUM_THREADS=1 python benchmarks/scheduled_policy.py --real [--profiles FOLDER] [--search 0.5]
 
 Fresh random problems of 2 to 4 stages (those of policy_quality.py), under a schedule. The policies follow one or
 several first cuts and take the plan with the shortest step of these; the search (planners.staged.search, what
 `automap-infer --schedule` uses) sets out from the plan of 4 first cuts of each policy. The shortest step known is that
 of a search of `--search` seconds and all plans here. The claim: greedily ≤ 1.01 of the best of 60 s. All times are of
-processor time, one problem after the other; what the search takes comes on top of its policy's time.
+processor time, one problem after the other; what the search takes comes on top of its policy's time. `--real` takes
+the profiles of `examples/` and of a further folder on A, B and C, with S = nodes and M = 16, not random problems.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from common import fresh_problems, processor_time, timed
+from common import add_profiles, fresh_problems, processor_time, profile_files, timed
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.staged.policy import SHIPPED, PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.search import anytime_search
 from automap_models.resources import zoo_dir
@@ -96,6 +100,12 @@ def report(measured: list[dict[str, tuple[float, float]]]) -> Table:
     return table
 
 
+def real_problems(profiles: list[Path]) -> list[StagedProblem]:
+    """The profiles on A, B and C with S = nodes and M = 16."""
+    clusters = [read_cluster(name) for name in "ABC"]
+    return [StagedProblem(read_profile(path), cluster, cluster.nodes, 16) for path in profiles for cluster in clusters]
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -103,9 +113,13 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--schedule", default="1f1b")
+    parser.add_argument("--real", action="store_true", help="real profiles in place of random problems")
+    add_profiles(parser)
     parser.add_argument("--search", type=float, default=6.0, help="seconds of the long search")
     arguments = parser.parse_args()
-    problems = [replace(p, schedule=arguments.schedule) for p in fresh_problems(arguments.problems, arguments.seed)[0]]
+    real = real_problems(profile_files(arguments.profiles)) if arguments.real else None
+    problems = real or fresh_problems(arguments.problems, arguments.seed)[0]
+    problems = [replace(problem, schedule=arguments.schedule) for problem in problems]
     length = zoo_dir() / SHIPPED
     policies = {"for the length": length, "shipped": None, **{str(file): file for file in arguments.policy}}
     console = Console(stderr=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -18,3 +19,8 @@ def jit(function: FunctionT) -> FunctionT:
     except ImportError:
         return function
     return cast(FunctionT, njit(cache=True, error_model="numpy")(function))
+
+
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Whether a function that `jit` gave is compiled, and not as it was."""
+    return not isinstance(function, FunctionType)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from automap_models.core.cluster import Cluster
 
@@ -50,6 +50,19 @@ class WrittenStage:
 
 
 @dataclass(frozen=True)
+class WrittenArgument:
+    """An argument of a step as a sharding plan tells it.
+
+    Attributes:
+        shape: [sizes].
+        data_dim: the dimension that is partitioned along data; -1 for none.
+    """
+
+    shape: tuple[int, ...]
+    data_dim: int
+
+
+@dataclass(frozen=True)
 class WrittenPlan:
     """A plan of stages as its file tells it: what a run or an export needs without the model that it was made for.
 
@@ -64,6 +77,7 @@ class WrittenPlan:
         model_fingerprint: `Profile.model_fingerprint` of the profiled model; None in older files.
         shardings: of the operators, by name: degree, and which dimension of each variable is partitioned.
         cluster: it was made for.
+        arguments: of a sharding plan, which knows the model by them; else none.
     """
 
     where: str
@@ -76,6 +90,7 @@ class WrittenPlan:
     model_fingerprint: str | None
     shardings: Mapping[str, tuple[int, Mapping[str, int]]]
     cluster: Cluster
+    arguments: Mapping[str, WrittenArgument] = field(default_factory=dict)
 
     @property
     def devices(self) -> int:

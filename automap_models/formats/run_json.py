@@ -98,7 +98,7 @@ def _check(comparison: Comparison) -> dict[str, Any]:
 def predicted_shares(record: RunRecord) -> FloatArray:
     """[S] a stage's forward and backward passes over those of all stages, as the plan says."""
     passes = np.array([stage.forward_s + stage.backward_s for stage in record.plan.stages])
-    return np.asarray(passes / passes.sum())
+    return np.asarray(passes / (passes.sum() or np.inf))
 
 
 def measured_shares(record: RunRecord) -> FloatArray:
@@ -125,4 +125,4 @@ def predicted_idle_shares(record: RunRecord, predicted: Timeline) -> FloatArray:
     for interval in predicted.intervals:
         if not interval.kind.startswith("send"):
             working[interval.resource] += interval.end_s - interval.start_s
-    return np.asarray(1.0 - working / predicted.length_s)
+    return np.asarray(1.0 - working / (predicted.length_s or np.inf))

@@ -223,7 +223,7 @@ def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | 
         BadInput: the file is no sharding plan or contradicts itself, belongs to another model, cluster or mesh, or
             propagation on the module leads to a conflict.
     """
-    document, where = _read(path), str(path)
+    document, where = read_document(path), str(path)
     mesh = _mesh(document, where)
     if problem is not None and mesh != problem.mesh:
         what = f"is a plan for the mesh {mesh_text(mesh)}, not {mesh_text(problem.mesh)}"
@@ -242,7 +242,7 @@ def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | 
 
 def read_named_sharding_plan(path: str | os.PathLike[str]) -> tuple[str, ShardingPlan]:
     """The model's name and the plan in a file, which has to agree with itself only (see `read_sharding_plan`)."""
-    return _read(path).model, read_sharding_plan(path)
+    return read_document(path).model, read_sharding_plan(path)
 
 
 def mesh_of(path: str | os.PathLike[str]) -> Mesh:
@@ -251,7 +251,7 @@ def mesh_of(path: str | os.PathLike[str]) -> Mesh:
     Raises:
         BadInput: the file is no sharding plan.
     """
-    return _mesh(_read(path), str(path))
+    return _mesh(read_document(path), str(path))
 
 
 def _one_axis(report: ShardingReport) -> OneAxisDocument:
@@ -369,7 +369,12 @@ def _gap(partitioned: float, bound: float) -> float:
     return 1.0 - partitioned / bound if bound else 0.0
 
 
-def _read(path: str | os.PathLike[str]) -> OneAxisDocument | TwoAxesDocument:
+def read_document(path: str | os.PathLike[str]) -> OneAxisDocument | TwoAxesDocument:
+    """The document of a sharding plan.
+
+    Raises:
+        BadInput: the file is none.
+    """
     content, where = read_bytes(path), str(path)
     require_kind(content, KINDS, where, _STALE)
     if decode_json(content, _Header, where=where, do=_STALE).kind == "hybrid":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from automap_models.core.schedules import DEFAULT_SCHEDULE, Schedule, build_schedule
+from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
 from automap_models.run.base import processes_of
@@ -23,12 +24,14 @@ class StageLayout:
         data: replicas d, which share the samples of a micro-batch.
         model: devices t of a replica, which share operators.
         dims: along `model`, the dimension of each variable that is partitioned; others are replicated.
+        data_dims: along `data` likewise; None for the samples of every input, which replicas of a stage share.
     """
 
     devices: tuple[int, ...]
     data: int = 1
     model: int = 1
     dims: Mapping[str, int] = field(default_factory=dict)
+    data_dims: Mapping[str, int] | None = None
 
     def __post_init__(self) -> None:
         if len(self.devices) != self.data * self.model:
@@ -65,8 +68,12 @@ class Layout:
 
 def layout_of(plan: WrittenPlan, schedule: Schedule) -> Layout:
     """The layout of a plan whose stages run in a schedule's order."""
+    data_dims = None
+    if plan.arguments:
+        dims = {name: argument.data_dim for name, argument in plan.arguments.items()}
+        data_dims = {name: dim for name, dim in dims.items() if dim != REPLICATED}
     stages = tuple(
-        StageLayout(devices, stage.replicas, stage.tensor, _dims(plan, stage.sharding))
+        StageLayout(devices, stage.replicas, stage.tensor, _dims(plan, stage.sharding), data_dims)
         for stage, devices in zip(plan.stages, processes_of(plan, schedule), strict=True)
     )
     return Layout(tuple(stage.last for stage in plan.stages[:-1]), stages, schedule, plan.where)

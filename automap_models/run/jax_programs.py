@@ -60,7 +60,8 @@ class StepShardings:
         """The classes that each axis of a stage shards."""
         if self.classes is None:
             return {}
-        axes = {DATA: (stage.data, self._first_dims), MODEL: (stage.model, stage.dims)}
+        along_data = self._first_dims if stage.data_dims is None else stage.data_dims
+        axes = {DATA: (stage.data, along_data), MODEL: (stage.model, stage.dims)}
         return {axis: self._classes_of(dims) for axis, (size, dims) in axes.items() if size > 1}
 
     @property
@@ -109,6 +110,8 @@ class StepShardings:
 
     def samples(self, stage: int) -> frozenset[int]:
         """The classes along which the replicas of a stage share samples."""
+        if self.layout.stages[stage].data_dims is not None:
+            return frozenset()  # a sharding plan's step is one batch, and its axes need not partition samples
         return self._sharded[stage].get(DATA, frozenset())
 
     def part(self, v: int, stage: int) -> tuple[PartitionSpec, tuple[int, ...]] | None:

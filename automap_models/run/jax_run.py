@@ -118,6 +118,9 @@ def require_model(plan: WrittenPlan, traced: TracedStep, source: Source) -> None
     Raises:
         BadInput: its forward instructions or parameters are not those that the plan was made for.
     """
+    if plan.arguments:
+        _require_arguments(plan, traced)
+        return
     profile = _profile(traced.graph)
     same = _is_model(plan, profile)
     if not same and source.kind is not SourceKind.FACTORY and len(profile) == plan.instructions:
@@ -128,6 +131,21 @@ def require_model(plan: WrittenPlan, traced: TracedStep, source: Source) -> None
         what += f": {plan.instructions} forward instructions of {plan.model}, not {len(profile)}"
         do = f"give that model, or profile this one with `batch={traced.step.microbatch_size}` and plan again"
         raise BadInput(what, where=plan.where, do=do)
+
+
+def _require_arguments(plan: WrittenPlan, traced: TracedStep) -> None:
+    """Refuse a step whose arguments are not those of a sharding plan.
+
+    Raises:
+        BadInput: one is missing or has another shape.
+    """
+    graph = traced.graph
+    shapes = {own.name: tuple(shape) for own, shape in zip(graph.arguments, graph.shapes, strict=False)}
+    for name, argument in plan.arguments.items():
+        if shapes.get(name) != argument.shape:
+            what = f"was made for another model than {traced.step.name}, or for another size of micro-batches"
+            what += f": its {name} has the shape {list(argument.shape)}"
+            raise BadInput(what, where=plan.where, do="give that model, or search again for this one")
 
 
 def _profile(graph: InstructionGraph) -> Profile:

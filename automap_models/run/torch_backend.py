@@ -126,6 +126,9 @@ def _require_same_model(problem: RunProblem, example: Example) -> None:
     from automap_models.core.profile import Profile
 
     plan = problem.plan
+    if plan.arguments:
+        what = "is a plan of automap-search, whose parts of operators torch's stages do not compute"
+        raise BadInput(what, where=plan.where, do="give a step of JAX, or plan stages with automap-plan")
     with user_code(problem.source.what):
         structure = analyse(example.model, example.args, example.kwargs, name=problem.source.what)
     profile = Profile.create(C=[1.0] * len(structure), A=structure.A, W=structure.W, names=structure.names)

@@ -199,7 +199,7 @@ class Pipeline:
         if executor == "torch" and obstacle is not None:
             what = f"torch's schedule classes cannot run it: {obstacle}"
             raise BadInput(what, where=self.plan.where, do="leave `executor` to automap")
-        if executor == "torch" or (executor is None and obstacle is None and not self.schedule.splits_backward):
+        if executor == "torch" or (executor is None and obstacle is None):
             return "torch"
         return "automap"
 

@@ -35,8 +35,8 @@ from automap_models.run.torch_stages import CutModel, Loss, Value, loss_of
 
 SINGLE = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 """Schedules of one stage a rank that torch has a class for."""
-MULTIPLE = {"interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble", "dualpipev": "DualPipeV"}
-"""Schedules of several; all others are loaded as an order of our own."""
+MULTIPLE = {"interleaved": "Interleaved1F1B"}
+"""Schedules of several; all others are loaded as an order of our own. Those that split backward passes: `why_not`."""
 CARRIER = "micro_batch"
 """Argument by which a stage is told which micro-batch it works on."""
 
@@ -48,6 +48,8 @@ def why_not(layout: Layout, holders: Mapping[str, tuple[int, ...]]) -> str | Non
         holders: parameter → the stages that read it.
     """
     schedule = layout.schedule
+    if schedule.splits_backward:  # torch 2.13: DDP and FSDP2 lose part of them, and gloo sends no tensor with gaps
+        return f"{schedule.name} splits backward passes, whose gradients torch's stages do not reduce over replicas"
     if not layout.is_even:
         return "its stages have unequal replicas, or these unequal parts of a micro-batch"
     if layout.stages == 1:
@@ -108,15 +110,13 @@ class ScheduleExecutor:
         sent = own.sent if s < self.layout.stages - 1 else (scalar,)
         received, given = (tuple(_example(value) for value in values) for values in (own.received, sent))
         stage = PipelineStage(module, s, self.layout.stages, self.device, received, given, group=pipeline)
-        for name, kind in (("forward_one_chunk", "F"), ("backward_weight_one_chunk", "W"), ("backward_one_chunk", "B")):
+        for name, kind in (("forward_one_chunk", "F"), ("backward_one_chunk", "B")):
             setattr(stage, name, self._timed(s, kind, getattr(stage, name)))
         return stage
 
     def _timed(self, s: int, kind: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def run(micro_batch: int, *args: Any, **kwargs: Any) -> Any:
-            whole = kwargs.get("full_backward", True)
-            own = kind if kind != "B" or whole else "I"
-            with self.clock.timing(own, s, micro_batch):
+            with self.clock.timing(kind, s, micro_batch):
                 return method(micro_batch, *args, **kwargs)
 
         return run

@@ -44,6 +44,9 @@ class Workers:
         count: how many.
         preload: modules that the server imports before it forks them.
         environment: of the workers, beside the command's own.
+
+    Raises:
+        RunFailed: the server that starts them has ended.
     """
 
     def __init__(self, count: int, preload: Sequence[str] = (), environment: dict[str, str] | None = None) -> None:
@@ -56,7 +59,12 @@ class Workers:
             ours, theirs = context.Pipe()
             arguments = (rank, theirs, self._alive_end, environment or {})
             process = context.Process(target=_work, args=arguments, name=f"worker {rank}", daemon=True)
-            process.start()
+            try:
+                process.start()
+            except (EOFError, OSError) as error:
+                self.stop()
+                do = "Linux may have ended it for lack of memory; what it said stands above"
+                raise RunFailed("the server that starts it has ended", where=f"process {rank}", do=do) from error
             theirs.close()
             self.pipes.append(ours)
             self.processes.append(process)

@@ -88,7 +88,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "automap-profile makes one of a model",
     )
     add_topo(parser, required=False)
-    problem = parser.add_argument_group("what to plan")
+    _add_problem(parser.add_argument_group("what to plan"))
+    how = parser.add_argument_group("how to plan")
+    add_objective(how)
+    _add_planner(how)
+    _add_running(parser.add_argument_group("what a running job says"))
+    printed = parser.add_argument_group("what to print")
+    printed.add_argument(
+        "--verbose", action="store_true", help="also print what auto tried, with the outcome of each combination"
+    )
+
+
+def _add_problem(problem: argparse._ArgumentGroup) -> None:
     problem.add_argument(
         "--stages",
         metavar="S|auto",
@@ -118,8 +129,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_restrictions(problem)
     add_target(problem)
-    how = parser.add_argument_group("how to plan")
-    add_objective(how)
+
+
+def _add_planner(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--planner",
         metavar="NAME",
@@ -157,7 +169,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plot draws them",
     )
     how.add_argument("--plan", metavar="FILE", type=file_argument, help="plan nothing: cost and show this plan.json")
-    running = parser.add_argument_group("what a running job says")
+
+
+def _add_running(running: argparse._ArgumentGroup) -> None:
     running.add_argument(
         "--observed",
         metavar="FILE",
@@ -176,10 +190,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         type=quantity(SECONDS),
         help="what a move costs beside moving bytes, such as '90 s' or '2 min'",
-    )
-    printed = parser.add_argument_group("what to print")
-    printed.add_argument(
-        "--verbose", action="store_true", help="also print what auto tried, with the outcome of each combination"
     )
 
 

@@ -156,7 +156,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         metavar="TIME",
         type=positive(SECONDS),
-        help="processor time for the search of strategies, or the exact one of pipelines and hybrids (default 20 s)",
+        help="processor time for all searches together, without tracing (default: 20 s for strategies, 30 s for plans "
+        "of stages)",
     )
     how.add_argument(
         "--thorough",

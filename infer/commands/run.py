@@ -41,7 +41,12 @@ exit codes: 0 done, 1 the check found a difference, or a process ended early, 2 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which plan of which model, and how it runs."""
-    parser.add_argument("plan", metavar="PLAN", type=file_argument, help="plan.json")
+    parser.add_argument(
+        "plan",
+        metavar="PLAN",
+        type=file_argument,
+        help="plan.json of automap-infer or automap-plan; for models of JAX of automap-search, too",
+    )
     parser.add_argument("what", metavar="MODEL", type=name_argument, help="the model that it was made for")
     step = parser.add_argument_group("which training step")
     add_step_arguments(step)
@@ -113,13 +118,13 @@ def run(request: RunRequest) -> RunOutcome:
         RunFailed: one of its processes ended.
         SystemExit: this process is one of several, another one of which reports.
     """
-    from automap_models.formats.plan_reader import read_written_plan
+    from automap_models.formats.sharding_stage import read_plan_to_run
     from automap_models.run.backends import make_backend
     from automap_models.run.base import RunProblem, predicted_timeline, run_schedule
 
     from ..reports.text import Steps
 
-    plan = read_written_plan(request.plan)
+    plan = read_plan_to_run(request.plan)
     schedule = run_schedule(plan, request.schedule, request.virtual)
     with Steps() as steps:
         steps.begin(f"building {request.source.what}")

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from ..reports.strategies import Searched
 
 
+SEARCHING = 0.8
+"""Share of the budget for searches of the best strategy: on the cluster, on others, without a target's limits. What its
+choices buy has the rest."""
+
+
 def applies(request: PlanRequest) -> bool:
     """Whether the model has layers that strategies divide, and all devices constants of training steps."""
     from automap_models.formats.hardware_yaml import device_of, read_cluster, read_kinds
@@ -64,7 +69,7 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
     source = replace(request.source, dtype=dtype)
     transformer(source).shape()
     usual = StrategiesConfig()
-    config = replace(usual, budget_s=request.options.budget_s or usual.budget_s)
+    budget_s = request.options.budget_s or usual.budget_s
     with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
         problem = StrategyProblem(
             work=work_once(source, cache, steps.begin),
@@ -79,11 +84,13 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
             kinds=kinds,
         )
         clusters = [] if wanted.sizes is None else _clusters(cluster, *wanted.sizes)
+        searches = 1 + len(clusters) + (within is not None)
+        config = replace(usual, budget_s=SEARCHING * budget_s / searches)
         result = StrategiesPlanner(config).solve(problem, watch=steps.watch)
         if result.plan is None:
             assert result.reason is not None
             raise what_would_fit(problem, result.reason, steps.watch)
-        beside = Comparisons(result, config, steps.watch)
+        beside = Comparisons(result, config, steps.watch, (1 - SEARCHING) * budget_s)
         return Searched(
             result,
             choices=beside.choices(),

@@ -79,4 +79,6 @@ def _check(record: RunRecord) -> str:
 
 def _notes(record: RunRecord) -> Iterator[str]:
     yield f"forward, backward and update are the {record.clock} of a stage's slowest replica in a step, medians"
+    if not record.plan.step_s:
+        yield "nothing is predicted: the plan was made by counting, and has no price"
     yield from record.notes

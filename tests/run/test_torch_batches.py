@@ -26,3 +26,14 @@ def test_samples_that_make_no_whole_micro_batches_are_counted(tmp_path: Path) ->
             pipeline.step(batch)
     finally:
         dist.destroy_process_group()
+
+
+def test_torchs_classes_are_not_asked_to_split_backward_passes(tmp_path: Path) -> None:
+    """With two replicas under ZB-H1 they gave a gradient that was off by half of its norm, and said nothing."""
+    dist.init_process_group("gloo", init_method=(tmp_path / "rendezvous").as_uri(), rank=0, world_size=1)
+    try:
+        model, inputs = pipelines.decoder()
+        with pytest.raises(BadInput, match="torch's schedule classes cannot run it: zb-h1 splits backward passes"):
+            Pipeline(model, pipelines.plan([], [1], 2), inputs, schedule="zb-h1", executor="torch")
+    finally:
+        dist.destroy_process_group()

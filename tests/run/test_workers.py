@@ -61,6 +61,24 @@ def test_when_one_worker_ends_all_do_and_its_own_error_is_told(
     assert gone(pids)
 
 
+def test_a_server_that_ends_while_it_imports_is_one_sentence(tmp_path: Path) -> None:
+    """It was a traceback of multiprocessing's: EOFError."""
+    (tmp_path / "dies_at_import.py").write_text("import os\nos._exit(9)\n")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from automap_models.errors import RunFailed\n"
+        "from automap_models.run.workers import Workers\n"
+        "if __name__ == '__main__':\n"
+        "    try:\n"
+        "        Workers(2, ['dies_at_import'])\n"
+        "    except RunFailed as error:\n"
+        "        print(error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stdout.startswith("process 0: the server that starts it has ended"), done.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_no_worker_outlives_the_command_however_it_ends(tmp_path: Path, sent: signal.Signals) -> None:

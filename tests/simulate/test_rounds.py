@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from automap_models.core import schedules
 from automap_models.core.schedules import SCHEDULES, build_schedule, most_held, repeating_micro_batches
+from automap_models.simulate import rounds, rounds_kernel, rounds_lists
 from automap_models.simulate.engine import simulate
 from automap_models.simulate.rounds import PassTimes, longest_chains, rank_ends
 
@@ -105,3 +106,19 @@ def test_no_rank_ends_before_a_chain_of_its_passes_whatever_they_take(
     later = rank_ends(name, micro_batches, virtual, others)
     for chain in chains:
         assert chain.seconds(others) <= later[chain.rank] * (1 + 1e-9)
+
+
+@given(pipelines(most_rounds=6), st.integers(0, 99), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_loops_over_lists_give_the_times_of_those_that_are_compiled(
+    pipeline: tuple[str, int, int, int], seed: int, transfers: bool
+) -> None:
+    name, ranks, micro_batches, virtual = pipeline
+    times, ends = _times(seed, ranks * virtual, transfers), []
+    for loops in (rounds_kernel, rounds_lists):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rounds, "loops", loops)
+            rounds._layout.cache_clear()
+            ends.append(rank_ends(name, micro_batches, virtual, times).tolist())
+    rounds._layout.cache_clear()
+    assert ends[0] == ends[1]

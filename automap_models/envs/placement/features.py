@@ -74,7 +74,7 @@ class PlacerView:
         self.problem, self.tables = problem, tables
         graph, n = problem.graph, len(problem.graph)
         self._finite_s = np.where(np.isfinite(tables.time_s), tables.time_s, 0.0)
-        self._kinds = _kinds(graph.opcodes, n)
+        self._kinds = opcode_kinds(graph.opcodes, n)
         self._place = np.empty(n)
         self._place[tables.order] = np.arange(n) / n
         self._head, self._tail = _levels(tables, self._finite_s.mean(axis=0))
@@ -294,7 +294,7 @@ OTHER_OPCODES = frozenset(_OTHER.split())
 """Further words of StableHLO."""
 
 
-def _kinds(opcodes: tuple[str, ...], n: int) -> IntArray:
+def opcode_kinds(opcodes: tuple[str, ...], n: int) -> IntArray:
     """[n] number of each operation's type in KINDS."""
     if not opcodes:
         return np.full(n, KINDS.index("unknown"))

@@ -86,10 +86,18 @@ def heft(units: StepUnits) -> IntArray | None:
     return None if (rooms.device < 0).any() else rooms.device
 
 
-def etf(units: StepUnits) -> IntArray | None:
-    """[n] devices of the operations; None where the memory was used up."""
+def etf(units: StepUnits, favourite: IntArray | None = None) -> IntArray | None:
+    """[n] devices of the operations; None where the memory was used up.
+
+    Args:
+        units: of the problem.
+        favourite: [n] reader of each operation for which its device waits, for as long as sending the output elsewhere
+            would take, unless what could run has its inputs everywhere (SCT: Hanen & Munier, 1995); -1 for none. None:
+            no device waits.
+    """
     rooms = _rooms(units)
-    _etf(units.tables, rooms, mean_ranks(units.tables))
+    waited = np.full(units.unit_of.size, -1) if favourite is None else favourite
+    _etf(units.tables, rooms, mean_ranks(units.tables), waited)
     return None if (rooms.device < 0).any() else rooms.device
 
 
@@ -255,13 +263,14 @@ def _arrival(tables: StepTables, u: int, a: int, b: int, end_s: float, channel_f
 
 
 @jit
-def _etf(tables: StepTables, rooms: _Rooms, rank: FloatArray) -> None:  # noqa: PLR0912 -- one loop over a schedule
+def _etf(tables: StepTables, rooms: _Rooms, rank: FloatArray, favourite: IntArray) -> None:  # noqa: PLR0912, PLR0915 -- one loop over a schedule
     """Settle of all operations that are ready the one that starts first; stops where there is no room."""
     readers_start, readers = tables.readers_start, tables.readers
     inputs_start, inputs = tables.inputs_start, tables.inputs
     time_s, device = tables.time_s, rooms.device
     n, devices = rank.size, time_s.shape[0]
-    free, finish = np.zeros(devices), np.zeros(n)
+    free, finish, waits_until = np.zeros(devices), np.zeros(n), np.zeros(devices)
+    waits_for = np.full(devices, -1, dtype=np.int64)
     arrival = np.zeros((n, devices))
     missing = np.zeros(n, dtype=np.int64)
     ready, count = np.zeros(n, dtype=np.int64), 0
@@ -286,6 +295,9 @@ def _etf(tables: StepTables, rooms: _Rooms, rank: FloatArray) -> None:  # noqa: 
                 v = ready[i]
                 for d in range(devices):
                     start = max(free[d], arrival[v, d])
+                    f = waits_for[d]
+                    if f >= 0 and f != v and device[f] < 0 and arrival[v].max() > start:
+                        start = max(start, waits_until[d])
                     if start > best_s or not _may(rooms, v, d):
                         continue
                     if start < best_s or rank[v] > rank[ready[best]]:
@@ -302,6 +314,8 @@ def _etf(tables: StepTables, rooms: _Rooms, rank: FloatArray) -> None:  # noqa: 
             finish[v] = best_s + time_s[best_at, v]
             if time_s[best_at, v] > 0:
                 free[best_at] = finish[v]
+                waits_for[best_at] = favourite[v]
+                waits_until[best_at] = finish[v] + _slowest_transfer(tables, v, best_at)
         for k in range(readers_start[v], readers_start[v + 1]):
             s = readers[k]
             missing[s] -= 1
@@ -310,6 +324,17 @@ def _etf(tables: StepTables, rooms: _Rooms, rank: FloatArray) -> None:  # noqa: 
                 ready[count] = s
                 count += 1
     _settle_rest(rooms)
+
+
+@jit
+def _slowest_transfer(tables: StepTables, v: int, a: int) -> float:
+    """Seconds that an operation's output takes from a device to the one that it takes longest to."""
+    slowest = 0.0
+    for d in range(tables.time_s.shape[0]):
+        if d != a:
+            c = tables.channel[a, d]
+            slowest = max(slowest, tables.latency_s[c] + tables.output_bytes[v] * tables.s_per_byte[c])
+    return slowest
 
 
 @jit

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
+
+import numpy as np
 
 from automap_models.core.placement import (
     PlacementPlan,
@@ -143,8 +146,28 @@ def no_placement(problem: PlacementProblem, planner: str) -> Infeasible:
         f"found no placement of {model_name(problem.graph)} ({need / 1e9:.3g} GB) on {problem.accelerators} "
         f"accelerator(s) of {have / 1e9:.3g} GB and {problem.cpus} CPU(s)",
         where=f"planner {planner}",
-        do="try more devices, more memory or planner milp",
+        do=f"try {_enough(problem)}more devices, or planner milp",
     )
+
+
+def _enough(problem: PlacementProblem) -> str:
+    """What to try first: a memory with which a placement is known, the largest classes first, each where least is."""
+    graph = problem.graph
+    if problem.network is not None or not problem.accelerators or not graph.supported.all():
+        return "more memory, "
+    held = np.zeros(problem.accelerators)
+    labels, first = np.unique(graph.classes, return_index=True)
+    sizes, home = problem.class_memory_bytes[first], np.zeros(labels.size, dtype=np.int64)
+    for i in np.argsort(-sizes, kind="stable").tolist():
+        home[i] = int(held.argmin())
+        held[home[i]] += sizes[i]
+    device = home[np.searchsorted(labels, graph.classes)]
+    wide = replace(problem, memory_bytes=max(float(graph.memory_bytes.sum()), problem.memory_bytes))
+    needed = float(placement_cost(wide, PlacementPlan("packing", device)).memory_bytes.max())
+    if needed <= problem.memory_bytes:
+        return "another planner, "
+    digit = 10.0 ** (math.floor(math.log10(max(needed, 1.0))) - 2)
+    return f"{math.ceil(needed / digit) * digit / 1e9:.3g} GB for each accelerator, with which there is one, "
 
 
 def _invalid(planner: str, problem: PlacementProblem, plan: PlacementPlan, cost: PlacementCost) -> Infeasible:

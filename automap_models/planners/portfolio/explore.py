@@ -35,9 +35,10 @@ from automap_models.planners.staged.device_tables import device_tables
 from automap_models.planners.staged.policy import PolicyConfig
 from automap_models.simulate.step import step_cost
 
-DEFAULT_BUDGET_S = 20.0
+DEFAULT_BUDGET_S = 30.0
 PIPELINE_SHARE = 0.3
-"""Of the budget for pipelines without partitioned operators; hybrids get the rest."""
+"""Of what the policy leaves of the budget, for the exact search of pipelines without partitioned operators; hybrids get
+the rest."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class ExploreConfig:
     """How to explore.
 
     Attributes:
-        budget_s: processor time of the exact searches over pipelines and hybrids, so that plans do not depend on what
-            else the machine does.
+        budget_s: processor time of all searches together, so that plans do not depend on what else the machine does.
+            The policy's search is shorter with a smaller budget; what it leaves is for the exact searches.
         thorough: whether these come to their ends instead, and an agent is trained on the model, too.
         seed: of every random draw.
         min_gain: how much shorter, relatively, a further stage has to make the step under a schedule.
@@ -138,7 +139,10 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
         begun_s = time.perf_counter()
         portfolio = _Portfolio(space, self.config, deadline, watch)
         budget_s = math.inf if self.config.thorough else self.config.budget_s
+        computed_s = time.process_time()
         portfolio.add_plans_of_one_stage()
+        portfolio.add_learned_pipelines()
+        budget_s = max(0.0, budget_s - (time.process_time() - computed_s))
         portfolio.add_pipelines(PIPELINE_SHARE * budget_s)
         proven = portfolio.add_hybrids((1.0 - PIPELINE_SHARE) * budget_s)
         if not math.isfinite(portfolio.best_s()):
@@ -207,19 +211,22 @@ class _Portfolio:
             self._offer(plan)
 
     def add_pipelines(self, search_s: float) -> None:
-        """Pipelines without partitioned operators; the exact search gets so many seconds."""
+        """Pipelines without partitioned operators, by an exact search of so many seconds."""
         if not self.space.several or "pipeline" in self.constraints.forbidden:
             return
-        if not (self.constraints.restrict_cuts or self.constraints.forbidden or self.constraints.equal_replicas):
-            self._add_learned_pipelines()
         forbidden: frozenset[Technique] = self.constraints.forbidden | {"operator"}
         plain = replace(self.space, constraints=replace(self.constraints, forbidden=forbidden))
         self._search("pipeline", plain, self.best_s("pipeline"), search_s)
 
-    def _add_learned_pipelines(self) -> None:
-        """Those of the policy, and of online training where it is thorough."""
+    def add_learned_pipelines(self) -> None:
+        """Those of the policy, which knows no constraints, and of online training where it is thorough."""
+        constraints = self.constraints
+        restricted = constraints.restrict_cuts or constraints.forbidden or constraints.equal_replicas
+        if not self.space.several or restricted:
+            return
         self.watch(Progress("planning pipelines by the policy"))
-        plan, notes = chosen_pipeline(self.space, self.deadline, self.min_gain)
+        share = 1.0 if self.config.thorough else min(1.0, self.config.budget_s / DEFAULT_BUDGET_S)
+        plan, notes = chosen_pipeline(self.space, self.deadline, self.min_gain, share)
         self.notes += notes
         self._offer(plan)
         if self.config.thorough and plan is not None and can_train():
@@ -277,16 +284,18 @@ def fewest_stages_first(ranked: Sequence[Candidate], min_gain: float) -> list[Ca
 
 
 def chosen_pipeline(
-    space: PlanningSpace, deadline: Deadline = NEVER, min_gain: float = 0.0
+    space: PlanningSpace, deadline: Deadline = NEVER, min_gain: float = 0.0, share: float = 1.0
 ) -> tuple[Candidate | None, tuple[str, ...]]:
     """The default planner's plan of two stages or more, refined, None if it finds none; and notes for people.
+
+    `share`: of the time that the default planner takes.
 
     Without a schedule that planner takes any micro-batch for evenly split over the replicas of a stage. Where its plan
     has more of them than samples, it chooses again among the problems whose micro-batches have as many.
     """
     defaults = AutoConfig()
     makers = Makers.with_policy(PolicyConfig(defaults.policy, defaults.beam))
-    budget = Budget(defaults.certify_s, defaults.refine_s)
+    budget = Budget(share * defaults.certify_s, share * defaults.refine_s)
     out_of_range = makers.policy.out_of_range if space.schedule is None else None
     try:
         competition = space.pipelines(out_of_range, space.several)

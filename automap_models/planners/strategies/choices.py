@@ -6,6 +6,7 @@ the former ones came upon, so that none of them says less than what has been see
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,15 +16,15 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
-from automap_models.planners.base import SILENT, Progress, Watch
+from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.incumbent import Completion
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem
 
 StrategyResult = Result[StrategyProblem, Strategy]
-SHARE = 20
-"""A comparison has so much less time than the search for the best strategy."""
+SHARE = 16
+"""Comparisons that the time for all of them is enough for."""
 COMPARED_GAP = 0.02
 LESS_MEMORY = (0.75, 0.5, 0.35, 0.25)
 """Of the memory that the best strategy holds, shares that others are searched within."""
@@ -52,17 +53,22 @@ class Comparisons:
         result: of the search for the best strategy.
         config: of that search.
         watch: who is told.
+        budget_s: of all comparisons together, but for the one without limits; none is a quarter of that search's. What
+            comes when it is over says what the other searches came upon.
         seen: strategies that any of these searches came upon.
     """
 
     result: StrategyResult
     config: StrategiesConfig
     watch: Watch = SILENT
+    budget_s: float | None = None
     seen: list[Completion] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.seen += self.result.search_log
-        self.short = replace(self.config, gap=COMPARED_GAP, budget_s=self.config.budget_s / SHARE)
+        budget_s = 0.25 * self.config.budget_s if self.budget_s is None else self.budget_s
+        self.short = replace(self.config, gap=COMPARED_GAP, budget_s=budget_s / SHARE)
+        self.deadline = Deadline(budget_s, time.process_time)
 
     @property
     def problem(self) -> StrategyProblem:
@@ -94,7 +100,8 @@ class Comparisons:
         """
         self.watch(Progress(f"searching strategies: {name}"))
         start = [completion.strategy for completion in self.seen if holds(completion)]
-        result = StrategiesPlanner(config or self.short).solve(replace(restricted, start=start))
+        deadline = self.deadline if config is None else NEVER
+        result = StrategiesPlanner(config or self.short).solve(replace(restricted, start=start), deadline=deadline)
         self.seen += result.search_log
         return Alternative(name, result.cost, result.status == "infeasible")
 

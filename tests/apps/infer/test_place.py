@@ -281,9 +281,9 @@ def test_files_that_are_no_graphs_are_refused(folder: Path, refused: Callable[..
 
 
 def test_what_fits_nowhere_is_infeasible(refused: Callable[..., str]) -> None:
-    """12 GB of operators, 2 GB a class, on two accelerators of 4 GB."""
+    """12 GB of operators, 2 GB a class, on two accelerators of 4 GB; of 6 GB each would hold three classes."""
     arguments = ("line.json", "--devices", "2", "--cpus", "0", "--memory", "4e9")
-    assert "line" in refused(*arguments, "--planner", "greedy", code=3)
+    assert "try 6 GB for each accelerator" in refused(*arguments, "--planner", "greedy", code=3)
 
 
 def test_ctrl_c_still_belongs_to_python_after_cp_sat(folder: Path) -> None:

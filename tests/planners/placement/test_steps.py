@@ -13,6 +13,8 @@ from automap_models.core.step_devices import StepDevices
 from automap_models.cost.makespan import step_values
 from automap_models.cost.step_tables import StepTables
 from automap_models.errors import Infeasible
+from automap_models.planners.placement.list_scheduling import etf
+from automap_models.planners.placement.step_groups import StepUnits
 from automap_models.planners.registry import make_planner
 
 
@@ -52,6 +54,28 @@ def test_independent_chains_go_to_devices_of_their_own(name: str) -> None:
         devices = result.required_plan().assignment[1:-1].reshape(3, 10)
         assert (devices == devices[:, :1]).all()
         assert len(set(devices[:, 0])) == 3
+
+
+def test_a_device_waits_for_its_favourite_child_where_that_is_sooner_than_sending() -> None:
+    """SCT: a ends at 1 s; sending its output takes 3 s. b reads it, and something that ends at 1.5 s; x reads a, too.
+
+    Greedy: x, 5 s, begins at 1 s beside a, and b, which is ready half a second later, begins elsewhere at 4 s.
+    """
+    times, edges = np.array([1.0, 1.5, 1.0, 5.0]), np.array([[0, 2], [0, 3], [1, 2]])
+    graph = replace(
+        chains(1, 2),
+        **dict.fromkeys(("accelerator_s", "cpu_s"), times),
+        names=("a", "other", "b", "x"),
+        output_bytes=np.array([3.0, 1e-9, 0.0, 0.0]),
+        transfer_s=np.array([3.0, 1e-9, 0.0, 0.0]),
+        edges=edges,
+        accelerators=2,
+    )
+    units = StepUnits.of(PlacementProblem.of(graph, objective="step"))
+    greedy, waiting = etf(units), etf(units, np.array([2, -1, -1, -1]))
+    assert greedy is not None and waiting is not None
+    assert greedy[3] == greedy[0] != greedy[2]
+    assert waiting[2] == waiting[0]
 
 
 @pytest.mark.parametrize("name", ["heft", "m-etf", "expert"])

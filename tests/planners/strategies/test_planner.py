@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from gpt_work import gpt_work
 from strategy_problems import DEVICE, best_of_all, random_problem, small_work, strategies
 
 from automap_models.core.cluster import Cluster
@@ -51,6 +52,17 @@ def test_a_strategy_that_fills_the_memory_to_the_last_byte_is_found() -> None:
 @pytest.mark.parametrize("part", range(10))
 def test_plans_and_bounds_are_those_of_all_strategies_of_a_thousand_problems(part: int) -> None:
     assert all(_agrees(SAMPLE + seed) for seed in range(part, ALL - SAMPLE, 10))
+
+
+def test_a_search_of_a_second_comes_to_a_strategy_on_two_thousand_devices() -> None:
+    """Listing the divisions of so many devices alone took longer than that, and searches of 3 s ended with nothing."""
+    cluster = Cluster(280, 8, 300e9, 100e9, 80e9)
+    work = gpt_work(105, 20480, 128, sequence=2048, vocabulary=51200)
+    device = replace(DEVICE, matrix={**DEVICE.matrix, "float16": 300e12})
+    problem = StrategyProblem(work=work, cluster=cluster, device=device, global_batch=2240, fixed={"precision": "fp16"})
+    result = StrategiesPlanner(StrategiesConfig(budget_s=1.0)).solve(problem)
+    assert result.plan is not None
+    assert problem.fits(result.cost)
 
 
 def test_a_field_that_no_strategy_has_is_refused() -> None:

@@ -1,0 +1,40 @@
+"""Divisions that others are as good as, against the prices of their strategies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from strategy_problems import random_problem
+
+from automap_models.core.cluster import Cluster
+from automap_models.planners.strategies.divisions import DividedModel, with_whole_sequences
+from automap_models.planners.strategies.grid import Family, Grid
+from automap_models.simulate.strategy import StrategyPricing
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_dominated_division_has_no_shorter_and_no_emptier_strategy(seed: int) -> None:
+    problem = replace(random_problem(seed), fixed={}, global_batch=8, cluster=Cluster(2, 4, 1e11, 1e10, 1e12))
+    grid = Grid(problem)
+    pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
+    divided = DividedModel(grid, pricing)
+    divisions = [division for division in grid.divisions() if grid.ways(division)]
+    compared = 0
+    for division in divisions:
+        for other in with_whole_sequences(division):
+            shorter_s = divided.dominated_by(division, {other})
+            if shorter_s == float("inf"):
+                continue
+            for way in grid.ways(division)[:6]:
+                for zero in grid.zeros(division):
+                    if problem.work.shape.layers % (division.pp * way.vp):
+                        continue
+                    theirs, own = (
+                        pricing.estimate(grid.strategy(Family(of, zero, way), recompute="selective"))
+                        for of in (other, division)
+                    )
+                    assert theirs.step_s <= (own.step_s + shorter_s) * (1 + 1e-6), f"{division}, {way}, ZeRO-{zero}"
+                    assert all(a.total <= b.total * (1 + 1e-6) for a, b in zip(theirs.memory, own.memory, strict=True))
+                    compared += 1
+    assert compared >= 10
