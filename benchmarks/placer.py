@@ -19,9 +19,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import hdp
 import numpy as np
-from msct import sct
+from opponents import hdp
+from opponents.msct import sct
 
 from automap_models.core.placement import PlacementGraph, PlacementProblem
 from automap_models.cost.makespan import step_values

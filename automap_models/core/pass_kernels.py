@@ -9,13 +9,10 @@ core.pass_orders says the same with one object a pass, a hundred times slower; a
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from automap_models.core.compiled import jit
-
-IntArray = NDArray[np.int64]
-FORWARD, WHOLE, INPUT, WEIGHT = 0, 1, 2, 3
-"""Numbers of the kinds F, B, I and W."""
+from automap_models.core.instruction_graph import IntArray
+from automap_models.core.pass_orders import FORWARD, INPUT, WEIGHT, WHOLE
 
 
 @jit

@@ -14,6 +14,8 @@ from automap_models.errors import BadInput
 
 ActionKind = Literal["F", "B", "I", "W"]
 """Forward, whole backward, gradients of the inputs, gradients of the weights."""
+FORWARD, WHOLE, INPUT, WEIGHT = 0, 1, 2, 3
+"""Their numbers where schedules are arrays."""
 
 
 class Action(NamedTuple):

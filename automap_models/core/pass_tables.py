@@ -1,8 +1,8 @@
 """A named schedule as arrays: its passes, and the moments at which its ranks hold most.
 
 core.schedules.Schedule is the same with one object a pass. Prices of strategies by the thousand need no more than this,
-and a schedule of a hundred ranks is laid out in milliseconds. Importing this module imports numba where it is
-installed, which takes half a second: it is imported when it is first needed.
+and a schedule of a hundred ranks is laid out in milliseconds, by loops (pass_kernels) that are imported when a schedule
+is first laid out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.pass_kernels import dualpipev_order, pareto_moments, rounds_order, zb_v_order
 from automap_models.core.pass_orders import WARM_UPS, micro_batches_per_round
 from automap_models.core.schedules import SCHEDULES, rank_of, require_few_passes, require_runnable
 
@@ -27,7 +26,7 @@ class PassTable:
 
     Attributes:
         name: a key of SCHEDULES.
-        orders: [S] arrays [3, n]: kind (pass_kernels), virtual stage and micro-batch of each pass of a rank.
+        orders: [S] arrays [3, n]: kind (pass_orders), virtual stage and micro-batch of each pass of a rank.
         micro_batches, virtual: M, vp.
         rank_of: [V] the rank of each virtual stage.
     """
@@ -52,12 +51,14 @@ class PassTable:
     def fullest(self) -> tuple[tuple[tuple[int, ...], IntArray], ...]:
         """[S] virtual stages of a rank, and [m, 2, vp] the moments of its order (Schedule.waiting) that no other has
         more of everything than, those of most in all first."""
+        from automap_models.core import pass_kernels
+
         columns = np.zeros(self.stages, np.int64)
         of_ranks = []
         for rank, order in enumerate(self.orders):
             own = np.flatnonzero(self.rank_of == rank)
             columns[own] = np.arange(own.size)
-            moments = pareto_moments(order, columns, self.virtual)
+            moments = pass_kernels.pareto_moments(order, columns, self.virtual)
             of_ranks.append((tuple(own.tolist()), moments.reshape(-1, 2, self.virtual)))
         return tuple(of_ranks)
 
@@ -84,10 +85,12 @@ def pass_table(name: str, ranks: int, micro_batches: int, virtual: int) -> PassT
 
 
 def _order(name: str, rank: int, ranks: int, micro_batches: int, virtual: int) -> IntArray:
+    from automap_models.core import pass_kernels
+
     if name == "zb-v":
-        return zb_v_order(rank, ranks, micro_batches)
+        return pass_kernels.zb_v_order(rank, ranks, micro_batches)
     if name == "dualpipev":
-        return dualpipev_order(rank, ranks, micro_batches)
+        return pass_kernels.dualpipev_order(rank, ranks, micro_batches)
     a_round, after = micro_batches_per_round(ranks, micro_batches) if virtual > 1 else micro_batches, ranks - 1 - rank
     delay = -1
     if name in WARM_UPS:
@@ -100,4 +103,5 @@ def _order(name: str, rank: int, ranks: int, micro_batches: int, virtual: int) -
         warm_up, delay = 2 * after + 1, 2 * rank
     else:
         raise NotImplementedError(f"schedule {name} has no order of arrays")
-    return rounds_order(rank, ranks, micro_batches, virtual, a_round, min(warm_up, micro_batches * virtual), delay)
+    most = min(warm_up, micro_batches * virtual)
+    return pass_kernels.rounds_order(rank, ranks, micro_batches, virtual, a_round, most, delay)

@@ -91,7 +91,7 @@ def _with_ranks(s: Strategy, dp: int, **changes: Any) -> Strategy:
     share, rest = divmod(s.global_batch, dp)
     if rest:
         what = f"{s.global_batch} samples do not divide among {dp} ranks of data parallelism"
-        raise BadInput(what, where="the snapped strategy", do="search again for this framework with `--for`")
+        raise BadInput(what, where="the snapped strategy", do="search for a strategy of this framework")
     micro_batch = max(size for size in range(1, s.micro_batch + 1) if share % size == 0)
     return replace(s, dp=dp, micro_batch=micro_batch, **changes)
 

@@ -15,7 +15,7 @@ Where that does not hold yet, more rounds are played, in the end all of them.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import ModuleType
 from typing import NamedTuple
 
@@ -23,16 +23,19 @@ import numpy as np
 
 from automap_models.core.compiled import is_compiled
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.pass_kernels import IntArray
-from automap_models.core.pass_tables import pass_table
+from automap_models.core.pass_tables import IntArray, pass_table
 from automap_models.core.schedules import repeating_micro_batches
-from automap_models.simulate import rounds_kernel, rounds_lists
-from automap_models.simulate.rounds_kernel import chain_counts, repeated
 
-loops: ModuleType = rounds_kernel if is_compiled(rounds_kernel.play) else rounds_lists
-"""What lays out schedules and plays them."""
 TOLERANCE = 1e-9
 """Relative difference of times that counts as none."""
+
+
+@cache
+def loops() -> ModuleType:
+    """What lays out schedules and plays them: compiled loops where numba is installed, which takes time to import."""
+    from automap_models.simulate import rounds_kernel, rounds_lists
+
+    return rounds_kernel if is_compiled(rounds_kernel.play) else rounds_lists
 
 
 class _Layout(NamedTuple):
@@ -53,11 +56,13 @@ class _Layout(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _layout(name: str, ranks: int, micro_batches: int, virtual: int, a_round: int, messages: bool) -> _Layout:
+    from automap_models.simulate import rounds_kernel
+
     table = pass_table(name, ranks, micro_batches, virtual)
     passes = np.concatenate(table.orders, axis=1)
     offsets = np.concatenate([[0], np.cumsum([order.shape[1] for order in table.orders])])
-    nodes, numbers = loops.lay_out(passes, offsets, table.rank_of, micro_batches, messages)
-    early, late = repeated(passes, offsets, numbers, micro_batches, a_round)
+    nodes, numbers = loops().lay_out(passes, offsets, table.rank_of, micro_batches, messages)
+    early, late = rounds_kernel.repeated(passes, offsets, numbers, micro_batches, a_round)
     return _Layout(np.ascontiguousarray(nodes), numbers[offsets[1:] - 1], early, late)
 
 
@@ -115,7 +120,7 @@ def _played(name: str, micro_batches: int, virtual: int, times: PassTimes) -> _P
     played, a_round = repeating_micro_batches(name, ranks, micro_batches, virtual)
     while True:
         layout = _layout(name, ranks, played, virtual, a_round, messages)
-        ends = loops.play(layout.nodes, durations)
+        ends = loops().play(layout.nodes, durations)
         of_ranks: FloatArray = ends[layout.last]
         if played == micro_batches:
             return _Played(of_ranks, ends, layout, played, a_round)
@@ -167,6 +172,8 @@ def longest_chains(name: str, micro_batches: int, virtual: int, times: PassTimes
 
     A rank whose chain has no such pair has none.
     """
+    from automap_models.simulate.rounds_kernel import chain_counts
+
     played = _played(name, micro_batches, virtual, times)
     stages, layout = times.forward_s.size, played.layout
     added = (micro_batches - played.micro_batches) // played.a_round

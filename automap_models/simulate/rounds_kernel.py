@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.compiled import jit
-from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.pass_kernels import FORWARD, WEIGHT, IntArray
+from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.core.pass_orders import FORWARD, WEIGHT
 
 BEFORE, INPUT_OF, DURATION, MICRO_BATCH = 0, 1, 2, 3
 """Rows of a layout: 1 + what the rank or the direction of a link has done before, 0 for nothing; 1 + what it waits for

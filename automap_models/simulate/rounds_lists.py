@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.pass_kernels import FORWARD, WEIGHT, IntArray
+from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.core.pass_orders import FORWARD, WEIGHT
 
 Row = tuple[int, int, int, int, int, int]
 """A pass:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automap_models.core.pass_kernels import FORWARD, INPUT, WEIGHT, WHOLE
+from automap_models.core.pass_orders import FORWARD, INPUT, WEIGHT, WHOLE
 from automap_models.core.pass_tables import pass_table
 from automap_models.core.schedules import SCHEDULES, build_schedule, most_held
 from automap_models.errors import BadInput

@@ -13,8 +13,13 @@ HEAVY = {"torch", "jax", "lightning", "pytorch_lightning", "tensorboard", "onnxs
 FOR_SOME_ONLY = {"hydra", "omegaconf", "onnxruntime", "matplotlib", "rich", "yaml", "scipy", "numba"}
 LIGHT_LAYERS = {"errors", "core", "cost", "simulate", "formats"}
 TORCH_TWINS = {"automap_models.cost.staged_torch"}
-COMPILED = {"automap_models.cost.makespan_kernel", "automap_models.simulate.step_kernel"}
-"""Imported when a step is simulated."""
+COMPILED = {
+    "automap_models.core.pass_kernels",
+    "automap_models.cost.makespan_kernel",
+    "automap_models.simulate.rounds_kernel",
+    "automap_models.simulate.step_kernel",
+}
+"""Imported when a step or a schedule is simulated."""
 
 REPORT = "\nimport json, sys\nprint(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from automap_models.core.compiled import jit
-from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.pass_kernels import IntArray
+from automap_models.core.instruction_graph import FloatArray, IntArray
 
 SLACK = 1e-9
 """Relative; what does not fit by less counts as fitting."""
