@@ -38,6 +38,18 @@ def loops() -> ModuleType:
     return rounds_kernel if is_compiled(rounds_kernel.play) else rounds_lists
 
 
+def compile_loops() -> None:
+    """Have all loops over schedules compiled: half a second, or ten where numba has not kept them from before.
+
+    To be called before processor time is counted that a search may take.
+    """
+    for name, virtual in (("1f1b", 1), ("zb-v", 2), ("dualpipev", 2)):
+        stages = 2 * virtual
+        second = np.ones(stages)
+        longest_chains(name, 2 * stages, virtual, PassTimes(second, second, second, second[1:]))
+        _ = pass_table(name, 2, 2 * stages, virtual).fullest
+
+
 class _Layout(NamedTuple):
     """The passes and messages of a schedule, n of them, each after those that it waits for.
 

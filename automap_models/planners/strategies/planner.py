@@ -19,6 +19,7 @@ from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.incumbent import Incumbent
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.search import Search, SearchCounts
+from automap_models.simulate.rounds import compile_loops
 from automap_models.simulate.strategy import require_device
 
 WITHIN = "target"
@@ -80,6 +81,7 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
         """
         orders, counts = node_orders(problem.cluster), SearchCounts()
         left_s = float("inf")
+        compile_loops()
         begun_s = time.process_time()
         chosen: Search | None = None
         incumbent: Incumbent | None = None
