@@ -224,7 +224,7 @@ def test_the_look_ahead_network_becomes_a_planner(
     sizes = {"stages": (2, MAX_STAGES), "memory": (0.5, 20.0), "clusters": [(11, 3), (5, 7), (5, 8)]}
     mixed = [record for pair in zip(records, random_problems(8, 120, POINTS, **sizes), strict=True) for record in pair]
     for check in CHECKS:
-        check(look_ahead, mixed if check is assert_agrees else mixed[:60])
+        check(look_ahead, mixed if check is assert_agrees else mixed[:120])
     assert_tells_nothing_of_the_machine(look_ahead)
     assert look_ahead.report["equal_table_entries"] >= export.EQUAL_ENTRIES
 
