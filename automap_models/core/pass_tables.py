@@ -99,9 +99,7 @@ def _order(name: str, rank: int, ranks: int, micro_batches: int, virtual: int) -
         warm_up = (virtual - 1) * a_round + 2 * after + 1
     elif name == "zb-h1":
         warm_up, delay = (virtual - 1) * a_round + ranks - rank, rank
-    elif name == "zb-h2":
+    else:  # zb-h2
         warm_up, delay = 2 * after + 1, 2 * rank
-    else:
-        raise NotImplementedError(f"schedule {name} has no order of arrays")
     most = min(warm_up, micro_batches * virtual)
     return pass_kernels.rounds_order(rank, ranks, micro_batches, virtual, a_round, most, delay)

@@ -486,11 +486,7 @@ class _Search:
 
 
 def _in_blocks(entries: IntArray) -> Iterator[IntArray]:
-    """Successive indices of places, with no more than BLOCK entries in all unless one place has more.
-
-    Args:
-        entries: [n] of each place.
-    """
+    """Successive indices of places, of each of which [n] entries: at most BLOCK in all unless one place has more."""
     cumulated = np.cumsum(entries)
     limits = np.searchsorted(cumulated, np.arange(BLOCK, cumulated[-1] if cumulated.size else 0, BLOCK))
     yield from (some for some in np.split(np.arange(entries.size), np.unique(limits)) if some.size)
