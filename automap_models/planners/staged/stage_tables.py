@@ -226,7 +226,6 @@ class StageTables:
         memory: bytes that each device has at least; what a stage may hold is `ShardingTables.paces.memory`.
         capacity: [D+1] seconds of profile that the devices before each get done in a second at most.
         held: [S] micro-batches whose activations a stage holds at once.
-        least_work_s: seconds of the profile that each device of a stage has to do at least.
         suffixes: what plans shall make small, as a recursion; a lower bound on it under a schedule.
     """
 
@@ -243,7 +242,6 @@ class StageTables:
     memory: float
     capacity: FloatArray
     held: tuple[int, ...]
-    least_work_s: float
     suffixes: Suffixes
 
     @property
@@ -336,9 +334,7 @@ class StageTables:
         devices: tuple[IntArray, IntArray | int],
         sharding: int = 0,
     ) -> NDArray[np.bool_]:
-        """[n] whether stages compute enough, and fit the memory to the last bit as the cost model has it.
-
-        Arguments are those of `stage_numbers`.
+        """[n] whether stages fit the memory, to the last bit as the cost model has it; arguments as in `stage_numbers`.
 
         Differences of prefix sums decide all but those as near to the limit as rounding, which are summed again.
         """
@@ -356,8 +352,6 @@ class StageTables:
                 for begin, end, split, limit in keys.T.tolist()
             ]
             ok[close] = np.array(exactly)[same.ravel()]
-        if self.least_work_s:
-            ok &= self.C[k] - self.C[i] >= self.least_work_s * (devices[1] - devices[0])
         return ok
 
 
@@ -405,7 +399,6 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         memory=problem.cluster.memory,
         capacity=_capacity(problem),
         held=tuple(problem.in_flight(s) for s in range(problem.stages)),
-        least_work_s=problem.least_work_s,
         suffixes=suffixes_of(problem),
     )
 
