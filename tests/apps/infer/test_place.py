@@ -285,9 +285,9 @@ def test_what_fits_nowhere_is_infeasible(objective: str, refused: Callable[..., 
     """12 GB of operators, 2 GB a class, on two accelerators of 4 GB; of 6 GB each would hold three classes."""
     arguments = ("line.json", "--devices", "2", "--cpus", "0", "--objective", objective)
     planner = "greedy" if objective == "throughput" else "learned"
-    said = refused(*arguments, "--memory", "4e9", "--planner", planner, code=3)
-    assert "nothing fits below 6 GB for each" in said
-    assert "try 6 GB for each accelerator, with which there is one" in said
+    sentence = refused(*arguments, "--memory", "4e9", "--planner", planner, code=3)
+    assert "nothing fits below 6 GB for each" in sentence
+    assert "try 6 GB for each accelerator, with which there is one" in sentence
     alone = refused(*arguments, "--memory", "1e9", code=3)
     assert "line: nodes 1, 11, which must share a device, need 2 GB" in alone
     assert "at least 2 GB (--memory)" in alone
@@ -351,7 +351,7 @@ def test_a_step_is_placed_on_a_cluster_and_read_back(folder: Path, capsys: pytes
 def test_the_times_of_a_step_are_those_of_the_kind_that_the_cluster_is_made_of(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Placements on H100 had the times of V100, unless --accelerator said otherwise."""
+    """Placements on H100 had the times of V100, unless --accelerator sentence otherwise."""
     pytest.importorskip("jax")
     cluster = "nodes: 1\ndevices_per_node: 1\nintra: 10 GB/s\ninter: 1 GB/s\nmemory: 32 GB\ndevice: h100\n"
     (folder / "one.yaml").write_text(cluster)
