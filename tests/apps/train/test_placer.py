@@ -91,13 +91,13 @@ def test_ppo_learns_which_move_gains() -> None:
 
     def probability() -> float:
         one = MoveExample(example.inputs, good[None], np.ones(1))
-        return float(of_all_moves(network, [one])[0].exp())
+        return float(of_all_moves(network, [one])[0][0].exp())
 
     before = probability()
     for _ in range(60):
         batch = [drawn()]
         with torch.no_grad():
-            old = of_all_moves(network, batch)
+            old = [log_prob for log_prob, _ in of_all_moves(network, batch)]
         for _ in range(3):
             optimizer.zero_grad()
             policy_loss(network, batch, old, PpoConfig(entropy=0.0)).backward()
