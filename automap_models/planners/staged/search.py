@@ -44,7 +44,9 @@ AROUND = (3, 2)
 FINE = 4
 """So many places to cut a stage has the grid on which least round trips are looked for."""
 PROVING = 0.6
-"""Of the time that is left: what least round trips may take on a large problem, before all plans are listed."""
+"""Of the time that is left on a large problem: what each bound on all plans may take, before all plans are listed."""
+BOUNDED_S = 1.0
+"""Of the time for a large problem: with less there is no bound by suffixes, which takes that long on 128 devices."""
 MOVES = np.array([1, 2, 4, 8, 16])
 """How far a cut moves at once, in boundaries."""
 AT_FIRST, AT_ONCE = 1 << 8, 1 << 14
@@ -169,15 +171,34 @@ class StagedSearch:
         finest = tables_of(self.problem)
         if np.isinf(self.step_s) and not stages_exist(finest, np.inf, finest.memory):
             return
+        deadline, bounded = self.deadline, is_large(self.problem) and self.deadline.left_s >= BOUNDED_S
+        if bounded and self.problem.schedule is None:  # a local search takes all the time that it gets
+            self.deadline = deadline.part((1.0 - PROVING) * deadline.left_s)
         try:
             self._begin(finest, start, far=far)
         except OutOfTime:  # what that proves is about some of the plans only
-            raise self._stopped(finest, 0.0) from None
-        proven_s = self._round_trips(finest)
+            if deadline.passed:
+                raise self._stopped(finest, 0.0) from None
+        finally:
+            self.deadline = deadline
+        proven_s = self._suffixes(finest) if bounded else 0.0
+        proven_s = max(proven_s, self._round_trips(finest))
+        if proven_s >= self.step_s:
+            return
         try:
             self.whole(finest)
         except OutOfTime as stopped:
             raise self._stopped(finest, max(stopped.bound_s, proven_s)) from None
+
+    def _suffixes(self, finest: StageTables) -> float:
+        """What the least of all suffixes proves about all plans of a large problem (suffix_bound)."""
+        if np.isinf(self.step_s):
+            return 0.0
+        from automap_models.planners.staged.suffix_bound import suffix_bound_s
+
+        scheduled = self.problem.schedule is not None  # then round trips have a part, too
+        part = self.deadline.part(PROVING * self.deadline.left_s) if scheduled else self.deadline
+        return suffix_bound_s(finest, self.step_s, part)
 
     def _stopped(self, finest: StageTables, bound_s: float) -> OutOfTime:
         """With the better of two bounds on all plans."""

@@ -1,32 +1,42 @@
-"""A proven lower bound on the length of a pipeline by dynamic programming from the back, for problems of any size.
+"""A proven lower bound on what any plan takes, by dynamic programming from the back: for problems too large to search.
 
-Of the stages s … S-1 alone, beginning at boundary i on device a, two numbers can be no smaller than
+For the stages s … S-1 alone, of which the first begins at boundary i and works on devices a … q-1, four numbers are the
+least that any plan can have. u, f, b and AR are those of stage s; at each boundary k where it may end, behind it are
 
-    T(i, a) = min over the stage's end k and its last device q of  max( M·u, u + g )        span (staged.exact)
-    V(i, a) = min over the same of  max( T + AR, f + h )                                    span and all-reduces
+      i            k              the model's end
+      ├── stage s ─┼── x ──┤ all that follows: its least span', length', trip' and exposed',
+         a … q-1     q … e-1 which may belong to different plans
 
-where g and h are the least that follows, the transfer x over the boundary included:
+    g = max(2M·x, 2x + span')    h = x + length'    r = 2x + trip'    p = exposed' - x
 
-    g = max( 2M·x, 2x + T(k, q) )         h = x + V(k, q)
+each at its least over the devices e for itself, with the transfer x over the boundary. The numbers are
 
-    | stage  i … k  on  a … q-1 | x | all that follows: its T and its V, which may belong to different plans |
-      u, f, AR exact              least over the devices behind q (g, h); again from behind, over those before q
+    trip      u + r                      the round trip of a micro-batch
+    span      max(M·u, u + g)            from the first pass of stage s to its last; under a schedule also
+              u + r + (M-1)·u - (w-1)·f           the passes left after its first backward pass
+              n·(u + r) + (M-1 - (n-1)·w)·b       every w-th micro-batch waits for the one w before it, n = ⌈M / w⌉
+    exposed   max(AR, p - b)             what all-reduces take beyond the backward passes before them, for the length L
+    length    max(span + exposed, f + h)          until all gradients are reduced
 
-Proof. T is the recursion of staged.exact with each term at its least. A stage's all-reduce begins when its last
-backward pass is over, no earlier than T after the stages' own beginning; those behind it begin f + x later at least.
-Both never fall when what follows rises, so the least of what follows can stand for it. Where all-reduces overlap the
-last backward pass only AR - u counts. L is V of the whole model; the simulated step of a schedule is no shorter, as no
-schedule passes over a link or a stage in less time.
+Proof. For the length L, span and exposed are T and R of staged.exact with each term at its least, and none of the terms
+falls when what follows rises; L is their sum. Under a schedule a stage does its last backward pass no earlier than its
+span after its first pass, and its all-reduce overlaps at most that pass, so that exposed is AR - u. What follows begins
+f + x later at least. A stage has w micro-batches in flight at most, so that micro-batch j + w enters it when
+micro-batch j has left: a chain of ⌈M / w⌉ round trips, behind which the last micro-batches' backward passes are left.
 
-This holds for every schedule of the same resources. The labels of staged.exact keep both numbers of one plan together
-and know the sender and the receiver of each transfer; here a place has one number each, so that 16 stages on 128
-devices take seconds. A stage longer than `limit_s`, and places that only such plans come through, are left out.
+The labels of staged.exact keep all numbers of one plan together. Here a place has four numbers, so that 16 stages on
+128 devices take seconds. Of the ends of a stage only those count whose length is within the limit: this keeps the
+numbers of plans apart that are best in one of them and hopeless in another.
 The loops are compiled by numba (core.compiled). Without it they would take minutes: then there is no such bound.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import pairwise
+
 import numpy as np
+from numpy.typing import NDArray
 
 from automap_models.core.compiled import is_compiled, jit
 from automap_models.core.profile import FloatArray
@@ -34,59 +44,97 @@ from automap_models.planners.base import Deadline
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
 
-SPAN, LENGTH = range(2)
-"""Rows of what is known of places: T, V, and both with the transfer into the first stage."""
+Numbers = NDArray[np.float32]
+
+SPAN, LENGTH, TRIP, EXPOSED = NUMBERS = range(4)
+GAIN = 1e-3
+"""A bound that rises by less, relatively, is as good."""
+FLOAT32 = 1e-6
+"""Relative error that a stage's numbers get by being kept in float32, at most."""
+LEAST_STEP_S = 1.2e-9
+"""Of a step of the loops; where there is less time than that there is no need to begin."""
+MOST_BYTES = 1 << 30
+"""Of the numbers of two stages: 3 · 2 · 4 · (D+1)² · (m+1), which 500 devices and 128 boundaries have."""
+
+
+@cache
+def compile_loops() -> bool:
+    """Have the loops compiled: half a second, or some where numba has not kept them from before; False without numba.
+
+    To be called before time is counted that a search may take.
+    """
+    if not is_compiled(_begin):
+        return False
+    one, whole = np.ones(2), np.ones(2, dtype=np.int64)
+    pairs, numbers = np.ones((4, 2, 2)), np.ones((4, 2, 2, 2), dtype=np.float32)
+    behind = _behind(0, 1.0, one, one, whole, numbers[:, 0])  # of the layouts that they are called with
+    _begin(np.ones(4), one, np.ones((6, 2)), pairs[:, 0, 0], whole, whole, behind, numbers[:, 0, 0])
+    return True
 
 
 def suffix_bound_s(tables: StageTables, limit_s: float, deadline: Deadline) -> float:
-    """A length, at most `limit_s`, that no plan of these tables falls below; 0 where time is up or nothing compiles.
+    """A step, or without a schedule a length, that no plan of these tables falls below; at most the limit.
+
+    A lower limit leaves out more, and so the bound of what is left may be higher. It is asked again with limits between
+    the bound and the last limit, as long as that helps.
 
     Args:
         tables: of the problem.
-        limit_s: plans that are longer are of no interest.
+        limit_s: plans that take longer are of no interest.
         deadline: when to stop.
+
+    Returns:
+        The bound; 0 where the time is up, the tables are too large or nothing can be compiled.
     """
-    if not is_compiled(begin_on):
-        return 0.0
+    low, high, limit = 0.0, limit_s, limit_s
+    while True:
+        least = _least_s(tables, limit, deadline)
+        gain, low = least - low, max(low, least)
+        high = limit if least < limit else high
+        if gain <= GAIN * low or high <= (1.0 + GAIN) * low:
+            return low
+        limit = (low * high) ** 0.5
+
+
+def _least_s(tables: StageTables, limit_s: float, deadline: Deadline) -> float:
+    """The bound of all plans that take no longer than the limit, or the limit; see suffix_bound_s."""
     devices, last = tables.replicas_in_all, tables.stages - 1
-    limits = np.array((tables.micro_batches, limit_s * (1.0 + ROUNDING), tables.suffixes.overlap))
-    places = _places(tables, limit_s)
-    works = [(sharding, _sums(tables, sharding), _paces(sharding)) for sharding in tables.shardings]
-    rest = np.full((2, devices + 1, devices + 1, tables.end + 1), np.inf, dtype=np.float32)
-    ends = np.full((devices + 1, 2), tables.end)
+    shape = (len(NUMBERS), devices + 1, devices + 1, tables.end + 1)
+    if 8 * int(np.prod(shape)) > MOST_BYTES or not compile_loops():
+        return 0.0
+    micro, places = float(tables.micro_batches), _places(tables, limit_s)
+    if LEAST_STEP_S * _steps(places) > deadline.left_s:
+        return 0.0
+    works = [
+        (sharding.allowed, _limits(tables, sharding, limit_s), _sums(tables, sharding), _paces(sharding))
+        for sharding in tables.shardings
+    ]
+    rest, ends = np.zeros(shape, dtype=np.float32), np.full((devices + 1, 2), tables.end)
     for stage in range(last, -1, -1):
-        before = np.full_like(rest, np.inf)
+        before = np.full(shape, np.inf, dtype=np.float32)
         held = np.array((tables.state_factor, tables.in_flight(stage)))
         for a in range(stage, devices - last + stage) if stage else range(1):
             if deadline.passed:
                 return 0.0
-            first = devices if stage == last else a + 1
-            for sharding, sums, paces in works:
-                stops = np.flatnonzero(sharding.allowed[a, first : devices - last + stage + 1]) + first
-                for q in stops.tolist():
-                    if stage == last:
-                        g = h = np.zeros(tables.end + 1)
-                    else:
-                        g, h = behind(q, limits, sums[6], tables.devices.transfer[q][a], ends[q], rest[:, q])
-                    begin_on(limits, held, sums, paces[:, a, q], places[stage][a], ends[q], g, h, before[:, a, q])
+            for q in range(a + 1, devices - last + stage + 1) if stage < last else (devices,):
+                behind = np.zeros((len(NUMBERS), tables.end + 1))
+                if stage < last:
+                    behind = _behind(q, micro, tables.A, tables.devices.transfer[q][a], ends[q], rest[:, q])
+                for allowed, limits, sums, paces in works:
+                    if allowed[a, q]:
+                        _begin(limits, held, sums, paces[:, a, q], places[stage][a], ends[q], behind, before[:, a, q])
         rest, ends = before, places[stage]
-    return float(min(rest[LENGTH, 0, :, 0].min() * (1.0 - 1e-6 * tables.stages), limit_s))
+    return float(min(rest[LENGTH, 0, :, 0].min() * (1.0 - FLOAT32 * tables.stages), limit_s))
 
 
-@jit
-def behind(
-    q: int, limits: FloatArray, A: FloatArray, transfer: FloatArray, ends: IntArray, rest: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """[m+1] each g and h behind a stage that ends right before device q."""
-    micro = limits[0]
-    g, h = np.full(A.size, np.inf), np.full(A.size, np.inf)
-    for e in range(q + 1, rest.shape[1]):
-        per_byte = transfer[e - q - 1]
-        for k in range(ends[0], ends[1] + 1):
-            x = A[k] * per_byte
-            g[k] = min(g[k], max(2.0 * micro * x, 2.0 * x + rest[SPAN, e, k]))
-            h[k] = min(h[k], x + rest[LENGTH, e, k])
-    return g, h
+def _steps(places: list[IntArray]) -> int:
+    """How many steps the inner loops take at most; of the last stage there are next to none."""
+    steps = 0
+    for begins, ends in pairwise(places):
+        own, after = (np.maximum(np.diff(place, axis=1).ravel() + 1, 0) for place in (begins, ends))
+        stops = np.arange(after.size)
+        steps += int((np.cumsum(own)[:-1] * after[1:]).sum() + (stops * (after.size - stops) * after).sum())
+    return steps
 
 
 def _places(tables: StageTables, limit_s: float) -> list[IntArray]:
@@ -94,24 +142,25 @@ def _places(tables: StageTables, limit_s: float) -> list[IntArray]:
 
     The devices before it get the work before it done within the limit, and those behind it what is behind it.
     """
+    windows, devices = tables.windows, tables.replicas_in_all
+    if not np.isfinite(limit_s):
+        return [np.tile(window, (devices + 1, 1)) for window in windows]
     pieces = [sharding.degree * np.diff(sharding.least_C) for sharding in tables.shardings]
     work = np.append(0.0, np.cumsum(np.min(pieces, axis=0)))
     done = limit_s * (1.0 + ROUNDING) / tables.micro_batches * tables.capacity
     doubt = ROUNDING * work[-1]
     first = np.searchsorted(work, work[-1] - (done[-1] - done) - doubt)
     last = np.searchsorted(work, done + doubt, side="right") - 1
-    return [
-        np.stack((np.maximum(first, least), np.minimum(last, most)), axis=1) for least, most in tables.windows.tolist()
-    ]
+    return [np.stack((np.maximum(first, least), np.minimum(last, most)), axis=1) for least, most in windows.tolist()]
 
 
 def _sums(tables: StageTables, sharding: ShardingTables) -> FloatArray:
-    """[7, m+1] C and F at least, W and H, what sharing operators costs whatever the replicas, forward too; and A."""
-    least_F = np.append(0.0, np.diff(sharding.F, axis=1).min(0)).cumsum()
+    """[6, m+1] C, F, W and H; what sharing operators costs whatever the replicas, and its forward part. At least."""
+    least_F = np.append(0.0, np.diff(sharding.F, axis=1).min(0)).cumsum() if len(sharding.F) > 1 else sharding.F[0]
     start = np.zeros_like(tables.A), np.zeros_like(tables.A)
     if sharding.shared:
         start = sharding.shared.start_s, sharding.shared.start_forward_s
-    return np.stack((sharding.least_C, least_F, sharding.W, sharding.H, *start, tables.A))
+    return np.stack((sharding.least_C, least_F, sharding.W, sharding.H, *start))
 
 
 def _paces(sharding: ShardingTables) -> FloatArray:
@@ -119,36 +168,91 @@ def _paces(sharding: ShardingTables) -> FloatArray:
     return np.stack((sharding.paces.rate, sharding.all_reduce, sharding.paces.parts, sharding.paces.memory))
 
 
+def _limits(tables: StageTables, sharding: ShardingTables, limit_s: float) -> FloatArray:
+    """[4] M, the limit, whether all-reduces overlap the last backward pass, and whether the schedule's terms count.
+
+    These need f itself and not the least that it can be, which is all that is known where operators are shared.
+    """
+    known = sharding.shared is None and len(sharding.C) == 1
+    overlap = tables.suffixes.overlap
+    return np.array((tables.micro_batches, limit_s * (1.0 + ROUNDING), overlap, overlap and known), dtype=np.float64)
+
+
 @jit
-def begin_on(
+def _behind(q: int, micro: float, A: FloatArray, transfer: FloatArray, ends: IntArray, rest: Numbers) -> FloatArray:
+    """[3, m+1] g, h and r behind a stage that ends right before device q, for the boundaries where it may end.
+
+    Args:
+        q: first device of the next stage.
+        micro: M.
+        A: [m+1] bytes over each boundary.
+        transfer: [D-q] seconds per byte from the stage's devices to q … e-1, for each e.
+        ends: [2] the first and the last boundary where the next stage may begin.
+        rest: [3, D+1, m+1] its numbers, by e and boundary.
+    """
+    behind = np.full((4, A.size), np.inf)
+    g, h, r, p = behind
+    for e in range(q + 1, rest.shape[1]):
+        per_byte = transfer[e - q - 1]
+        for k in range(ends[0], ends[1] + 1):
+            x = A[k] * per_byte
+            g[k] = min(g[k], max(2.0 * micro * x, 2.0 * x + rest[SPAN, e, k]))
+            h[k] = min(h[k], x + rest[LENGTH, e, k])
+            r[k] = min(r[k], 2.0 * x + rest[TRIP, e, k])
+            p[k] = min(p[k], rest[EXPOSED, e, k] - x)
+    return behind
+
+
+@jit
+def _begin(
     limits: FloatArray,
     held: FloatArray,
     sums: FloatArray,
     pace: FloatArray,
     begins: IntArray,
     ends: IntArray,
-    g: FloatArray,
-    h: FloatArray,
-    before: FloatArray,
+    behind: FloatArray,
+    before: Numbers,
 ) -> None:
-    """x"""
-    micro, limit, overlap = limits
-    C, F, W, H, start, start_forward, A = sums
+    """The numbers of a stage on devices a … q-1 and of all behind it, for every boundary where it may begin.
+
+    Args:
+        limits: [4] see _limits.
+        held: σ, and the micro-batches in flight at most, w.
+        sums: [6, m+1] see _sums.
+        pace: [4] see _paces.
+        begins, ends: [2] the first and the last boundary where it, and where the next stage may begin.
+        behind: [3, m+1] see _behind.
+        before: [3, m+1] its numbers by boundary; they fall to what is found here.
+    """
+    micro, limit, overlap, scheduled = limits
+    state, flight = held
+    C, F, W, H, start, start_forward = sums
     rate, ring, parts, memory = pace
+    work, forward, reduced = C / rate + start, F / rate + start_forward, ring * W
+    kept = state * W + flight / parts * H
+    memory *= 1.0 + 1e-9
+    g, h, r, p = behind
+    turns = np.ceil(micro / flight)
+    left_over = micro - 1.0 - (turns - 1.0) * flight
     for i in range(begins[0], begins[1] + 1):
-        span, length = np.inf, np.inf
-        for k in range(max(ends[0], i + 1), ends[1] + 1):
-            u = (C[k] - C[i]) / rate + (start[k] - start[i])
-            weights = W[k] - W[i]
-            if micro * u > limit or held[0] * weights + held[1] * (H[k] - H[i]) / parts > memory * (1.0 + 1e-9):
-                break
-            reduce = ring * weights
-            if overlap:
-                reduce = max(reduce - u, 0.0)
-            own = max(micro * u, u + g[k])
-            forward = (F[k] - F[i]) / rate + (start_forward[k] - start_forward[i])
-            span = min(span, own)
-            length = min(length, max(own + reduce, forward + h[k]))
+        first = stop = max(ends[0], i + 1)
+        while stop <= ends[1] and micro * (work[stop] - work[i]) <= limit and kept[stop] - kept[i] <= memory:
+            stop += 1
+        length, span, trip, exposed = np.inf, np.inf, np.inf, np.inf
+        for k in range(first, stop):
+            u, f, reduce = work[k] - work[i], forward[k] - forward[i], reduced[k] - reduced[i]
+            round_trip, own = u + r[k], max(micro * u, u + g[k])
+            if scheduled:
+                own = max(own, round_trip + (micro - 1.0) * u - (flight - 1.0) * f)
+                own = max(own, turns * round_trip + left_over * (u - f))
+            reduce = max(reduce - u, 0.0) if overlap else max(reduce, p[k] - (u - f))
+            whole = max(own + reduce, f + h[k])
+            if whole <= limit:
+                length, span = min(length, whole), min(span, own)
+                trip, exposed = min(trip, round_trip), min(exposed, reduce)
         if length <= limit:
-            before[SPAN, i] = span
-            before[LENGTH, i] = length
+            before[SPAN, i] = min(before[SPAN, i], span)
+            before[LENGTH, i] = min(before[LENGTH, i], length)
+            before[TRIP, i] = min(before[TRIP, i], trip)
+            before[EXPOSED, i] = min(before[EXPOSED, i], exposed)
