@@ -9,11 +9,11 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # Two test workers on two cores: more threads inside them only get into each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test fast-tests test-slow lint style types docs bench clean
+.PHONY: help demo test fast-tests test-slow test-thorough lint style types docs bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.installed-demo ## plan BERT-48 in 4 stages for 4 nodes of 8 V100 and draw the plan
 	@mkdir -p demo
@@ -27,7 +27,10 @@ fast-tests: $(VENV)/.installed-dev
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/.installed-dev ## the tests that take longer: trainings, the wheel, every page of the documentation
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not thorough"
+
+test-thorough: $(VENV)/.installed-dev ## by hand: thousands of random cases where the slow tests draw hundreds
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m thorough
 
 lint: style types ## style and types only
 

@@ -54,7 +54,7 @@ from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.formats.npz import write_npz
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.space import LEAST_SHARE, divisors, planning_problem
+from automap_models.planners.portfolio.space import divisors, planning_problem
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.frameworks import block_ends, framework_plans, layer_ends
@@ -145,12 +145,9 @@ def solved(
 
 
 def planned(name: str, profile: Profile, cluster: Cluster, **options: Any) -> Rival | None:
-    """The rival that the planner makes with other options; None where they allow no plan that fits.
-
-    Its stages compute as much as those of the default plan have to, also where their number is given.
-    """
+    """The rival that the planner makes with other options; None where they allow no plan that fits."""
     try:
-        result, _ = solved(profile, cluster, min_gain=0.0, least_share=LEAST_SHARE, **options)
+        result, _ = solved(profile, cluster, min_gain=0.0, **options)
     except BadInput:
         return None
     return None if result.plan is None else Rival(name, result.plan.stages, result.cost.step_s)

@@ -15,7 +15,6 @@ import resource
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,14 +22,14 @@ import numpy as np
 from opponents import hdp
 from opponents.msct import sct
 
-from automap_models.core.placement import PlacementGraph, PlacementProblem
+from automap_models.core.placement import PlacementProblem
 from automap_models.cost.makespan import step_values
 from automap_models.cost.makespan_bound import makespan_bound_s
 from automap_models.cost.step_tables import StepTables
 from automap_models.envs.placement.generator import random_problem
 from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
-from automap_models.train.placer_examples import traced_graph
+from automap_models.train.placer_graphs import kept_graph, traced_graph
 
 TRAINED = ("rnnlm_2", "rnnlm_4", "inception_v3", "wavenet_2x18", "bert-base", "gpt2", "moe")
 HELD_OUT = ("gnmt_2", "transformer_xl_2", "transformer_xl_4", "amoebanet_d")
@@ -133,31 +132,6 @@ def measure(
                 results.add(Run(model, opponent, seed, **measured(opponent, problem, seed, took_s, hdp_s)))
 
 
-def graph_of(model: str, folder: Path | None) -> PlacementGraph:
-    """The traced step, kept in the folder."""
-    if folder is None:
-        traced: PlacementGraph = traced_graph(model)
-        return traced
-    path = folder / f"{model}.npz"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        keep_graph(traced_graph(model), path)
-    with np.load(path, allow_pickle=False) as content:
-        kept: dict[str, Any] = {name: content[name] for name in content.files}
-    plain = json.loads(str(kept.pop("plain")))
-    tuples = {name: tuple(plain[name]) for name in ("ids", "names", "opcodes")}
-    graph: PlacementGraph = PlacementGraph(**kept, **{**plain, **tuples}, kind_s={})
-    return graph
-
-
-def keep_graph(graph: PlacementGraph, path: Path) -> None:
-    """Write a graph without times on further kinds of devices."""
-    values = {field.name: getattr(graph, field.name) for field in fields(graph) if field.name != "kind_s"}
-    arrays: dict[str, Any] = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    plain = {name: value for name, value in values.items() if name not in arrays}
-    np.savez_compressed(path, plain=np.array(json.dumps(plain)), **arrays)
-
-
 def table(results: Results) -> Iterator[str]:
     """The lines of the Markdown table: steps in ms, means over the seeds, and geometric means over the expert's."""
     models = list(dict.fromkeys(run.model for run in results.runs))
@@ -218,9 +192,8 @@ def main() -> None:
     for name in (*ALONE, "learned"):
         timed(name, small)  # what is compiled at first use is nobody's time
     for model in arguments.models:
-        problem = PlacementProblem.of(
-            graph_of(model, arguments.graphs), objective="step", accelerators=arguments.devices
-        )
+        graph = kept_graph(model, arguments.graphs) if arguments.graphs else traced_graph(model)
+        problem = PlacementProblem.of(graph, objective="step", accelerators=arguments.devices)
         measure(model, problem, arguments.opponents, arguments.seeds, results, arguments.hdp)
     print(*table(results), sep="\n")
     print(f"\nlargest memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")

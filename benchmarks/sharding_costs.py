@@ -152,7 +152,7 @@ def verify(table: Table) -> None:
     """Each through the command itself."""
     for what, *options in VERIFIED:
         command = [
-            "automap-search",
+            str(Path(sys.executable).with_name("automap-search")),
             "opp",
             what,
             "--topo",

@@ -6,7 +6,9 @@ import gc
 import importlib.util
 import json
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -43,6 +45,14 @@ def pytest_configure() -> None:
     os.environ.pop("COLUMNS", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # workers have what the process that starts them has
+        os.environ["AUTOMAP_CACHE"] = tempfile.mkdtemp(prefix="automap-tests-")
+
+
+def pytest_unconfigure() -> None:
+    """Remove the cache that all tests share, beside the user's own: a model that several trace is traced once."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ["AUTOMAP_CACHE"], ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:

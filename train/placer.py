@@ -40,7 +40,8 @@ from automap_models.rl.ppo import PpoConfig, advantages, ppo_loss
 
 from .build import AtomicCheckpoints
 from .console import say
-from .placer_examples import MoveExample, examples, stacked, traced_graph, varied, walked
+from .placer_examples import MoveExample, examples, stacked, varied, walked
+from .placer_graphs import kept_graph
 
 SEE = "see conf/experiment/gdp_pretrain.yaml"
 COMPARED = 8
@@ -51,8 +52,10 @@ VALIDATION_SEED = 7919
 """Offset of the seeds of held-out random problems."""
 TOP = 16
 """Moves whose gains a validation looks at: those that the network would draw first."""
-LEAST_GAIN = 1e-6
-"""A smaller gain is none."""
+EXAMPLES = "examples"
+"""Folder of them in that of a run."""
+LEAST_GAIN, MOST_GAIN = 1e-6, 0.01
+"""A smaller gain is none; for PPO a larger one, as a share of the step, is as good as it."""
 
 
 @dataclass
@@ -73,7 +76,7 @@ class PlacerConfig:
         learning_rate: of Adam at the first update.
         decay: share of it by which it falls until the last.
         validate: updates between validations and checkpoints.
-        held_out: random problems of a validation.
+        held_out: random problems of a validation, beside a draw of devices for each graph.
         size: of the network.
         ppo: of the learner.
     """
@@ -81,11 +84,11 @@ class PlacerConfig:
     graph: str | None = None
     devices: int | None = None
     graphs: list[str] = field(default_factory=list)
-    random_problems: int = 400
-    graph_problems: int = 120
+    random_problems: int = 200
+    graph_problems: int = 160
     moves: int = 300
-    steps: int = 3000
-    imitation: int = 2500
+    steps: int = 1200
+    imitation: int = 1200
     batch: int = 8
     looks: int = 8
     learning_rate: float = 1e-3
@@ -97,15 +100,22 @@ class PlacerConfig:
 
 
 class PlacerModule(L.LightningModule):
-    """One update: imitation of a batch of examples, or PPO on a walk of the network."""
+    """One update: imitation of a batch of examples, or PPO on a walk of the network.
 
-    def __init__(self, config: dict[str, Any], seed: int, folder: Path | None = None) -> None:
+    Args:
+        config: fields of PlacerConfig.
+        seed: of every draw.
+        out: folder of the run, which keeps examples and graphs.
+    """
+
+    def __init__(self, config: dict[str, Any], seed: int, out: Path) -> None:
         super().__init__()
         self.save_hyperparameters({"placement": config, "seed": seed})
-        self.config, self.seed, self.folder = config, seed, folder
+        self.config, self.seed, self.out = config, seed, out
         self.network = PlacerNetwork(PlacerSize(**config["size"]))
         self.ppo = PpoConfig(**config["ppo"])
         self.automatic_optimization = False
+        self._kept_out: dict[int, list[MoveExample]] = {}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam."""
@@ -126,7 +136,7 @@ class PlacerModule(L.LightningModule):
             visited = walked(
                 self._problem(step), self.seed + step, self._scorer(), self.config["looks"], self.ppo.samples
             )
-            old = [of_all_moves(self.network, [example])[0] for example in visited]
+            old = [of_all_moves(self.network, [example])[0][0] for example in visited]
         for _ in range(self.ppo.epochs if visited else 0):
             self._update(optimizer, policy_loss(self.network, visited, old, self.ppo))
         gains = [float(np.mean(example.gains > LEAST_GAIN)) for example in visited]
@@ -140,16 +150,31 @@ class PlacerModule(L.LightningModule):
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
         """Share of the gains of a held-out problem's moves that are among those the network would draw first."""
-        held_out = _held_out(self._problem(0), 0) if self.config["graph"] else _random_held_out(self.seed, int(batch))
-        tops = []
+        number, tops = int(batch), []
         with torch.no_grad():
-            for example in held_out:
+            for example in self._held_out(number):
                 if (example.gains > LEAST_GAIN).any():
                     share = _shares(example)
                     (log_prob,) = move_log_probs(self.network, [example])
                     first = log_prob.topk(min(TOP, len(log_prob))).indices
                     tops.append(float(share[first].sum()))
-        self.log("val/top", float(np.mean(tops or [1.0])), batch_size=1)  # where nothing gains nothing is missed
+        top = float(np.mean(tops or [1.0]))  # where nothing gains nothing is missed
+        self.log("val/top", top, batch_size=1)
+        self.log("val/random" if number < self.config["held_out"] else "val/graphs", top, batch_size=1)
+
+    def _held_out(self, number: int) -> list[MoveExample]:
+        """Of the graph that is fine-tuned on; else of random problems, then of each graph on further devices."""
+        if number not in self._kept_out:
+            config, random = self.config, np.random.default_rng([self.seed + VALIDATION_SEED, number])
+            at = number - config["held_out"]
+            if config["graph"] is not None:
+                problem = self._problem(0)
+            elif at < 0:
+                problem = random_problem(random)
+            else:
+                problem = varied(graph_of(config["graphs"][at], self.out), random)
+            self._kept_out[number] = held_out_examples(problem, number)
+        return self._kept_out[number]
 
     def _scorer(self) -> Scorer:
         def score(inputs: PlacerInputs) -> FloatArray:
@@ -159,8 +184,7 @@ class PlacerModule(L.LightningModule):
 
     def _examples(self, step: int) -> list[MoveExample]:
         """A batch of kept examples of like size, in an order that the seed draws."""
-        assert self.folder is not None
-        files = _gaining(self.folder)
+        files = _gaining(self.out / EXAMPLES)
         random = np.random.default_rng([self.seed, step])
         middle = int(random.integers(len(files)))
         near = np.clip(middle + random.integers(-20, 21, self.config["batch"]), 0, len(files) - 1)
@@ -171,7 +195,7 @@ class PlacerModule(L.LightningModule):
         if config["graph"] is not None:
             return _graph_problem(config["graph"], config["devices"])
         if config["graphs"] and random.random() < 0.5:
-            return varied(graph_of(config["graphs"][int(random.integers(len(config["graphs"])))]), random)
+            return varied(graph_of(config["graphs"][int(random.integers(len(config["graphs"])))], self.out), random)
         return random_problem(random)
 
 
@@ -193,11 +217,13 @@ def move_log_probs(network: PlacerNetwork, batch: list[MoveExample]) -> list[Ten
     ]
 
 
-def of_all_moves(network: PlacerNetwork, batch: list[MoveExample]) -> list[Tensor]:
-    """[m] logarithm of the probability of each drawn move, among all of its placement, for each example."""
+def of_all_moves(network: PlacerNetwork, batch: list[MoveExample]) -> list[tuple[Tensor, Tensor]]:
+    """For each example: [m] logarithm of the probability of each drawn move, among all, and the entropy of them all."""
     logits = network(**tensors([example.inputs for example in batch]))
-    log_probs = torch.log_softmax(logits.flatten(1), dim=1).reshape(logits.shape)
-    return [log_probs[i, example.moves[:, 0], example.moves[:, 1]] for i, example in enumerate(batch)]
+    log_probs = torch.log_softmax(logits.flatten(1), dim=1)
+    entropy = -(log_probs.exp() * log_probs).sum(dim=1)
+    log_probs = log_probs.reshape(logits.shape)
+    return [(log_probs[i, one.moves[:, 0], one.moves[:, 1]], entropy[i]) for i, one in enumerate(batch)]
 
 
 def imitation_loss(network: PlacerNetwork, batch: list[MoveExample]) -> Tensor:
@@ -210,22 +236,22 @@ def imitation_loss(network: PlacerNetwork, batch: list[MoveExample]) -> Tensor:
 
 
 def policy_loss(network: PlacerNetwork, batch: list[MoveExample], old: list[Tensor], config: PpoConfig) -> Tensor:
-    """PPO's loss with a move as the action and its gain as the reward, mean over the examples."""
+    """PPO's loss, mean over the examples: a move is the action, and its reward what a search would keep of its gain.
+
+    A search drops a move that makes the step longer, so that such a move has the reward of one that changes nothing.
+    """
     losses = []
     one = torch.ones(1)
-    for log_prob, before, example in zip(of_all_moves(network, batch), old, batch, strict=True):
-        reward = torch.from_numpy(example.gains).float().clamp(min=-FLOOR, max=FLOOR)
-        entropy = -log_prob.mean().reshape(1)  # of the moves drawn, an estimate of all moves' entropy
-        losses.append(ppo_loss(log_prob[:, None], before[:, None], advantages(reward), entropy, one, config))
+    for (log_prob, entropy), before, example in zip(of_all_moves(network, batch), old, batch, strict=True):
+        reward = torch.from_numpy(example.gains).float().clamp(min=0.0, max=MOST_GAIN)
+        bonus = entropy.reshape(1)
+        losses.append(ppo_loss(log_prob[:, None], before[:, None], advantages(reward), bonus, one, config))
     return torch.stack(losses).mean()
 
 
-FLOOR = 0.01
-"""Gains beyond this share of the step are as good, or as bad, as it."""
-
-
-def keep_examples(config: dict[str, Any], seed: int, folder: Path) -> None:
+def keep_examples(config: dict[str, Any], seed: int, out: Path) -> None:
     """Make the examples of a run that are not there yet."""
+    folder = out / EXAMPLES
     folder.mkdir(parents=True, exist_ok=True)
     wanted = [("random", i) for i in range(config["random_problems"])]
     wanted += [("graph", i) for i in range(config["graph_problems"] if config["graphs"] else 0)]
@@ -235,7 +261,7 @@ def keep_examples(config: dict[str, Any], seed: int, folder: Path) -> None:
             continue
         random = np.random.default_rng([seed, i, kind == "random"])
         graphs = config["graphs"]
-        problem = random_problem(random) if kind == "random" else varied(graph_of(graphs[i % len(graphs)]), random)
+        problem = random_problem(random) if kind == "random" else varied(graph_of(graphs[i % len(graphs)], out), random)
         for j, example in enumerate(examples(problem, seed + i, config["moves"])):
             gaining = "gains" if (example.gains > LEAST_GAIN).any() else "none"
             example.write(folder / f"{len(example.inputs.pieces):05d}_{kind}_{i}_{j}_{gaining}.npz")
@@ -258,27 +284,25 @@ def _read(path: Path) -> MoveExample:
 
 
 @lru_cache(maxsize=32)
-def graph_of(name: str) -> PlacementGraph:
-    """The graph of a file, or of a built-in model's traced step."""
+def graph_of(name: str, out: Path) -> PlacementGraph:
+    """The graph of a file, or of a built-in model's traced step, which the folder of the run keeps."""
     if name.endswith(".json"):
         from automap_models.formats.placement_json import read_placement
 
         return read_placement(name)
-    return traced_graph(name)
+    return kept_graph(name, out / "graphs")
 
 
 @lru_cache(maxsize=1)
 def _graph_problem(path: str, devices: int | None) -> PlacementProblem:
+    from automap_models.formats.placement_json import read_placement
+
     more = {} if devices is None else {"accelerators": devices, "cpus": 0}
-    return PlacementProblem.of(graph_of(path), objective="step", **more)
+    return PlacementProblem.of(read_placement(path), objective="step", **more)
 
 
-@lru_cache(maxsize=256)
-def _random_held_out(seed: int, number: int) -> list[MoveExample]:
-    return _held_out(random_problem(np.random.default_rng([seed + VALIDATION_SEED, number])), number)
-
-
-def _held_out(problem: PlacementProblem, seed: int) -> list[MoveExample]:
+def held_out_examples(problem: PlacementProblem, seed: int) -> list[MoveExample]:
+    """Examples that no training sees."""
     return list(examples(problem, VALIDATION_SEED + seed, 300, walks=(0, 100)))
 
 
@@ -337,7 +361,7 @@ def train_placer(config: DictConfig) -> L.Trainer:
     out = Path(config.out)
     if settings["graph"] is not None:
         _graph_problem(settings["graph"], settings["devices"])  # before anything is written
-    module = PlacerModule(settings, config.seed, out / "examples")
+    module = PlacerModule(settings, config.seed, out)
     if config.init_from is not None and config.ckpt_path is None:
         load_placer(module, Path(config.init_from))
         say(f"starting with the weights of {config.init_from}")
@@ -348,7 +372,7 @@ def train_placer(config: DictConfig) -> L.Trainer:
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
     if settings["graph"] is None and settings["imitation"]:
-        keep_examples(settings, config.seed, out / "examples")
+        keep_examples(settings, config.seed, out)
     common: dict[str, Any] = {"dirpath": folder, "enable_version_counter": False}
     trainer = L.Trainer(
         accelerator="cpu",
@@ -366,7 +390,7 @@ def train_placer(config: DictConfig) -> L.Trainer:
         enable_progress_bar=False,
         log_every_n_steps=20,
     )
-    held_out = settings["held_out"] if settings["graph"] is None else 1
+    held_out = settings["held_out"] + len(settings["graphs"]) if settings["graph"] is None else 1
     trainer.fit(module, StepNumbers(settings["validate"], held_out), ckpt_path=last or None, weights_only=True)
     if config.export:
         best: Any = trainer.checkpoint_callback
@@ -400,7 +424,8 @@ def export_placer(module: PlacerModule, path: Path) -> float:
         AutomapError: it differs from torch by more than the tolerance.
     """
     network = module.network.eval()
-    held_out = [_held_out(random_problem(np.random.default_rng([module.seed, 31, i])), i)[0] for i in range(COMPARED)]
+    problems = [random_problem(np.random.default_rng([module.seed, 31, i])) for i in range(COMPARED)]
+    held_out = [held_out_examples(problem, i)[0] for i, problem in enumerate(problems)]
     feeds = [example.inputs for example in held_out]
     segments, devices = torch.export.Dim("segments", min=1, max=64), torch.export.Dim("devices", min=2, max=DEVICES)
     sizes: dict[str, dict[int, Any]] = {name: {1: SEGMENT * segments} for name in feeds[0].feed()}

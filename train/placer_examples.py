@@ -161,20 +161,6 @@ def _after(units: StepUnits, device: IntArray, pieces: Pieces, moves: IntArray, 
     return device
 
 
-def traced_graph(name: str) -> PlacementGraph:
-    """The step of a built-in model, timed by the roofline of a V100; this takes jax, and for some models minutes."""
-    from automap_models.cost.kernels import roofline_times
-    from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
-    from automap_models.hlo.adapter import trace
-    from automap_models.hlo.graph import instruction_graph
-    from automap_models.hlo.step_graph import step_graph
-    from automap_models.workloads.registry import build
-
-    graph = instruction_graph(trace(build(name)))
-    accelerator, host = (roofline_times(graph, read_device(kind)) for kind in (DEFAULT_DEVICE, "cpu"))
-    return step_graph(graph, accelerator, host, {}, link_bytes_per_s=12e9, accelerators=4, accelerator_bytes=32e9)
-
-
 def _chosen(inputs: PlacerInputs, moves: int, scorer: Scorer | None, random: np.random.Generator) -> IntArray:
     """[≤ moves, 2]: a third drawn all alike, two thirds where the piece has neighbours, or half by the network."""
     near = inputs.pairs[:, :, 1] + inputs.pairs[:, :, 2]

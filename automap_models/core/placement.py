@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from automap_models.core.dag import find_cycle
 from automap_models.core.result import Result
 from automap_models.core.step_devices import ACCELERATOR, CPU, StepDevices
-from automap_models.core.units import counted
-from automap_models.errors import BadInput
+from automap_models.core.units import counted, rounded_up
+from automap_models.errors import BadInput, Infeasible
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -156,7 +156,8 @@ class PlacementProblem:
             CPUs with links by which the graph's transfer times were made.
 
     Raises:
-        BadInput: a number out of range, a cycle, a node that no device supports, a class that fits no device.
+        BadInput: a number out of range, a cycle, a node that no device supports.
+        Infeasible: a class that fits no device.
     """
 
     graph: PlacementGraph
@@ -372,11 +373,15 @@ def _require_a_device_for_all(problem: PlacementProblem) -> None:
             if len(members) == 1
             else f"nodes {', '.join(_listed(graph, members))}, which must share a device, need"
         )
-        raise BadInput(
+        most = problem.memory_bytes
+        if problem.network is not None:
+            most = float(problem.network.memory_bytes[: problem.accelerators].max())
+        raise Infeasible(
             f"{what} {problem.class_memory_bytes[node] / 1e9:.3g} GB, "
-            f"an accelerator has {problem.memory_bytes / 1e9:.3g} GB, and there is no CPU",
+            f"an accelerator has {most / 1e9:.3g} GB, and there is no CPU",
             where=model_name(graph),
-            do="give more `memory_bytes` or at least one CPU with `cpus`",
+            do=f"give accelerators with at least {rounded_up(float(problem.class_memory_bytes.max())) / 1e9:.3g} GB "
+            "(`memory_bytes`), or at least one CPU with `cpus`",
         )
 
 

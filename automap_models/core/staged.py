@@ -50,9 +50,6 @@ class StagedProblem:
         max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit.
         constraints: what people ask of a plan beside being short; a plan that breaks them is not valid.
         schedule: a key of `core.pass_orders.WARM_UPS`, whose step counts; None for the length L.
-        least_share: of an even share of the computation that each device of a stage has at least; a plan with a stage
-            that computes less is not valid. 0 allows stages that compute nothing, as 1F1B's warm-up gets deeper by
-            them.
         slowdown: [D] time of the device at each position over that of a healthy one of its kind; None where all are
             healthy. A stage waits for the slowest of its devices that work.
 
@@ -73,7 +70,6 @@ class StagedProblem:
     max_replicas: int | None = None
     constraints: Constraints = UNCONSTRAINED
     schedule: str | None = None
-    least_share: float = 0.0
     slowdown: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -91,8 +87,6 @@ class StagedProblem:
         if not 2 <= self.granularity <= MAX_GRANULARITY:
             do = f"give 2 to {MAX_GRANULARITY:,}"
             raise BadInput(f"granularity {self.granularity}", where="`granularity`", do=do)
-        if not 0 <= self.least_share <= 1:
-            raise BadInput(f"a share of {self.least_share}", where="`least_share`", do="give a number from 0 to 1")
         if self.stages < 1:
             raise BadInput(f"{self.stages} stages", where="`stages`", do="give at least 1")
         if self.stages > self.cluster.devices:
@@ -143,11 +137,6 @@ class StagedProblem:
         """
         replicas = np.maximum(np.arange(self.cluster.devices + 1), 1).astype(np.float64)
         return replicas if self.samples is None else self.samples / np.ceil(self.samples / replicas)
-
-    @property
-    def least_work_s(self) -> float:
-        """Seconds of the profile that each device of a stage has to do at least (`least_share`)."""
-        return self.least_share * float(self.profile.C.sum()) / self.cluster.devices
 
     @cached_property
     def slowdowns(self) -> FloatArray | None:
@@ -307,18 +296,8 @@ class StagedPlan:
             ),
         )
         objection = next((reason for wrong, reason in objections if wrong), None)
-        objection = objection or self._idle_stage(problem) or self._misplaced(problem) or self._unwanted(problem)
+        objection = objection or self._misplaced(problem) or self._unwanted(problem)
         return (True, "") if objection is None else (False, objection)
-
-    def _idle_stage(self, problem: StagedProblem) -> str | None:
-        """Which stage computes less than is asked for; None where all compute enough."""
-        if not problem.least_share:
-            return None
-        work_s = np.add.reduceat(problem.profile.C, np.array((0, *(cut + 1 for cut in self.cuts))))
-        least_s = problem.least_work_s * np.diff((0, *self.device_cuts, problem.cluster.devices))
-        idle = np.flatnonzero(work_s < least_s * (1.0 - 1e-9))
-        share = f"{100 * problem.least_share:g} % of an even share of the computation"
-        return f"stage {idle[0]} computes less than {share}" if idle.size else None
 
     def _misplaced(self, problem: StagedProblem) -> str | None:
         """Which stage has devices that cannot share its operators, or too many replicas; None where all is well."""

@@ -106,14 +106,16 @@ class StepDevices:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster) -> StepDevices:
-        """The devices of a cluster: a link for each two of a node, and one from each node to each other.
+        """The devices of a cluster: a channel for each two of a node, and one from each node to each other.
+
+        Where the cluster says which devices of a node have links, two without one pass their values on over others.
 
         Raises:
-            BadInput: more devices than a step is spread over.
+            BadInput: more devices than a step is spread over, or two of a node that no links join.
         """
         if cluster.devices > MOST:
             raise BadInput(f"{cluster.devices} devices", where=f"cluster {cluster.name}", do=f"give at most {MOST}")
-        node = cluster.node_of
+        node, within = cluster.node_of, _rates_within(cluster)
         kinds, slowdown = [], []
         for group in cluster.node_groups:
             named = group.speed is None and bool(group.device)
@@ -129,10 +131,13 @@ class StepDevices:
                     continue
                 inside = node[a] == node[b]
                 key = (a, b) if inside else (-1, int(node[a]), int(node[b]))
+                linked = within[a % len(within), b % len(within)] if inside and within.size else math.inf
+                if linked == 0:
+                    continue  # which is refused, see above
                 if key not in keys:
                     keys[key] = len(keys)
                     inter = min(cluster.node_inter[node[a]], cluster.node_inter[node[b]])
-                    rate.append(float(cluster.node_intra[node[a]] if inside else inter))
+                    rate.append(min(float(cluster.node_intra[node[a]]), float(linked)) if inside else float(inter))
                     latency.append(INTRA_LATENCY_S if inside else INTER_LATENCY_S)
                 channel[a, b] = keys[key]
         return cls(
@@ -144,3 +149,21 @@ class StepDevices:
             bytes_per_s=np.array(rate, dtype=np.float64),
             latency_s=np.array(latency, dtype=np.float64),
         )
+
+
+def _rates_within(cluster: Cluster) -> FloatArray:
+    """[G, G] bytes/s from each device of a node to each other, 0 for none; empty where all reach one another alike.
+
+    A device's bandwidth is that of all its links together. Where two have none, values go over other devices, on the
+    way that takes least, and are passed on when they are there as a whole.
+    """
+    from scipy.sparse.csgraph import shortest_path
+
+    links = np.array(cluster.links, dtype=np.float64)
+    if links.size == 0:
+        return links
+    one_link = cluster.intra / links.sum(axis=1).max()
+    way = shortest_path(np.divide(1.0, links, out=np.zeros_like(links), where=links > 0))
+    reached = np.isfinite(way) & (way > 0)
+    rates: FloatArray = np.divide(one_link, way, out=np.zeros_like(way), where=reached)
+    return rates

@@ -7,6 +7,7 @@ byte nor which units belong to what is read.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -104,6 +105,14 @@ def size(value_bytes: float) -> str:
     """`32e9` → `32.0 GB` (decimal, as vendors and link speeds count)."""
     unit, name = size_unit(value_bytes)
     return f"{_three_digits(value_bytes / unit)} {name}"
+
+
+def rounded_up(value: float) -> float:
+    """The value to three digits, none of it lost: what is printed of a need has to be enough."""
+    if value <= 0:
+        return value
+    digit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return math.ceil(value / digit * (1.0 - 1e-12)) * digit
 
 
 def percent(fraction: float) -> str:

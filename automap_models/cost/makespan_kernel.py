@@ -155,10 +155,10 @@ def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is wh
     event_key = np.zeros(resources)  # minus the time at which what runs on a resource ends
     events, event_count = np.zeros(resources, dtype=np.int64), 0
     start, finish = np.zeros(tasks), np.zeros(tasks)
-    used, peak = np.zeros(devices), np.zeros(devices)
+    used = np.zeros(devices)
     for v in range(n):
         used[device[v]] += tables.held_bytes[v]
-    peak[:] = used
+    peak = used.copy()
     ready, ready_count = np.zeros(tasks, dtype=np.int64), 0
     ended, ended_count = np.zeros(tasks, dtype=np.int64), 0
     touched, touched_count = np.zeros(resources, dtype=np.int64), 0

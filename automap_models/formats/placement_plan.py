@@ -126,7 +126,7 @@ class VerifiedDocument(Document):
 
     @classmethod
     def of(cls, verified: Any) -> VerifiedDocument:
-        """The document of a run.verify.VerifiedPlacement."""
+        """The document of a run.verify_placement.VerifiedPlacement."""
         return cls(*(getattr(verified, name) for name in cls.__struct_fields__))
 
 

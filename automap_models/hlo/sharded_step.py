@@ -17,6 +17,7 @@ import numpy as np
 from automap_models.core.sharding import Collectives
 from automap_models.errors import BadInput
 from automap_models.hlo.module import Tensor
+from automap_models.hlo.random_keys import drawn_keys, is_key, is_typed_key, physical
 from automap_models.hlo.step import TrainingStep
 
 try:
@@ -99,7 +100,7 @@ def run(compiled: Compiled, step: TrainingStep, values: Sequence[np.ndarray]) ->
     """The step's results on these arguments, whole, as leaves."""
     placed = [jax.device_put(value, sharding) for value, sharding in zip(values, compiled.shardings, strict=True)]
     given = jax.tree.unflatten(jax.tree.structure(step.arguments), placed)
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(compiled.call(*given))]
+    return [np.asarray(physical(leaf)) for leaf in jax.tree.leaves(compiled.call(*given))]
 
 
 def on_one_device(step: TrainingStep, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -116,7 +117,7 @@ def on_one_device(step: TrainingStep, seed: int) -> tuple[list[np.ndarray], list
     for largest in sorted(sizes | {2}, reverse=True):
         values = list(_drawn(step, seed, largest))
         given = jax.tree.unflatten(jax.tree.structure(step.arguments), values)
-        results = [np.asarray(leaf) for leaf in jax.tree.leaves(jitted(*given))]
+        results = [np.asarray(physical(leaf)) for leaf in jax.tree.leaves(jitted(*given))]
         if all(np.isfinite(result).all() for result in results if _floating(result)):
             return values, results
     raise BadInput("gives no finite results on random arguments", where=step.name, do="leave out `verify`")
@@ -138,7 +139,9 @@ def _drawn(step: TrainingStep, seed: int, largest: int) -> Iterator[np.ndarray]:
     random = np.random.default_rng(seed)
     for position, argument in enumerate(step.arguments):
         for leaf in jax.tree.leaves(argument):
-            if not jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
+            if is_key(leaf) or is_typed_key(leaf):
+                yield drawn_keys(leaf, leaf.shape, seed)
+            elif not jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
                 high = largest if position in step.inputs else 1
                 yield random.integers(0, high, leaf.shape).astype(leaf.dtype)
             elif position == step.trainable:

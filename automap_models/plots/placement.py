@@ -72,7 +72,10 @@ def _draw_order(axes: Axes, report: PlacementResult) -> None:
 
     problem = report.problem
     placed = report.required_plan().assignment[topological_order(problem.graph.successors())]
-    axes.scatter(np.arange(placed.size), placed, c=placed, cmap="tab20", s=4, linewidths=0)
+    colours = 10 if problem.devices <= 10 else 20
+    axes.scatter(
+        np.arange(placed.size), placed, c=placed, cmap=f"tab{colours}", vmin=0, vmax=colours - 1, s=4, linewidths=0
+    )
     axes.set_yticks(range(problem.devices), [device_name(problem, d) for d in range(problem.devices)], fontsize=7)
     axes.invert_yaxis()
     axes.set_ylabel("device")

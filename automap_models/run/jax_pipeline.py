@@ -24,12 +24,13 @@ from automap_models.errors import BadInput
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.module import MlirModule
+from automap_models.hlo.random_keys import is_typed_key, physical
 from automap_models.hlo.step import TrainingStep
 from automap_models.hlo.step_cut import cut_step, gradients
 from automap_models.run.jax_layout import Layout
 from automap_models.run.jax_passes import Held, StepPasses
 from automap_models.run.jax_programs import StepPrograms, StepShardings
-from automap_models.run.jax_step import StepResults, drawn_arguments, micro_batches, physical, step_results
+from automap_models.run.jax_step import StepResults, drawn_arguments, micro_batches, step_results
 
 
 class TracedStep:
@@ -142,7 +143,7 @@ class JaxPipeline:
 
     def _value(self, v: int, leaf: Any) -> Any:
         array = np.asarray(self._held[v, self._holders(v)[0]])
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if is_typed_key(leaf):
             return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(leaf))
         return array
 

@@ -25,14 +25,14 @@ from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.placement import IntArray
 from automap_models.errors import BadInput
 from automap_models.hlo.jax_function import program_function
+from automap_models.hlo.random_keys import physical
 from automap_models.hlo.sharded_step import differences, on_one_device
 from automap_models.hlo.step_cut import Program, ProgramKey
 from automap_models.hlo.step_graph import step_nodes
 from automap_models.run.jax_pipeline import TracedStep
 from automap_models.run.jax_process import Say, serve
 from automap_models.run.jax_run import traceable
-from automap_models.run.jax_step import physical
-from automap_models.run.verify import PlacedRequest, VerifiedPlacement
+from automap_models.run.verify_placement import PlacedRequest, VerifiedPlacement
 from automap_models.user_code import user_code
 
 NOWHERE = -1

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from automap_models.errors import BadInput
+from automap_models.hlo.random_keys import drawn_keys, folded, is_key, is_typed_key, physical
 from automap_models.hlo.sharded_step import STATE
 from automap_models.hlo.step import TrainingStep
 
@@ -70,20 +71,6 @@ def _is_number(leaf: Any) -> bool:
     return leaf.shape == () and bool(jnp.issubdtype(leaf.dtype, jnp.floating))
 
 
-def physical(leaf: Any) -> Any:
-    """An array as the module has it: typed random keys as their bits."""
-    return jax.random.key_data(leaf) if _is_typed_key(leaf) else leaf
-
-
-def _is_typed_key(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
-
-
-def is_key(leaf: Any) -> bool:
-    """Whether an input is a random key: a typed one, or JAX's bare one of two or four 32-bit words."""
-    return _is_typed_key(leaf) or (leaf.dtype == np.uint32 and leaf.shape in ((2,), (4,)))
-
-
 def micro_batches(step: TrainingStep, batch: Sequence[Any], count: int) -> list[list[Any]]:
     """[M] the leaves of the inputs of each micro-batch, with typed keys as their bits.
 
@@ -113,14 +100,14 @@ def micro_batches(step: TrainingStep, batch: Sequence[Any], count: int) -> list[
 
 def _parts(leaf: Any, shape: Any, count: int, step: TrainingStep) -> list[Any]:
     size, given = step.microbatch_size, tuple(np.shape(leaf))
-    if is_key(shape):
+    if is_key(shape) or (is_typed_key(shape) and shape.shape[:1] != (size,)):
         if given == shape.shape:
-            return [physical(jax.random.fold_in(leaf, m)) for m in range(count)]
+            return [physical(folded(leaf, m)) for m in range(count)]
         if given == (count, *shape.shape):
             return [physical(leaf[m]) for m in range(count)]
     elif shape.shape[:1] == (size,):
         if given == (count * size, *shape.shape[1:]):
-            return [leaf[m * size : (m + 1) * size] for m in range(count)]
+            return [physical(leaf[m * size : (m + 1) * size]) for m in range(count)]
         if given[1:] == shape.shape[1:]:
             what = f"a batch of {given[0]} samples is not {count} micro-batches of {size}"
             raise BadInput(what, where=step.name, do=f"give {count * size} samples")
@@ -150,8 +137,8 @@ def drawn_arguments(step: TrainingStep, seed: int) -> list[Any]:
         return np.asarray(0.1 * values + is_scale).astype(leaf.dtype)
 
     def state(path: Any, leaf: Any) -> Any:
-        if is_key(leaf):
-            return jax.random.key(seed) if _is_typed_key(leaf) else np.asarray(jax.random.PRNGKey(seed))
+        if is_key(leaf) or is_typed_key(leaf):
+            return drawn_keys(leaf, leaf.shape, seed)
         return np.full(leaf.shape, STATE if jnp.issubdtype(leaf.dtype, jnp.floating) else 0, leaf.dtype)
 
     return [
@@ -167,11 +154,11 @@ def drawn_batch(step: TrainingStep, seed: int, count: int, largest: int) -> list
     random = np.random.default_rng(seed)
 
     def values(leaf: Any) -> Any:
-        if is_key(leaf):
-            return jax.random.key(seed) if _is_typed_key(leaf) else np.asarray(jax.random.PRNGKey(seed))
         shape = leaf.shape
-        if shape[:1] == (step.microbatch_size,):
+        if shape[:1] == (step.microbatch_size,) and not is_key(leaf):
             shape = (count * shape[0], *shape[1:])
+        if is_key(leaf) or is_typed_key(leaf):
+            return drawn_keys(leaf, shape, seed)
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             return np.asarray(random.standard_normal(shape)).astype(leaf.dtype)
         high = 2 if leaf.dtype == np.bool_ else largest

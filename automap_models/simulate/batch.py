@@ -8,6 +8,9 @@ its backward pass k only after its forward pass k + w' - 1. So on the link betwe
                        k + w …          come after it,
     and only           k + w' … k + w - 1   may come before or after it: with 1F1B one message, with GPipe none.
 
+Where these messages do not wait for one another, all numbers are sums, minima and maxima of times in a fixed order, so
+that the result is a lower bound that never falls when a time rises (`any_order`).
+
 Everything else is a fixed chain of sums and maxima. The passes are evaluated in an order that is the same for all
 plans: the warm-up from the first stage to the last; then, in round k, from the last stage to the first, backward pass k
 and the forward pass after it. Each number of the simulation is an array over the plans.
@@ -44,10 +47,11 @@ class _Link:
         ready_s: forward message → when it gets ready, of those that have not arrived in every plan.
         arrival_s: forward message → when it arrives; of those in `done` only in the plans that these say.
         done: forward message → in which plans the link has carried it already.
+        any_order: whether messages either of which may go first do not wait for one another.
     """
 
-    def __init__(self, transfer_s: FloatArray) -> None:
-        self.transfer_s = transfer_s
+    def __init__(self, transfer_s: FloatArray, any_order: bool) -> None:
+        self.transfer_s, self.any_order = transfer_s, any_order
         self.free_s = np.zeros_like(transfer_s)
         self.ready_s: dict[int, FloatArray] = {}
         self.arrival_s: dict[int, FloatArray] = {}
@@ -63,6 +67,8 @@ class _Link:
 
         Afterwards the first of the candidates has arrived in every plan.
         """
+        if self.any_order and candidates:
+            return self._carry_both(ready_s, candidates[0])
         for j in candidates:
             before = self.ready_s[j] <= ready_s
             if j in self.done:
@@ -80,6 +86,15 @@ class _Link:
             self.free_s = np.where(done, self.free_s, arrival_s)
         return arrival_of_back_s
 
+    def _carry_both(self, ready_s: FloatArray, j: int) -> FloatArray:
+        """When a backward message arrives at the earliest, whether forward message j goes before it or after it."""
+        forward_s, one_s = self.ready_s.pop(j), self.transfer_s
+        self.arrival_s[j] = np.maximum(forward_s, self.free_s) + one_s
+        arrival_of_back_s: FloatArray = np.maximum(ready_s, self.free_s) + one_s
+        both_s = np.maximum(np.minimum(ready_s, forward_s), self.free_s) + 2.0 * one_s
+        self.free_s = np.maximum(both_s, np.maximum(self.arrival_s[j], arrival_of_back_s))
+        return arrival_of_back_s
+
 
 class _Batch:
     """The state of one simulation of P plans; stages come first in all arrays.
@@ -93,10 +108,15 @@ class _Batch:
     """
 
     def __init__(
-        self, forward_s: FloatArray, backward_s: FloatArray, transfer_s: FloatArray, warm_up: list[int], micro: int
+        self,
+        times: tuple[FloatArray, FloatArray, FloatArray],
+        warm_up: list[int],
+        micro: int,
+        any_order: bool,
     ) -> None:
+        forward_s, backward_s, transfer_s = times
         self.forward_s, self.backward_s = list(forward_s), list(backward_s)
-        self.links = [_Link(of_link) for of_link in transfer_s]
+        self.links = [_Link(of_link, any_order) for of_link in transfer_s]
         self.free_s = [np.zeros(forward_s.shape[1]) for _ in warm_up]
         self.warm_up, self.micro_batches = warm_up, micro
 
@@ -164,6 +184,8 @@ def simulate_batch(
     shares_link: NDArray[np.bool_] | Sequence[Sequence[bool]] | None = None,
     tied_s: FloatArray | None = None,
     tied_stages: NDArray[np.bool_] | None = None,
+    *,
+    any_order: bool = False,
 ) -> FloatArray:
     """[P] seconds of the simulated step of P plans, each equal to `Timeline.length_s` of engine.simulate.
 
@@ -177,11 +199,13 @@ def simulate_batch(
         shares_link: [P, S] whether a stage's buckets use the link to the stage before; None where none does.
         tied_s: [P, T] of the sums over copies of parameters, in their order; unused ones take 0 s. None for no sums.
         tied_stages: [P, T, S] which stages take part in them.
+        any_order: whether messages either of which may go first do not wait for one another: then it is a lower bound,
+            which never falls when a time rises. The warm-ups of neighbouring stages may differ by 1 at most.
     """
     stages = forward_s.shape[1]
     depths = [warm_up(schedule, s, stages, micro_batches) for s in range(stages)]
     passes_s, back_s, sends_s = (np.ascontiguousarray(times.T) for times in (forward_s, backward_s, transfer_s))
-    batch = _Batch(passes_s, back_s, sends_s, depths, micro_batches)
+    batch = _Batch((passes_s, back_s, sends_s), depths, micro_batches, any_order)
     gradients = _Gradients(ready_s, all_reduce_s, shares_link)
     for s, depth in enumerate(depths):
         for j in range(depth):

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from automap_models.errors import BadInput
+from automap_models.hlo.random_keys import holds_keys
 from automap_models.hlo.step import TrainingStep
 
 WANTED = (
@@ -50,8 +51,7 @@ def _batch_positions(arguments: tuple[Any, ...], size: int) -> tuple[int, ...]:
     """
     first = len(arguments) - 1
     while first > 1 and all(
-        _is_random_key(array) or (array.ndim and array.shape[0] == size)
-        for array in jax.tree.leaves(arguments[first - 1])
+        holds_keys(array) or (array.ndim and array.shape[0] == size) for array in jax.tree.leaves(arguments[first - 1])
     ):
         first -= 1
     return tuple(range(first, len(arguments)))
@@ -63,7 +63,7 @@ def _batch_size(spec: str, arguments: tuple[Any, ...]) -> int:
     Where every argument but the parameters looks like keys (tokens of `uint32`, two or four a sample), it is the last.
     """
     batches = [jax.tree.leaves(argument) for argument in arguments[:0:-1]]
-    arrays = next((some for batch in batches if (some := [a for a in batch if not _is_random_key(a)])), batches[0])
+    arrays = next((some for batch in batches if (some := [a for a in batch if not holds_keys(a)])), batches[0])
     sizes = {array.shape[0] for array in arrays if array.ndim}
     if len(sizes) == 1:
         return int(sizes.pop())
@@ -72,13 +72,6 @@ def _batch_size(spec: str, arguments: tuple[Any, ...]) -> int:
         where=spec,
         do="return a TrainingStep, which says it",
     )
-
-
-def _is_random_key(array: jax.ShapeDtypeStruct) -> bool:
-    """Whether an array holds random keys, typed ones or JAX's bare ones of two or four 32-bit words."""
-    if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return True
-    return bool(array.dtype == jax.numpy.uint32) and array.shape[-1] in (2, 4)
 
 
 def _checked(spec: str, step: TrainingStep) -> TrainingStep:

@@ -238,7 +238,7 @@ def run(request: PlaceRequest) -> PlacementResult:
 
 def _verified(request: PlaceRequest, result: PlacementResult) -> PlacementResult:
     """The same with what running it came to among its facts."""
-    from automap_models.run.verify import verify_placement
+    from automap_models.run.verify_placement import verify_placement
 
     from ..reports.text import Steps
 

@@ -122,7 +122,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="samples between two updates (default: 16 micro-batches of the profiled size)",
     )
     add_state_factor(problem)
-    limits = parser.add_argument_group("what the plan must be like")
+    _add_limits(parser.add_argument_group("what the plan must be like"))
+    add_objective(parser.add_argument_group("what to make small"), SCHEDULES)
+    add_strategy(parser.add_argument_group("what is fixed of a strategy; the search chooses the rest"))
+    _add_searching(parser.add_argument_group("how long to look"))
+
+
+def _add_limits(limits: argparse._ArgumentGroup) -> None:
     limits.add_argument(
         "--pin", metavar="LAYER=STAGE", action="append", default=[], help="a layer's stage, from 0; may be repeated"
     )
@@ -149,9 +155,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_restrictions(limits)
     add_target(limits)
-    add_objective(parser.add_argument_group("what to make small"), SCHEDULES)
-    add_strategy(parser.add_argument_group("what is fixed of a strategy; the search chooses the rest"))
-    how = parser.add_argument_group("how long to look")
+
+
+def _add_searching(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--budget",
         metavar="TIME",

@@ -238,7 +238,7 @@ def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: 
     from automap_models.planners.registry import make_planner
     from automap_models.planners.sharding.evaluate import evaluated
     from automap_models.planners.sharding.traced import TracedSharding, price_report
-    from automap_models.planners.sharding.verify import verify_beside_data_parallelism
+    from automap_models.run.verify_sharding import verify_beside_data_parallelism
 
     from ..reports.sharding import Sharded
 
@@ -264,9 +264,8 @@ def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: 
     inserted = _inserted(step, report.plan, steps)
     if not request.verify:
         return Sharded(report, inserted)
-    steps.begin("running the plan on the host's devices with XLA")
     separate = step.priced(cluster, mesh, objective, device, reassociated=False)
-    return Sharded(report, inserted, verify_beside_data_parallelism(request.source, report, separate))
+    return Sharded(report, inserted, verify_beside_data_parallelism(request.source, report, separate, steps.begin))
 
 
 def _inserted(step: TracedSharding, plan: ShardingPlan, steps: Steps) -> Mapping[str, Collectives] | None:

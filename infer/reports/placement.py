@@ -23,7 +23,7 @@ from .text import Column, console, fact_table, plain, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from automap_models.run.verify import VerifiedPlacement
+    from automap_models.run.verify_placement import VerifiedPlacement
 
 LEAST_ENDS = 24  # characters of the names of a device's first and last node
 

@@ -18,7 +18,7 @@ from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.envs.sharding.propagation import PARTITIONED, Propagation
 from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
 from automap_models.formats.sharding_json import ShardingReport, sharding_document
-from automap_models.planners.sharding.verify import TOLERANCE, Verified
+from automap_models.run.verify_sharding import TOLERANCE, Verified
 
 from .text import Column, console, fact_table, plain, table
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
-from automap_models.errors import BadInput
+from automap_models.errors import BadInput, Infeasible
 
 
 def chain(**changes: Any) -> PlacementGraph:
@@ -68,10 +68,22 @@ TWO_APART = np.array([0, 1, 0, 2])
             r"chain: no device supports node 11 \(MatMul\): it does not run on accelerators, and there is no CPU; "
             r"give at least one CPU with `cpus`",
         ),
+    ],
+)
+def test_a_problem_without_sense_is_refused(graph: dict[str, Any], overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message) as refusal:
+        PlacementProblem.of(chain(**graph), **overrides)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("graph", "overrides", "message"),
+    [
         (
             {},
             {"cpus": 0, "memory_bytes": 2.5},
-            r"chain: node 12 needs 3e-09 GB, an accelerator has 2\.5e-09 GB, and there is no CPU",
+            r"chain: node 12 needs 3e-09 GB, an accelerator has 2\.5e-09 GB, and there is no CPU; "
+            r"give accelerators with at least 4e-09 GB",
         ),
         (
             {"classes": np.array([0, 1, 2, 0])},
@@ -80,10 +92,11 @@ TWO_APART = np.array([0, 1, 0, 2])
         ),
     ],
 )
-def test_a_problem_without_sense_is_refused(graph: dict[str, Any], overrides: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput, match=message) as refusal:
+def test_what_fits_no_device_alone_is_infeasible(
+    graph: dict[str, Any], overrides: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(Infeasible, match=message):
         PlacementProblem.of(chain(**graph), **overrides)
-    assert "\n" not in str(refusal.value)
 
 
 def test_with_a_cpu_there_is_a_place_for_everything() -> None:

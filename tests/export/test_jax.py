@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draw_counts import counts
 from drawn_plans import block_end, cut_plan, draw_sharding, profile, staged_source
 from export_readers import run
 
@@ -14,7 +15,7 @@ from automap_models.export.jax import TARGET
 from automap_models.export.sources import ShardingSource
 
 
-@pytest.mark.parametrize("draws", [30, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("draws", counts(30, 200, 1000))
 def test_shardings_are_those_that_the_plan_itself_gives_to_jax(draws: int, tmp_path: Path) -> None:
     """ShardingPlan.partition_specs is tested against compiled steps; here the file must say the same."""
     jax = pytest.importorskip("jax")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draw_counts import counts
 from drawn_plans import draw_stages, draw_strategy, strategy_source
 
 from automap_models.core.cluster import Cluster
@@ -24,20 +25,19 @@ PARSERS = {
     "galvatron": "galvatron.utils.config_utils",
 }
 """Target → the module that parses its files."""
-DRAWS = 500
-"""Of strategies and of plans of stages each."""
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("draws", counts(None, 100, 500))
 @pytest.mark.parametrize("name", PARSERS)
-def test_a_targets_own_parser_reads_random_plans(name: str, tmp_path: Path) -> None:
+def test_a_targets_own_parser_reads_random_plans(name: str, draws: int, tmp_path: Path) -> None:
+    """As many strategies and as many plans of stages."""
     pytest.importorskip(PARSERS[name], exc_type=ImportError)
     target, rng = target_by_name(name), np.random.default_rng(7)
     cluster, path = Cluster(2, 4, 1e11, 1e10, 1e12, "drawn"), tmp_path / f"plan{target.ending}"
     strategies = stages = 0
-    while min(strategies, stages) < DRAWS:
+    while min(strategies, stages) < draws:
         source = (
-            strategy_source(draw_strategy(rng)) if strategies < DRAWS else draw_stages(rng, cluster, tmp_path).source
+            strategy_source(draw_strategy(rng)) if strategies < draws else draw_stages(rng, cluster, tmp_path).source
         )
         try:
             exported = export_plan(source, target, path)
@@ -45,4 +45,4 @@ def test_a_targets_own_parser_reads_random_plans(name: str, tmp_path: Path) -> N
             continue
         write_files(path, exported.written)
         target.check(source, path)
-        strategies, stages = strategies + (strategies < DRAWS), stages + (strategies >= DRAWS)
+        strategies, stages = strategies + (strategies < draws), stages + (strategies >= draws)

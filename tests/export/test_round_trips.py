@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draw_counts import counts
 from drawn_plans import MICRO_BATCHES, SAMPLES, draw_stages, draw_strategy, strategy_source
 from export_readers import deepspeed_stages, galvatron_layers, megatron_arguments, megatron_stages, titan_configs
 
@@ -19,7 +20,7 @@ from automap_models.export.sources import Source
 from automap_models.export.target import Target
 from automap_models.export.targets import target_by_name
 
-DRAWS = [40, pytest.param(1000, marks=pytest.mark.slow)]
+DRAWS = counts(40, 200, 1000)
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,14 @@ from jax.sharding import PartitionSpec as P
 
 from automap_models.core.sharding import Collectives
 from automap_models.errors import BadInput
+from automap_models.hlo.random_keys import physical
 from automap_models.hlo.sharded_step import (
     Along,
     communication,
     compile_step,
     differences,
     on_one_device,
+    run,
 )
 from automap_models.hlo.step import TrainingStep
 
@@ -84,6 +86,25 @@ def test_a_step_that_is_never_finite_is_refused() -> None:
     )
     with pytest.raises(BadInput, match="gives no finite results"):
         on_one_device(step, seed=0)
+
+
+def test_a_step_with_random_keys_runs_with_a_plan_as_on_one_device() -> None:
+    """A typed key was once drawn as a whole number, which it cannot be: no step with dropout could be verified."""
+
+    def step(params: Any, batch: Any, key: Any) -> Any:
+        kept = jax.random.bernoulli(key, 0.5, batch["x"].shape)
+        noise = jax.vmap(jax.random.normal)(batch["keys"])
+        return params, (batch["x"] * kept @ params).sum() + noise.sum(), jax.random.split(key)[0]
+
+    f32, key = jnp.float32, jax.eval_shape(lambda: jax.random.key(0))
+    batch = {"x": jax.ShapeDtypeStruct((8, 3), f32), "keys": jax.ShapeDtypeStruct((8,), key.dtype)}
+    dropout = TrainingStep("dropout", step, (jax.ShapeDtypeStruct((3,), f32), batch, key), 0, (1, 2), 8)
+    values, expected = on_one_device(dropout, seed=3)
+    compiled = compile_step(dropout, Along({"data": 1}, [[-1, -1, 0, -1]]))
+    assert differences(run(compiled, dropout, values), expected) == (0.0, 0.0)
+    again, _ = on_one_device(dropout, seed=3)
+    for one, other in zip(values, again, strict=True):
+        np.testing.assert_array_equal(physical(one), physical(other))
 
 
 def test_a_mesh_of_more_devices_than_there_are_is_refused() -> None:

@@ -63,6 +63,21 @@ def test_a_batch_is_cut_a_key_is_folded_and_the_rest_is_for_all() -> None:
         micro_batches(step, [{"x": x}], 3)
 
 
+def test_keys_of_samples_are_cut_and_those_of_layers_are_folded_each() -> None:
+    """`fold_in` takes one key: an array of them once ended in its error."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    batch = {"x": SHAPE((4, 2), jnp.float32), "samples": SHAPE((4,), key.dtype), "layers": SHAPE((3,), key.dtype)}
+    step = step_of(lambda p, batch: (p, batch["x"].sum()), SHAPE((3,), jnp.float32), batch, inputs=(1,))
+    samples, layers = jax.random.split(jax.random.key(1), 8), jax.random.split(jax.random.key(2), 3)
+    parts = micro_batches(step, [{"x": np.zeros((8, 2)), "samples": samples, "layers": layers}], 2)
+    for m, (of_layers, of_samples, _) in enumerate(parts):
+        np.testing.assert_array_equal(of_samples, jax.random.key_data(samples)[4 * m : 4 * m + 4])
+        for own, layer in zip(of_layers, layers, strict=True):
+            np.testing.assert_array_equal(own, jax.random.key_data(jax.random.fold_in(layer, m)))
+    (drawn,) = drawn_batch(step, seed=1, count=2, largest=5)
+    assert (drawn["samples"].shape, drawn["layers"].shape) == ((8,), (3,))
+
+
 def test_drawn_values_are_the_seeds() -> None:
     weights = {"kernel": SHAPE((100, 50), jnp.float32), "scale": SHAPE((200,), jnp.float32)}
     state = {"mean": SHAPE((3,), jnp.float32), "count": SHAPE((), jnp.int32)}

@@ -71,7 +71,8 @@ def test_random_keys_and_scalars_in_a_batch_are_no_samples(
     from_factory: Callable[..., TrainingStep], key: jax.ShapeDtypeStruct
 ) -> None:
     layers_keys = jax.eval_shape(lambda: jax.random.split(jax.random.PRNGKey(0), 5))
-    batch = {**BATCH, "key": key, "keys": layers_keys, "temperature": jax.ShapeDtypeStruct((), jnp.float32)}
+    numbers = {"temperature": jax.ShapeDtypeStruct((), jnp.float32), "seed": jax.ShapeDtypeStruct((), jnp.uint32)}
+    batch = {**BATCH, **numbers, "key": key, "keys": layers_keys}
     assert from_factory((step, (PARAMS, batch))).microbatch_size == 8
 
 

@@ -16,12 +16,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from automap_models.core.placement import FloatArray, PlacementPlan, PlacementProblem
+from automap_models.core.placement import FloatArray, PlacementGraph, PlacementPlan, PlacementProblem
+from automap_models.core.units import counted
 from automap_models.envs.placement.features import DEVICES, PlacerInputs, unknown_opcodes
 from automap_models.errors import BadInput
 from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
 from automap_models.planners.base import Deadline, Progress, Watch
-from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement, require_step
+from automap_models.planners.placement.packing import no_placement
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, require_step
 from automap_models.planners.placement.step_groups import StepUnits
 from automap_models.planners.placement.step_moves import MoveSpace, Scorer, refine
 from automap_models.planners.placement.step_search import best_start
@@ -77,12 +79,23 @@ class LearnedPlanner(PlacementPlanner[LearnedConfig]):
                 device, score = moved, better
             else:
                 notes[0] += "; no move of the policy made it shorter, so that the plan is the baseline's"
-        unknown = unknown_opcodes(problem.graph.opcodes)
-        if unknown:
-            notes.append(f"operations of types unknown to the policy: {', '.join(unknown[:5])}")
+        notes += _unknown(problem.graph)
         if score.excess_bytes > 0:
             return Outcome(reason=no_placement(problem, self.name))
         return Outcome(PlacementPlan(self.name, units.expand(device)), notes=tuple(notes))
+
+
+def _unknown(graph: PlacementGraph) -> list[str]:
+    """What a person should know about types of operations that no training has seen."""
+    if not graph.opcodes:
+        return ["the graph does not say what its operations do: all are embedded as unknown to the policy"]
+    unknown = unknown_opcodes(graph.opcodes)
+    if not unknown:
+        return []
+    set_of = set(unknown)
+    count = sum(code in set_of for code in graph.opcodes)
+    shown = ", ".join(unknown[:5]) + (", …" if len(unknown) > 5 else "")
+    return [f"{counted(count, 'operation')} of types unknown to the policy, embedded as unknown: {shown}"]
 
 
 def _require_devices(problem: PlacementProblem) -> None:

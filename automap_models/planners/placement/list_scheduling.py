@@ -23,7 +23,8 @@ from automap_models.core.compiled import jit
 from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntArray, PlacementPlan, PlacementProblem
 from automap_models.cost.step_tables import StepTables
 from automap_models.planners.base import Deadline, NoConfig, Progress, Watch
-from automap_models.planners.placement.planner import Outcome, PlacementPlanner, no_placement, require_step
+from automap_models.planners.placement.packing import no_placement
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, require_step
 from automap_models.planners.placement.step_groups import StepUnits
 
 
@@ -206,6 +207,15 @@ def _where(rooms: _Rooms, u: int) -> int:
 
 
 @jit
+def _takes_time(tables: StepTables, v: int) -> bool:
+    """Whether an operation takes time on some device."""
+    longest = 0.0
+    for d in range(tables.time_s.shape[0]):  # `max` of a column takes longer to compile
+        longest = max(longest, tables.time_s[d, v])
+    return bool(longest > 0.0)
+
+
+@jit
 def _heft(tables: StepTables, rooms: _Rooms, order: IntArray) -> None:  # noqa: PLR0912 -- one loop over a schedule
     """Settle the operations in this order, each where it is done first; stops where there is no room."""
     inputs_start, inputs, time_s, device = tables.inputs_start, tables.inputs, tables.time_s, rooms.device
@@ -214,7 +224,7 @@ def _heft(tables: StepTables, rooms: _Rooms, order: IntArray) -> None:  # noqa: 
     finish, arrived = np.zeros(n), np.full((n, devices), -1.0)
     for i in range(n):
         v = order[i]
-        if inputs_start[v] == inputs_start[v + 1] and time_s[:, v].max() == 0.0:
+        if inputs_start[v] == inputs_start[v + 1] and not _takes_time(tables, v):
             continue  # goes with its first reader
         best, best_s = -1, np.inf
         for d in range(devices):
@@ -279,7 +289,7 @@ def _etf(tables: StepTables, rooms: _Rooms, rank: FloatArray, favourite: IntArra
         missing[v] = inputs_start[v + 1] - inputs_start[v]
         if missing[v] > 0:
             continue
-        if time_s[:, v].max() == 0.0:
+        if not _takes_time(tables, v):
             stack[top] = v
             top += 1
         else:
@@ -296,7 +306,7 @@ def _etf(tables: StepTables, rooms: _Rooms, rank: FloatArray, favourite: IntArra
                 for d in range(devices):
                     start = max(free[d], arrival[v, d])
                     f = waits_for[d]
-                    if f >= 0 and f != v and device[f] < 0 and arrival[v].max() > start:
+                    if f >= 0 and f != v and device[f] < 0 and _last_arrival(arrival, v) > start:
                         start = max(start, waits_until[d])
                     if start > best_s or not _may(rooms, v, d):
                         continue
@@ -324,6 +334,15 @@ def _etf(tables: StepTables, rooms: _Rooms, rank: FloatArray, favourite: IntArra
                 ready[count] = s
                 count += 1
     _settle_rest(rooms)
+
+
+@jit
+def _last_arrival(arrival: FloatArray, v: int) -> float:
+    """When the inputs of an operation are on all devices."""
+    last = 0.0
+    for d in range(arrival.shape[1]):
+        last = max(last, arrival[v, d])
+    return last
 
 
 @jit

@@ -29,7 +29,8 @@ from automap_models.core.result import TIE
 from automap_models.cost.placement import latency_s
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.heuristics import supported_devices, unit_greedy
-from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement
+from automap_models.planners.placement.packing import no_placement
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
 from automap_models.planners.placement.step_search import search_step
 
 WORK = 2e8

@@ -23,7 +23,8 @@ from automap_models.errors import BadInput
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.heuristics import supported_devices, topological_orders
 from automap_models.planners.placement.local_search import Effort, Loads, descend
-from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement
+from automap_models.planners.placement.packing import no_placement
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
 from automap_models.planners.placement.step_groups import StepUnits, pymetis_module
 from automap_models.planners.placement.step_search import metis_starts, score_of
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import time
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
-
-import numpy as np
 
 from automap_models.core.placement import (
     PlacementPlan,
     PlacementProblem,
     PlacementResult,
     device_name,
-    model_name,
 )
 from automap_models.core.result import TIE, Bound, Result, Status
 from automap_models.cost.makespan_bound import makespan_bound_s
@@ -137,37 +133,6 @@ def require_step(planner: str, problem: PlacementProblem) -> None:
     """
     if problem.objective != "step":
         raise BadInput("is for steps only", where=f"planner {planner}", do="give `objective='step'` or another planner")
-
-
-def no_placement(problem: PlacementProblem, planner: str) -> Infeasible:
-    """Why a heuristic has no plan: none of those that it looked at fits, which proves nothing about the others."""
-    need, have = float(problem.graph.memory_bytes.sum()), problem.memory_bytes
-    return Infeasible(
-        f"found no placement of {model_name(problem.graph)} ({need / 1e9:.3g} GB) on {problem.accelerators} "
-        f"accelerator(s) of {have / 1e9:.3g} GB and {problem.cpus} CPU(s)",
-        where=f"planner {planner}",
-        do=f"try {_enough(problem)}more devices, or planner milp",
-    )
-
-
-def _enough(problem: PlacementProblem) -> str:
-    """What to try first: a memory with which a placement is known, the largest classes first, each where least is."""
-    graph = problem.graph
-    if problem.network is not None or not problem.accelerators or not graph.supported.all():
-        return "more memory, "
-    held = np.zeros(problem.accelerators)
-    labels, first = np.unique(graph.classes, return_index=True)
-    sizes, home = problem.class_memory_bytes[first], np.zeros(labels.size, dtype=np.int64)
-    for i in np.argsort(-sizes, kind="stable").tolist():
-        home[i] = int(held.argmin())
-        held[home[i]] += sizes[i]
-    device = home[np.searchsorted(labels, graph.classes)]
-    wide = replace(problem, memory_bytes=max(float(graph.memory_bytes.sum()), problem.memory_bytes))
-    needed = float(placement_cost(wide, PlacementPlan("packing", device)).memory_bytes.max())
-    if needed <= problem.memory_bytes:
-        return "another planner, "
-    digit = 10.0 ** (math.floor(math.log10(max(needed, 1.0))) - 2)
-    return f"{math.ceil(needed / digit) * digit / 1e9:.3g} GB for each accelerator, with which there is one, "
 
 
 def _invalid(planner: str, problem: PlacementProblem, plan: PlacementPlan, cost: PlacementCost) -> Infeasible:

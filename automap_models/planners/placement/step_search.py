@@ -18,7 +18,8 @@ from automap_models.core.placement import IntArray, PlacementPlan, PlacementProb
 from automap_models.cost.makespan import step_values
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.list_scheduling import etf, heft
-from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement, require_step
+from automap_models.planners.placement.packing import no_placement, packed
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, require_step
 from automap_models.planners.placement.step_groups import StepUnits, grouped, numbered_along, partition
 from automap_models.planners.placement.step_layers import layers_in_order
 
@@ -132,7 +133,10 @@ def metis_starts(units: StepUnits, devices: int, seed: int, deadline: Deadline) 
 
 
 def best_start(units: StepUnits, seed: int, deadline: Deadline, watch: Watch) -> tuple[str, IntArray, StepScore]:
-    """The best of the baselines: who made it, [u] devices, how good it is."""
+    """The best of the baselines: who made it, [u] devices, how good it is.
+
+    Where none of them fits the memory a packing is one, too.
+    """
     best: tuple[str, IntArray, StepScore] | None = None
     for name, device in starts(units, seed, deadline):
         watch(Progress(f"baseline {name}"))
@@ -140,6 +144,10 @@ def best_start(units: StepUnits, seed: int, deadline: Deadline, watch: Watch) ->
         if best is None or score < best[2]:
             best = name, device, score
     assert best is not None  # there is always one
+    if best[2].excess_bytes > 0:
+        device = units.repaired(of_operations(units, packed(units.problem)))
+        packing = "packing", device, score_of(units, device)
+        best = min(best, packing, key=lambda one: one[2])
     return best
 
 

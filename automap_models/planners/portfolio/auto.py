@@ -27,9 +27,6 @@ from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.policy import PolicyConfig
 from automap_models.simulate.step import step_cost
 
-LITTLE = 2.0
-"""So many times the least share of the work a stage may have for a report to say what that is."""
-
 
 @dataclass(frozen=True)
 class AutoConfig:
@@ -103,7 +100,6 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             notes = (*notes, f"{left} of stages and micro-batches not tried: {competition.reason}")
         if min_gain and len(space.stage_numbers) == 1:
             notes = (*notes, *which_stage_gains_nothing(result, self._makers, budget, deadline, min_gain))
-        notes = (*notes, *which_stage_computes_little(result))
         return replace(result, notes=notes, taken_s=time.perf_counter() - begun_s)
 
 
@@ -137,25 +133,6 @@ def which_stage_gains_nothing(
             words = _step_in_words(planned.cost.step_s, result.cost.step_s)
             which = f", stage {idle} gains least" if merged else ""
             yield f"one stage gains nothing{which}: with {fewer.stages} stages {words}"
-
-
-def which_stage_computes_little(result: StagedResult) -> Iterator[str]:
-    """Where plans of stages that compute almost nothing were left out, and the plan has one that computes little more.
-
-    At most one sentence.
-    """
-    problem, plan = result.problem, result.plan
-    if plan is None or not problem.least_share:
-        return
-    work_s = np.add.reduceat(problem.profile.C, [0, *(cut + 1 for cut in plan.cuts)])
-    devices = np.diff([0, *plan.device_cuts, problem.cluster.devices])
-    shares = work_s / devices * problem.cluster.devices / problem.profile.C.sum()
-    stage = int(shares.argmin())
-    if shares[stage] < LITTLE * problem.least_share:
-        yield (
-            f"stage {stage} computes {100 * shares[stage]:.2g} % of an even share of the work: stages of less than "
-            f"{100 * problem.least_share:g} % are planned only where the number of stages is given"
-        )
 
 
 def _cost_that_fits(problem: StagedProblem, plan: StagedPlan) -> StagedCost | None:

@@ -26,7 +26,7 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
 from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, maker_in_words, solve_all
-from automap_models.planners.portfolio.contender import Contender, best_of
+from automap_models.planners.portfolio.contender import Contender, Rated, best_of
 from automap_models.planners.portfolio.descent import (
     CLOSE,
     SPLITS,
@@ -36,6 +36,12 @@ from automap_models.planners.portfolio.descent import (
     merges_and_splits,
     shortest_first,
     splits,
+)
+from automap_models.planners.portfolio.gain import (
+    fewest_stages,
+    what_more_stages_gain,
+    what_small_stages_gain,
+    with_stages_merged,
 )
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult, is_plain
@@ -127,10 +133,14 @@ def compete(
     bound = _prove(contenders, budget.prove_s, deadline, min_gain)
     watch(Progress("refining the best plans"))
     refined = _refined(contenders, budget.refine_s, deadline)
+    if min_gain:
+        refined += _alone(refined, contenders, makers, budget, deadline, min_gain)
+        refined += with_stages_merged(refined, contenders, min_gain, budget.refine_s, deadline)
     winner, plan = fewest_stages(refined, min_gain)
     cost = winner.costs(plan)
     notes = (
-        *_what_fewer_stages_cost(winner, plan, refined),
+        *what_more_stages_gain(winner, plan, refined),
+        *what_small_stages_gain(winner, plan, refined),
         *_who_stood_in(winner, contenders),
         *_what_was_corrected(winner, plan),
         *_what_was_refined(winner, plan),
@@ -169,8 +179,7 @@ def _begin(
 
     def uniform(several: Sequence[Contender]) -> None:
         for contender in several:
-            # What others are compared with need not compute enough in every stage.
-            result = makers.uniform.solve(replace(contender.problem, least_share=0.0))
+            result = makers.uniform.solve(contender.problem)
             baselines.append(result)
             if result.plan is None or result.plan.check_valid(contender.problem)[0]:
                 contender.take(result)
@@ -209,9 +218,7 @@ def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, dead
             contender.take(result)
             continue
         restrictions = contender.problem.constraints.in_words
-        nothing = "found no plan whose stages all compute enough and fit the memory"
-        nothing = nothing if contender.problem.least_share else "found no plan that fits the memory"
-        reason = f"does not know {restrictions}" if restrictions else nothing
+        reason = f"does not know {restrictions}" if restrictions else "found no plan that fits the memory"
         reason = f"the policy {reason}" if outside_reason is None else outside_reason.rstrip(".")
         contender.notes.append(f"{reason}: the exact planner took its place")
         left.append(contender)
@@ -329,10 +336,6 @@ def _prove_one(contender: Contender, best_s: float, deadline: Deadline | None) -
             contender.outcome = "proven"
 
 
-Rated = tuple[float, Contender, StagedPlan]
-"""A plan with its step and its problem."""
-
-
 def _refined(contenders: Sequence[Contender], refine_s: float, deadline: Deadline) -> list[Rated]:
     """All plans, the best ones once more with their cuts moved off the grid, and under a schedule between blocks."""
     rated = [(contender.step_s, contender, contender.plan) for contender in contenders if contender.plan is not None]
@@ -410,29 +413,23 @@ def _regrouped(of_stages: Mapping[tuple[int, int], Contender], origin: Contender
     return sorted(starts, key=lambda start: start.step_s)[:SPLITS]
 
 
-def fewest_stages(rated: Sequence[Rated], min_gain: float) -> tuple[Contender, StagedPlan]:
-    """Of plans that are relatively no more than `min_gain` longer than the shortest one those of the fewest stages.
+def _alone(
+    rated: Sequence[Rated],
+    contenders: Sequence[Contender],
+    makers: Makers,
+    budget: Budget,
+    deadline: Deadline,
+    min_gain: float,
+) -> Iterator[Rated]:
+    """What the number of stages that would win comes to when it is planned alone, as if it had been asked for.
 
-    Of these the shortest, and of those that tie the first. With a gain of 0 it is the shortest of all.
+    Among others it begins at better plans, and may end at a longer one: moves lead elsewhere, and time ends sooner.
     """
-    tie = 1.0 + LENGTH_ROUNDING
-    limit_s = min(step_s for step_s, _, _ in rated) * tie
-    if min_gain:
-        limit_s *= 1.0 + min_gain
-        fewest = min(plan.stages for step_s, _, plan in rated if step_s <= limit_s)
-        rated = [entry for entry in rated if entry[2].stages == fewest]
-        limit_s = min(step_s for step_s, _, _ in rated) * tie
-    return next((contender, plan) for step_s, contender, plan in rated if step_s <= limit_s)
-
-
-def _what_fewer_stages_cost(winner: Contender, plan: StagedPlan, rated: Sequence[Rated]) -> Iterator[str]:
-    """That a plan of more stages would be a little shorter."""
-    step_s, _, shortest = min(rated, key=lambda entry: entry[0])
-    own_s = winner.costs(plan).step_s
-    if shortest.stages > plan.stages and step_s < own_s * (1.0 - LENGTH_ROUNDING):
-        saved = 100 * (1 - step_s / own_s)
-        stages = f"{shortest.stages} stages rather than {plan.stages}"
-        yield f"{stages} would shorten the step by {saved:.2g} % only, which is less than a stage has to"
+    contender, plan = fewest_stages(rated, min_gain)
+    if plan.stages > 1 and len(contenders) > 1 and not any(plan.shardings):
+        alone = compete([contender.problem], makers, budget, deadline)
+        if alone.plan is not None:
+            yield alone.cost.step_s, contender, alone.plan
 
 
 def _who_stood_in(winner: Contender, contenders: Sequence[Contender]) -> Iterator[str]:

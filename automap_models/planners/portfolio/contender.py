@@ -95,3 +95,7 @@ def best_of(contenders: Sequence[Contender]) -> Contender:
     """The contender with the shortest plan, the first of those that tie."""
     least_s = min(contender.step_s for contender in contenders)
     return next(contender for contender in contenders if contender.step_s <= least_s * (1.0 + LENGTH_ROUNDING))
+
+
+Rated = tuple[float, Contender, StagedPlan]
+"""A plan with its step and its problem."""

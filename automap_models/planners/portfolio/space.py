@@ -19,8 +19,6 @@ from automap_models.errors import BadInput
 
 MAX_STAGES = 16
 """Stages of the deepest pipeline that is tried; a number asked for by name may be larger."""
-LEAST_SHARE = 0.01
-"""Of an even share of the computation: what each device of a stage has at least where the number of stages is open."""
 OutOfRange = Callable[[StagedProblem], str | None]
 
 
@@ -81,7 +79,6 @@ class PlanningSpace:
         max_replicas: of a stage, where there is no global batch; None is no limit.
         constraints: that every plan satisfies.
         schedule: whose step counts; None for the length L.
-        least_share: see StagedProblem; None is LEAST_SHARE under a schedule with several numbers of stages, else 0.
 
     Raises:
         BadInput: a number out of range, or a batch for a profile that does not say how many samples it describes.
@@ -97,7 +94,6 @@ class PlanningSpace:
     max_replicas: int | None = None
     constraints: Constraints = UNCONSTRAINED
     schedule: str | None = None
-    least_share: float | None = None
 
     def __post_init__(self) -> None:
         if self.global_batch is not None:
@@ -118,7 +114,6 @@ class PlanningSpace:
             max_replicas=problem.max_replicas,
             constraints=problem.constraints,
             schedule=problem.schedule,
-            least_share=problem.least_share,
         )
 
     @cached_property
@@ -137,15 +132,7 @@ class PlanningSpace:
             max_replicas=self.max_replicas,
             constraints=self.constraints,
             schedule=self.schedule,
-            least_share=self._least_share,
         )
-
-    @property
-    def _least_share(self) -> float:
-        if self.least_share is not None:
-            return self.least_share
-        several = self.stages is None or len(self.stages) > 1
-        return LEAST_SHARE if several and self.schedule is not None else 0.0
 
     @cached_property
     def inside_nodes(self) -> StagedProblem:
@@ -276,7 +263,6 @@ class PlanningProblem:
             problem.granularity,
             constraints=problem.constraints,
             schedule=problem.schedule,
-            least_share=problem.least_share,
         )
 
     @property
@@ -342,8 +328,6 @@ def planning_problem(
         number, numbers = default, tuple(sorted({1, default}))
     elif stages is None or isinstance(stages, str):
         number, numbers = default, tuple(stage_numbers(one_stage))
-        if by_step:
-            one_stage = replace(one_stage, least_share=fields.get("least_share", LEAST_SHARE))
     else:
         number, numbers = stages, (stages,)
     return PlanningProblem(replace(one_stage, stages=number), numbers, global_batch)

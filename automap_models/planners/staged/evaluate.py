@@ -77,7 +77,7 @@ def evaluate(
         costs.learn(plan, cost)
         bound = certify(problem, plan, Deadline(certify_s) if certify_s else None, costs=costs).bound
     # Baselines are plain pipelines of the same profile, whatever the plan may do.
-    pipeline = replace(plain(problem), least_share=0.0)
+    pipeline = plain(problem)
     known = result.facts.get("baselines", ())
     if plan.planner in (UniformPlanner.name, DataParallelPlanner.name):
         known = (*known, result)

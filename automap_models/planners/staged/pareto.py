@@ -97,15 +97,14 @@ def ragged_ranges(start: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
     return owner, np.arange(owner.size) - np.repeat(offset - start, length)
 
 
-def window_minima(values: FloatArray, start: IntArray, stop: IntArray | None = None) -> FloatArray:
-    """[c, r, n] minimum of values[c, r, start[r, k] : stop[r, k]] for each k; inf where the window is empty.
+def window_minima(values: FloatArray, start: IntArray) -> FloatArray:
+    """[c, r, n] minimum of values[c, r, start[r, k] : k] for each k; inf where the window is empty.
 
     Two overlapping windows of a power of two cover any window.
 
     Args:
         values: [c, r, n].
         start: [r, n] first index of each window.
-        stop: [r, n] the one after its last; None is k.
     """
     rows, n = start.shape
     levels = n.bit_length()
@@ -115,11 +114,10 @@ def window_minima(values: FloatArray, start: IntArray, stop: IntArray | None = N
         half, before = 1 << (level - 1), tables[level - 1]
         tables[level] = before
         np.minimum(before[..., :-half], before[..., half:], out=tables[level, ..., :-half])
-    stop = np.broadcast_to(np.arange(n), start.shape) if stop is None else stop
-    length = stop - start
+    length = np.arange(n) - start
     level = np.frexp(np.maximum(length, 1))[1].astype(np.int64) - 1
     low = np.minimum(start, n - 1)
-    high = np.where(length > 0, stop - (1 << level), low)
+    high = np.where(length > 0, np.arange(n) - (1 << level), low)
     # One-dimensional indices are several times as fast as one index an axis.
     row = level * values.size + np.arange(rows)[:, None] * n
     channel = np.arange(values.shape[0])[:, None, None] * (rows * n)

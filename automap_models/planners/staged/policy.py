@@ -279,7 +279,7 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
 
     def _grouped(self, problem: StagedProblem) -> Grouped:
         most_nodes, most_per_node = (int(self.policy.ranges[name][1]) for name in ("nodes", "devices_per_node"))
-        return grouped(replace(plain(problem), schedule=None, least_share=0.0), most_nodes, most_per_node)
+        return grouped(replace(plain(problem), schedule=None), most_nodes, most_per_node)
 
     def _plan_all(self, problems: Sequence[StagedProblem], deadline: Deadline) -> list[StagedPlan | None]:
         """A plan for each, None for those that the deadline kept it from."""

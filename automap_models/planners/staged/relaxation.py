@@ -172,9 +172,9 @@ def through_shardings(
         if not rows.size:
             continue
         entering, leaving = sharding.potentials(sharding.pace(a[rows], q))
-        least = window_minima(
-            before[:, rows] - entering, _earliest_start(tables, sharding, stage, (a[rows], q), length_s)
-        )
+        begun = before[:, rows] - entering
+        least = window_minima(begun, _earliest_start(tables, sharding, stage, (a[rows], q), length_s))
+        least = np.where(tables.apart, least, np.minimum(least, begun))
         hidden, after, unhidden = least + leaving
         # What overlaps the last backward pass is not added to the stage's time.
         busy = hidden if tables.suffixes.overlap else np.maximum(hidden, unhidden)

@@ -58,7 +58,6 @@ class _Devices:
         work, forward: [K, m+1] prefix sums of u and f at the least; they never fall.
         reduced: [K, m+1] prefix sums of AR - b at the least.
         crosses: [K] whether the devices are in several nodes.
-        least_s: [K] seconds of the profile that the stage has to do at least.
         weights, stash: [K, m+1] prefix sums of the share of their memory that parameters and their state take, and the
             activations of one micro-batch.
     """
@@ -73,7 +72,6 @@ class _Devices:
     forward: FloatArray
     reduced: FloatArray
     crosses: NDArray[np.bool_]
-    least_s: FloatArray
     weights: FloatArray
     stash: FloatArray
 
@@ -85,8 +83,7 @@ class _Devices:
         paces, crosses = sharding.paces, node_of[np.minimum(a, node_of.size - 1)] < node_of[q - 1]
         parts, memory, pace = paces.parts[a, q], paces.memory[a, q], sharding.pace(a, q)
         place = np.broadcast_to(pace.place, a.shape)
-        least_s = tables.least_work_s * (q - a).astype(np.float64)
-        differ = np.stack((pace.rate, pace.ring, place, parts, memory, crosses, least_s))
+        differ = np.stack((pace.rate, pace.ring, place, parts, memory, crosses))
         _, first, way = np.unique(differ, axis=1, return_index=True, return_inverse=True)
         one, rate = Pace(pace.rate[first], pace.ring[first], place[first]), pace.rate[first, None]
         work, forward = sharding.C[one.place] / rate, sharding.F[one.place] / rate
@@ -106,7 +103,6 @@ class _Devices:
             forward=forward,
             reduced=reduced,
             crosses=crosses[first],
-            least_s=least_s[first],
             weights=tables.state_factor * sharding.W / memory[first, None],
             stash=sharding.H / (parts * memory)[first, None],
         )
@@ -146,14 +142,12 @@ class _Extended:
         rows: which of them.
         after: [rows, m+1] least round trip after the stage, the transfer there and back included, by where it ends.
         start: [rows, m+1] where the stage begins at the earliest, by where it ends.
-        stop: [rows, m+1] where it ends at the earliest, by where it begins.
     """
 
     devices: _Devices
     rows: IntArray
     after: FloatArray
     start: IntArray
-    stop: IntArray
 
     def least(self) -> FloatArray:
         """[rows, m+1] the least round trip of the stage and what follows it, by where it begins.
@@ -166,7 +160,7 @@ class _Extended:
         row = np.arange(self.rows.size)[:, None] * (end + 1)
         ends = np.bincount((row + reached).ravel(), minlength=reached.size).reshape(reached.shape).cumsum(axis=1)
         through = (self.after + self.devices.leaving[way])[:, ::-1]
-        least = window_minima(through[None], end + 1 - ends[:, ::-1], end + 1 - self.stop[:, ::-1])[0, :, ::-1]
+        least = window_minima(through[None], end + 1 - ends[:, ::-1])[0, :, ::-1]
         trips: FloatArray = least - self.devices.entering[way]
         return trips
 
@@ -177,7 +171,7 @@ class _Extended:
             return np.inf, 0
         way = self.devices.way[self.rows[row]]
         trips = (self.after[row] + self.devices.leaving[way] - self.devices.entering[way, i][:, None])[0]
-        trips = np.where((self.start[row[0]] <= i) & (np.arange(trips.size) >= self.stop[row[0], i]), trips, np.inf)
+        trips = np.where((self.start[row[0]] <= i) & (np.arange(trips.size) > i), trips, np.inf)
         return float(trips.min()), int(trips.argmin())
 
 
@@ -261,9 +255,7 @@ class RoundTrips:
             most = (most_s - np.where(reached, follow, 0.0)) / (1 + left)
             start = np.maximum(start, first_within(devices.work[way], most))
         start = np.where(reached, start, np.arange(tables.end + 1))
-        enough = np.searchsorted(tables.C, tables.C + devices.least_s[:, None])
-        stop = np.clip(enough, np.arange(1, tables.end + 2), tables.end + 1)
-        return _Extended(devices, rows, follow, start, stop[way])
+        return _Extended(devices, rows, follow, start)
 
     def _least(self, stage: int, extended: list[_Extended]) -> FloatArray:
         """[D+1, D+1, m+1] the least round trip of a stage and those after it."""

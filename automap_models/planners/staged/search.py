@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
@@ -35,18 +34,13 @@ from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs, neighbours, steps_s
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import PrefixBounds, least_length_s, prefix_bounds
+from automap_models.planners.staged.rough_grids import FEW, around, coarser_strides, few_devices
 from automap_models.planners.staged.round_trips import RoundTrips, least_step_s, staircase
+from automap_models.planners.staged.runs import Runs, runs_of
 from automap_models.planners.staged.stage_tables import StageTables
 
-COARSEST = 8
-"""Fewest segments of a coarse search."""
-STEP = 4
-"""How much finer each level is than the one before it."""
 AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
-FEW, MANY = 16, 32
-"""Rough plans begin their stages at every second device, or so that they begin at MANY of them; but at no fewer than
-FEW and two a stage."""
 FINE = 4
 """So many places to cut a stage has the grid on which least round trips are looked for."""
 PROVING = 0.6
@@ -215,7 +209,7 @@ class StagedSearch:
             before = self.best
             if is_large(self.problem):
                 self._climb_stairs()
-            for stride in _coarser_strides(self.problem):
+            for stride in coarser_strides(self.problem):
                 tables = tables_of(self.problem, stride)
                 self._simulate(tables, self._ranked(tables, self.step_s, Keep.BEST))
             if self.best is not before:
@@ -254,7 +248,7 @@ class StagedSearch:
         Raises:
             OutOfTime: the deadline has passed; nothing is proven.
         """
-        for stride in _coarser_strides(self.problem):
+        for stride in coarser_strides(self.problem):
             tables, before = tables_of(self.problem, stride), self.best
             self._simulate(tables, self._ranked(tables, self.step_s))
             if self.best is not before:
@@ -286,16 +280,20 @@ class StagedSearch:
         """List all plans that may be shorter than the best and simulate them.
 
         Where the first list gets too long, only plans that cost least at least are on it; then the plans that no other
-        dominates say how short any plan can be, before longer lists are made.
+        dominates say how short any plan can be, before longer lists are made. Where boundaries lie in runs, plans that
+        cut at runs are listed, and their members are looked at.
 
         Raises:
             OutOfTime: with a bound on all plans on the tables.
         """
-        done_s = 0.0
+        done_s, runs = 0.0, runs_of(tables, self.problem.schedule)
         try:
             for most in LISTS:
-                ranking = self._ranked(tables, self.step_s, Keep.ALL, most)
-                self._simulate(tables, ranking, done_s)
+                ranking = self._ranked(tables if runs is None else runs.tables, self.step_s, Keep.ALL, most)
+                if runs is None:
+                    self._simulate(tables, ranking, done_s)
+                else:
+                    self._simulate_members(tables, runs, ranking)
                 done_s = max(done_s, ranking.limit_s)
                 if done_s >= self.step_s:
                     return
@@ -328,6 +326,27 @@ class StagedSearch:
             self.deadline.check()
             self.offer_batch(tables, ranking.batch.take(slice(first, first + size)))
             first, size = first + size, min(4 * size, AT_ONCE)
+
+    def _simulate_members(self, tables: StageTables, runs: Runs, ranking: Ranking) -> None:
+        """Take the best of the members of plans that cut at runs, those first whose plan costs least at least.
+
+        Raises:
+            OutOfTime: with a bound on all members, before all were looked at.
+        """
+        self.deadline.check()
+        costs = batch_costs(runs.tables, ranking.batch, self.costs.stages)
+        least_s = np.maximum(ranking.least_s, costs.least_step_s(self.problem, any_order=True))
+        order = np.argsort(np.where(costs.feasible, least_s, np.inf), kind="stable")
+        order = order[costs.feasible[order] & (least_s[order] < self.step_s)]
+        first, size, members = 0, AT_FIRST, runs.members(ranking.batch.take(order)).cumsum()
+        while first < order.size and least_s[order[first]] < self.step_s:
+            done = members[first - 1] if first else 0
+            stop = max(int(np.searchsorted(members, done + size, side="right")), first + 1)
+            try:
+                self.offer_batch(tables, runs.expanded(ranking.batch.take(order[first:stop])))
+            except OutOfTime:
+                raise OutOfTime(min(float(least_s[order[first]]), ranking.limit_s)) from None
+            first, size = stop, min(4 * size, AT_ONCE)
 
     def offer_batch(self, tables: StageTables, batch: PlanBatch) -> None:
         """Take the best of some plans if it is better than the best so far."""
@@ -407,7 +426,7 @@ class StagedSearch:
         Raises:
             OutOfTime: the deadline has passed; the bound says nothing about all plans.
         """
-        for stride in _coarser_strides(self.problem):
+        for stride in coarser_strides(self.problem):
             tables = tables_of(self.problem, stride)
             self.improve_around(tables, near)
             self.whole(tables)
@@ -425,7 +444,7 @@ class StagedSearch:
         Raises:
             OutOfTime: the deadline has passed; the bound says nothing about all plans.
         """
-        while near is not None and self.improve(tables, _around(tables, near, reach)):
+        while near is not None and self.improve(tables, around(tables, near, reach)):
             near = self.best
 
     def improve_widely(self, tables: StageTables, near: StagedPlan) -> None:
@@ -463,34 +482,3 @@ class StagedSearch:
             self.best = replace(plan, coarse_cuts=self.problem.grid.to_points(plan.cuts))
             self.best_cost, self.step_s = cost, cost.step_s
         return shorter
-
-
-def _coarser_strides(problem: StagedProblem) -> list[int]:
-    """Powers of STEP down to 2 or more from the power of two that leaves enough segments for the stages."""
-    segments = problem.grid.cut_points.size
-    coarsest = max(segments // max(COARSEST, problem.stages), 1)
-    return [1 << j for j in range(coarsest.bit_length() - 1, 0, -STEP.bit_length() + 1)]
-
-
-def few_devices(problem: StagedProblem, many: int = MANY) -> NDArray[np.bool_] | None:
-    """[D+1] the devices at which rough plans may begin their stages: nodes, and every so many; None for all."""
-    devices = problem.cluster.devices
-    every = min(max(devices // many, 2), devices // max(FEW, 2 * problem.stages))
-    if every < 2 or not is_plain(problem):
-        return None
-    begins: NDArray[np.bool_] = np.arange(devices + 1) % every == 0
-    begins[problem.cluster.node_bounds] = True
-    return begins
-
-
-def _around(tables: StageTables, plan: StagedPlan, reach: tuple[int, int]) -> PrefixBounds:
-    """Bounds that only let stages begin near where the plan's begin."""
-    stages, devices = tables.stages, tables.replicas_in_all
-    begin = np.full((stages, devices + 1, tables.end + 1), np.inf)
-    begin[0, 0, 0] = 0.0
-    by_boundary, by_device = reach
-    for s, (cut, device) in enumerate(zip(plan.cuts, plan.device_cuts, strict=True), start=1):
-        k, (first, last) = int(np.searchsorted(tables.boundary, cut + 1)), tables.windows[s]
-        near = slice(max(s, device - by_device), min(devices - stages + s, device + by_device) + 1)
-        begin[s, near, max(first, k - by_boundary) : max(0, min(last, k + by_boundary) + 1)] = 0.0
-    return PrefixBounds(begin, begin, np.zeros_like(begin))

@@ -221,12 +221,14 @@ class StageTables:
         A: [m+1] bytes crossing each boundary; 0 at both ends.
         shardings: in which a stage may run; in the first its replicas share nothing.
         windows: [S, 2] the first and the last boundary at which each stage may begin, both ascending.
+        apart: [m+1] how many boundaries after the one where it begins a stage ends at least: 1, or 0 where a boundary
+            stands for several between which next to nothing lies (planners.staged.runs).
         devices, cluster: the cluster's tables, and the cluster.
         stages, micro_batches, replicas_in_all, state_factor: S, M, D, σ.
         memory: bytes that each device has at least; what a stage may hold is `ShardingTables.paces.memory`.
         capacity: [D+1] seconds of profile that the devices before each get done in a second at most.
         held: [S] micro-batches whose activations a stage holds at once.
-        least_work_s: seconds of the profile that each device of a stage has to do at least.
+        exact: whether stages between two boundaries are those of the problem, and not less than these.
         suffixes: what plans shall make small, as a recursion; a lower bound on it under a schedule.
     """
 
@@ -234,6 +236,7 @@ class StageTables:
     A: FloatArray
     shardings: tuple[ShardingTables, ...]
     windows: IntArray
+    apart: IntArray
     devices: DeviceTables
     cluster: Cluster
     stages: int
@@ -243,8 +246,8 @@ class StageTables:
     memory: float
     capacity: FloatArray
     held: tuple[int, ...]
-    least_work_s: float
     suffixes: Suffixes
+    exact: bool = True
 
     @property
     def C(self) -> FloatArray:
@@ -336,9 +339,7 @@ class StageTables:
         devices: tuple[IntArray, IntArray | int],
         sharding: int = 0,
     ) -> NDArray[np.bool_]:
-        """[n] whether stages compute enough, and fit the memory to the last bit as the cost model has it.
-
-        Arguments are those of `stage_numbers`.
+        """[n] whether stages fit the memory, to the last bit as the cost model has it; arguments as in `stage_numbers`.
 
         Differences of prefix sums decide all but those as near to the limit as rounding, which are summed again.
         """
@@ -348,6 +349,9 @@ class StageTables:
         ok: NDArray[np.bool_] = held <= memory
         doubt = ROUNDING * (factor * own.W[-1] + flight * own.H[-1])
         close = np.flatnonzero(np.abs(held - memory) <= doubt)
+        if not self.exact:
+            ok[close] = True
+            return ok
         if close.size:
             spans = self.boundary[np.stack((i[close], k[close]))].astype(np.float64)
             keys, same = np.unique(np.stack((*spans, parts[close], memory[close])), axis=1, return_inverse=True)
@@ -356,8 +360,6 @@ class StageTables:
                 for begin, end, split, limit in keys.T.tolist()
             ]
             ok[close] = np.array(exactly)[same.ravel()]
-        if self.least_work_s:
-            ok &= self.C[k] - self.C[i] >= self.least_work_s * (devices[1] - devices[0])
         return ok
 
 
@@ -390,12 +392,12 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         allowed=np.triu(np.ones_like(devices.link, dtype=bool), 1),
         copies=copies_at(boundary, profile.shared_parameters, problem.all_shardings[0]),
     )
-    stage = np.arange(problem.stages)
     return StageTables(
         boundary=boundary,
         A=np.concatenate(([0.0], profile.A[cut], [0.0])),
         shardings=(whole,),
-        windows=np.stack((stage, np.where(stage, boundary.size - 1 - problem.stages + stage, 0)), axis=1),
+        windows=stage_windows(problem.stages, boundary.size),
+        apart=np.ones_like(boundary),
         devices=devices,
         cluster=problem.cluster,
         stages=problem.stages,
@@ -405,9 +407,14 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         memory=problem.cluster.memory,
         capacity=_capacity(problem),
         held=tuple(problem.in_flight(s) for s in range(problem.stages)),
-        least_work_s=problem.least_work_s,
         suffixes=suffixes_of(problem),
     )
+
+
+def stage_windows(stages: int, boundaries: int) -> IntArray:
+    """[S, 2] the first and the last boundary at which each stage may begin, where nothing else restricts it."""
+    stage = np.arange(stages)
+    return np.stack((stage, np.where(stage, boundaries - 1 - stages + stage, 0)), axis=1)
 
 
 def _capacity(problem: StagedProblem) -> FloatArray:

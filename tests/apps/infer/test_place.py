@@ -16,6 +16,7 @@ import pytest
 
 from automap_models.infer.app import place as main
 from automap_models.planners.registry import planner_names
+from automap_models.resources import zoo_dir
 from automap_models.user_code import call_factory
 
 PNG, WIDTH = b"\x89PNG\r\n", 100
@@ -241,7 +242,6 @@ def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.Capture
         (["line.json", "--planner", "greedy", "--split", "s.json"], "--split: is for --planner expert"),
         (["line.json", "--planner", "expert", "--split", "s.json"], "s.json: cannot be read"),
         (["line.json", "--pieces", "2"], "--pieces: 2 subgraphs a device; they are for latency only"),
-        (["line.json", "--cpus", "0", "--memory", "1e9"], "line: nodes 1, 11, which must share a device, need 2 GB"),
         (["line.json", "--out", "line.json"], "line.json for the placement: is an input, too"),
         (["line.json", "--out", "nowhere/p.json"], "nowhere/p.json: there is no folder"),
         (["line.json", "--plot", "p.gif"], "p.gif: no kind of picture ends in '.gif'"),
@@ -280,10 +280,44 @@ def test_files_that_are_no_graphs_are_refused(folder: Path, refused: Callable[..
         assert message in refused(name, "--planner", "single")
 
 
-def test_what_fits_nowhere_is_infeasible(refused: Callable[..., str]) -> None:
+@pytest.mark.parametrize("objective", ["throughput", "step"])
+def test_what_fits_nowhere_is_infeasible(objective: str, refused: Callable[..., str]) -> None:
     """12 GB of operators, 2 GB a class, on two accelerators of 4 GB; of 6 GB each would hold three classes."""
-    arguments = ("line.json", "--devices", "2", "--cpus", "0", "--memory", "4e9")
-    assert "try 6 GB for each accelerator" in refused(*arguments, "--planner", "greedy", code=3)
+    arguments = ("line.json", "--devices", "2", "--cpus", "0", "--objective", objective)
+    planner = "greedy" if objective == "throughput" else "learned"
+    sentence = refused(*arguments, "--memory", "4e9", "--planner", planner, code=3)
+    assert "nothing fits below 6 GB for each" in sentence
+    assert "try 6 GB for each accelerator, with which there is one" in sentence
+    alone = refused(*arguments, "--memory", "1e9", code=3)
+    assert "line: nodes 1, 11, which must share a device, need 2 GB" in alone
+    assert "at least 2 GB (--memory)" in alone
+
+
+def test_a_step_s_devices_and_policy_must_be_usable(refused: Callable[..., str]) -> None:
+    """Two islands of devices without a link between them; a policy of pipelines, of another version, and no policy."""
+    islands = "nodes: 1\ndevices_per_node: 4\nintra: 10 GB/s\ninter: 1 GB/s\nmemory: 32 GB\n"
+    links = "links: [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]\n"
+    Path("islands.yaml").write_text(islands + links, encoding="utf-8")
+    step = ("line.json", "--objective", "step")
+    assert "there is no link from 0 to 2" in refused(*step, "--devices", "islands.yaml")
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(str(zoo_dir() / "placer.onnx"))
+    onnx.helper.set_model_props(model, {"kind": "placer", "version": "99"})
+    onnx.save(model, "new.onnx")
+    assert "is a policy of version 99, this program reads version 2" in refused(*step, "--policy", "new.onnx")
+    assert "is no policy that places" in refused(*step, "--policy", str(zoo_dir() / "pipeline.onnx"))
+    assert "no such policy file" in refused(*step, "--policy", "none.onnx")
+    assert "cannot be read as an ONNX model" in refused(*step, "--policy", "line.json")
+    cycle = json.dumps(document() | {"edges": [*document()["edges"], {"sourceId": 3, "destId": 1, "cost": 1}]})
+    Path("cycle.json").write_text(cycle, encoding="utf-8")
+    assert "the edges form a cycle, 1 → 2 → 3 → 1" in refused("cycle.json", "--objective", "step")
+
+
+def test_a_graph_without_types_of_operations_says_what_the_policy_sees(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = placed(capsys, "line.json", "--objective", "step", "--devices", "2")["notes"]
+    assert any("all are embedded as unknown to the policy" in note for note in notes)
 
 
 def test_ctrl_c_still_belongs_to_python_after_cp_sat(folder: Path) -> None:
@@ -317,7 +351,7 @@ def test_a_step_is_placed_on_a_cluster_and_read_back(folder: Path, capsys: pytes
 def test_the_times_of_a_step_are_those_of_the_kind_that_the_cluster_is_made_of(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Placements on H100 had the times of V100, unless --accelerator said otherwise."""
+    """Placements on H100 had the times of V100, unless --accelerator sentence otherwise."""
     pytest.importorskip("jax")
     cluster = "nodes: 1\ndevices_per_node: 1\nintra: 10 GB/s\ninter: 1 GB/s\nmemory: 32 GB\ndevice: h100\n"
     (folder / "one.yaml").write_text(cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -46,6 +47,15 @@ CLUSTER = "{nodes: 2, devices_per_node: 4, intra: 10 GB/s, inter: 10 Gbit/s, mem
 GIVEN = ("--global-batch", "16", "--tp", "2", "--pp", "2", "--recompute", "full", "--sequence-parallel", "--price")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One for all tests, so that the model is traced once."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AUTOMAP_CACHE", str(folder))
+        yield folder
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """A model, a device and a cluster as arguments."""
@@ -57,17 +67,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return (model, "--device", device, "--topo", cluster)
 
 
-def test_the_price_is_the_library_s(
-    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_price_is_the_library_s(files: tuple[str, ...], cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The model is traced once for both, and kept; the report in words has the parts, and every rank's memory."""
-    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path))
     assert main([*files, *GIVEN, "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
     _, _, device, _, cluster = files
     strategy = am.Strategy(micro_batch=1, global_batch=16, tp=2, pp=2, dp=2, recompute="full", sequence_parallel=True)
-    (entry,) = tmp_path.iterdir()
-    work = decode_model_work(Cache(tmp_path).read(entry.name) or b"")
+    (entry,) = cache.iterdir()
+    work = decode_model_work(Cache(cache).read(entry.name) or b"")
     estimate = am.estimate(work, cluster, strategy, device=device)
     assert printed["step_s"] == estimate.step_s == pytest.approx(sum(printed["parts"].values()))
     assert printed["strategy"]["dp"] == 2
@@ -167,10 +174,9 @@ def test_a_device_without_constants_is_refused_before_the_model_is_traced(
 
 
 def test_the_device_is_the_one_that_the_cluster_is_made_of(
-    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A model on H100 was priced, and searched for, as if these were V100 where --device was forgotten."""
-    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
     model, _, device, *_ = files
     named = tmp_path / "named.yaml"
     named.write_text(CLUSTER.replace("name: pair", f"name: pair, device: {device}"))
@@ -186,10 +192,9 @@ def test_the_options_know_what_a_strategy_knows() -> None:
 
 
 def test_the_search_finds_a_strategy_that_costs_what_it_says(
-    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    files: tuple[str, ...], cache: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Given fields are fixed, the price is the library's, no choice is better, and the file is read back."""
-    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
     out, picture = tmp_path / "strategy.json", tmp_path / "strategy.png"
     options = ("--global-batch", "16", "--tp", "2", "--budget", "1.5", "--devices", "4..8")
     assert main([*files, *options, "--out", str(out), "--plot", str(picture), "--json"]) == 0
@@ -198,8 +203,8 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
     assert written.strategy.tp == 2
     assert picture.stat().st_size > 1000
     _, _, device, _, cluster = files
-    (entry,) = (tmp_path / "cache").iterdir()
-    work = decode_model_work(Cache(tmp_path / "cache").read(entry.name) or b"")
+    (entry,) = cache.iterdir()
+    work = decode_model_work(Cache(cache).read(entry.name) or b"")
     estimate = am.estimate(work, cluster, written.strategy, device=device)
     assert estimate.fits
     assert printed["step_s"] == pytest.approx(estimate.step_s)
@@ -209,9 +214,8 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
 
 
 def test_a_strategy_for_a_framework_is_one_that_its_exporter_writes_and_what_that_costs_is_said(
-    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
     out, written = tmp_path / "strategy.json", tmp_path / "megatron.args"
     options = ("--global-batch", "16", "--for", "megatron", "--budget", "0.5", "--reserve", "-1=2 GB")
     assert main([*files, *options, "--out", str(out), "--json"]) == 0

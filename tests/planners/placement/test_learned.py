@@ -42,6 +42,15 @@ def test_the_policy_makes_the_best_baseline_shorter() -> None:
     assert shorter >= 3
 
 
+def test_operations_of_unknown_types_are_counted_and_named() -> None:
+    from dataclasses import replace
+
+    problem = random_problem(np.random.default_rng(2))
+    codes = ("warp_drive",) * 3 + ("add",) * (len(problem.graph) - 3)
+    result = LearnedPlanner().solve(replace(problem, graph=replace(problem.graph, opcodes=codes)))
+    assert "3 operations of types unknown to the policy, embedded as unknown: warp_drive" in result.notes
+
+
 def test_fine_tuning_makes_it_no_longer() -> None:
     problem = random_problem(np.random.default_rng(4))
     plain = LearnedPlanner().solve(problem)

@@ -13,6 +13,7 @@ from automap_models.core.step_devices import StepDevices
 from automap_models.cost.makespan import step_values
 from automap_models.cost.step_tables import StepTables
 from automap_models.errors import Infeasible
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.placement.list_scheduling import etf
 from automap_models.planners.placement.step_groups import StepUnits
 from automap_models.planners.registry import make_planner
@@ -120,6 +121,34 @@ def test_memory_that_nothing_fits_is_told() -> None:
     network = StepDevices.equal(2, 0, 4.0, 1.0)
     with pytest.raises(Infeasible, match="GB"):
         make_planner("local-search", kind="placement").plan(PlacementProblem.of_step(chains(2, 4), network))
+
+
+@pytest.mark.parametrize("name", ["local-search", "learned"])
+def test_where_no_baseline_fits_a_packing_does(name: str) -> None:
+    """Two devices of nine bytes, operations of 2, 2, 4, 5, 3 and 2 in a row: first fit has 8 and 8 and no room."""
+    graph = chains(1, 4, 1e-3)
+    graph = replace(graph, memory_bytes=np.array([2.0, 2.0, 4.0, 5.0, 3.0, 2.0]), accelerator_s=np.ones(6))
+    problem = PlacementProblem.of_step(graph, StepDevices.equal(2, 0, 9.0, 1.0))
+    result = make_planner(name, kind="placement").solve(problem)
+    assert result.cost.memory_bytes.tolist() == [9.0, 9.0]
+    heft = make_planner("heft", kind="placement").solve(problem)
+    assert heft.reason is not None and "try planner local-search, since one is known to fit" in str(heft.reason)
+
+
+def test_unequal_devices_are_told_how_much_more_they_need() -> None:
+    """Ten bytes on devices of three and six: at least a ninth more; whole bytes fill them with 4 and 6."""
+    network = replace(StepDevices.equal(2, 0, 6.0, 1.0), memory_bytes=np.array([3.0, 6.0]))
+    with pytest.raises(Infeasible, match=r"try 1\.1[0-9] times the memory of each device|try 1\.[23][0-9]* times"):
+        make_planner("local-search", kind="placement").plan(PlacementProblem.of_step(chains(2, 4), network))
+
+
+def test_devices_without_a_link_of_their_own_reach_each_other_over_others() -> None:
+    """NVLinks of a DGX-1 (V100 white paper): 25 GB/s each; 0 and 5 have none, and 16.7 GB/s over 1."""
+    network = StepDevices.of_cluster(read_cluster("dgx-1"))
+    rate = network.bytes_per_s[network.channel]
+    assert rate[0, 1] == 25e9 and rate[0, 3] == 50e9
+    assert rate[0, 7] == pytest.approx(25e9)  # over device 4, 50 GB/s twice
+    assert rate[0, 5] == pytest.approx(1 / (1 / 25e9 + 1 / 50e9))
 
 
 def test_layers_stay_whole_and_in_order_for_the_expert() -> None:

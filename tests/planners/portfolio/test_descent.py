@@ -19,7 +19,6 @@ from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.competition import fewest_stages
 from automap_models.planners.portfolio.contender import Contender
 from automap_models.planners.portfolio.descent import descend, improve, merges, splits
 from automap_models.planners.portfolio.space import PlanningSpace
@@ -84,7 +83,7 @@ def test_no_fixed_number_of_stages_or_micro_batches_beats_the_default(
 ) -> None:
     """What a fixed choice comes to is one of all plans, and the models are small enough to look at all of them.
 
-    A plan of more stages may be shorter by the gain that a stage has to bring. The stages compute enough in all plans.
+    A plan of more stages may be shorter by the gain that a stage has to bring.
     """
     problem = small(make_problem, 100 + seed, schedule)
     profile = with_microbatch_size(problem.profile, 2)
@@ -131,16 +130,6 @@ def test_other_stages_and_micro_batches_begin_at_the_plans_that_are_known(make_p
             assert contender.plan.check_valid(contender.problem) == (True, "")
             assert contender.plan.planner == "auto"
     assert sum(contender.plan is not None for contender in contenders) >= 3
-
-
-def test_of_plans_within_the_gain_the_fewest_stages_win(make_problem: MakeProblem) -> None:
-    contender = Contender(make_problem(0))
-    one, two, three = (StagedPlan(tuple(range(S - 1)), tuple(range(1, S)), 4, "x") for S in (1, 2, 3))
-    rated = [(1.004, contender, two), (1.0, contender, three), (1.2, contender, one)]
-    assert fewest_stages(rated, 0.0)[1] is three
-    assert fewest_stages(rated, 0.005)[1] is two
-    assert fewest_stages(rated, 0.003)[1] is three
-    assert fewest_stages(rated, 0.5)[1] is one
 
 
 @pytest.mark.parametrize("gain", [-0.1, 1.5, float("nan")])

@@ -8,6 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from draw_counts import counts
 
 from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import SharedParameter
@@ -63,10 +64,10 @@ def test_it_finds_the_shortest_step_of_all_plans(seed: int, schedule: str, make_
     assert search.bound_s == search.cost.step_s
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("draws", counts(None, 60, 300))
 @pytest.mark.parametrize("schedule", WARM_UPS)
-def test_it_finds_the_shortest_step_of_three_hundred_more(schedule: str, make_problem: MakeProblem) -> None:
-    for seed in range(100, 400):
+def test_it_finds_the_shortest_step_of_many_more(schedule: str, draws: int, make_problem: MakeProblem) -> None:
+    for seed in range(100, 100 + draws):
         problem = random_problem(make_problem, seed, schedule)
         search, best_s = anytime_search(problem, Deadline()), brute_force_s(problem)
         searched_s = float("inf") if search.cost is None else search.cost.step_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from draw_counts import parts
 from gpt_work import gpt_work
 from strategy_problems import DEVICE, best_of_all, random_problem, small_work, strategies
 
@@ -48,8 +49,7 @@ def test_a_strategy_that_fills_the_memory_to_the_last_byte_is_found() -> None:
     assert _agrees(755)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", parts(2, of=10))
 def test_plans_and_bounds_are_those_of_all_strategies_of_a_thousand_problems(part: int) -> None:
     assert all(_agrees(SAMPLE + seed) for seed in range(part, ALL - SAMPLE, 10))
 

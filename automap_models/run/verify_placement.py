@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,15 +9,13 @@ import msgspec
 import numpy as np
 
 from automap_models.core.placement import PlacementResult
-from automap_models.core.units import size
 from automap_models.errors import BadInput
+from automap_models.run.host_memory import shortage
 from automap_models.run.jax_backend import answered, environment
 from automap_models.workloads.source import MODELS, Source
 
 TOLERANCE = 1e-5
 """Largest relative difference between the placed step's results and one device's, fp32."""
-_SHARE = 0.6
-"""Of the memory that is free: so much the run may take."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +82,8 @@ def verify_placement(
     if source.kind not in MODELS:
         raise BadInput(f"{source.what} {source.kind.value}", where="`verify`", do="give a model or a factory to run")
     needed_bytes = 2.0 * float(np.sum(result.cost.memory_bytes))  # placed, and on one device
-    free_bytes = float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    if needed_bytes > _SHARE * free_bytes:
-        what = f"running it on this host takes {size(needed_bytes)}, {size(free_bytes)} are free"
-        raise BadInput(what, where="`verify`", do="leave it out, or give a smaller batch, sequence or model")
+    if reason := shortage(needed_bytes):
+        raise BadInput(reason, where="`verify`", do="leave it out, or give a smaller batch, sequence or model")
     devices, graph = result.problem.devices, result.problem.graph
     request = PlacedRequest(source, graph.opcodes, result.required_plan().assignment.tolist(), devices, seed)
     answer = answered("automap_models.run.jax_placement", request, environment(devices, "cpu"), source.what, say)
