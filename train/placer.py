@@ -76,7 +76,7 @@ class PlacerConfig:
         learning_rate: of Adam at the first update.
         decay: share of it by which it falls until the last.
         validate: updates between validations and checkpoints.
-        held_out: random problems of a validation.
+        held_out: random problems of a validation, beside a draw of devices for each graph.
         size: of the network.
         ppo: of the learner.
     """

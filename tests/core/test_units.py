@@ -15,6 +15,7 @@ from automap_models.core.units import (
     SECONDS,
     Unit,
     percent,
+    rounded_up,
     seconds,
     shortened,
     size,
@@ -94,6 +95,11 @@ def test_times_have_three_digits_and_the_unit_that_suits_them(value: float, text
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0 B"), (999.0, "999 B"), (32e9, "32.0 GB"), (1.5e12, "1.50 TB")])
 def test_sizes_are_decimal(value: float, text: str) -> None:
     assert size(value) == text
+
+
+@pytest.mark.parametrize(("value", "rounded"), [(0.0, 0.0), (1.2301, 1.24), (6e9, 6e9), (999.1, 1000.0), (4e-9, 4e-9)])
+def test_a_need_is_rounded_up_to_three_digits(value: float, rounded: float) -> None:
+    assert rounded_up(value) == pytest.approx(rounded, rel=1e-9)
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0.0 %"), (0.1234, "12.3 %"), (0.00012, "0.012 %")])

@@ -11,11 +11,13 @@ import pytest
 import torch
 from omegaconf import DictConfig
 
+from automap_models.core.placement import PlacementGraph
 from automap_models.envs.placement.generator import random_problem
 from automap_models.errors import BadInput
 from automap_models.resources import conf_dir
 from automap_models.rl.networks.placement import PlacerNetwork, PlacerSize
 from automap_models.rl.ppo import PpoConfig
+from automap_models.train import placer_graphs
 from automap_models.train.main import train
 from automap_models.train.placer import of_all_moves, policy_loss, tensors
 from automap_models.train.placer_examples import MoveExample, sampled_moves, walked
@@ -59,17 +61,57 @@ def test_a_resumed_training_ends_with_the_weights_of_an_unbroken_one_and_is_fine
         train(compose(*options, f"placement.steps={steps}", f"out={folder}"))
         return folder
 
-    pretrain = (*PRETRAIN, "placement.imitation=2")
+    (tmp_path / "line.json").write_text(json.dumps(LINE), encoding="utf-8")
+    graphs = (f"placement.graphs=[{tmp_path / 'line.json'}]", "placement.graph_problems=1")
+    pretrain = (*PRETRAIN, *graphs, "placement.imitation=2")
     run("broken", 3, *pretrain)
     broken = weights(run("broken", 4, *pretrain, "ckpt_path=last"))
     unbroken = weights(run("unbroken", 4, *pretrain))
     assert broken.keys() == unbroken.keys()
     assert all(torch.equal(broken[name], unbroken[name]) for name in broken)
-    (tmp_path / "line.json").write_text(json.dumps(LINE), encoding="utf-8")
+    curves = (tmp_path / "unbroken" / "csv" / "version_0" / "metrics.csv").read_text(encoding="utf-8")
+    assert {"val/graphs", "val/random", "val/top"} <= set(curves.splitlines()[0].split(","))
     best = tmp_path / "unbroken" / "checkpoints" / "last.ckpt"
     graph = f"placement.graph={tmp_path / 'line.json'}"
     tuned = weights(run("tuned", 2, "experiment=gdp_finetune", *TINY, graph, f"init_from={best}"))
     assert any(not torch.equal(tuned[name], unbroken[name]) for name in tuned)
+
+
+def test_a_graph_is_traced_once_and_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = random_problem(np.random.default_rng(5)).graph
+    names: list[str] = []
+
+    def traced(name: str) -> PlacementGraph:
+        names.append(name)
+        return graph
+
+    monkeypatch.setattr(placer_graphs, "traced_graph", traced)
+    first, second = (placer_graphs.kept_graph("model", tmp_path / "graphs") for _ in range(2))
+    assert names == ["model"]
+    assert first.fingerprint == second.fingerprint == graph.fingerprint
+
+
+def test_ppo_s_reward_is_what_a_search_keeps() -> None:
+    """Moves that lengthen the step by little and by much are alike: the loss does not tell them apart."""
+    problem = random_problem(np.random.default_rng(3))
+    (example,) = walked(problem, 1, lambda inputs: np.zeros(inputs.move_mask.shape), 1, 8)
+    network = PlacerNetwork(PlacerSize(hidden=16, sage_layers=1, attention_layers=1))
+    old = [of_all_moves(network, [example])[0][0].detach()]
+    gains = np.array([0.005, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    harmless = MoveExample(example.inputs, example.moves, gains)
+    harmful = MoveExample(example.inputs, example.moves, np.where(gains > 0, gains, -0.5))
+    losses = [float(policy_loss(network, [one], old, PpoConfig()).detach()) for one in (harmless, harmful)]
+    assert losses[0] == losses[1]
+
+
+def test_the_entropy_is_of_all_moves() -> None:
+    """A network without preferences has that of a uniform distribution over the moves that may be."""
+    problem = random_problem(np.random.default_rng(3))
+    (example,) = walked(problem, 1, lambda inputs: np.zeros(inputs.move_mask.shape), 1, 8)
+    network = PlacerNetwork(PlacerSize(hidden=16, sage_layers=1, attention_layers=1))
+    torch.nn.init.zeros_(network.score[-1].weight)
+    ((_, entropy),) = of_all_moves(network, [example])
+    assert float(entropy.detach()) == pytest.approx(np.log(example.inputs.move_mask.sum()), rel=1e-5)
 
 
 def test_ppo_learns_which_move_gains() -> None:
@@ -91,7 +133,7 @@ def test_ppo_learns_which_move_gains() -> None:
 
     def probability() -> float:
         one = MoveExample(example.inputs, good[None], np.ones(1))
-        return float(of_all_moves(network, [one])[0][0].exp())
+        return float(of_all_moves(network, [one])[0][0].detach().exp())
 
     before = probability()
     for _ in range(60):
