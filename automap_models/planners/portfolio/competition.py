@@ -134,6 +134,7 @@ def compete(
     watch(Progress("refining the best plans"))
     refined = _refined(contenders, budget.refine_s, deadline)
     if min_gain:
+        refined += _alone(refined, contenders, makers, budget, deadline, min_gain)
         refined += with_stages_merged(refined, contenders, min_gain, budget.refine_s, deadline)
     winner, plan = fewest_stages(refined, min_gain)
     cost = winner.costs(plan)
@@ -410,6 +411,25 @@ def _regrouped(of_stages: Mapping[tuple[int, int], Contender], origin: Contender
             plans = shortest_first(contender, regroup(contender.problem, origin.problem, plan))
             starts += [_Start(contender.costs(start).step_s, contender, start) for start in plans[:SPLITS]]
     return sorted(starts, key=lambda start: start.step_s)[:SPLITS]
+
+
+def _alone(
+    rated: Sequence[Rated],
+    contenders: Sequence[Contender],
+    makers: Makers,
+    budget: Budget,
+    deadline: Deadline,
+    min_gain: float,
+) -> Iterator[Rated]:
+    """What the number of stages that would win comes to when it is planned alone, as if it had been asked for.
+
+    Among others it begins at better plans, and may end at a longer one: moves lead elsewhere, and time ends sooner.
+    """
+    contender, plan = fewest_stages(rated, min_gain)
+    if plan.stages > 1 and len(contenders) > 1 and not any(plan.shardings):
+        alone = compete([contender.problem], makers, budget, deadline)
+        if alone.plan is not None:
+            yield alone.cost.step_s, contender, alone.plan
 
 
 def _who_stood_in(winner: Contender, contenders: Sequence[Contender]) -> Iterator[str]:

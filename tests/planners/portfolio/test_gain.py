@@ -102,3 +102,18 @@ def test_the_report_says_what_more_stages_would_gain() -> None:
         "2 stages rather than 1 would shorten the step by 0.4 % only, which is less than a stage has to"
     ]
     assert not list(what_more_stages_gain(one, plan, [(one_s, one, plan), (1.1 * one_s, two, other)]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_chosen_is_no_longer_than_if_its_stages_had_been_asked_for(
+    seed: int, make_problem: MakeProblem
+) -> None:
+    problem = replace(make_problem(40 + seed, max_n=16, max_devices=6, max_stages=4), schedule="1f1b")
+    space = PlanningSpace(ProfiledModel(problem.profile), problem.cluster, schedule="1f1b")
+    planner = AutoPlanner(AutoConfig(certify_s=5.0, refine_s=2.0))
+    result = planner.solve(space)
+    if result.plan is None:
+        return
+    fixed = planner.solve(replace(space, stages=(result.plan.stages,)))
+    assert fixed.plan is not None
+    assert result.cost.step_s <= fixed.cost.step_s * (1 + 1e-9)
