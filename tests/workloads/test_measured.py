@@ -155,11 +155,11 @@ def _imported(path: Path) -> set[Path]:
 
 
 def test_all_the_code_that_traces_a_measured_model_is_part_of_its_key() -> None:
-    modules: set[Path] = set()
+    reached: set[Path] = set()
     new = {PACKAGE / name for name in TRACING}
     while new:
-        modules |= new
-        new = {other for path in new for other in _imported(path)} - modules
-    traced = {path.relative_to(PACKAGE).with_suffix("").as_posix() for path in modules} - set(DESCRIBING.split())
+        reached |= new
+        new = {other for path in new for other in _imported(path)} - reached
+    traced = {path.relative_to(PACKAGE).with_suffix("").as_posix() for path in reached} - set(DESCRIBING.split())
     assert traced <= {name.removesuffix(".py") for name in measured._TRACERS}
     assert all((PACKAGE / name).exists() for name in measured._TRACERS)
