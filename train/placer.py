@@ -55,7 +55,7 @@ TOP = 16
 EXAMPLES = "examples"
 """Folder of them in that of a run."""
 LEAST_GAIN, MOST_GAIN = 1e-6, 0.01
-"""A smaller gain is none; for PPO a larger one, as a share of the step, is as good as it."""
+"""A smaller gain is none; for PPO a larger one, as a share of the step, is as good as it, and a larger loss as bad."""
 
 
 @dataclass
@@ -236,14 +236,11 @@ def imitation_loss(network: PlacerNetwork, batch: list[MoveExample]) -> Tensor:
 
 
 def policy_loss(network: PlacerNetwork, batch: list[MoveExample], old: list[Tensor], config: PpoConfig) -> Tensor:
-    """PPO's loss, mean over the examples: a move is the action, and its reward what a search would keep of its gain.
-
-    A search drops a move that makes the step longer, so that such a move has the reward of one that changes nothing.
-    """
+    """PPO's loss with a move as the action and its gain as the reward, mean over the examples."""
     losses = []
     one = torch.ones(1)
     for (log_prob, entropy), before, example in zip(of_all_moves(network, batch), old, batch, strict=True):
-        reward = torch.from_numpy(example.gains).float().clamp(min=0.0, max=MOST_GAIN)
+        reward = torch.from_numpy(example.gains).float().clamp(min=-MOST_GAIN, max=MOST_GAIN)
         bonus = entropy.reshape(1)
         losses.append(ppo_loss(log_prob[:, None], before[:, None], advantages(reward), bonus, one, config))
     return torch.stack(losses).mean()

@@ -123,9 +123,12 @@ class AxisCandidates:
             if size > 1
         ]
         what = f"no dimension can be partitioned by {self.axis.size} under the rules {rules}"
-        do = (
-            f"choose another size: {', '.join(offers[-4:])}" if offers else "give other rules, such as `rules='shardy'`"
-        )
+        if offers:
+            do = f"choose another size: {', '.join(offers[-4:])}"
+        elif self.axis.kind == "data":
+            do = f"give `batch`, a multiple of {self.axis.size} samples"
+        else:
+            do = "give other rules, such as `rules='shardy'`"
         return BadInput(what, where=f"{model}, `mesh`", do=do)
 
 

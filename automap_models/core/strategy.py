@@ -206,28 +206,42 @@ class Strategy:
         """Refuse a model that cannot be divided like this.
 
         Raises:
-            BadInput: tp does not divide its heads or its perceptron, or keys and values neither divide nor are divided
-                by it; cp, or tp with sequence parallelism, does not divide its tokens; ep does not divide its experts;
-                or see `stage_layers` and `stage_recompute`.
+            BadInput: see `require_parts`, `stage_layers` and `stage_recompute`.
         """
         self.stage_recompute(shape)
-        tokens = self.tp * self.cp if self.sequence_parallel else self.cp
-        experts = shape.experts or 1
-        for key, parts, what, whole in (
-            ("tp", self.tp, "heads", shape.heads),
-            ("tp", self.tp, "columns of the perceptron", shape.ffn),
-            ("cp" if tokens == self.cp else "sequence_parallel", tokens, "tokens of a sample", shape.sequence),
-            ("ep", self.ep, "expert(s) of a layer", experts),
-        ):
-            if whole % parts:
-                raise BadInput(
-                    f"{parts} does not divide the {whole} {what} of {shape.name}", where=f"`{key}`", do="give a divisor"
-                )
-        if shape.kv_heads % self.tp and self.tp % shape.kv_heads:
-            what = (
-                f"{self.tp} and the {shape.kv_heads} heads of keys and values of {shape.name} do not divide each other"
+        require_parts(shape, self.tp, self.cp, self.ep, self.sequence_parallel)
+
+
+PARTS = ("tp", "cp", "ep", "sequence_parallel")
+"""Fields that say into how many parts operators, samples and experts are divided."""
+
+
+def require_parts(
+    shape: TransformerShape, tp: int = 1, cp: int = 1, ep: int = 1, sequence_parallel: bool = False
+) -> None:
+    """Refuse a model whose operators, samples or experts cannot be divided like this.
+
+    Args:
+        tp, cp, ep, sequence_parallel: see `Strategy`.
+
+    Raises:
+        BadInput: tp does not divide its heads or its perceptron, or keys and values neither divide nor are divided by
+            it; cp, or tp with sequence parallelism, does not divide its tokens; ep does not divide its experts.
+    """
+    tokens = tp * cp if sequence_parallel else cp
+    for key, parts, what, whole in (
+        ("tp", tp, "heads", shape.heads),
+        ("tp", tp, "columns of the perceptron", shape.ffn),
+        ("cp" if tokens == cp else "sequence_parallel", tokens, "tokens of a sample", shape.sequence),
+        ("ep", ep, "expert(s) of a layer", shape.experts or 1),
+    ):
+        if whole % parts:
+            raise BadInput(
+                f"{parts} does not divide the {whole} {what} of {shape.name}", where=f"`{key}`", do="give a divisor"
             )
-            raise BadInput(what, where="`tp`", do=f"give a divisor or a multiple of {shape.kv_heads}")
+    if shape.kv_heads % tp and tp % shape.kv_heads:
+        what = f"{tp} and the {shape.kv_heads} heads of keys and values of {shape.name} do not divide each other"
+        raise BadInput(what, where="`tp`", do=f"give a divisor or a multiple of {shape.kv_heads}")
 
 
 def _is_count(value: object, least: int) -> bool:

@@ -23,6 +23,28 @@ from automap_models.hlo.module import UNKNOWN, MlirModule, OneOp, Operation, Ten
 _LOOP = "stablehlo.while"
 
 
+class UniqueNames:
+    """Names of operations, each given once: an inlined function brings its names once for every call."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._behind: dict[tuple[str, int], int] = {}
+        """Stem and number of a name → a larger number of the stem; all between them are taken."""
+
+    def unique(self, name: str) -> str:
+        """The name, or with the next free number."""
+        stem, _, number = name.rpartition(".")
+        if not number.isdigit():
+            stem, number = name, "0"
+        begin = count = int(number)
+        while name in self._taken:
+            count = self._behind.get((stem, count), count + 1)
+            name = f"{stem}.{count}"
+        self._taken.add(name)
+        self._behind[stem, begin] = count + 1
+        return name
+
+
 class EntryReader:
     """What the entry block holds, as records in its own order.
 
@@ -40,7 +62,7 @@ class EntryReader:
         self._types: dict[Any, Tensor] = {}
         self._ids: dict[Any, int] = {}
         self._numbers: dict[Any, int] = {}
-        self._names: set[str] = set()
+        self._names = UniqueNames()
         self.argument_names = [_argument_name(argument) for argument in block.arguments]
         self.argument_types = [self._define(argument) for argument in block.arguments]
         self.operations: list[Operation] = []
@@ -67,7 +89,7 @@ class EntryReader:
         self.handles.append(op)
         self.operations.append(
             Operation(
-                name=self._unique(name or op.name.rpartition(".")[2]),
+                name=self._names.unique(name or op.name.rpartition(".")[2]),
                 opcode=op.name.rpartition(".")[2],
                 path=path,
                 trace_order=trace_order,
@@ -85,18 +107,6 @@ class EntryReader:
         if kind not in self._types:
             self._types[kind] = _tensor(kind, self._source)
         return self._types[kind]
-
-    def _unique(self, name: str) -> str:
-        """The name, or with the next free number: an inlined function brings its names once for every call."""
-        stem, _, number = name.rpartition(".")
-        if not number.isdigit():
-            stem, number = name, "0"
-        count = int(number)
-        while name in self._names:
-            count += 1
-            name = f"{stem}.{count}"
-        self._names.add(name)
-        return name
 
 
 def isolated(op: Any) -> tuple[Any, tuple[Tensor, ...], tuple[Tensor, ...]]:

@@ -25,8 +25,20 @@ if TYPE_CHECKING:
 
 _TRACED = 4
 """Layers that are traced, whatever the model's number is."""
-_TRACERS = ("core/model_work.py", "core/instruction_graph.py", "cost/kernels.py", "hlo", "workloads")
-"""Modules and packages whose code makes a model's work."""
+_OF_HLO = """
+adapter arguments block_labels flat_module foreign graph hlo_text kept liveness locations mlir_walk model_layers
+model_work module module_kernels order phases repetition rule_sets sharding_classes sharding_rules shardy
+stablehlo_values step step_classes unroll work_marks
+"""
+_OF_WORKLOADS = "bert blocks decoder mixture training"
+_TRACERS = (
+    *("collection.py", "core/instruction_graph.py", "core/model_work.py", "core/sharding_classes.py"),
+    *("cost/kernels.py", "formats/model_work_json.py", "workloads/measured.py"),
+    *(f"hlo/{name}.py" for name in _OF_HLO.split()),
+    *(f"workloads/{name}.py" for name in _OF_WORKLOADS.split()),
+)
+"""Modules whose code makes the work of a measured step's model: those that tracing it imports. What only describes
+clusters, devices, strategies and errors is not among them."""
 DROPOUT = 0.1
 """Of attention, residuals and embeddings, as in GPT-2's and BERT's published models; it changes no cost."""
 LLAMA_BASE = 500_000.0
@@ -107,7 +119,7 @@ class MeasuredWorks:
         """
         sizes = asdict(replace(step.shape, name="-", layers=1))
         block = (step.family, sizes, step.tied, step.dropout, step.experts_per_token)
-        key = f"work-{fingerprint({'model': block, 'code': _code()})}"
+        key = f"work-{fingerprint({'model': block, 'code': _code(_TRACERS)})}"
         if key not in self._works:
             self._works[key] = self._read(key) or self._traced(step, key)
         return with_layers(self._works[key], step.shape)
@@ -118,7 +130,11 @@ class MeasuredWorks:
         Raises:
             BadInput: jax is not installed, or what the profile says is no transformer that can be priced.
         """
-        described = {"model": asdict(passes.model), "sequence": passes.sequence, "code": _code()}
+        described = {
+            "model": asdict(passes.model),
+            "sequence": passes.sequence,
+            "code": _code((*_TRACERS, "workloads")),
+        }
         key = f"work-{fingerprint(described)}"
         if key not in self._works:
             known = self._read(key)
@@ -245,8 +261,8 @@ def with_layers(work: ModelWork, shape: TransformerShape) -> ModelWork:
 
 
 @lru_cache
-def _code() -> str:
-    """Digest of the modules that make a model's work."""
-    places = [Path(__file__).parents[1] / name for name in _TRACERS]
+def _code(names: tuple[str, ...]) -> str:
+    """Digest of modules, and of all of packages."""
+    places = [Path(__file__).parents[1] / name for name in names]
     files = [path for place in places for path in ([place] if place.suffix else sorted(place.rglob("*.py")))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

@@ -241,12 +241,11 @@ def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
     cluster = _cluster(request)
     device = device_of(cluster, request.device)
     assert request.options.global_batch is not None
-    strategy = strategy_of(wanted, request.options.global_batch, cluster)
+    strategy = strategy_of(wanted, request.options.global_batch, cluster, transformer(request.source).shape())
     kinds = read_kinds(cluster)
     for kind in kinds.values() or (device,):
         require_device(kind, strategy)
     source = replace(request.source, dtype=strategy.dtype)
-    strategy.require_model(transformer(source).shape())
     with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
         work = work_once(source, _cache(request), steps.begin)
     return strategy_estimate(work, strategy, cluster, device, Runtime(flash=wanted.flash), kinds)

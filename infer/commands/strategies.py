@@ -18,7 +18,7 @@ from .targets import STRATEGIES_FOR
 
 if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
-    from automap_models.core.strategy import Strategy
+    from automap_models.core.strategy import Strategy, TransformerShape
 
 DEGREES = {
     "tp": "tensor parallelism: devices that share every operator",
@@ -158,17 +158,18 @@ def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
     )
 
 
-def strategy_of(request: StrategyRequest, global_batch: int, cluster: Cluster) -> Strategy:
-    """The strategy on a cluster, with the fields that are open as `Strategy` has them.
+def strategy_of(request: StrategyRequest, global_batch: int, cluster: Cluster, shape: TransformerShape) -> Strategy:
+    """The strategy of a model on a cluster, with the fields that are open as `Strategy` has them.
 
     Data parallelism takes the devices that are left, and the schedule is 1F1B, with virtual stages the interleaved one.
 
     Raises:
-        BadInput: see `Strategy`; or it has another number of devices.
+        BadInput: see `Strategy` and `Strategy.require_model`; or it has another number of devices.
     """
-    from automap_models.core.strategy import Strategy
+    from automap_models.core.strategy import PARTS, Strategy, require_parts
 
     fields: dict[str, Any] = {"micro_batch": 1, "global_batch": global_batch, **request.fields}
+    require_parts(shape, **{key: fields[key] for key in PARTS if key in fields})
     shared = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
     if "dp" not in fields and cluster.devices % shared:
         what = f"tp × cp × pp are {shared} devices, which do not divide the {cluster.devices} of cluster {cluster.name}"
@@ -185,4 +186,5 @@ def strategy_of(request: StrategyRequest, global_batch: int, cluster: Cluster) -
         do = f"{error.do}, of {samples} sample(s) each (dp × micro-batch)"
         raise BadInput(error.what, where="`global_batch`", do=do) from None
     strategy.require_cluster(cluster)
+    strategy.require_model(shape)
     return strategy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.model_work_json import decode_model_work, encode_model_work
+from automap_models.workloads import measured
 from automap_models.workloads.measured import MeasuredWorks, architecture_of, measured_passes, with_layers
 from automap_models.workloads.source import Source, SourceKind, profile_source
 
@@ -27,6 +29,14 @@ pytest.importorskip("flax")
 from automap_models.hlo import measure
 from automap_models.hlo.measure import Measured
 
+PACKAGE = Path(measured.__file__).parents[1]
+TRACING = ("workloads/training.py", "workloads/bert.py", "workloads/decoder.py")
+"""What `MeasuredWorks` imports to trace a model."""
+DESCRIBING = """
+core/cluster core/dag core/device core/pass_orders core/profile core/schedules core/strategy core/units errors
+formats/schema resources
+"""
+"""Modules that these import and in which no work is made."""
 SHAPE = TransformerShape(
     name="small", layers=6, hidden=64, heads=4, kv_heads=2, ffn=96, sequence=32, vocabulary=128, experts=None
 )
@@ -126,3 +136,30 @@ def test_a_measured_profile_says_which_transformer_it_is_of(tmp_path: Path, monk
         parameters.append(sum(float(work.layers[i].parameters.values.sum()) for i in work.order))
     assert parameters == [parameters[0]] * 2
     assert jax.flash is False
+
+
+def _imported(path: Path) -> set[Path]:
+    """Modules of the package that a module imports, in its functions, too, but not for types alone."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = []
+    names = [
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+    ]
+    files = [Path(*name.split(".")[1:]).with_suffix(".py") for name in names if name.startswith("automap_models.")]
+    return {PACKAGE / file for file in files if (PACKAGE / file).exists()}
+
+
+def test_all_the_code_that_traces_a_measured_model_is_part_of_its_key() -> None:
+    reached: set[Path] = set()
+    new = {PACKAGE / name for name in TRACING}
+    while new:
+        reached |= new
+        new = {other for path in new for other in _imported(path)} - reached
+    traced = {path.relative_to(PACKAGE).with_suffix("").as_posix() for path in reached} - set(DESCRIBING.split())
+    assert traced <= {name.removesuffix(".py") for name in measured._TRACERS}
+    assert all((PACKAGE / name).exists() for name in measured._TRACERS)

@@ -11,7 +11,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate
 from automap_models.core.framework import Limits
 from automap_models.core.result import TIE, Bound, Result, Status
-from automap_models.core.strategy import Strategy
+from automap_models.core.strategy import PARTS, Strategy, require_parts
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.strategies.config import StrategiesConfig
@@ -118,14 +118,16 @@ def require_searchable(problem: StrategyProblem) -> None:
     """Refuse a problem before anything is searched.
 
     Raises:
-        BadInput: a device has no constants of training steps, or no peak for the precision; or no number of devices or
-            samples goes together with the fields that are fixed: says which two contradict one another.
+        BadInput: a device has no constants of training steps, or no peak for the precision; a fixed field does not
+            divide the model; or no number of devices or samples goes together with the fields that are fixed: says
+            which two contradict one another.
     """
     strategy = Strategy(micro_batch=1, global_batch=1, precision=problem.precision)
     for kind in problem.kinds.values() or (problem.device,):
         require_device(kind, strategy)
     if problem.within is not None:
         require_framework(problem, problem.within)
+    require_parts(problem.work.shape, **{name: problem.fixed[name] for name in PARTS if name in problem.fixed})
     if not any_family(problem):
         names = [name for name in problem.fixed if name not in ("precision", "recompute", "recompute_blocks")]
         names += [WITHIN] * (problem.within is not None)

@@ -96,7 +96,7 @@ def test_the_price_is_the_library_s(files: tuple[str, ...], cache: Path, capsys:
     [
         (("--tp", "8", "--global-batch", "8", "--price"), "--tp: 8 does not divide the 4 heads of"),
         (
-            ("--tp", "3", "--global-batch", "8", "--price"),
+            ("--pp", "3", "--global-batch", "8", "--price"),
             "--dp: tp × cp × pp are 3 devices, which do not divide the 8 of cluster",
         ),
         (
@@ -125,7 +125,8 @@ def test_the_price_is_the_library_s(files: tuple[str, ...], cache: Path, capsys:
             ("--tp", "2", "--global-batch", "8", "--price", "--reserve", "1 GB"),
             "--reserve: is for a search, and --price",
         ),
-        (("--tp", "8", "--global-batch", "8"), "--tp: no strategy of "),
+        (("--tp", "8", "--global-batch", "8"), "--tp: 8 does not divide the 4 heads of"),
+        (("--tp", "3", "--global-batch", "8", "--price"), "--tp: 3 does not divide the 4 heads of"),
         (
             ("--pp", "4", "--schedule", "dualpipev", "--global-batch", "4"),
             "has pp 4 and schedule dualpipev; change one",

@@ -91,19 +91,6 @@ def test_a_graph_is_traced_once_and_kept_whole(tmp_path: Path, monkeypatch: pyte
     assert first.fingerprint == second.fingerprint == graph.fingerprint
 
 
-def test_ppo_s_reward_is_what_a_search_keeps() -> None:
-    """Moves that lengthen the step by little and by much are alike: the loss does not tell them apart."""
-    problem = random_problem(np.random.default_rng(3))
-    (example,) = walked(problem, 1, lambda inputs: np.zeros(inputs.move_mask.shape), 1, 8)
-    network = PlacerNetwork(PlacerSize(hidden=16, sage_layers=1, attention_layers=1))
-    old = [of_all_moves(network, [example])[0][0].detach()]
-    gains = np.array([0.005, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
-    harmless = MoveExample(example.inputs, example.moves, gains)
-    harmful = MoveExample(example.inputs, example.moves, np.where(gains > 0, gains, -0.5))
-    losses = [float(policy_loss(network, [one], old, PpoConfig()).detach()) for one in (harmless, harmful)]
-    assert losses[0] == losses[1]
-
-
 def test_the_entropy_is_of_all_moves() -> None:
     """A network without preferences has that of a uniform distribution over the moves that may be."""
     problem = random_problem(np.random.default_rng(3))
