@@ -50,7 +50,7 @@ from automap_models.planners.staged.frameworks import block_ends
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.relaxation import lower_bound_s, out_of_reach
-from automap_models.planners.staged.search import anytime_search, search_below
+from automap_models.planners.staged.search import BOUNDED_S, anytime_search, is_large, search_below
 
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
@@ -276,6 +276,10 @@ def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline,
     """
     for contender in contenders:
         contender.first = contender.plan
+    if budget_s >= BOUNDED_S and any(is_large(contender.problem) for contender in contenders):
+        from automap_models.planners.staged.suffix_bound import compile_loops
+
+        compile_loops()
     together = deadline.part(AT_MOST * budget_s, time.process_time)
     for contender in sorted(contenders, key=lambda contender: contender.step_s):
         if not contender.closed:
