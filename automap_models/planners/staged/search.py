@@ -45,8 +45,8 @@ FINE = 4
 """So many places to cut a stage has the grid on which least round trips are looked for."""
 PROVING = 0.6
 """Of the time that is left on a large problem: what each bound on all plans may take, before all plans are listed."""
-BOUNDED_S = 1.0
-"""Of the time for a large problem: with less there is no bound by suffixes, which takes that long on 128 devices."""
+BOUNDED_S = 0.75
+"""Of the time for a large problem: with less there is no bound by suffixes, which takes longer than that on 128 devices."""
 MOVES = np.array([1, 2, 4, 8, 16])
 """How far a cut moves at once, in boundaries."""
 AT_FIRST, AT_ONCE = 1 << 8, 1 << 14
