@@ -46,7 +46,7 @@ FINE = 4
 PROVING = 0.6
 """Of the time that is left on a large problem: what each bound on all plans may take, before all plans are listed."""
 BOUNDED_S = 0.75
-"""Of the time for a large problem: with less there is no bound by suffixes, which takes longer than that on 128 devices."""
+"""Of the time for a large problem: with less there is no bound by suffixes, which takes longer on 128 devices."""
 MOVES = np.array([1, 2, 4, 8, 16])
 """How far a cut moves at once, in boundaries."""
 AT_FIRST, AT_ONCE = 1 << 8, 1 << 14

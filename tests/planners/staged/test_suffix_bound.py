@@ -102,11 +102,11 @@ def shortest_span_s(problem: StagedProblem) -> float:
 def test_a_large_problem_is_proven_where_the_bound_reaches_the_plan() -> None:
     problem = chain(stages=8, nodes=5, micro_batches=12)
     assert search.is_large(problem)
-    found = anytime_search(problem, Deadline())
-    assert found.finished
-    assert found.cost is not None
-    assert found.cost.length_s == pytest.approx(shortest_span_s(problem), rel=1e-6)
-    assert suffix_bound_s(tables_of(problem), np.inf, Deadline()) == pytest.approx(found.cost.length_s, rel=1e-4)
+    result = anytime_search(problem, Deadline())
+    assert result.finished
+    assert result.cost is not None
+    assert result.cost.length_s == pytest.approx(shortest_span_s(problem), rel=1e-6)
+    assert suffix_bound_s(tables_of(problem), np.inf, Deadline()) == pytest.approx(result.cost.length_s, rel=1e-4)
 
 
 def test_there_is_none_without_time_without_a_compiler_and_for_tables_that_are_too_large(
