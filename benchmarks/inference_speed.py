@@ -10,9 +10,11 @@ times as fast as the exact search from nothing.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,11 +29,17 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
+from automap_models.envs.pipeline.encoding import cut_masks, encode
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
+from automap_models.onnx_runtime import DISABLE_TELEMETRY
 from automap_models.planners.options import OBJECTIVES
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.search import exact_search
+from automap_models.resources import zoo_dir
+
+BATCH = 16
+"""Problems planned at once where a policy's operators are timed."""
 
 
 def seconds(run: Callable[[], object], repeats: int) -> tuple[list[float], float]:
@@ -103,7 +111,38 @@ def main() -> None:
         table.add_row(*cells(f"one warm plan of 16 stages on 128 devices, beam {beam}", one))
     console = Console(width=110)
     console.print(table)
+    console.print(matrix_products(batch[:BATCH]))
     console.print(against_exact(batch[: arguments.exact], arguments.policy))
+
+
+def matrix_products(problems: list[StagedProblem]) -> Table:
+    """What share of the shipped policies' time goes into products with weights: what int8 or float16 could shorten."""
+    os.environ[DISABLE_TELEMETRY] = "1"
+    import onnxruntime
+
+    table = Table("shipped policy", "operators run", "products", "share of the operators' time")
+    encoded = encode(problems)
+    scalars = {name: a.astype(np.float32) for name, a in encoded.as_dict().items() if a.ndim == 1}
+    feed = {"arrays": encoded.arrays, "cut_mask": cut_masks(encoded.instructions, encoded.arrays.shape[2]), **scalars}
+    for path in sorted(zoo_dir().glob("pipeline*.onnx")):
+        options = onnxruntime.SessionOptions()
+        options.enable_profiling, options.intra_op_num_threads = True, 1
+        with tempfile.TemporaryDirectory() as folder:
+            options.profile_file_prefix = str(Path(folder) / "profile")
+            session = onnxruntime.InferenceSession(path, options)
+            known = {given.name for given in session.get_inputs()}
+            session.run(None, {name: a for name, a in {**feed, "beam": np.array([1])}.items() if name in known})
+            events = json.loads(Path(session.end_profiling()).read_text())
+        time_us: dict[str, list[int]] = {}
+        for event in events:
+            kind = event.get("args", {}).get("op_name")
+            if event.get("cat") == "Node" and kind and kind != "Loop":
+                time_us.setdefault(kind, []).append(event["dur"])
+        products = [kind for kind in time_us if kind.removeprefix("Fused") in ("MatMul", "Gemm")]
+        share = sum(sum(time_us[kind]) for kind in products) / sum(map(sum, time_us.values()))
+        counts = [sum(len(time_us[kind]) for kind in kinds) for kinds in (time_us, products)]
+        table.add_row(path.name, *map(str, counts), f"{share:.2%}")
+    return table
 
 
 def against_exact(problems: list[StagedProblem], policy: Path | None) -> Table:
