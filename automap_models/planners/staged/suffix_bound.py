@@ -9,7 +9,7 @@ least that any plan can have. u, f, b and AR are those of stage s; at each bound
 
     g = max(2M·x, 2x + span')    h = x + length'    r = 2x + trip'    p = exposed' - x
 
-each at its least over the devices e for itself, with the transfer x over the boundary. The numbers are
+each at its least over the devices e by itself, with the transfer x over the boundary. The numbers are
 
     trip      u + r                      the round trip of a micro-batch
     span      max(M·u, u + g)            from the first pass of stage s to its last; under a schedule also
@@ -53,13 +53,13 @@ FLOAT32 = 1e-6
 """Relative error that a stage's numbers get by being kept in float32, at most."""
 LEAST_STEP_S = 1.2e-9
 """Of a step of the loops; where there is less time than that there is no need to begin."""
-MOST_BYTES = 1 << 30
-"""Of the numbers of two stages: 3 · 2 · 4 · (D+1)² · (m+1), which 500 devices and 128 boundaries have."""
+MOST_BYTES = 1 << 29
+"""Of the numbers of two stages, 2 · 4 · 4 · (D+1)² · (m+1): so many 360 devices have with 128 boundaries."""
 
 
 @cache
 def compile_loops() -> bool:
-    """Have the loops compiled: half a second, or some where numba has not kept them from before; False without numba.
+    """Have the loops compiled: half a second, or a few where numba has not kept them from before; False without numba.
 
     To be called before time is counted that a search may take.
     """
