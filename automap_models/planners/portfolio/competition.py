@@ -123,18 +123,11 @@ def compete(
     watch(Progress(f"planning {len(problems)} combination(s) of stages and micro-batches", 0, len(problems)))
     baselines: list[StagedResult] = []
     contenders = [Contender(problem) for problem in problems]
-    left = _begin(contenders, makers, baselines, budget, deadline, min_gain)
-    if left:
-        watch(Progress(f"searching {len(left)} combination(s) that the policy has no plan for", 0, len(left)))
-        _search(left, contenders, makers.exact, deadline)
-    if all(contender.plan is None for contender in contenders):
+    bound, refined = _planned(contenders, makers, baselines, budget, deadline, watch, min_gain)
+    if not refined:
         return _nothing_fits(contenders, makers)
-    watch(Progress("proving the best plan, or correcting it"))
-    bound = _prove(contenders, budget.prove_s, deadline, min_gain)
-    watch(Progress("refining the best plans"))
-    refined = _refined(contenders, budget.refine_s, deadline)
     if min_gain:
-        refined += _alone(refined, contenders, makers, budget, deadline, min_gain)
+        refined += _alone(refined, contenders, makers, baselines, budget, deadline, min_gain)
         refined += with_stages_merged(refined, contenders, min_gain, budget.refine_s, deadline)
     winner, plan = fewest_stages(refined, min_gain)
     cost = winner.costs(plan)
@@ -160,6 +153,28 @@ def compete(
     )
 
 
+def _planned(
+    contenders: Sequence[Contender],
+    makers: Makers,
+    baselines: list[StagedResult],
+    budget: Budget,
+    deadline: Deadline,
+    watch: Watch = SILENT,
+    min_gain: float = 0.0,
+) -> tuple[Bound, list[Rated]]:
+    """What is proven about all contenders, and all their plans; none where nothing fits the memory."""
+    left = _begin(contenders, makers, baselines, budget, deadline, min_gain)
+    if left:
+        watch(Progress(f"searching {len(left)} combination(s) that the policy has no plan for", 0, len(left)))
+        _search(left, contenders, makers.exact, deadline)
+    if all(contender.plan is None for contender in contenders):
+        return Bound(0.0, "relaxation"), []
+    watch(Progress("proving the best plan, or correcting it"))
+    bound = _prove(contenders, budget.prove_s, deadline, min_gain)
+    watch(Progress("refining the best plans"))
+    return bound, _refined(contenders, budget.refine_s, deadline)
+
+
 def _begin(
     contenders: Sequence[Contender],
     makers: Makers,
@@ -179,8 +194,10 @@ def _begin(
 
     def uniform(several: Sequence[Contender]) -> None:
         for contender in several:
-            result = makers.uniform.solve(contender.problem)
-            baselines.append(result)
+            result = next((known for known in baselines if known.problem is contender.problem), None)
+            if result is None:
+                result = makers.uniform.solve(contender.problem)
+                baselines.append(result)
             if result.plan is None or result.plan.check_valid(contender.problem)[0]:
                 contender.take(result)
 
@@ -205,13 +222,17 @@ def _begin(
 def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, deadline: Deadline) -> list[Contender]:
     """Plans in one batch for the contenders that the policy is made for; the others, and those it finds nothing for."""
     outside = [policy.out_of_range(contender.problem) for contender in contenders]
-    inside = [contender for contender, reason in zip(contenders, outside, strict=True) if reason is None]
-    results = dict(
-        zip(map(id, inside), solve_all(policy, [contender.problem for contender in inside], deadline), strict=True)
-    )
+    asked = [
+        contender
+        for contender, reason in zip(contenders, outside, strict=True)
+        if reason is None and contender.of_policy is None
+    ]
+    results = solve_all(policy, [contender.problem for contender in asked], deadline)
+    for contender, answer in zip(asked, results, strict=True):
+        contender.of_policy = answer
     left = []
     for contender, outside_reason in zip(contenders, outside, strict=True):
-        result = results.get(id(contender))
+        result = contender.of_policy
         if isinstance(result, AutomapError) and not isinstance(result, Infeasible):
             raise result
         if isinstance(result, Result) and result.plan is not None:
@@ -421,6 +442,7 @@ def _alone(
     rated: Sequence[Rated],
     contenders: Sequence[Contender],
     makers: Makers,
+    baselines: Sequence[StagedResult],
     budget: Budget,
     deadline: Deadline,
     min_gain: float,
@@ -431,9 +453,9 @@ def _alone(
     """
     contender, plan = fewest_stages(rated, min_gain)
     if plan.stages > 1 and len(contenders) > 1 and not any(plan.shardings):
-        alone = compete([contender.problem], makers, budget, deadline)
-        if alone.plan is not None:
-            yield alone.cost.step_s, contender, alone.plan
+        alone = contender.alone()
+        _, rated = _planned([alone], makers, list(baselines), budget, deadline)
+        yield from ((step_s, contender, plan) for step_s, _, plan in rated)
 
 
 def _who_stood_in(winner: Contender, contenders: Sequence[Contender]) -> Iterator[str]:

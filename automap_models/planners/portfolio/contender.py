@@ -10,7 +10,7 @@ import numpy as np
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.staged import Outcome, SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
-from automap_models.errors import Infeasible
+from automap_models.errors import AutomapError, Infeasible
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedResult
 from automap_models.planners.staged.search import SearchResult
 
@@ -29,6 +29,7 @@ class Contender:
         outcome: see core.staged.SearchLogEntry.
         nothing: why nothing fits.
         notes: sentences about how the plan came to be.
+        of_policy: what the policy answered; None where it was not asked.
     """
 
     problem: StagedProblem
@@ -40,9 +41,16 @@ class Contender:
     outcome: Outcome = "planned"
     nothing: Infeasible | None = None
     notes: list[str] = field(default_factory=list)
+    of_policy: StagedResult | AutomapError | None = None
 
     def __post_init__(self) -> None:
         self.costs = Costs(self.problem)
+
+    def alone(self) -> Contender:
+        """The same problem before anything was tried; costs and the policy's answer are known, however."""
+        other = Contender(self.problem, of_policy=self.of_policy)
+        other.costs = self.costs.again()
+        return other
 
     @property
     def closed(self) -> bool:

@@ -53,6 +53,12 @@ class Costs:
             self._known[key] = step_cost(self.problem, plan)
         return self._known[key]
 
+    def again(self) -> Costs:
+        """The same costs, those to come among them, for a search that may go the same ways once more."""
+        other = Costs(self.problem)
+        other.stages, other._known = self.stages, self._known
+        return other
+
     def learn(self, plan: StagedPlan, cost: StagedCost) -> None:
         """Remember a cost that was computed elsewhere."""
         self._known.setdefault((plan.cuts, plan.device_cuts, plan.shardings), cost)
