@@ -25,7 +25,7 @@ import numpy as np
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
-from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, maker_in_words, solve_all
+from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_all
 from automap_models.planners.portfolio.contender import Contender, Rated, best_of
 from automap_models.planners.portfolio.descent import (
     CLOSE,
@@ -43,6 +43,7 @@ from automap_models.planners.portfolio.gain import (
     what_small_stages_gain,
     with_stages_merged,
 )
+from automap_models.planners.portfolio.notes import what_was_corrected, what_was_refined, who_stood_in
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult, is_plain
 from automap_models.planners.staged.exact import ExactPlanner, certify
@@ -134,9 +135,9 @@ def compete(
     notes = (
         *what_more_stages_gain(winner, plan, refined),
         *what_small_stages_gain(winner, plan, refined),
-        *_who_stood_in(winner, contenders),
-        *_what_was_corrected(winner, plan),
-        *_what_was_refined(winner, plan),
+        *who_stood_in(winner, contenders),
+        *what_was_corrected(winner, plan),
+        *what_was_refined(winner, plan),
         *_what_is_faster(winner.problem, cost.step_s, contenders, makers, baselines),
     )
     log = tuple(contender.log_entry(contender is winner) for contender in contenders)
@@ -222,13 +223,13 @@ def _begin(
 def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, deadline: Deadline) -> list[Contender]:
     """Plans in one batch for the contenders that the policy is made for; the others, and those it finds nothing for."""
     outside = [policy.out_of_range(contender.problem) for contender in contenders]
-    asked = [
+    inside = [
         contender
         for contender, reason in zip(contenders, outside, strict=True)
         if reason is None and contender.of_policy is None
     ]
-    results = solve_all(policy, [contender.problem for contender in asked], deadline)
-    for contender, answer in zip(asked, results, strict=True):
+    results = solve_all(policy, [contender.problem for contender in inside], deadline)
+    for contender, answer in zip(inside, results, strict=True):
         contender.of_policy = answer
     left = []
     for contender, outside_reason in zip(contenders, outside, strict=True):
@@ -456,29 +457,6 @@ def _alone(
         alone = contender.alone()
         _, rated = _planned([alone], makers, list(baselines), budget, deadline)
         yield from ((step_s, contender, plan) for step_s, _, plan in rated)
-
-
-def _who_stood_in(winner: Contender, contenders: Sequence[Contender]) -> Iterator[str]:
-    """Why the policy's place was taken: for the winner, or for the only problem with stages where it has none."""
-    several = [contender for contender in contenders if contender.problem.stages > 1]
-    yield from (several[0] if len(several) == 1 else winner).notes
-
-
-def _what_was_corrected(winner: Contender, plan: StagedPlan) -> Iterator[str]:
-    first = winner.first
-    if first is not None and plan.planner == "exact" != first.planner:
-        shorter = 100 * (1 - winner.step_s / winner.costs(first).step_s)
-        yield f"the exact search corrected the plan of {maker_in_words(first.planner)}: {shorter:.2g} % shorter"
-
-
-def _what_was_refined(winner: Contender, after: StagedPlan) -> Iterator[str]:
-    before = winner.plan
-    if before is None or (before.cuts, before.device_cuts) == (after.cuts, after.device_cuts):
-        return
-    before_s, after_s = (winner.costs(plan).step_s for plan in (before, after))
-    schedule = winner.problem.schedule
-    what = "the length" if schedule is None else f"the step under {schedule}"
-    yield f"refined by single instructions: {what} is {100 * (1 - after_s / before_s):.2g} % shorter"
 
 
 def _what_is_faster(
