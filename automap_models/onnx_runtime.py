@@ -46,7 +46,7 @@ class OnnxFile:
         if not is_file(path):
             raise BadInput("no such policy file", where=str(path), do="train one with python train/run.py")
         self.path = path
-        onnxruntime = _onnxruntime()
+        onnxruntime = onnxruntime_module()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # small graphs lose more to threads than they gain
         options.log_severity_level = FATAL
@@ -74,7 +74,7 @@ class OnnxFile:
         Raises:
             BadInput: the graph fails, or takes too much time or memory.
         """
-        options = _onnxruntime().RunOptions()
+        options = onnxruntime_module().RunOptions()
         options.log_severity_level = FATAL
         with _stopped_after(options, allowance_s):
             try:
@@ -92,7 +92,8 @@ class OnnxFile:
 
 
 @cache
-def _onnxruntime() -> Any:
+def onnxruntime_module() -> Any:
+    """The library, imported without its telemetry."""
     os.environ[DISABLE_TELEMETRY] = "1"
     import onnxruntime
 
@@ -107,7 +108,7 @@ def _memory_limit_bytes() -> int:
 @cache
 def _limit_memory() -> bool:
     """Limit the memory of all graphs of this process together; False where the program has set its own allocator."""
-    onnxruntime = _onnxruntime()
+    onnxruntime = onnxruntime_module()
     place = onnxruntime.OrtMemoryInfo(
         "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
     )

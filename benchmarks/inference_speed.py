@@ -32,7 +32,7 @@ from automap_models.cost.staged import plan_cost
 from automap_models.envs.pipeline.encoding import cut_masks, encode
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.onnx_runtime import DISABLE_TELEMETRY
+from automap_models.onnx_runtime import onnxruntime_module
 from automap_models.planners.options import OBJECTIVES
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.search import exact_search
@@ -117,9 +117,7 @@ def main() -> None:
 
 def matrix_products(problems: list[StagedProblem]) -> Table:
     """What share of the shipped policies' time goes into products with weights: what int8 or float16 could shorten."""
-    os.environ[DISABLE_TELEMETRY] = "1"
-    import onnxruntime
-
+    onnxruntime = onnxruntime_module()
     table = Table("shipped policy", "operators run", "products", "share of the operators' time")
     encoded = encode(problems)
     scalars = {name: a.astype(np.float32) for name, a in encoded.as_dict().items() if a.ndim == 1}
