@@ -133,8 +133,8 @@ class Aceso:
         """What the cost model says of a plan."""
         file = self.work / "plan.json"
         file.write_text(json.dumps(plan))
-        said = self._run("aceso_cost_model.py", ["--initial-point", str(file), *self._of(size)])
-        numbers = [re.search(rf"{name} = ([\d.]+)", said) for name in ("overall time", "max allocated memory")]
+        printed = self._run("aceso_cost_model.py", ["--initial-point", str(file), *self._of(size)])
+        numbers = [re.search(rf"{name} = ([\d.]+)", printed) for name in ("overall time", "max allocated memory")]
         if None in numbers:
             raise BadInput(f"the cost model prints no {'time' if numbers[0] is None else 'memory'}", where=str(file))
         milliseconds, mib = (float(number[1]) for number in numbers if number is not None)
