@@ -121,8 +121,11 @@ def _bound_by_parts_s(tables: StageTables, limit_s: float, deadline: Deadline) -
         if bound_s >= limit_s or most - least < CLOSE * limit_s:
             break
         middle = (least + most) / 2.0
-        halves = [(_least_s(tables, limit_s, *half, deadline), *half) for half in ((least, middle), (middle, most))]
-        intervals = sorted([*others, *((max(own_s, bound_s), *half) for own_s, *half in halves)])
+        halves = [
+            (max(bound_s, _least_s(tables, limit_s, low, high, deadline)), low, high)
+            for low, high in ((least, middle), (middle, most))
+        ]
+        intervals = sorted([*others, *halves])
         in_vain = in_vain + 1 if intervals[0][0] <= bound_s * (1.0 + GAIN) else 0
         if deadline.passed:
             break
