@@ -140,9 +140,17 @@ def require_searchable(problem: StrategyProblem) -> None:
                     given += [f"words in {within.name}"] if within else []
                     of = f"{problem.work.shape.name} with {problem.global_batch} samples on cluster"
                     what = f"no strategy of {of} {problem.cluster.name} ({problem.cluster.devices} devices) has "
-                    do = "change one of them, or leave it open"
+                    do = "change one of them, or leave it open" if size > 1 else _alone(problem, fixed, within)
                     raise BadInput(what + " and ".join(given), where=f"`{chosen[0]}`", do=do)
         raise BadInput("no strategy divides it", where="`global_batch`", do="give other samples or other layers")
+
+
+def _alone(problem: StrategyProblem, fixed: dict[str, object], within: Limits | None) -> str:
+    """What to do where one field contradicts the number of samples, or else that of devices."""
+    samples = -(-problem.global_batch // problem.cluster.devices) * problem.cluster.devices
+    if any_family(replace(problem, fixed=fixed, within=within, global_batch=samples)):
+        return f"change it, or give other samples, such as {samples}"
+    return "change it or the number of devices"
 
 
 def require_framework(problem: StrategyProblem, within: Limits) -> None:
