@@ -106,7 +106,7 @@ def _draw_sizes(axes: Axes, sizes: Sequence[tuple[int, Estimate]]) -> None:
     for n, of in sizes:
         label = f"{of.tokens_per_s_per_device:,.0f} tokens/s a device\nMFU {100 * of.mfu:.0f} %"
         last = n == devices[-1]
-        sides = {"ha": "right", "va": "top"} if last else {"ha": "left", "va": "bottom"}
+        sides: dict[str, Any] = {"ha": "right", "va": "top"} if last else {"ha": "left", "va": "bottom"}
         offset = (-8, -6) if last else (4, 6)
         axes.annotate(label, (n, of.step_s), offset, textcoords="offset points", fontsize="small", **sides)
     axes.set_xticks(devices, [str(n) for n in devices], minor=False)

@@ -14,6 +14,7 @@ from automap_models.core.result import TIE, Bound, Result, Status
 from automap_models.core.strategy import PARTS, Strategy, require_parts
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
+from automap_models.planners.strategies import bound_kernel
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.incumbent import Incumbent
@@ -82,6 +83,7 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
         orders, counts = node_orders(problem.cluster), SearchCounts()
         left_s = float("inf")
         compile_loops()
+        bound_kernel.compile_loops()
         begun_s = time.process_time()
         chosen: Search | None = None
         incumbent: Incumbent | None = None

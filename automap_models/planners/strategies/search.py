@@ -8,7 +8,8 @@
 
 One queue holds all of them by their bound. The one of the least bound is replaced by what it consists of, or its bound
 by a tighter one. The search ends when the least bound is within `gap` of the best strategy: no strategy of the grid is
-more than that shorter.
+more than that shorter. It ends, too, when what is proven cannot get tighter, as the least bound is of a family whose
+bounds are spent, and twice as many strategies were simulated as the best one came after.
 """
 
 from __future__ import annotations
@@ -197,7 +198,8 @@ class Search:
         self.dive_first()
         while self.queue:
             bound_s, _, level, entry = heapq.heappop(self.queue)
-            if bound_s >= self.limit_s or self.deadline.passed:
+            proven = self.left <= bound_s and self.incumbent.stale
+            if bound_s >= self.limit_s or proven or self.deadline.passed:
                 self.left = min(self.left, bound_s)
                 break
             self.tell(bound_s)

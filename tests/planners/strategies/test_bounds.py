@@ -13,6 +13,7 @@ from strategy_problems import random_problem, strategies
 from whole_space import estimates, whole_space_problem
 
 from automap_models.core.strategy import Strategy
+from automap_models.planners.strategies import bound_kernel, bounds
 from automap_models.planners.strategies.bounds import (
     chain_bound,
     closed_bound,
@@ -161,3 +162,28 @@ def test_no_bound_is_above_a_simulated_step_of_any_model_on_any_cluster(draws: i
     counted = _held(range(9000, 9000 + draws))
     assert all(counted[name] for name in BOUNDS)
     assert all(counted[f"{name}, near"] for name in BOUNDS if name not in OF_DIVISIONS)
+
+
+@pytest.mark.parametrize("draws", counts(60, 600, 6000))
+def test_compiled_loops_say_what_numpy_says(draws: int) -> None:
+    """Of ranks that are alike and ranks that are not, with and without whole blocks, room for all or for little."""
+    kinds: Counter[str] = Counter()
+    for seed in range(draws):
+        draw = np.random.default_rng(seed)
+        ranks, columns = int(draw.integers(1, 6)), int(draw.integers(1, 7))
+        rows = 1 if draw.uniform() < 0.5 else ranks
+        times, held = (np.tile(draw.uniform(0.1, 1.0, (rows, columns)), (ranks // rows, 1)) for _ in range(2))
+        held *= draw.uniform(size=columns) < 0.9
+        work = draw.uniform(0.5, 1.0, columns)
+        unit = float(work[0]) if columns == 1 or draw.uniform() < 0.3 else 0.0
+        spent, room = draw.uniform(0.0, 0.2, ranks), draw.uniform(0.0, 4.0, ranks)
+        whole = float(draw.uniform(0.5, 2.0) * ranks)
+        enough_s = float("inf") if draw.uniform() < 0.5 else float(draw.uniform(0.1, 2.0))
+        arguments = (times, held, work, spent, room, whole, unit, enough_s)
+        expected = bounds._least_time(*arguments)
+        assert bound_kernel.least_time(*arguments, bounds.BISECTIONS) == pytest.approx(expected, rel=1e-12)
+        most, blocks = room[:, None] / np.maximum(held, 1e-30), float(draw.integers(1, 12))
+        dealt = bounds._dealt_out(times, most, blocks)
+        assert bound_kernel.dealt_out(times, most, blocks) == pytest.approx(dealt, rel=1e-12)
+        kinds += Counter({"infeasible": np.isinf(expected), "enough": expected == enough_s, "few": np.isinf(dealt)})
+    assert len(kinds) == 3, "a draw never showed one of the ends"
