@@ -28,7 +28,7 @@ from automap_models.core.schedules import DEFAULT_SCHEDULE, require_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
-from automap_models.errors import BadInput
+from automap_models.errors import BadInput, is_of_type
 from automap_models.export.targets import strategy_limits
 from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, device_of, read_cluster, read_device, read_kinds
 from automap_models.formats.plan_json import write_plan
@@ -247,7 +247,7 @@ def estimate(
     """
     if not isinstance(model, (ModelWork, str, os.PathLike)):
         do = "give the name of a built-in model, a config.json, or what `read_model_work` makes of one"
-        raise BadInput(f"is a {type(model).__name__}", where="`model`", do=do)
+        raise BadInput(is_of_type(model), where="`model`", do=do)
     for name, value in (("sequence", sequence), ("dropout", dropout)):
         if isinstance(model, ModelWork) and value:
             raise BadInput("is for the name of a model", where=f"`{name}`", do="leave it out: the work has its own")
@@ -373,10 +373,10 @@ def _source(model: object, inputs: object, options: _ProfileOptions) -> Source:
         return Source(name, SourceKind.FACTORY, model=model)
     if not callable(model):
         do = "give a PyTorch module, a JAX training step, the name of a model or a file"
-        raise BadInput(f"is a {type(model).__name__}", where="`model`", do=do)
+        raise BadInput(is_of_type(model), where="`model`", do=do)
     if not isinstance(inputs, (tuple, list)):
         do = "give the tuple of the step's arguments, the trainable parameters first and the batch last"
-        raise BadInput(f"is a {type(inputs).__name__}", where="`inputs`", do=do)
+        raise BadInput(is_of_type(inputs), where="`inputs`", do=do)
     return Source(name, SourceKind.FACTORY, model=(model, tuple(inputs)))
 
 
@@ -387,7 +387,7 @@ def _module_inputs(inputs: object) -> object:
     if isinstance(inputs, (Tensor, tuple, list, Mapping)):
         return inputs
     do = "give a tensor, a tuple of positional or a dict of keyword arguments"
-    raise BadInput(f"is a {type(inputs).__name__}", where="`inputs`", do=do)
+    raise BadInput(is_of_type(inputs), where="`inputs`", do=do)
 
 
 def _profiled_model(
@@ -411,7 +411,7 @@ def _profile(profile: Profile | PathLike) -> Profile:
         return profile
     if not isinstance(profile, (str, os.PathLike)):
         do = "give a Profile, which `am.profile` makes, or the file of one"
-        raise BadInput(f"is a {type(profile).__name__}", where="`profile`", do=do)
+        raise BadInput(is_of_type(profile), where="`profile`", do=do)
     from automap_models.formats.files import read_profile
 
     return read_profile(profile)

@@ -18,6 +18,11 @@ class AutomapError(Exception):
         super().__init__(f"{sentence}; {do}" if do else sentence)
 
 
+def is_of_type(value: object) -> str:
+    """What a message says of a value of a wrong type: `is of type int`, or `is None`."""
+    return "is None" if value is None else f"is of type {type(value).__name__}"
+
+
 class BadInput(AutomapError):
     """A file or an argument cannot be used as it is (exit code 2)."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from automap_models.errors import AutomapError, BadInput, UserCodeError
+from automap_models.errors import AutomapError, BadInput, UserCodeError, is_of_type
 
 EXTRAS = {"torch": "torch", "jax": "jax", "flax": "jax", "optax": "jax"}
 """Package of a framework → the extra that installs it."""
@@ -82,7 +82,7 @@ def _named(spec: str) -> Callable[..., Any]:
         raise BadInput(f"{name} ({module.__file__}) has no {attribute}", where=spec)
     factory = getattr(module, attribute)
     if not callable(factory):
-        raise BadInput(f"is a {type(factory).__name__}, not a function", where=spec, do="name a function")
+        raise BadInput(f"{is_of_type(factory)}, not a function", where=spec, do="name a function")
     return factory  # type: ignore[no-any-return]  # callable() says no more than that
 
 

@@ -217,7 +217,7 @@ def run(model: str, plans: Sequence[str], schedules: Sequence[str]) -> Iterator[
             pipeline.layout = own
             pipeline.load(arguments)
             losses = [pipeline.step(*batches[0])]
-            gradient = gradient_errors(pipeline.gradients(), right.gradients)[0]
+            gradient = gradient_errors(pipeline.gradients(), right.gradients, TOLERANCE)[0]
             losses.append(pipeline.step(*batches[1], measure=True))
             loss = max(abs(one - other) / abs(other) for one, other in zip(losses, right.losses, strict=True))
             micro_batch = Bytes.of(program_collectives(pipeline.programs).values())

@@ -54,6 +54,7 @@ from automap_models.simulate.calibration import (
     step_observation,
 )
 from automap_models.simulate.measured import measured_bytes, measured_estimate
+from automap_models.simulate.rounds import compile_loops
 from automap_models.workloads.measured import MeasuredWorks
 
 if TYPE_CHECKING:
@@ -186,17 +187,24 @@ def far_tau(plans: Sequence[Plan]) -> float:
     return float(signs[far].mean()) if far.any() else math.nan
 
 
-def rankings(prices: Iterable[Price]) -> list[Ranking]:
-    """Of every group of LEAST_PLANS or more plans of one source, system, model, cluster, batch and precision."""
+def rankings(prices: Iterable[Price], *, daily: bool = False) -> list[Ranking]:
+    """Of every group of LEAST_PLANS or more plans of one source, system, model, cluster, batch and precision.
+
+    Args:
+        prices: of steps.
+        daily: whether plans of a group were also measured on one day, where days are known. Machines change between
+            days: the source of BLOOM's trials says itself that those of some days must not be compared.
+    """
     groups: dict[tuple[object, ...], list[Plan]] = defaultdict(list)
     for step, estimate, *_ in prices:
         if isinstance(step, MeasuredStep) and estimate is not None and step.step_s is not None:
             strategy = step.strategy
-            key = (step.source, step.system, step.shape, step.cluster, strategy.global_batch, strategy.precision)
+            day = step.day if daily else ""
+            key = (step.source, step.system, step.shape, step.cluster, strategy.global_batch, strategy.precision, day)
             groups[key].append((estimate.step_s, step.step_s, strategy))
     noises = {source: noise_of(plans for key, plans in groups.items() if key[0] == source) for source, *_ in groups}
     result = []
-    for (source, _, shape, cluster, batch, _), plans in groups.items():
+    for (source, _, shape, cluster, batch, *_), plans in groups.items():
         if len(plans) >= LEAST_PLANS:
             name = f"{source}: {shape.name}, {cluster.devices} devices, {batch} samples"  # type: ignore[attr-defined]
             result.append(ranking(name, plans, noises[source]))
@@ -271,13 +279,20 @@ def tables(prices: list[Price]) -> list[Table]:
             f"{100 * group.loss:.1f} %",
         )
         ranked.add_row(group.name, *cells)
+    add_means(ranked, groups, "")
+    if any(isinstance(price.step, MeasuredStep) and price.step.day for price in prices):
+        add_means(ranked, rankings(prices, daily=True), " on one day")
+    return [by_source, ranked]
+
+
+def add_means(table: Table, groups: Sequence[Ranking], which: str) -> None:
+    """Add the means over groups that are spread widely, and over all."""
     for least in (LEAST_SPREAD, 1.0):
         wide = [group for group in groups if group.spread > least]
         if wide:
             tau, far, loss = (np.nanmean([getattr(group, name) for group in wide]) for name in ("tau", "far", "loss"))
             cells = str(len(wide)), "", f"{tau:.2f}", f"{far:.2f}", "", f"{100 * loss:.1f} %"
-            ranked.add_row(f"mean of spread > {least}", *cells)
-    return [by_source, ranked]
+            table.add_row(f"mean of spread > {least}{which}", *cells)
 
 
 def _cells(prices: Iterable[Price], what: str) -> tuple[str, ...]:
@@ -408,6 +423,7 @@ def main() -> None:
         steps = read_measured_steps(arguments.rows)
         devices = shipped_devices(arguments.devices)
         works = MeasuredWorks(Cache(cache_folder()))
+        compile_loops()
         prices = priced(track(steps, "pricing", console=Console(stderr=True), transient=True), works, devices)
         report(prices, arguments.json, arguments.plot)
         if arguments.own_constants:

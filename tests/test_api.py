@@ -117,12 +117,26 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
             lambda: am.plan(PROFILE, "C", global_batch=7, objective="length"),
             "`global_batch`: 7 samples are no multiple of the ",
         ),
-        (lambda: am.plan(3, "C"), "`profile`: is a int; give a Profile, which `am.profile` makes, or the file of one"),
-        (lambda: am.profile(3), "`model`: is a int; give a PyTorch module, a JAX training step, the name of a model"),
-        (lambda: am.profile(print), "`inputs`: is a NoneType; give the tuple of the step's arguments"),
+        (
+            lambda: am.plan(3, "C"),
+            "`profile`: is of type int; give a Profile, which `am.profile` makes, or the file",
+        ),
+        (
+            lambda: am.profile(3),
+            "`model`: is of type int; give a PyTorch module, a JAX training step, the name of",
+        ),
+        (lambda: am.profile(print), "`inputs`: is None; give the tuple of the step's arguments"),
         (lambda: am.profile("vgg19", 3), "`inputs`: vgg19 brings its own; leave it out"),
         (lambda: am.profile("vgg19", repeats=3), "`repeats`: nothing is measured; give `measure=True`, too"),
         (lambda: am.profile(print, (1, 2), batch=3), "`batch`: is for the name of a model; leave it out"),
+        (lambda: am.plan(PROFILE, "C", min_gain="5 %"), "`min_gain`: is of type str; give a share from 0 to 1"),
+        (lambda: am.plan(PROFILE, "C", state_factor="4"), "`state_factor`: is of type str; give a number"),
+        (lambda: am.plan(PROFILE, "C", certify_s="1 s"), "`certify_s`: is of type str; give a number"),
+        (lambda: am.plan(PROFILE, "C", equal_replicas=3), "`equal_replicas`: is of type int; give True or False"),
+        (lambda: am.plan(PROFILE, "C", cut_at=3), "`cut_at`: is of type int; give a pattern of layers, or 'blocks'"),
+        (lambda: am.plan(PROFILE, "C", policy=3), "`policy`: is of type int; give the path of a file"),
+        (lambda: am.explore(PROFILE, "C", forbidden=3), "`forbidden`: is of type int; give a text or several"),
+        (lambda: am.explore(PROFILE, "C", budget_s="1 s"), "`budget_s`: is of type str; give a number"),
         (lambda: am.explore(PROFILE, "C", pins="head"), "`pins`: 'head' is not LAYER=STAGE"),
         (lambda: am.explore(PROFILE, "C", microbatch_size=3), "`microbatch_size`: the profile says "),
     ],
@@ -134,7 +148,7 @@ def test_errors_name_arguments(call, message: str) -> None:
 
 
 def test_a_module_s_inputs_are_tensors(mlp) -> None:
-    with pytest.raises(am.BadInput, match=r"^`inputs`: is a int; give a tensor, a tuple of positional or a dict"):
+    with pytest.raises(am.BadInput, match=r"^`inputs`: is of type int; give a tensor, a tuple of positional or a dict"):
         am.profile(mlp[0], 3)
 
 

@@ -79,7 +79,7 @@ def test_an_option_that_was_not_given_need_not_be_taken(their_package: Path) -> 
         ("their_package.no_such:make", "no module their_package.no_such in "),
         ("their_package.models.deeper:make", "no module their_package.models.deeper in "),
         ("their_package.models:mkae", "has no mkae"),
-        ("their_package.models:number", "is a int, not a function"),
+        ("their_package.models:number", "is of type int, not a function"),
         ("their_package.models:needs_more", "cannot be called: missing a required argument: 'width'"),
     ],
 )

@@ -51,6 +51,7 @@ from .rainbow import RainbowModule
 STATES = 10_000
 """Least number of states that a policy must agree in before it is kept."""
 TOLERANCE = 1e-5
+"""Of values up to 1, and of larger ones in proportion: rewards of 1 / L have no scale of their own."""
 FLOAT32_TOLERANCE = 1e-6
 """Actions whose values differ by less are equally greedy: which of them wins is up to rounding."""
 EQUAL_ENTRIES = 0.999
@@ -87,9 +88,9 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems, states: 
         states: how many states must agree before the comparison ends.
 
     Returns:
-        States in which all legal values agree, the largest difference of these, the share of such states, and of
-        actions that are greedy in torch, too, all on the file's own cost-to-go tables; and the share of their entries
-        that are the same in torch.
+        States in which all legal values agree, the largest difference of these (in proportion where values are above
+        1), the share of such states, and of actions that are greedy in torch, too, all on the file's own cost-to-go
+        tables; and the share of their entries that are the same in torch.
 
     Raises:
         RuntimeError: too many states differ by more than TOLERANCE, one is decided differently beyond it, or the tables
@@ -113,11 +114,12 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems, states: 
             if not torch.equal(state.values.isfinite(), legal):
                 raise RuntimeError("the exported policy calls other actions legal than the environment does")
             count += len(legal)
-            apart = torch.where(legal, (state.values - expected).abs(), 0.0).amax(1)
+            scale = torch.where(legal, expected.abs(), 0.0).amax(1).clamp(min=1.0)
+            apart = torch.where(legal, (state.values - expected).abs(), 0.0).amax(1) / scale
             agrees = apart <= TOLERANCE
             agreed += int(agrees.sum())
             worst = max(worst, float(torch.where(agrees, apart, 0.0).max()))
-            lost = expected.amax(1) - expected.gather(1, state.action.unsqueeze(1)).squeeze(1)
+            lost = (expected.amax(1) - expected.gather(1, state.action.unsqueeze(1)).squeeze(1)) / scale
             equal += int((lost <= FLOAT32_TOLERANCE).sum())
             worse = max(worse, float(lost.max()))
     report = {

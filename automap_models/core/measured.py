@@ -40,6 +40,7 @@ class MeasuredStep:
         memory_bytes: the largest that one device held; None where it was not published.
         only_tensors: whether that is what its tensors took, without the driver, libraries and buffers of collectives.
         fits: whether it ran; None where nobody says, or where it failed for a reason that was not published.
+        day: on which it ran, as its source writes it; empty where that was not published.
     """
 
     name: str
@@ -67,6 +68,7 @@ class MeasuredStep:
     memory_bytes: float | None
     only_tensors: bool = False
     fits: bool | None
+    day: str = ""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ from automap_models.core.pass_orders import (
     zb_h2,
     zb_v,
 )
-from automap_models.errors import BadInput
+from automap_models.errors import BadInput, is_of_type
 
 if TYPE_CHECKING:
     import numpy as np
@@ -280,6 +280,8 @@ def require_gain(min_gain: float) -> None:
     Raises:
         BadInput: it is below 0 or above 1, or no number.
     """
+    if not isinstance(min_gain, (int, float)):
+        raise BadInput(is_of_type(min_gain), where="`min_gain`", do="give a share from 0 to 1, such as 0.005")
     if not 0.0 <= min_gain <= 1.0:
         raise BadInput(f"a gain of {min_gain:g}", where="`min_gain`", do="give a share from 0 to 1, such as 0.005")
 

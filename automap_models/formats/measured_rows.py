@@ -88,6 +88,8 @@ _CUTS = re.compile(r"pipeline cuts \(layer indices of the DeepSpeed module list\
 _COUNTED = ("gpt", "gpt2", "gpt3")
 """Whose FLOP `narayanan_flop` counts."""
 _ASYNC = re.compile(r"\basync ?tp\b", re.IGNORECASE)
+_DAY = re.compile(r"(?:(?<![\d-])\d{4}-|(?<=, ))(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?![\d-])")
+"""2022-02-25; 02-25 after a comma."""
 _MODULES_BEFORE = 2
 """The embedding and a transposition, which come before the layers in DeepSpeed's list of a GPT's modules."""
 
@@ -249,6 +251,7 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
         memory_bytes=memory_bytes,
         only_tensors=measured.only_tensors,
         fits=False if measured.oom else True if step_s is not None else None,
+        day=day[0] if (day := _DAY.search(row.note or "")) else "",
     )
 
 

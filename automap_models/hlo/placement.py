@@ -1,8 +1,9 @@
 """From an instruction graph to a placement graph of at most N nodes: groups of instructions to be placed on devices.
 
 1. The forward instructions, in execution order, are cut into groups of about equal time, where each counts with the
-   backward and update instructions at home with it (attribution.py). Each cut moves by up to half a group to the place
-   with the fewest bytes crossing.
+   backward and update instructions at home with it (attribution.py). One that only shows a parameter, a transposed
+   weight, goes with that which computes with it, and so does the parameter's update. Each cut moves by up to half a
+   group to the place with the fewest bytes crossing.
 2. A backward instruction that reads what one of an earlier group made belongs to that group, too, if not to one still
    earlier. So the backward pass goes through the groups from the last to the first, as the forward pass goes from the
    first to the last, and no group waits for one that waits for it.
@@ -212,7 +213,7 @@ def _require(graph: InstructionGraph, accelerator_s: FloatArray, cpu_s: FloatArr
 
 def _layout(liveness: Liveness, reads: Reads, times_s: FloatArray, most: int) -> _Layout:
     """As many groups as that many nodes allow, by bisection; one group always fits."""
-    home = np.maximum(homes(liveness), 0)  # what belongs nowhere goes with the first
+    home = _users(liveness)[np.maximum(homes(liveness), 0)]  # what belongs nowhere goes with the first
 
     def layout(groups: int) -> _Layout:
         parts = parts_of(liveness, reads, home, times_s, groups)
@@ -229,6 +230,20 @@ def _layout(liveness: Liveness, reads: Reads, times_s: FloatArray, most: int) ->
         else:
             too_many = groups
     return best
+
+
+def _users(liveness: Liveness) -> IntArray:
+    """[m] each forward instruction itself; in place of one that only shows a parameter, that which computes with it.
+
+    A parameter's update is at home where it is first used, and its gradient where it is computed with: these belong
+    together.
+    """
+    graph, users = liveness.graph, np.arange(liveness.forward.size)
+    shown = liveness.storage[graph.result_offsets[liveness.forward]]
+    for position, value in enumerate(shown.tolist()):
+        first, *_ = liveness.users.get(value, (position,))
+        users[position] = max(position, first)
+    return users
 
 
 def _with_senders(parts: Parts, reads: Reads, values: int) -> _Layout:

@@ -7,12 +7,15 @@ a command's help is fast.
 from __future__ import annotations
 
 import operator
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.schedules import DEFAULT_SCHEDULE, require_gain, require_schedule
-from automap_models.errors import BadInput
+from automap_models.errors import BadInput, is_of_type
 
 if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
@@ -25,6 +28,14 @@ AUTO = "auto"
 OBJECTIVES = ("step", "length")
 """What a plan shall make small: the step under its schedule, as it runs, or Auto-MAP's length L."""
 DEFAULT_OBJECTIVE = "step"
+_TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    **dict.fromkeys(("state_factor", "certify_s", "refine_s", "memory_bytes", "budget_s"), (Real, "a number")),
+    **dict.fromkeys(("equal_replicas", "thorough"), (bool, "True or False")),
+    **dict.fromkeys(("pins", "together", "forbidden"), (Iterable, "a text or several")),
+    "cut_at": (str, "a pattern of layers, or 'blocks'"),
+    "policy": ((str, os.PathLike), "the path of a file"),
+}
+"""Option → its type, and in words. Whole numbers, names and gains are held against what they may be instead."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,7 @@ class PlanOptions:
     cut_at: str | None = None
 
     def __post_init__(self) -> None:
+        _require_types(self)
         for name in ("stages", "micro_batches"):
             number = getattr(self, name)
             if number not in (None, AUTO):
@@ -187,6 +199,7 @@ class ExploreOptions:
     min_gain: float | None = None
 
     def __post_init__(self) -> None:
+        _require_types(self)
         _require_objective(self.objective, self.schedule, self.min_gain)
         if self.objective == "length" and self.schedule is not None:
             raise BadInput("is not that of a length", where="`schedule`", do="leave it out, or take the step")
@@ -256,6 +269,18 @@ def _require_objective(objective: str, schedule: str | None, min_gain: float | N
 
 def _step_schedule(objective: str, schedule: str | None) -> str | None:
     return None if objective == "length" else schedule or DEFAULT_SCHEDULE
+
+
+def _require_types(options: object) -> None:
+    """Refuse a value that is not of its option's type.
+
+    Raises:
+        BadInput: naming the option.
+    """
+    for name, (kind, words) in _TYPES.items():
+        value = getattr(options, name, None)
+        if value is not None and not isinstance(value, kind):
+            raise BadInput(is_of_type(value), where=f"`{name}`", do=f"give {words}")
 
 
 def _set_whole(options: object, name: str, other: str = "") -> None:

@@ -6,7 +6,7 @@ all: reading the plan, the schedule, the prediction, the table, the trace and th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -25,6 +25,15 @@ Executor = Literal["torch", "automap"]
 DEFAULT_STEPS = 3
 TOLERANCE = 1e-5
 """Relative error that a check allows, fp32."""
+COARSE_TOLERANCES: Mapping[str, float] = {"bf16": 5e-2, "bfloat16": 5e-2, "f16": 1e-2, "float16": 1e-2}
+"""The same where something is computed in a type of 16 bits. Rounding to bf16 is off by up to 0.4 %, to fp16 by 0.05 %;
+a compiler keeps more bits inside of what it fuses, which it does otherwise in stages than in the whole model. A
+gradient that is not summed, or a micro-batch that is left out, is off by more."""
+
+
+def tolerance_of(types: Iterable[str]) -> float:
+    """The relative error that a check allows where values have these types, as MLIR or torch names them."""
+    return max((COARSE_TOLERANCES.get(dtype, TOLERANCE) for dtype in types), default=TOLERANCE)
 
 
 def silent(_: str) -> None:

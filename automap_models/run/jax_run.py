@@ -21,7 +21,7 @@ from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
-from automap_models.run.base import TOLERANCE, RunProblem
+from automap_models.run.base import RunProblem, tolerance_of
 from automap_models.run.jax_collectives import program_collectives, reduction_collectives
 from automap_models.run.jax_layout import layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
@@ -70,7 +70,8 @@ def run_plan(problem: RunProblem) -> JaxAnswer:
     if problem.check:
         problem.say("compiling the whole model for one device")
         whole = JaxPipeline(traced, on_one_device(micro_batches), arguments, devices=devices)
-        comparison = compared([step.loss for step in steps], gradients, whole, batches)
+        tolerance = tolerance_of({tensor.dtype for op in traced.module.operations for tensor in op.results})
+        comparison = compared([step.loss for step in steps], gradients, whole, batches, tolerance)
     device = f"{len(set(_used(pipeline)))} × {devices[0].device_kind}"
     return JaxAnswer(device, pipeline.clock, tuple(steps), comparison, tuple(_notes(pipeline, step.microbatch_size)))
 
@@ -188,7 +189,11 @@ def _largest(pipeline: JaxPipeline, step: TrainingStep, problem: RunProblem) -> 
 
 
 def compared(
-    losses: Sequence[float], gradients: dict[str, np.ndarray], whole: JaxPipeline, batches: Sequence[Sequence[Any]]
+    losses: Sequence[float],
+    gradients: dict[str, np.ndarray],
+    whole: JaxPipeline,
+    batches: Sequence[Sequence[Any]],
+    tolerance: float,
 ) -> Comparison:
     """A run held against the whole model on one device.
 
@@ -197,6 +202,7 @@ def compared(
         gradients: of the first one.
         whole: the model on one device, with the values that the run began with.
         batches: of every step.
+        tolerance: relative error of a loss and of a gradient that is allowed.
     """
     difference: str | None = None
     loss_error, gradient_error = 0.0, 0.0
@@ -204,15 +210,17 @@ def compared(
         expected = whole.step(*batch)
         error = abs(loss - expected) / max(abs(expected), _TINY)
         loss_error = max(loss_error, error)
-        if difference is None and not error <= TOLERANCE:
+        if difference is None and not error <= tolerance:
             difference = f"the loss of step {k + 1} is {loss!r}, on one process {expected!r}"
         if k == 0:
-            gradient_error, of_tensor = gradient_errors(gradients, whole.gradients())
+            gradient_error, of_tensor = gradient_errors(gradients, whole.gradients(), tolerance)
             difference = difference or of_tensor
-    return Comparison(loss_error, gradient_error, len(gradients), TOLERANCE, difference)
+    return Comparison(loss_error, gradient_error, len(gradients), tolerance, difference)
 
 
-def gradient_errors(gradients: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> tuple[float, str | None]:
+def gradient_errors(
+    gradients: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float
+) -> tuple[float, str | None]:
     """The largest relative error of a gradient (norms, see NEGLIGIBLE), and the first one above the tolerance."""
     norms = {name: float(np.linalg.norm(value.astype(np.float64))) for name, value in expected.items()}
     least = NEGLIGIBLE * float(np.sqrt(sum(norm**2 for norm in norms.values())))
@@ -221,7 +229,7 @@ def gradient_errors(gradients: dict[str, np.ndarray], expected: dict[str, np.nda
         distance = float(np.linalg.norm((gradients[name] - value).astype(np.float64)))
         error = distance / max(norms[name], least, _TINY)
         largest = max(largest, error)
-        if difference is None and not error <= TOLERANCE:
+        if difference is None and not error <= tolerance:
             difference = f"the gradient of {name} differs by {error:.1e} of its norm, {norms[name]:.3e}"
     return largest, difference
 

@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 
 from automap_models.core.run_record import Comparison, Pass, RunRecord, StepRecord
 from automap_models.errors import BadInput
-from automap_models.run.base import TOLERANCE, Executor, RunProblem, processes_of, silent
+from automap_models.run.base import Executor, RunProblem, processes_of, silent, tolerance_of
 from automap_models.run.layout import Layout, run_layout
 from automap_models.run.torch_clock import CLOCKS, Clock
 from automap_models.run.torch_pipeline import Pipeline
@@ -358,7 +358,8 @@ def _compared(
             named = reference.model.named_parameters()
             first = {name: one.grad.clone() for name, one in named if one.grad is not None}
         optimizer.step()
-    return compare(losses, expected, gradients, first, TOLERANCE)
+    tolerance = tolerance_of(str(one.dtype).removeprefix("torch.") for one in reference.model.parameters())
+    return compare(losses, expected, gradients, first, tolerance)
 
 
 def _filled(example: Example, seed: int) -> Example:

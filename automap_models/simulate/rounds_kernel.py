@@ -7,7 +7,6 @@ BEFORE to MICRO_BATCH.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
@@ -17,37 +16,16 @@ BEFORE, INPUT_OF, DURATION, MICRO_BATCH = 0, 1, 2, 3
 """Rows of a layout: 1 + what the rank or the direction of a link has done before, 0 for nothing; 1 + what it waits for
 besides, 0 for nothing; which duration it has, 4 · stage + kind of a pass and 4 · V + boundary of a message; and of
 which micro-batch it is."""
-NEVER = np.iinfo(np.int64).max
-
-
-@jit
-def _turn(
-    kind: int,
-    stage: int,
-    m: int,
-    rank: np.int64 | int,
-    ranks: int,
-    micro_batches: int,
-    last: int,
-    done: NDArray[np.bool_],
-) -> int:
-    """Which turn the next pass of a rank has among those that are ready, the least first; NEVER before it is ready."""
-    if kind == FORWARD:
-        if stage and not done[0, stage - 1, m]:
-            return int(NEVER)
-        return int((stage * micro_batches + m) * ranks + rank)
-    after_it = stage == last or done[1, stage + 1, m]
-    if not (done[1, stage, m] if kind == WEIGHT else done[0, stage, m] and after_it):
-        return int(NEVER)
-    return int((((last + 1) * micro_batches + m) * (last + 1) + last - stage) * ranks + rank)
 
 
 @jit
 def lay_out(
     passes: IntArray, offsets: IntArray, rank_of: IntArray, micro_batches: int, messages: bool
 ) -> tuple[IntArray, IntArray]:
-    """[4, n] the layout, in the order of core.schedules.Schedule.turns, and [passes] the number of each pass in it;
-    fewer than all where ranks wait for each other for ever.
+    """[4, n] the layout, and [passes] the number of each pass in it; fewer than all, and numbers of -1, where ranks
+    wait for each other for ever.
+
+    A rank runs as far as it can; then one goes on that waited for what it has run.
 
     Args:
         passes: [3, passes] kinds, stages and micro-batches, the passes of rank 0 first.
@@ -60,50 +38,48 @@ def lay_out(
     count = passes.shape[1]
     layout = np.zeros((4, count + (2 * last * micro_batches if messages else 0)), np.int64)
     numbers = np.full(count, -1, np.int64)
-    done = np.zeros((2, last + 1, micro_batches), np.bool_)
-    results = np.zeros((2, last + 1, micro_batches), np.int64)
+    # 1 + what brings the input of each stage's forward and backward passes; 0 before it is there, -1 - rank where one
+    # waits for it, and -1 - S where nothing is waited for
+    inputs = np.zeros((2, last + 1, micro_batches), np.int64)
+    inputs[0, 0] = -1 - ranks
     by_rank, by_link = np.zeros(ranks, np.int64), np.zeros((ranks, ranks), np.int64)
-    place, turns = offsets[:-1].copy(), np.full(ranks, NEVER, np.int64)
-    looking, n = np.arange(ranks), 0
-    while True:
-        for one in looking:
-            if turns[one] == NEVER and place[one] < offsets[one + 1]:
-                kind, stage, m = passes[0, place[one]], passes[1, place[one]], passes[2, place[one]]
-                turns[one] = _turn(kind, stage, m, one, ranks, micro_batches, last, done)
-        rank = 0
-        for other in range(1, ranks):
-            if turns[other] < turns[rank]:
-                rank = other
-        if turns[rank] == NEVER:
-            return layout[:, :n], numbers
-        turns[rank] = NEVER
-        kind, stage, m = passes[0, place[rank]], passes[1, place[rank]], passes[2, place[rank]]
-        back = 0 if kind == FORWARD else 1
-        layout[BEFORE, n], layout[DURATION, n], layout[MICRO_BATCH, n] = by_rank[rank], 4 * stage + kind, m
-        if kind != WEIGHT:
-            layout[INPUT_OF, n] = results[back, stage, m]
-        numbers[place[rank]] = n
-        n += 1
-        by_rank[rank] = n
-        place[rank] += 1
-        looking = np.array([rank, rank])
-        if kind == WEIGHT:
-            continue
-        done[back, stage, m] = True
-        receiver = stage - 1 if back else stage + 1
-        if kind == FORWARD and stage == last:
-            results[1, stage, m] = n
-        elif 0 <= receiver <= last:
-            to = rank_of[receiver]
-            looking[1] = to
-            sent = n
+    place, able = offsets[:-1].copy(), np.arange(ranks - 1, -1, -1)
+    waiting, n = ranks, 0
+    while waiting:
+        waiting -= 1
+        rank = able[waiting]
+        while place[rank] < offsets[rank + 1]:
+            kind, stage, m = passes[0, place[rank]], passes[1, place[rank]], passes[2, place[rank]]
+            back, awaited = 0 if kind == FORWARD else 1, 0
+            if kind != WEIGHT:
+                awaited = inputs[back, stage, m]
+                if awaited == 0:
+                    inputs[back, stage, m] = -1 - rank
+                    break
+                awaited = max(0, awaited)
+            layout[BEFORE, n], layout[INPUT_OF, n] = by_rank[rank], awaited
+            layout[DURATION, n], layout[MICRO_BATCH, n] = 4 * stage + kind, m
+            numbers[place[rank]] = n
+            place[rank] += 1
+            n += 1
+            by_rank[rank] = n
+            receiver, of = stage + 1 - 2 * back, back
+            if kind == FORWARD and stage == last:
+                receiver, of = last, 1
+            if kind == WEIGHT or receiver < 0:
+                continue
+            sent, to = n, rank_of[receiver]
             if messages and to != rank:
                 layout[BEFORE, n], layout[INPUT_OF, n] = by_link[rank, to], n
                 layout[DURATION, n], layout[MICRO_BATCH, n] = 4 * (last + 1) + min(stage, receiver), m
                 n += 1
-                by_link[rank, to] = n
-                sent = n
-            results[back, receiver, m] = sent
+                by_link[rank, to] = sent = n
+            waiter = -1 - inputs[of, receiver, m]
+            inputs[of, receiver, m] = sent
+            if waiter >= 0:
+                able[waiting] = waiter
+                waiting += 1
+    return layout[:, :n], numbers
 
 
 @jit

@@ -1,8 +1,8 @@
 """The loops of simulate.rounds where nothing compiles them: over lists, which Python goes through ten times as fast as
 through arrays.
 
-`lay_out` and `play` take and give what their namesakes of simulate.rounds_kernel do. The order in which passes are laid
-out is another one, and no time depends on it: each rank runs as far as it can, then one that goes on from there.
+`lay_out` and `play` take and give what their namesakes of simulate.rounds_kernel do, in the same order: each rank runs
+as far as it can, then one that goes on from there.
 
     rank 0   F F F F . . .        waits for I of rank 1
     rank 1   F F F . . .          waits for the fourth F of rank 0, which is there: it goes on

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.schedules import DEFAULT_SCHEDULE
-from automap_models.core.units import Unit
+from automap_models.core.units import SHARE, Unit
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, DEFAULT_OBJECTIVE, OBJECTIVES
 from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, require_no_model, source_kind
@@ -324,8 +324,8 @@ def add_objective(group: argparse._ArgumentGroup, schedules: Iterable[str] = WAR
     group.add_argument(
         "--min-gain",
         metavar="SHARE",
-        type=float,
-        help="how much shorter a further stage has to make the step (default 0.005, half a percent)",
+        type=quantity(SHARE),
+        help="how much shorter a further stage has to make the step, such as '2 %%' or 0.02 (default 0.5 %%)",
     )
 
 

@@ -76,6 +76,15 @@ def test_groups_have_one_source_and_four_plans(benchmark: ModuleType) -> None:
     assert (group.plans, group.tau, group.loss) == (4, pytest.approx(1.0), 0.0)
 
 
+def test_plans_of_different_days_are_compared_only_where_days_do_not_count(benchmark: ModuleType) -> None:
+    """Four plans on one day are in order; a fifth, of the next day, is the wrong way round to each of them."""
+    prices = [price(benchmark, s, s, day="02-24") for s in (1.0, 2.0, 3.0, 4.0)]
+    prices.append(price(benchmark, 5.0, 0.5, day="02-25"))
+    (together,), (of_a_day,) = benchmark.rankings(prices), benchmark.rankings(prices, daily=True)
+    assert (together.plans, together.tau) == (5, pytest.approx((6 - 4) / 10))
+    assert (of_a_day.plans, of_a_day.tau) == (4, pytest.approx(1.0))
+
+
 def test_a_verdict_counts_where_it_is_known(benchmark: ModuleType) -> None:
     prices = [price(benchmark, 1.0, 1.0, fits=fits) for fits in (True, True, False, None)]
     assert benchmark.verdicts(prices) == (2, 3)

@@ -216,6 +216,19 @@ def test_async_tensor_parallelism_is_in_the_note(tmp_path: Path, note: str | Non
     assert not measured(tmp_path, **torchtitan(note=note)).async_tensor
 
 
+@pytest.mark.parametrize(
+    ("note", "day"),
+    [
+        ("section 'GBS Variations', 02-25", "02-25"),
+        ("measured 2022-02-25, second iteration", "2022-02-25"),
+        ("container 25.09-12; ranks 12-16 and 13-02", ""),
+        (None, ""),
+    ],
+)
+def test_the_day_of_a_trial_is_in_the_note(tmp_path: Path, note: str | None, day: str) -> None:
+    assert measured(tmp_path, **torchtitan(note=note)).day == day
+
+
 def test_a_scale_for_every_row_is_no_precision(tmp_path: Path) -> None:
     assert measured(tmp_path, **torchtitan(precision="float8 tensorwise")).strategy.precision == "fp8"
     assert "float8 with a scale for every row" in reason(tmp_path, **torchtitan(precision="float8 rowwise"))

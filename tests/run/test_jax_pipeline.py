@@ -270,13 +270,14 @@ def test_stages_lie_on_devices_one_after_the_other(traced: TracedStep) -> None:
 def test_errors_of_gradients_are_relative_but_for_negligible_ones() -> None:
     expected = {"a": np.array([3.0, 4.0]), "b": np.array([1e-9])}
     same = {"a": np.array([3.0, 4.0]), "b": np.array([2e-9])}
-    error, difference = gradient_errors(same, expected)
+    error, difference = gradient_errors(same, expected, 1e-5)
     assert error == pytest.approx(1e-9 / (5.0 * 1e-3), rel=1e-6)
     assert difference is None
-    error, difference = gradient_errors({**same, "a": np.array([3.0, 4.001])}, expected)
+    error, difference = gradient_errors({**same, "a": np.array([3.0, 4.001])}, expected, 1e-5)
     assert error == pytest.approx(2e-4)
     assert difference is not None
     assert difference.startswith("the gradient of a differs by 2.0e-04")
+    assert gradient_errors({**same, "a": np.array([3.0, 4.001])}, expected, 5e-2)[1] is None
 
 
 def test_a_request_survives_as_json(traced: TracedStep) -> None:

@@ -13,7 +13,7 @@ from automap_models.core.result import PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.formats.plan_json import write_plan
 from automap_models.formats.plan_reader import read_written_plan
-from automap_models.run.base import predicted_timeline, run_schedule
+from automap_models.run.base import predicted_timeline, run_schedule, tolerance_of
 from automap_models.simulate.step import step_cost
 
 TIED = replace(PROFILE, shared_parameters=(SharedParameter("embedding", 1.0, (0, 3)),))
@@ -44,3 +44,18 @@ def test_the_predicted_step_is_the_one_that_the_plan_was_priced_by(
     predicted = predicted_timeline(plan, run_schedule(plan, None, None))
     assert predicted.length_s == pytest.approx(step_s, rel=1e-9)
     assert predicted.length_s == pytest.approx(plan.step_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("types", "unit", "largest"),
+    [
+        ({"f32", "i32"}, 2.0**-24, 200),
+        ({"float32"}, 2.0**-24, 200),
+        ({"f32", "bf16"}, 2.0**-9, 32),
+        ({"float16"}, 2.0**-12, 64),
+    ],
+)
+def test_a_check_allows_a_few_roundings_of_the_coarsest_type(types: set[str], unit: float, largest: float) -> None:
+    """Half the distance between 1 and the next number: 24 bits of fp32's significand, 9 of bf16's, 12 of fp16's."""
+    assert 10 < tolerance_of(types) / unit < largest
+    assert tolerance_of(types) < 0.1, "one of four micro-batches that is left out would not show"

@@ -24,6 +24,7 @@ from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import Module
 from automap_models.hlo.phases import phases
+from automap_models.hlo.placement import placement_from_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.hlo.sharding_classes import sharding_classes
@@ -220,6 +221,26 @@ def test_pipelines_take_as_long_within_three_percent(in_jax: Traced, in_torch: T
         for traced in (in_jax, in_torch)
     ]
     assert lengths_s[1] == pytest.approx(lengths_s[0], rel=0.03)
+
+
+def test_a_parameter_s_gradient_and_update_are_placed_together() -> None:
+    """As torch.export transposes a weight before each product, that is what uses it first."""
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8)))
+    graph = instruction_graph(step_module(model, (torch.zeros(4, 64),)))
+    times_s = roofline_times(graph, read_device("v100"))
+    placement = placement_from_graph(
+        graph,
+        times_s,
+        times_s,
+        nodes=100,
+        link_bytes_per_s=12e9,
+        accelerators=4,
+        cpus=0,
+        accelerator_bytes=32e9,
+    )
+    assert len(set(placement.classes.tolist())) > 4
+    activation_bytes, weight_bytes = 4 * 64 * 4, 64 * 64 * 4
+    assert placement.output_bytes.max() <= 2 * activation_bytes < weight_bytes
 
 
 def test_blocks_end_where_the_modules_do(in_torch: Traced) -> None:

@@ -231,7 +231,7 @@ def test_equal_stages_and_cuts_at_layers_are_honoured_and_a_note_says_what_they_
     for candidate in document["candidates"]:
         devices = [degree["data"] * degree["tensor"] for degree in candidate["degrees"]]
         assert len(set(devices)) == 1
-    free = planned(profile, "--topo", topo, "--min-gain", "0")
+    free = planned(profile, "--topo", topo, "--min-gain", "0 %")
     assert free["best"]["step_s"] <= document["best"]["step_s"] * (1 + 1e-9)
     (note,) = (note for note in document["notes"] if "--cut-at 'layer_*'" in note or "--cut-at layer_*" in note)
     assert "--equal-replicas" in note
@@ -250,6 +250,7 @@ def test_the_length_ranks_as_before_there_were_schedules(profile: str, topo: str
         (("--schedule", "zigzag"), "--schedule: invalid choice: 'zigzag'"),
         (("--schedule", "gpipe", "--objective", "length"), "--schedule: is not that of a length"),
         (("--min-gain", "2"), "--min-gain: a gain of 2; give a share from 0 to 1"),
+        (("--min-gain", "5 cm"), "--min-gain: '5 cm' is no share such as 0.005 or 0.5 %"),
         (("--cut-at", "lyer_*"), "--cut-at: 'lyer_*' matches no layer; the nearest names are layer_"),
     ],
 )

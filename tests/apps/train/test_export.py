@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -315,6 +316,33 @@ def test_a_file_that_decides_otherwise_is_refused_and_does_not_stay(
         export.export_policy(exported.module, data, tmp_path / "policy.onnx", exported.config, STATES)
     assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
     assert (tmp_path / "policy.onnx").read_bytes() == b"an older one"
+
+
+def initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Of a graph and of those inside its loops and branches."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from initializers(attribute.g)
+
+
+def test_values_of_hundreds_agree_in_proportion(
+    exported: Exported, records: list[StagedProblem], tmp_path: Path
+) -> None:
+    """After 409,600 episodes of experiment=paper its values reached 25, and their rounding 2e-5: the export failed."""
+    module, model = copy.deepcopy(exported.module), onnx.load(exported.path)
+    weight = max(module.online.parameters(), key=torch.numel)
+    own = weight.detach().numpy()
+    for copied in initializers(model.graph):
+        values = np.frombuffer(copied.raw_data, np.float32) if len(copied.raw_data) == own.nbytes else np.empty(0)
+        if np.array_equal(np.sort(values), np.sort(own, axis=None)):
+            copied.raw_data = (values * np.float32(100)).tobytes()
+    with torch.no_grad():
+        weight.mul_(100.0)
+    onnx.save(model, tmp_path / "policy.onnx")
+    problems = Problems.from_encoded(encode(records))
+    report = export.check_parity(module, tmp_path / "policy.onnx", problems, STATES)
+    assert report["states"] >= STATES
 
 
 @pytest.mark.slow

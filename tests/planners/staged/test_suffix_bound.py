@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
+from automap_models.formats.files import read_profile
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged import search, suffix_bound
 from automap_models.planners.staged.problem_tables import tables_of
@@ -24,6 +26,7 @@ from automap_models.simulate.step import step_cost
 
 pytest.importorskip("numba")  # without it there is no such bound
 
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 MakeProblem = Callable[..., StagedProblem]
 
 
@@ -62,6 +65,15 @@ def test_no_plan_falls_below_it_whatever_the_limit(seed: int, schedule: str | No
         bound_s = suffix_bound_s(tables, limit_s, Deadline())
         assert bound_s <= limit_s
         assert 0.0 < bound_s <= best_s
+
+
+def test_plans_divided_by_their_largest_part_have_a_higher_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = read_profile(EXAMPLES / "bert48_v100.npz")
+    cluster = Cluster(8, 8, 130e9, 3.125e9, 32e9, "8 × 8")
+    tables = tables_of(StagedProblem(profile, cluster, stages=8, granularity=32, schedule="1f1b"))
+    divided_s = suffix_bound_s(tables, 2.0, Deadline())
+    monkeypatch.setattr(suffix_bound, "IN_VAIN", 0)
+    assert divided_s > 1.01 * suffix_bound_s(tables, 2.0, Deadline())
 
 
 @pytest.mark.parametrize("seed", range(12))
