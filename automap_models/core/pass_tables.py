@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.pass_orders import WARM_UPS, micro_batches_per_round
-from automap_models.core.schedules import SCHEDULES, rank_of, require_few_passes, require_runnable
+from automap_models.core.schedules import SCHEDULES, ranks_of_stages, require_few_passes, require_runnable
 
 IntArray = NDArray[np.int64]
 
@@ -79,7 +79,7 @@ def pass_table(name: str, ranks: int, micro_batches: int, virtual: int) -> PassT
     """
     require_runnable(name, ranks, micro_batches, virtual)
     require_few_passes(name, ranks * virtual, micro_batches)
-    lies = np.array([rank_of(stage, ranks, SCHEDULES[name].placement) for stage in range(ranks * virtual)])
+    lies = np.array(ranks_of_stages(ranks * virtual, ranks, SCHEDULES[name].placement))
     orders = tuple(_order(name, rank, ranks, micro_batches, virtual) for rank in range(ranks))
     return PassTable(name, orders, micro_batches, virtual, lies)
 

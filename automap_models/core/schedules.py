@@ -110,7 +110,7 @@ class Schedule:
     @cached_property
     def rank_of(self) -> tuple[int, ...]:
         """[S·vp] the rank of each virtual stage."""
-        return tuple(rank_of(stage, self.ranks, self.placement) for stage in range(self.stages))
+        return ranks_of_stages(self.stages, self.ranks, self.placement)
 
     @cached_property
     def waiting(self) -> tuple[tuple[tuple[int, ...], NDArray[np.int64]], ...]:
@@ -150,6 +150,12 @@ def rank_of(stage: int, ranks: int, placement: Placement) -> int:
     """The rank of a virtual stage."""
     lap, rank = divmod(stage, ranks)
     return ranks - 1 - rank if placement == "v" and lap % 2 else rank
+
+
+@lru_cache(maxsize=4096)
+def ranks_of_stages(stages: int, ranks: int, placement: Placement) -> tuple[int, ...]:
+    """[V] the rank of each virtual stage."""
+    return tuple(rank_of(stage, ranks, placement) for stage in range(stages))
 
 
 def _require_complete(schedule: Schedule) -> None:

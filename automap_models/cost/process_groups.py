@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import StepConstants
-from automap_models.core.schedules import SCHEDULES, rank_of
+from automap_models.core.schedules import SCHEDULES, ranks_of_stages
 from automap_models.core.strategy import Strategy
 from automap_models.cost.collectives import group_spans
 
@@ -151,9 +151,8 @@ def process_groups(strategy: Strategy, cluster: Cluster, constants: StepConstant
     bounds = (cluster.devices_per_node,) if not cluster.groups else tuple(cluster.node_bounds[1:].tolist())
     spans, ranks = _spans(sizes, bounds)
     intra, inter = cluster.intra * constants.intra_efficiency, cluster.inter * constants.inter_efficiency
-    placement = SCHEDULES[strategy.schedule].placement
-    lies = [rank_of(stage, strategy.pp, placement) for stage in range(strategy.stages)]
-    crossing = tuple(-1 if one == other else ranks[min(one, other), max(one, other)] for one, other in pairwise(lies))
+    lies = ranks_of_stages(strategy.stages, strategy.pp, SCHEDULES[strategy.schedule].placement)
+    crossing = tuple([-1 if a == b else ranks[(a, b) if a < b else (b, a)] for a, b in pairwise(lies)])
     shares, of_messages = _link_shares(sizes, cluster.links) if cluster.links else ((1.0,) * len(spans), 1.0)
     tensor, context, experts, data, expert_data = (
         ProcessGroup(*span, intra * share, inter) for span, share in zip(spans, shares, strict=True)

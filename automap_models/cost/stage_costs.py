@@ -31,7 +31,7 @@ from automap_models.core.device import Device
 from automap_models.core.estimate import DeviceMemory
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.model_work import ModelWork
-from automap_models.core.schedules import SCHEDULES, rank_of
+from automap_models.core.schedules import SCHEDULES, ranks_of_stages
 from automap_models.core.strategy import RECOMPUTE, Strategy
 from automap_models.cost.layer_costs import LayerCosting, LayerCosts, exposed_s
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
@@ -138,7 +138,7 @@ class StageCosting:
             strategy, self.runtime.gradient_bytes
         )
         placement = SCHEDULES[strategy.schedule].placement
-        self.rank_of = tuple(rank_of(stage, strategy.pp, placement) for stage in range(strategy.stages))
+        self.rank_of = ranks_of_stages(strategy.stages, strategy.pp, placement)
         self.tied = self.work.tied / strategy.tp
         self.tied_apart = self.rank_of[0] != self.rank_of[-1]
 

@@ -63,7 +63,7 @@ def _draw_ranks(axes: Axes, best: Estimate) -> None:
     axes.hlines(memory, ranks - 0.5, ranks + 0.5, color="black", label="what the device has")
     axes.set_ylim(0, 1.05 * max(memory.max(), bottom.max()))
     axes.set(xlabel="rank of the pipeline", ylabel="GB of a device", title=f"{best.model} on {best.cluster}")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.legend(ncols=3, **BELOW)
 
 
@@ -87,8 +87,8 @@ def _draw_memory(
         axes.set_xscale("log")
         _plain_numbers(axes.xaxis)
     axes.set(xlabel="step, seconds", ylabel="GB of the fullest device", title="step against memory")
-    axes.set_ylim(bottom=0)
     axes.margins(0.1)
+    axes.set_ylim(bottom=0)
     axes.legend(ncols=2, **BELOW)
 
 
@@ -105,8 +105,10 @@ def _draw_sizes(axes: Axes, sizes: Sequence[tuple[int, Estimate]]) -> None:
     axes.loglog(devices, steps[0] * devices[0] / devices, linestyle="--", color="grey", label="half on twice as many")
     for n, of in sizes:
         label = f"{of.tokens_per_s_per_device:,.0f} tokens/s a device\nMFU {100 * of.mfu:.0f} %"
-        where: dict[str, Any] = {"xytext": (4, 6), "textcoords": "offset points", "fontsize": "small"}
-        axes.annotate(label, (n, of.step_s), ha="right" if n == devices[-1] else "left", **where)
+        last = n == devices[-1]
+        sides: dict[str, Any] = {"ha": "right", "va": "top"} if last else {"ha": "left", "va": "bottom"}
+        offset = (-8, -6) if last else (4, 6)
+        axes.annotate(label, (n, of.step_s), offset, textcoords="offset points", fontsize="small", **sides)
     axes.set_xticks(devices, [str(n) for n in devices], minor=False)
     axes.set_xticks([], minor=True)
     _plain_numbers(axes.yaxis)

@@ -107,15 +107,15 @@ def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:
     Raises:
         BadInput: the cluster is mixed, or its nodes do not make so many devices.
     """
-    cluster.require_uniform("a sweep of sizes", "leave `devices` out")
+    cluster.require_uniform("a sweep of sizes", "leave --devices out")
     clusters, devices = [], least
     while devices <= most:
         nodes, odd = divmod(devices, cluster.devices_per_node)
         if odd:
             what = f"{devices} devices are no whole nodes of {cluster.devices_per_node}"
-            raise BadInput(what, where="`devices`", do=f"begin with a multiple of {cluster.devices_per_node}")
+            raise BadInput(what, where="--devices", do=f"begin with a multiple of {cluster.devices_per_node}")
         clusters.append(replace(cluster, nodes=nodes))
         devices *= 2
     if not clusters:
-        raise BadInput(f"{least} to {most} are none", where="`devices`", do="give the smaller number first")
+        raise BadInput(f"{least} to {most} are none", where="--devices", do="give the smaller number first")
     return clusters

@@ -23,11 +23,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from automap_models.core.compiled import is_compiled
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.pass_orders import WARM_UPS, micro_batches_per_round
 from automap_models.core.pass_tables import pass_table
-from automap_models.core.schedules import SCHEDULES, rank_of, repeating_micro_batches
+from automap_models.core.schedules import SCHEDULES, ranks_of_stages, repeating_micro_batches
 from automap_models.cost.stage_costs import SENDING_ALONE
+from automap_models.planners.strategies import bound_kernel as kernel
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
@@ -37,8 +39,9 @@ MOMENTS = 12
 """Of a rank's order, whose memory is a row."""
 SHORT = 0.01
 """Seconds of a message where passes take one: of chains that are as long, those of more messages."""
-SLACK = 1e-9
-"""Relative; what is infeasible by less counts as feasible."""
+SLACK = kernel.SLACK
+COMPILED = is_compiled(kernel.least_time)
+"""Whether the loops of bound_kernel take the place of those in numpy."""
 
 
 def division_bound(costs: RankCosts, recompute: list[int]) -> float:
@@ -102,7 +105,7 @@ class UsualChains(NamedTuple):
 def usual_chains(name: str, ranks: int, micro_batches: int, vp: int) -> UsualChains:
     """Of each rank the chain of equal stages, and its own passes after the forward passes before it."""
     stages = ranks * vp
-    lies = tuple(rank_of(stage, ranks, SCHEDULES[name].placement) for stage in range(stages))
+    lies = ranks_of_stages(stages, ranks, SCHEDULES[name].placement)
     chains = []
     for rank in range(ranks):
         passes = np.zeros((3, stages))
@@ -196,7 +199,8 @@ def chain_bound(costs: RankCosts, recompute: list[int], in_flight: FloatArray, f
         np.minimum.at(seconds, chain.rank_of, of_stages)
         seconds += (chain.ranks * costs.gradients[:, kind])[:, None]
         held = costs.state[kind] + in_flight[:, None] * costs.saved[kind, recompute][None]
-        constant += _dealt_out(seconds, room[:, None] / np.maximum(held, 1e-30), float(costs.blocks[kind]))
+        most = room[:, None] / np.maximum(held, 1e-30)
+        constant += (kernel.dealt_out if COMPILED else _dealt_out)(seconds, most, float(costs.blocks[kind]))
     return constant
 
 
@@ -270,7 +274,10 @@ def closed_bound(
     held = held[columns].reshape(strategy.pp, -1)
     unit = float(work[blocks[0]]) if blocks.size == 1 else 0.0
     amounts = np.repeat(work[blocks], len(recompute))
-    return _least_time(times, held, amounts, spent, room, whole, unit, enough_s - once_s) + once_s
+    limits = (spent, room, whole, unit, enough_s - once_s)
+    if COMPILED:
+        return float(kernel.least_time(times, held, amounts, *limits, BISECTIONS)) + once_s
+    return _least_time(times, held, amounts, *limits) + once_s
 
 
 def _least_time(

@@ -15,7 +15,7 @@ class StrategiesConfig:
         gap: share of the step by which another strategy may be shorter at most when the search ends; 0 is to the end.
         rounds: of chains that become rows of a family's linear program.
         trials: neighbouring cuts that are simulated of a family that may have the best strategy.
-        whole_s: seconds that a program of whole blocks may take; 0 solves none.
+        whole_s: seconds that a program of whole blocks may take at first; 0 solves none.
         exhaustive: strategies of a family up to which all of them are simulated where bounds do not rule it out.
         budget_s: seconds of computing after which the search ends with the gap that it has reached.
     """

@@ -14,6 +14,7 @@ from automap_models.core.result import TIE, Bound, Result, Status
 from automap_models.core.strategy import PARTS, Strategy, require_parts
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
+from automap_models.planners.strategies import bound_kernel
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.incumbent import Incumbent
@@ -82,6 +83,7 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
         orders, counts = node_orders(problem.cluster), SearchCounts()
         left_s = float("inf")
         compile_loops()
+        bound_kernel.compile_loops()
         begun_s = time.process_time()
         chosen: Search | None = None
         incumbent: Incumbent | None = None
@@ -140,9 +142,17 @@ def require_searchable(problem: StrategyProblem) -> None:
                     given += [f"words in {within.name}"] if within else []
                     of = f"{problem.work.shape.name} with {problem.global_batch} samples on cluster"
                     what = f"no strategy of {of} {problem.cluster.name} ({problem.cluster.devices} devices) has "
-                    do = "change one of them, or leave it open"
+                    do = "change one of them, or leave it open" if size > 1 else _alone(problem, fixed, within)
                     raise BadInput(what + " and ".join(given), where=f"`{chosen[0]}`", do=do)
         raise BadInput("no strategy divides it", where="`global_batch`", do="give other samples or other layers")
+
+
+def _alone(problem: StrategyProblem, fixed: dict[str, object], within: Limits | None) -> str:
+    """What to do where one field contradicts the number of samples, or else that of devices."""
+    samples = -(-problem.global_batch // problem.cluster.devices) * problem.cluster.devices
+    if any_family(replace(problem, fixed=fixed, within=within, global_batch=samples)):
+        return f"change it, or give other samples, such as {samples}"
+    return "change it or the number of devices"
 
 
 def require_framework(problem: StrategyProblem, within: Limits) -> None:

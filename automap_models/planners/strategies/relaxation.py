@@ -44,11 +44,13 @@ class Relaxed:
         bound_s: no step of the family is shorter.
         blocks: [V, k, R] of each virtual stage; none where nothing fits.
         exact: whether the simulator, given such pieces of blocks, says the same.
+        ended_early: whether more time would make the bound tighter.
     """
 
     bound_s: float
     blocks: FloatArray | None
     exact: bool = False
+    ended_early: bool = False
 
 
 class Relaxation:
@@ -213,7 +215,8 @@ class Relaxation:
         if least is None or not np.isfinite(least):
             return Relaxed(0.0, None)
         blocks = None if solution.x is None else np.maximum(solution.x[: self.size], 0.0).reshape(self.shape)
-        return Relaxed(least * self.scale * (1 - TOLERANCE) + self.costs.tied_s, blocks)
+        bound_s = least * self.scale * (1 - TOLERANCE) + self.costs.tied_s
+        return Relaxed(bound_s, blocks, ended_early=solution.status == 1)
 
     def _objective(self) -> FloatArray:
         objective = np.zeros(self.size + 2)

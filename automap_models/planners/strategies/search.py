@@ -8,7 +8,8 @@
 
 One queue holds all of them by their bound. The one of the least bound is replaced by what it consists of, or its bound
 by a tighter one. The search ends when the least bound is within `gap` of the best strategy: no strategy of the grid is
-more than that shorter.
+more than that shorter. It ends, too, when what is proven cannot get tighter, as the least bound is of a family whose
+bounds are spent, and twice as many strategies were simulated as the best one came after.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from automap_models.planners.strategies.guesses import guesses
 from automap_models.planners.strategies.incumbent import Completion, Incumbent
 from automap_models.planners.strategies.partitions import partition_bound
 from automap_models.planners.strategies.problem import StrategyProblem
-from automap_models.planners.strategies.relaxation import Relaxation
+from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
 from automap_models.planners.strategies.sweep import WAITING, Sweep, priced
 from automap_models.simulate.strategy import StrategyPricing
 
@@ -72,6 +73,10 @@ REFINED = 4
 SMALL_BUBBLE = 0.02
 """Share of a step that ranks of 1F1B wait in about; below it chains, which take milliseconds to find, wait for
 the linear program."""
+TIGHTER, LONGER = 1e-3, 4
+"""Share by which a program of whole blocks has to be tighter to be given so many times the time."""
+SMALL_PROGRAM = 100
+"""Columns of a program of whole blocks up to which it is given more time anyway."""
 LOOKS = 16
 """Of so many times one looks at the clock where that is done thousands of times."""
 NEWS_S = 0.2
@@ -87,7 +92,7 @@ class Level(IntEnum):
     RELAXED = 3
     CHAINS = 4
     WHOLE = 5
-    """Only simulating all of its strategies could tell more."""
+    """Only more time for whole blocks, or simulating all of its strategies, could tell more."""
 
 
 @dataclass(eq=False)
@@ -111,6 +116,8 @@ class _Family:
     recompute: list[int]
     relaxation: Relaxation | None = None
     completions: Completions | None = None
+    further_s: float = 0.0
+    """Seconds that its program of whole blocks is given next; none where more would not help."""
 
 
 @dataclass
@@ -197,7 +204,8 @@ class Search:
         self.dive_first()
         while self.queue:
             bound_s, _, level, entry = heapq.heappop(self.queue)
-            if bound_s >= self.limit_s or self.deadline.passed:
+            proven = self.left <= bound_s and self.incumbent.stale
+            if bound_s >= self.limit_s or proven or self.deadline.passed:
                 self.left = min(self.left, bound_s)
                 break
             self.tell(bound_s)
@@ -390,14 +398,25 @@ class Search:
             self.counts.chained += 1
             relaxed = relaxation.solve(config.rounds, self.limit_s)
         elif level == Level.CHAINS and config.whole_s and entry.costs.strategy.stages > 1:
-            self.counts.whole += 1
-            relaxed = relaxation.whole(config.whole_s)
+            entry.further_s = config.whole_s
+            relaxed = self.whole(bound_s, entry, relaxation)
+        elif level == Level.WHOLE and entry.further_s:
+            relaxed = self.whole(bound_s * (1 + TIGHTER), entry, relaxation)
         else:
             self.end(bound_s, entry)
             return
         if relaxed.blocks is not None:
             self.simulate(entry, completions.rounded(relaxed.blocks, relaxation.kinds), level)
-        self.push(max(bound_s, relaxed.bound_s), Level(level + 1), entry)
+        self.push(max(bound_s, relaxed.bound_s), Level(min(level + 1, Level.WHOLE)), entry)
+
+    def whole(self, least_s: float, entry: _Family, relaxation: Relaxation) -> Relaxed:
+        """The bound with whole blocks, and how long the next try may take: none where more time would not help."""
+        self.counts.whole += 1
+        relaxed = relaxation.whole(min(entry.further_s, self.deadline.left_s))
+        promising = relaxed.bound_s >= least_s or relaxation.size <= SMALL_PROGRAM
+        longer = relaxed.ended_early and promising
+        entry.further_s = LONGER * entry.further_s if longer else 0.0
+        return relaxed
 
     def simulate(self, entry: _Family, layers: tuple[int, ...], level: Level) -> bool:
         """Whether cuts fit; and where the family may have the best strategy their neighbours."""

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from draw_counts import counts
 from strategy_problems import random_problem, strategies
+from whole_space import estimates, whole_space_problem
 
+from automap_models.core.strategy import Strategy
+from automap_models.planners.strategies import bound_kernel, bounds
 from automap_models.planners.strategies.bounds import (
     chain_bound,
     closed_bound,
+    division_bound,
     least_in_flight,
     usual_chains,
     weighted_chain,
 )
+from automap_models.planners.strategies.divisions import DividedModel
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
+from automap_models.planners.strategies.grid import Division, Grid
 from automap_models.planners.strategies.partitions import partition_bound
+from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.relaxation import Relaxation
 from automap_models.simulate.strategy import StrategyPricing
 
 
@@ -94,3 +105,85 @@ def test_zero_2_takes_as_long_as_zero_1_and_holds_no_more() -> None:
             assert all(a.total >= b.total for a, b in zip(one.memory, two.memory, strict=True))
             compared += 1
     assert compared >= 8
+
+
+def _bounds(problem: StrategyProblem, strategy: Strategy, high_s: float) -> dict[str, float]:
+    """All bounds of a strategy's division, ranks and family by name."""
+    pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
+    (recompute,) = problem.recompute_sets
+    reserve = problem.reserve(strategy.pp)
+    ranks = RankCosts(pricing, strategy, reserve)
+    family = FamilyCosts(ranks, strategy)
+    held = least_in_flight(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
+    relaxation, divided = Relaxation(family, recompute), DividedModel(Grid(problem), pricing)
+    division = Division(*(getattr(strategy, name) for name in Division._fields))
+    listed, _ = divided.bounded([division], recompute, lambda: False)
+    bounds = {
+        "listed division": listed[0][0],
+        "division": division_bound(RankCosts(pricing, replace(strategy, zero=0)), recompute),
+        "ranks": closed_bound(ranks, recompute, np.minimum(held, 1.0)),
+        "family": closed_bound(ranks, recompute, held, family),
+        "weighted chain": chain_bound(ranks, recompute, held, family),
+        "few chains": relaxation.solve(0, float("inf")).bound_s,
+        "more chains": relaxation.solve(4, float("inf")).bound_s,
+        "whole blocks": relaxation.whole(0.2).bound_s,
+    }
+    if strategy.vp == 1 and strategy.pp > 1:
+        least = [int(stage not in (0, strategy.pp - 1)) for stage in range(strategy.pp)]
+        bounds["partition"] = partition_bound(family, recompute, least, 0.0, 4 * high_s)
+    return bounds
+
+
+def _held(seeds: Iterable[int]) -> Counter[str]:
+    """How often each bound was compared with strategies that fit, and how often it was within 5 % of one."""
+    counted: Counter[str] = Counter()
+    for seed in seeds:
+        problem, draw = whole_space_problem(seed), np.random.default_rng(seed)
+        given = [(of, e) for of, e in estimates(problem) if e.cluster == problem.cluster.name]
+        for index in draw.permutation(len(given))[:3].tolist():
+            strategy, _ = given[index]
+            pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
+            estimate = pricing.estimate(strategy)
+            if not problem.fits(estimate):
+                continue
+            for name, bound_s in _bounds(problem, strategy, estimate.step_s).items():
+                assert bound_s <= estimate.step_s * (1 + 1e-9), f"problem {seed}, {name} of {strategy}"
+                counted[name] += 1
+                counted[f"{name}, near"] += bound_s >= 0.95 * estimate.step_s
+    return counted
+
+
+OF_DIVISIONS = ("listed division", "division", "ranks")
+BOUNDS = (*OF_DIVISIONS, "family", "weighted chain", "few chains", "more chains", "whole blocks", "partition")
+
+
+@pytest.mark.parametrize("draws", counts(12, 100, 1000))
+def test_no_bound_is_above_a_simulated_step_of_any_model_on_any_cluster(draws: int) -> None:
+    counted = _held(range(9000, 9000 + draws))
+    assert all(counted[name] for name in BOUNDS)
+    assert all(counted[f"{name}, near"] for name in BOUNDS if name not in OF_DIVISIONS)
+
+
+@pytest.mark.parametrize("draws", counts(60, 600, 6000))
+def test_compiled_loops_say_what_numpy_says(draws: int) -> None:
+    """Of ranks that are alike and ranks that are not, with and without whole blocks, room for all or for little."""
+    kinds: Counter[str] = Counter()
+    for seed in range(draws):
+        draw = np.random.default_rng(seed)
+        ranks, columns = int(draw.integers(1, 6)), int(draw.integers(1, 7))
+        rows = 1 if draw.uniform() < 0.5 else ranks
+        times, held = (np.tile(draw.uniform(0.1, 1.0, (rows, columns)), (ranks // rows, 1)) for _ in range(2))
+        held *= draw.uniform(size=columns) < 0.9
+        work = draw.uniform(0.5, 1.0, columns)
+        unit = float(work[0]) if columns == 1 or draw.uniform() < 0.3 else 0.0
+        spent, room = draw.uniform(0.0, 0.2, ranks), draw.uniform(0.0, 4.0, ranks)
+        whole = float(draw.uniform(0.5, 2.0) * ranks)
+        enough_s = float("inf") if draw.uniform() < 0.5 else float(draw.uniform(0.1, 2.0))
+        arguments = (times, held, work, spent, room, whole, unit, enough_s)
+        expected = bounds._least_time(*arguments)
+        assert bound_kernel.least_time(*arguments, bounds.BISECTIONS) == pytest.approx(expected, rel=1e-12)
+        most, blocks = room[:, None] / np.maximum(held, 1e-30), float(draw.integers(1, 12))
+        dealt = bounds._dealt_out(times, most, blocks)
+        assert bound_kernel.dealt_out(times, most, blocks) == pytest.approx(dealt, rel=1e-12)
+        kinds += Counter({"infeasible": np.isinf(expected), "enough": expected == enough_s, "few": np.isinf(dealt)})
+    assert len(kinds) == 3, "a draw never showed one of the ends"
