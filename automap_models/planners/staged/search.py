@@ -183,6 +183,8 @@ class StagedSearch:
             self.deadline = deadline
         proven_s = self._suffixes(finest) if bounded else 0.0
         proven_s = max(proven_s, self._round_trips(finest))
+        if bounded and proven_s < self.step_s:
+            proven_s = max(proven_s, self._parts(finest))
         if proven_s >= self.step_s:
             return
         try:
@@ -199,6 +201,14 @@ class StagedSearch:
         scheduled = self.problem.schedule is not None  # then round trips have a part, too
         part = self.deadline.part(PROVING * self.deadline.left_s) if scheduled else self.deadline
         return suffix_bound_s(finest, self.step_s, part)
+
+    def _parts(self, finest: StageTables) -> float:
+        """What suffixes prove where plans are divided by their largest part."""
+        if np.isinf(self.step_s):
+            return 0.0
+        from automap_models.planners.staged.suffix_bound import bound_by_parts_s
+
+        return bound_by_parts_s(finest, self.step_s, self.deadline.part(PROVING * self.deadline.left_s))
 
     def _stopped(self, finest: StageTables, bound_s: float) -> OutOfTime:
         """With the better of two bounds on all plans."""

@@ -101,7 +101,7 @@ def suffix_bound_s(tables: StageTables, limit_s: float, deadline: Deadline) -> f
     Returns:
         The bound; 0 where the time is up, the tables are too large or nothing can be compiled.
     """
-    low, high, limit = _bound_by_parts_s(tables, limit_s, deadline), limit_s, limit_s
+    low, high, limit = 0.0, limit_s, limit_s
     while True:
         least = _least_s(tables, limit, 0.0, limit, deadline)
         gain, low = least - low, max(low, least)
@@ -111,8 +111,12 @@ def suffix_bound_s(tables: StageTables, limit_s: float, deadline: Deadline) -> f
         limit = (low * high) ** 0.5
 
 
-def _bound_by_parts_s(tables: StageTables, limit_s: float, deadline: Deadline) -> float:
-    """The bound with plans divided by their largest part, at most the limit; 0 where there are no parts, or no time."""
+def bound_by_parts_s(tables: StageTables, limit_s: float, deadline: Deadline) -> float:
+    """The same with plans divided by their largest part; 0 without a schedule, too. It takes some twenty times as long.
+
+    Args:
+        tables, limit_s, deadline: as of suffix_bound_s.
+    """
     if not (tables.suffixes.overlap and np.isfinite(limit_s)):
         return 0.0
     intervals, in_vain = [(_least_s(tables, limit_s, 0.0, limit_s, deadline), 0.0, limit_s)], 0

@@ -21,7 +21,7 @@ from automap_models.planners.base import Deadline
 from automap_models.planners.staged import search, suffix_bound
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.search import anytime_search
-from automap_models.planners.staged.suffix_bound import suffix_bound_s
+from automap_models.planners.staged.suffix_bound import bound_by_parts_s, suffix_bound_s
 from automap_models.simulate.step import step_cost
 
 pytest.importorskip("numba")  # without it there is no such bound
@@ -62,18 +62,17 @@ def test_no_plan_falls_below_it_whatever_the_limit(seed: int, schedule: str | No
     tables = tables_of(problem)
     best_s = min((cost.step_s for cost in every_cost(problem)), default=np.inf)
     for limit_s in (np.inf, *(share * best_s for share in (0.5, 0.9, 0.999, 1.0, 1.01, 1.5) if np.isfinite(best_s))):
-        bound_s = suffix_bound_s(tables, limit_s, Deadline())
-        assert bound_s <= limit_s
+        bound_s, by_parts_s = (bound(tables, limit_s, Deadline()) for bound in (suffix_bound_s, bound_by_parts_s))
+        assert max(bound_s, by_parts_s) <= limit_s
         assert 0.0 < bound_s <= best_s
+        assert by_parts_s <= best_s
 
 
-def test_plans_divided_by_their_largest_part_have_a_higher_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_divided_by_their_largest_part_have_a_higher_bound() -> None:
     profile = read_profile(EXAMPLES / "bert48_v100.npz")
     cluster = Cluster(8, 8, 130e9, 3.125e9, 32e9, "8 × 8")
     tables = tables_of(StagedProblem(profile, cluster, stages=8, granularity=32, schedule="1f1b"))
-    divided_s = suffix_bound_s(tables, 2.0, Deadline())
-    monkeypatch.setattr(suffix_bound, "IN_VAIN", 0)
-    assert divided_s > 1.01 * suffix_bound_s(tables, 2.0, Deadline())
+    assert bound_by_parts_s(tables, 2.0, Deadline()) > 1.01 * suffix_bound_s(tables, 2.0, Deadline())
 
 
 @pytest.mark.parametrize("seed", range(12))
