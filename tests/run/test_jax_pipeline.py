@@ -277,7 +277,12 @@ def test_errors_of_gradients_are_relative_but_for_negligible_ones() -> None:
     assert error == pytest.approx(2e-4)
     assert difference is not None
     assert difference.startswith("the gradient of a differs by 2.0e-04")
-    assert gradient_errors({**same, "a": np.array([3.0, 4.001])}, expected, 5e-2)[1] is None
+    coarse, difference = gradient_errors({**same, "a": np.array([3.0, 4.001]), "b": np.array([0.01])}, expected, 5e-2)
+    assert (coarse, difference) == (
+        pytest.approx(0.01 / (5.0 * 1e-2), rel=1e-3),
+        "the gradient of b differs by 2.0e-01 of its norm, 1.000e-09",
+    )
+    assert gradient_errors({**same, "b": np.array([0.002])}, expected, 5e-2) == (pytest.approx(0.04, rel=1e-3), None)
 
 
 def test_a_request_survives_as_json(traced: TracedStep) -> None:
