@@ -45,6 +45,8 @@ FINE = 4
 """So many places to cut a stage has the grid on which least round trips are looked for."""
 PROVING = 0.6
 """Of the time that is left on a large problem: what each bound on all plans may take, before all plans are listed."""
+SUFFIXES = 0.8
+"""The same for the first bound by suffixes, which mostly ends long before."""
 BOUNDED_S = 0.75
 """Of the time for a large problem: with less there is no bound by suffixes, which takes longer on 128 devices."""
 MOVES = np.array([1, 2, 4, 8, 16])
@@ -199,7 +201,7 @@ class StagedSearch:
         from automap_models.planners.staged.suffix_bound import suffix_bound_s
 
         scheduled = self.problem.schedule is not None  # then round trips have a part, too
-        part = self.deadline.part(PROVING * self.deadline.left_s) if scheduled else self.deadline
+        part = self.deadline.part(SUFFIXES * self.deadline.left_s) if scheduled else self.deadline
         return suffix_bound_s(finest, self.step_s, part)
 
     def _parts(self, finest: StageTables) -> float:
