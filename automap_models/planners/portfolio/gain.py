@@ -93,6 +93,6 @@ def what_small_stages_gain(winner: Contender, plan: StagedPlan, rated: Sequence[
         step_s, stages = min(fewer)
         names = f"stages {', '.join(small[:-1])} and {small[-1]} compute" if small[1:] else f"stage {small[0]} computes"
         yield (
-            f"{names} less than {100 * LITTLE:g} % of an even share of the work: "
-            f"with {stages} stages rather than {plan.stages} the step is {100 * (step_s / own_s - 1):.2g} % longer"
+            f"{names} less than {100 * LITTLE:g} % of an even share of the work: the shortest plan known with "
+            f"{stages} rather than {plan.stages} stages is {100 * (step_s / own_s - 1):.2g} % longer"
         )

@@ -89,7 +89,8 @@ def test_the_report_says_what_stages_that_compute_little_gain() -> None:
     (one_s, _, _), (own_s, winner, plan) = plans
     longer = f"{100 * (one_s / own_s - 1):.2g} % longer"
     assert list(what_small_stages_gain(winner, plan, plans)) == [
-        f"stage 2 computes less than 1 % of an even share of the work: with 2 stages rather than 3 the step is {longer}"
+        "stage 2 computes less than 1 % of an even share of the work: the shortest plan known with 2 rather than 3 "
+        f"stages is {longer}"
     ]
     assert not list(what_small_stages_gain(winner, plan, plans[1:]))  # nothing is known of fewer stages
     assert not list(what_small_stages_gain(plans[0][1], two, plans))
