@@ -1,6 +1,6 @@
 """The best plan of each pure kind against the best hybrid, on the paper's clusters and on ones with faster links.
 
-    OMP_NUM_THREADS=1 python benchmarks/explorer.py [--schedule 1f1b] [--budget 20] [--cluster C …] [MODEL …]
+    OMP_NUM_THREADS=1 python benchmarks/explorer.py [--schedule 1f1b] [--budget 30] [--cluster C …] [MODEL …]
 
 A global batch of 256 samples; training state as in fp32 with Adam. Steps are simulated under the schedule, `--schedule
 length` compares plans by the length L. `–` is a kind none of whose plans fits. `gain` is the shortest pure plan's step
@@ -68,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--cluster", action="append", choices=tuple(CLUSTERS))
-    parser.add_argument("--budget", type=float, default=20.0)
+    parser.add_argument("--budget", type=float, default=ExploreConfig().budget_s)
     parser.add_argument("--schedule", choices=(*SCHEDULES, "length"), default=DEFAULT_SCHEDULE)
     arguments = parser.parse_args()
     schedule = None if arguments.schedule == "length" else arguments.schedule

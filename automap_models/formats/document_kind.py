@@ -50,7 +50,7 @@ def require_kind(content: bytes, kinds: Sequence[str], where: str, do: str) -> s
             kind = msgspec.json.decode(bytes(raw))
     if isinstance(kind, str) and kind not in kinds:
         reader = READERS.get(kind)
-        do = do if reader is None else f"{reader} reads it with --plan"
+        do = do if reader is None else f"{reader} reads it with `plan`"
         do = RANKINGS.get(kind, do)
         raise wrong(where, "$.kind", kind, " or ".join(kinds), do)
     return kind if isinstance(kind, str) else None
@@ -64,5 +64,5 @@ def plan_refused(kind: str, what: str, where: str) -> BadInput:
         what: is read there, such as "profile".
         where: the file.
     """
-    do = f"give the {what} that it was made for; {READERS[kind]} reads it with --plan"
+    do = f"give the {what} that it was made for; {READERS[kind]} reads it with `plan`"
     return BadInput(f"is a plan, not a {what}", where=where, do=do)

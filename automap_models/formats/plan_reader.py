@@ -206,7 +206,7 @@ def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | No
         return problem
     if not model.shardings and written.keys() - {WHOLE}:
         what = f"has stages that partition operators, of which the profile of {profile.model} says nothing"
-        raise BadInput(what, where=where, do="give the model: automap plan MODEL reads it with --plan")
+        raise BadInput(what, where=where, do="give the model: automap plan MODEL reads it with `plan`")
     if document.launch_s != model.launch_s:
         raise wrong(where, "$.launch_s", document.launch_s, f"{model.launch_s:g}, that of the model's device", STALE)
     own, samples = microbatch_size(model.profile), microbatch_size(profile)

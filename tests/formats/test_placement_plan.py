@@ -100,7 +100,7 @@ def _drop(*path: Any) -> Callable[[Any], None]:
 REFUSED = [
     (_set("colour", to="red"), r"the document has the unknown key 'colour'"),
     (_set("schema", to=2), r"p\.json: \$\.schema is 2, not 1"),
-    (_set("kind", to="pipeline"), r"\$\.kind is 'pipeline', not placement; automap infer, or .* reads it with --plan"),
+    (_set("kind", to="pipeline"), r"\$\.kind is 'pipeline', not placement; automap infer, or .* reads it with `plan`"),
     (_set("provenance", "graph_fingerprint", to="0" * 64), r"belongs to another graph than g"),
     (_set("accelerators", to=10**12), r"1000000000000 devices"),
     (_set("cpus", to=-1), r"-1 devices"),

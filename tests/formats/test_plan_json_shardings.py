@@ -157,7 +157,7 @@ def test_a_plan_that_no_longer_fits_is_infeasible(written: Path, model: Profiled
 
 def test_a_profile_without_operators_is_told_to_bring_the_model(written: Path, model: ProfiledModel) -> None:
     with pytest.raises(
-        BadInput, match=r"has stages that partition operators.*: automap plan MODEL reads it with --plan"
+        BadInput, match=r"has stages that partition operators.*: automap plan MODEL reads it with `plan`"
     ):
         read_plan(written, model.profile)
 

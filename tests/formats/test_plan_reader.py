@@ -150,9 +150,9 @@ def _set(*path: str | int, to: object) -> Change:
 REFUSED: list[tuple[str, Change]] = [
     (r"schema is 2, not 1", _set("schema", to=2)),
     (r"schema is '1', not a whole number", _set("schema", to="1")),
-    (r"kind is 'operator', not pipeline or .*; automap search opp reads it with --plan", _set("kind", to="operator")),
-    (r"kind is 'data', not pipeline or .*; automap search adp reads it with --plan", _set("kind", to="data")),
-    (r"kind is 'placement', not pipeline or .*; automap place reads it with --plan", _set("kind", to="placement")),
+    (r"kind is 'operator', not pipeline or .*; automap search opp reads it with `plan`", _set("kind", to="operator")),
+    (r"kind is 'data', not pipeline or .*; automap search adp reads it with `plan`", _set("kind", to="data")),
+    (r"kind is 'placement', not pipeline or .*; automap place reads it with `plan`", _set("kind", to="placement")),
     (r"kind is 'soup', not pipeline or hybrid-pipeline; plan again", _set("kind", to="soup")),
     (r"profile_fingerprint is None, not a text", _set("provenance", "profile_fingerprint", to=None)),
     (r"provenance is 3, not a mapping", _set("provenance", to=3)),
