@@ -33,6 +33,7 @@ def traced_step() -> TracedStep:
 def run_on_devices() -> None:
     """The process with eight devices: random placements against the jitted step and one device."""
     from automap_models.hlo.sharded_step import on_one_device
+    from automap_models.run.base import TOLERANCE
     from automap_models.run.jax_run import gradient_errors
 
     traced = traced_step()
@@ -52,7 +53,7 @@ def run_on_devices() -> None:
             float(np.linalg.norm(got - want) / max(np.linalg.norm(want), 1e-6))
             for got, want in zip(results, map(np.asarray, expected), strict=True)
         )
-        gradient_error, _ = gradient_errors(placed.gradients(values), whole)
+        gradient_error, _ = gradient_errors(placed.gradients(values), whole, TOLERANCE)
         answers.append(
             {
                 "loss": abs(float(results[traced.results.loss]) / float(expected[traced.results.loss]) - 1.0),
