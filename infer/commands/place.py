@@ -166,10 +166,11 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         BadInput: an option means nothing for what is given, or has a value that it cannot have.
     """
     limit_s = namespace.time_limit
+    for option, value_s in (("--time-limit", limit_s), ("--finetune", namespace.finetune)):
+        if value_s is not None and not 0 < value_s < math.inf:
+            raise BadInput(f"{value_s:g} seconds", where=option, do="give a positive number")
     if namespace.plan is not None:
         refuse(namespace, OF_PLACING, "the placement read has its own")
-    elif limit_s is not None and not 0 < limit_s < math.inf:
-        raise BadInput(f"{limit_s:g} seconds", where="--time-limit", do="give a positive number")
     elif namespace.split is not None and namespace.planner != "expert":
         raise BadInput("is for --planner expert", where="--split", do="leave it out")
     planner = namespace.planner or DEFAULT_PLANNERS[namespace.objective or "throughput"]
