@@ -64,7 +64,7 @@ examples:
   automap-place bert24.json --planner milp --time-limit 60      not contiguous, with a proven gap
   automap-place bert24.json --objective latency --devices 6     one micro-batch as fast as possible
   automap-place rnnlm_4 --objective step --devices 4            every operation placed
-  automap-place gnmt_2 --objective step --devices p4d-p3dn --planner learned --finetune 60
+  automap-place gnmt_2 --objective step --devices dgx-1 --planner learned --finetune 60
   automap-place bert24.json --objective step                    one step, forward and backward, as fast as possible
   automap-place t5_base --devices 4 --nodes 200 --out placement.json --plot placement.png
   automap-place bert24.json --plan placement.json               cost and show a placement made before

@@ -24,7 +24,7 @@ from automap_models.planners.placement.step_groups import StepUnits, grouped, nu
 from automap_models.planners.placement.step_layers import layers_in_order
 
 WORK = 8e7
-"""Operations and edges simulated in all without a deadline: two to four seconds."""
+"""Operations and edges simulated in all without a deadline: two to five seconds."""
 MOST_MOVES = 8_000
 """Moves of a search without a deadline, however small the graph."""
 LEVELS = (16, 64, 256, 1024)
