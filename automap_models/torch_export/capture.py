@@ -112,7 +112,7 @@ def copy_model(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Modu
 def _train_without_cache(model: nn.Module) -> None:
     """Hugging Face models remember keys and values for generation by default; its Trainer turns that off, too."""
     for module in model.modules():
-        config = getattr(module, "config", None)
+        config: Any = getattr(module, "config", None)
         if getattr(config, "use_cache", None) is True:
             config.use_cache = False
 

@@ -162,7 +162,7 @@ def _flop(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     """Floating-point operations of a kernel; torch's formula for a convolution's kernel gradient knows no groups."""
     if func._overloadpacket is aten.convolution_backward:
         gradient, images, kernel, is_transposed, wanted = (args[i] for i in (0, 1, 2, 7, 10))
-        return sum(wanted[:2]) * conv_flop_count(images.shape, kernel.shape, gradient.shape, is_transposed)
+        return int(sum(wanted[:2]) * conv_flop_count(images.shape, kernel.shape, gradient.shape, is_transposed))
     formula = flop_registry.get(func._overloadpacket)
     return int(formula(*args, **kwargs, out_val=out)) if formula else 0
 
