@@ -138,7 +138,9 @@ def compete(
     cost = winner.costs(plan)
     notes = (
         *what_more_stages_gain(winner, plan, refined),
-        *what_small_stages_gain(winner, plan, refined),
+        *what_small_stages_gain(
+            winner.problem, plan, cost.step_s, [(step_s, other.stages) for step_s, _, other in refined]
+        ),
         *who_stood_in(winner, contenders),
         *what_was_corrected(winner, plan),
         *what_was_refined(winner, plan),
