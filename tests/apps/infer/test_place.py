@@ -242,6 +242,7 @@ def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.Capture
         (["line.json", "--memory", "nan"], "--memory: nan bytes"),
         (["line.json", "--time-limit", "0"], "--time-limit: 0 seconds"),
         (["line.json", "--time-limit", "inf"], "--time-limit: inf seconds"),
+        (["line.json", "--finetune", "-3"], "--finetune: -3 seconds"),
         (["line.json", "--objective", "latency"], "line: has a backward pass"),
         (["line.json", "--planner", "greedy", "--split", "s.json"], "--split: is for --planner expert"),
         (["line.json", "--planner", "expert", "--split", "s.json"], "s.json: cannot be read"),
