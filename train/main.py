@@ -138,7 +138,7 @@ def _finish(config: DictConfig, trainer: L.Trainer, module: RainbowModule, data:
         report = export_policy(module, data, policy, OmegaConf.to_container(config, resolve=True))
         say(
             f"{policy}: agrees with torch on {report['states']:,.0f} states, "
-            f"largest difference {report['largest_difference']:.1e}, {report['equal_actions']:.2%} equal actions"
+            f"largest difference {report['largest_difference']:.1e}, {percent(report['equal_actions'])} equal actions"
         )
     for logger in trainer.loggers:
         say(f"curves: {logger.log_dir}")

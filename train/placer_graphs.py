@@ -13,8 +13,13 @@ from automap_models.core.placement import PlacementGraph
 from automap_models.formats.atomic import write_atomically
 
 
-def traced_graph(name: str) -> PlacementGraph:
-    """The step of a built-in model, timed by the roofline of a V100; this takes jax, and for some models minutes."""
+def traced_graph(name: str, sequence: int | None = None) -> PlacementGraph:
+    """The step of a built-in model, timed by the roofline of a V100; this takes jax, and for some models minutes.
+
+    Args:
+        name: of the model.
+        sequence: tokens of a sample; None: as many as are usual for it.
+    """
     from automap_models.cost.kernels import roofline_times
     from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
     from automap_models.hlo.adapter import trace
@@ -22,17 +27,17 @@ def traced_graph(name: str) -> PlacementGraph:
     from automap_models.hlo.step_graph import step_graph
     from automap_models.workloads.registry import build
 
-    graph = instruction_graph(trace(build(name)))
+    graph = instruction_graph(trace(build(name, sequence=sequence)))
     accelerator, host = (roofline_times(graph, read_device(kind)) for kind in (DEFAULT_DEVICE, "cpu"))
     return step_graph(graph, accelerator, host, {}, link_bytes_per_s=12e9, accelerators=4, accelerator_bytes=32e9)
 
 
-def kept_graph(name: str, folder: Path) -> PlacementGraph:
-    """The traced step of a built-in model, read from the folder, or traced and kept there."""
-    path = folder / f"{name}.npz"
+def kept_graph(name: str, folder: Path, sequence: int | None = None) -> PlacementGraph:
+    """The traced step of a built-in model (`traced_graph`), read from the folder, or traced and kept there."""
+    path = folder / (f"{name}.npz" if sequence is None else f"{name}_{sequence}.npz")
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        _keep(traced_graph(name), path)
+        _keep(traced_graph(name, sequence), path)
     with np.load(path, allow_pickle=False) as content:
         kept: dict[str, Any] = {key: content[key] for key in content.files}
     plain = json.loads(str(kept.pop("plain")))

@@ -13,7 +13,7 @@ from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.simulate.batch import simulate_batch
 from automap_models.simulate.engine import Timeline, simulate
 
-MANY = 256
+MANY = 32
 """With more micro-batches than that a step is not simulated pass by pass: its middle repeats itself."""
 
 

@@ -55,7 +55,8 @@ def capture(
     """Export the forward pass of a model in training mode; the user's model is left as it is.
 
     Args:
-        in_place: the model itself is exported, with its values and on its device; it is put into training mode.
+        in_place: the model itself is exported, with its values and on its device; it is put into training mode, and
+            its `config.use_cache` is turned off.
 
     Raises:
         BadInput: no trainable parameter, inputs that forward does not take, shapes or control flow that depend on
@@ -71,6 +72,7 @@ def capture(
         exported_model = copy_model(model, lambda tensor: tensor.to("meta"))
         example = pytree.tree_map_only(Tensor, _shape_of, (args, dict(kwargs)))
         exporting = torch.device("meta")  # for tensors that forward makes without naming a device
+    _train_without_cache(exported_model)
     try:
         with exporting, _quiet():
             exported = torch.export.export(exported_model, *example, strict=False)
@@ -105,6 +107,14 @@ def copy_model(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Modu
             is_parameter = isinstance(tensor, nn.Parameter)
             converted[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if is_parameter else new
     return copy.deepcopy(model, converted).train()
+
+
+def _train_without_cache(model: nn.Module) -> None:
+    """Hugging Face models remember keys and values for generation by default; its Trainer turns that off, too."""
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if getattr(config, "use_cache", None) is True:
+            config.use_cache = False
 
 
 def training_outputs(returned: Any) -> list[Tensor]:

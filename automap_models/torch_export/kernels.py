@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from automap_models.core.device import Device
 from automap_models.cost.kernels import WINOGRAD_SAVING
@@ -35,7 +35,8 @@ class Kernel:
     Attributes:
         call: index of the operator of the forward graph that it belongs to.
         is_backward: whether it computes a gradient.
-        flop: floating-point operations by torch.utils.flop_counter: matrix products and convolutions, else 0.
+        flop: floating-point operations by torch.utils.flop_counter: matrix products and convolutions, else 0. Each
+            gradient of a convolution is counted as the convolution itself.
         moved_bytes: its inputs, read once, and its outputs, written once.
         dtype: element type of its first floating-point input, such as `float32`.
         is_convolution: whether it is a convolution or the gradient of one.
@@ -126,11 +127,10 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], outputs: list[Tensor], out: Any
     ) -> Kernel:
         node = torch._C._current_autograd_node()
-        formula = flop_registry.get(func._overloadpacket)
         return Kernel(
             call=self.call if node is None else bisect_right(self.first_numbers, node._sequence_nr()) - 1,
             is_backward=node is not None,
-            flop=int(formula(*args, **kwargs, out_val=out)) if formula else 0,
+            flop=_flop(func, args, kwargs, out),
             moved_bytes=_moved_bytes(func, inputs, outputs),
             dtype=_dtype(inputs),
             is_convolution=func._overloadpacket in CONVOLUTIONS,
@@ -156,6 +156,15 @@ def _moved_bytes(func: Any, inputs: list[Tensor], outputs: list[Tensor]) -> int:
     if func._overloadpacket in LOOKUPS:
         inputs = [*inputs[1:], *outputs]
     return sum(tensor_bytes(tensor) for tensor in (*inputs, *outputs))
+
+
+def _flop(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+    """Floating-point operations of a kernel; torch's formula for a convolution's kernel gradient knows no groups."""
+    if func._overloadpacket is aten.convolution_backward:
+        gradient, images, kernel, is_transposed, wanted = (args[i] for i in (0, 1, 2, 7, 10))
+        return int(sum(wanted[:2]) * conv_flop_count(images.shape, kernel.shape, gradient.shape, is_transposed))
+    formula = flop_registry.get(func._overloadpacket)
+    return int(formula(*args, **kwargs, out_val=out)) if formula else 0
 
 
 def _dtype(inputs: list[Tensor]) -> str:

@@ -39,6 +39,8 @@ DEFAULT_LINK_BYTES_PER_S = 12e9  # what PCIe 3.0 with 16 lanes, 15.75 GB/s, move
 DEFAULT_MEMORY_BYTES = 32e9
 DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp", "step": "learned"}
 """Objective → planner."""
+STEP_PLANNERS = ("heft", "learned", "m-etf", "random")
+"""They place the operations of a step, and nothing else."""
 FIELDS = {
     "devices": "accelerators",
     "cpus": "cpus",
@@ -64,7 +66,7 @@ examples:
   automap-place bert24.json --planner milp --time-limit 60      not contiguous, with a proven gap
   automap-place bert24.json --objective latency --devices 6     one micro-batch as fast as possible
   automap-place rnnlm_4 --objective step --devices 4            every operation placed
-  automap-place gnmt_2 --objective step --devices p4d-p3dn --planner learned --finetune 60
+  automap-place gnmt_2 --devices dgx-1 --planner learned --finetune 60
   automap-place bert24.json --objective step                    one step, forward and backward, as fast as possible
   automap-place t5_base --devices 4 --nodes 200 --out placement.json --plot placement.png
   automap-place bert24.json --plan placement.json               cost and show a placement made before
@@ -126,7 +128,7 @@ def _add_problem(group: argparse._ArgumentGroup) -> None:
         "--objective",
         choices=("throughput", "latency", "step"),
         help="the largest load of a device, the time of one micro-batch through subgraphs, or the makespan of one step "
-        "whose operations start as soon as they can (default throughput)",
+        "whose operations start as soon as they can (default: throughput, or step where the planner is for steps)",
     )
     group.add_argument(
         "--communication",
@@ -166,10 +168,13 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         BadInput: an option means nothing for what is given, or has a value that it cannot have.
     """
     limit_s = namespace.time_limit
+    for option, value_s in (("--time-limit", limit_s), ("--finetune", namespace.finetune)):
+        if value_s is not None and not 0 < value_s < math.inf:
+            raise BadInput(f"{value_s:g} seconds", where=option, do="give a positive number")
+    if namespace.planner in STEP_PLANNERS and namespace.plan is None:
+        namespace = _of_steps(namespace)
     if namespace.plan is not None:
         refuse(namespace, OF_PLACING, "the placement read has its own")
-    elif limit_s is not None and not 0 < limit_s < math.inf:
-        raise BadInput(f"{limit_s:g} seconds", where="--time-limit", do="give a positive number")
     elif namespace.split is not None and namespace.planner != "expert":
         raise BadInput("is for --planner expert", where="--split", do="leave it out")
     planner = namespace.planner or DEFAULT_PLANNERS[namespace.objective or "throughput"]
@@ -199,6 +204,13 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         cluster,
         namespace.verify,
     )
+
+
+def _of_steps(namespace: argparse.Namespace) -> argparse.Namespace:
+    """The same with the objective that its planner has."""
+    if namespace.objective not in (None, "step"):
+        raise BadInput("is for steps only", where=f"--planner {namespace.planner}", do="give --objective step, or none")
+    return argparse.Namespace(**{**vars(namespace), "objective": "step"})
 
 
 def _devices(namespace: argparse.Namespace) -> tuple[dict[str, Any], str | None]:

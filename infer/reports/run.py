@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from automap_models.core.run_record import RunRecord
-from automap_models.core.units import counted, rounds, seconds
+from automap_models.core.units import counted, percent, rounds, seconds
 from automap_models.formats.run_json import (
     BACKWARD,
     FORWARD,
@@ -50,8 +50,8 @@ def _columns(record: RunRecord, predicted: Timeline) -> list[Column]:
         Column("forward", pairs(FORWARD, [passes * stage.forward_s for stage in stages])),
         Column("backward", pairs(BACKWARD, [passes * stage.backward_s for stage in stages])),
         Column("update", [f"–\n{seconds(record.per_step(s, UPDATE))}" for s in range(len(stages))]),
-        Column("share", [f"{a:.1%}\n{b:.1%}" for a, b in shares]),
-        Column("idle", [f"{a:.0%}\n{b:.0%}" for a, b in zip(*idle, strict=True)]),
+        Column("share", [f"{percent(a)}\n{percent(b)}" for a, b in shares]),
+        Column("idle", [f"{100 * a:.0f} %\n{100 * b:.0f} %" for a, b in zip(*idle, strict=True)]),
     ]
 
 

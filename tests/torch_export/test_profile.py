@@ -279,6 +279,18 @@ def test_tf32_follows_the_switches_of_torch() -> None:
         torch.set_float32_matmul_precision("highest")
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+def test_a_gradient_of_a_grouped_convolution_costs_as_much_as_the_convolution(
+    kind: type[nn.Conv2d], groups: int, unit_device: Device
+) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), kind(4, 8, 3, padding=1, groups=groups))
+    profile = profile_module(model, (torch.ones(2, 3, 5, 5),), device=unit_device)
+    first, grouped = 2 * 2 * 25 * 3 * 4, 2 * 2 * 25 * 9 * 4 * 8 // groups
+    assert profile.meta["forward_flop"] == first + grouped
+    assert profile.meta["backward_flop"] == first + 2 * grouped  # the model's inputs have no gradient
+
+
 def test_winograd_saves_multiplications_of_3x3_convolutions_where_the_device_does_so() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, stride=2))
     plain, saving = (
@@ -373,9 +385,20 @@ def test_what_depends_on_data_is_refused_in_one_sentence(model: nn.Module, unit_
 
 
 def test_what_torch_export_refuses_is_told_in_its_own_words(builders: Builders, unit_device: Device) -> None:
-    model, kwargs = builders["gpt2"](use_cache=True)
+    model, kwargs = builders["gpt2"]()
     with pytest.raises(BadInput, match=r"DynamicCache.*; .*use_cache=False"):
-        profile_module(model, kwargs=kwargs, device=unit_device)
+        profile_module(model, kwargs={**kwargs, "use_cache": True}, device=unit_device)
+
+
+def test_a_model_that_keeps_a_cache_for_generation_is_profiled_without_it(
+    builders: Builders, unit_device: Device
+) -> None:
+    (with_cache, kwargs), (without, _) = builders["gpt2"](use_cache=True), builders["gpt2"](use_cache=False)
+    profiles = [profile_module(model, kwargs=kwargs, device=unit_device) for model in (with_cache, without)]
+    assert with_cache.config.use_cache is True
+    assert profiles[0].names == profiles[1].names
+    for array in ("C", "C_fwd", "A", "W", "stash"):
+        assert getattr(profiles[0], array).tolist() == getattr(profiles[1], array).tolist()
 
 
 def test_outputs_without_gradients_are_refused(unit_device: Device) -> None:

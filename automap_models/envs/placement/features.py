@@ -266,16 +266,14 @@ def _nearest(owner: IntArray, other: IntArray, size: FloatArray, rows: int) -> t
 
 def _levels(tables: StepTables, time_s: FloatArray) -> tuple[FloatArray, FloatArray]:
     """[n] longest ways to and from each operation in mean times, as shares of the longest."""
-    time = time_s.tolist()
-    start, readers, order = tables.readers_start.tolist(), tables.readers.tolist(), tables.order.tolist()
-    head, tail = [0.0] * len(time), [0.0] * len(time)
-    for v in order:
-        for s in readers[start[v] : start[v + 1]]:
-            head[s] = max(head[s], head[v] + time[v])
-    for v in reversed(order):
-        tail[v] = time[v] + max((tail[s] for s in readers[start[v] : start[v + 1]]), default=0.0)
-    longest = max(max(tail, default=0.0), 1e-12)
-    return np.array(head) / longest, np.array(tail) / longest
+    from automap_models.cost.makespan_kernel import longest_ways
+
+    nothing = np.zeros_like(time_s)
+    backwards = np.ascontiguousarray(tables.order[::-1])
+    head = longest_ways(backwards, tables.inputs_start, tables.inputs, time_s, nothing) - time_s
+    tail = longest_ways(tables.order, tables.readers_start, tables.readers, time_s, nothing)
+    longest = max(float(tail.max(initial=0.0)), 1e-12)
+    return head / longest, tail / longest
 
 
 def unknown_opcodes(opcodes: tuple[str, ...]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from automap_models.core.placement import FloatArray, PlacementGraph, PlacementPlan, PlacementProblem
-from automap_models.core.units import counted
+from automap_models.core.units import counted, percent, seconds
 from automap_models.envs.placement.features import DEVICES, PlacerInputs, unknown_opcodes
 from automap_models.errors import BadInput
 from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
@@ -66,7 +66,7 @@ class LearnedPlanner(PlacementPlanner[LearnedConfig]):
         _require_devices(problem)
         units, seed = StepUnits.of(problem), self.config.seed
         maker, device, score = best_start(units, seed, deadline.part(deadline.left_s / 4), watch)
-        notes = [f"the best baseline, {maker}, has {score.value_s * 1e3:.4g} ms"]
+        notes = [f"the best baseline, {maker}, has {seconds(score.value_s)}"]
         if problem.devices > 1 and not deadline.passed:
             watch(Progress("asking the policy"))
             space, ask = MoveSpace(units, seed), scorer(policy)
@@ -75,7 +75,7 @@ class LearnedPlanner(PlacementPlanner[LearnedConfig]):
                 further = deadline.part(self.config.finetune_s)
                 moved, better = refine(space, ask, moved, better, seed + 1, further, watch)
             if better < score:
-                notes[0] += f"; the policy's moves made it {1.0 - better.value_s / score.value_s:.1%} shorter"
+                notes[0] += f"; the policy's moves made it {percent(1.0 - better.value_s / score.value_s)} shorter"
                 device, score = moved, better
             else:
                 notes[0] += "; no move of the policy made it shorter, so that the plan is the baseline's"

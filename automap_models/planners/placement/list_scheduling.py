@@ -104,19 +104,15 @@ def etf(units: StepUnits, favourite: IntArray | None = None) -> IntArray | None:
 
 def mean_ranks(tables: StepTables) -> FloatArray:
     """[n] seconds of the longest way from the start of each to the end, in mean times and mean transfers."""
+    from automap_models.cost.makespan_kernel import longest_ways
+
     time_s = np.where(np.isfinite(tables.time_s), tables.time_s, np.nan)
     mean = np.nanmean(time_s, axis=0)
     crossing = 1.0 - 1.0 / tables.time_s.shape[0]  # of readers on random devices
     latency = float(tables.latency_s.mean()) if tables.latency_s.size else 0.0
     per_byte = float(tables.s_per_byte.mean()) if tables.s_per_byte.size else 0.0
     moved = crossing * (latency + per_byte * tables.output_bytes)
-    start, readers = tables.readers_start.tolist(), tables.readers.tolist()
-    rank = [0.0] * mean.size
-    times, moves = mean.tolist(), moved.tolist()
-    for v in reversed(tables.order.tolist()):
-        after = max((rank[s] for s in readers[start[v] : start[v + 1]]), default=-moves[v])
-        rank[v] = times[v] + moves[v] + after
-    return np.array(rank)
+    return longest_ways(tables.order, tables.readers_start, tables.readers, mean, moved)
 
 
 class _Rooms(NamedTuple):

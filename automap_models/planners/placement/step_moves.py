@@ -23,7 +23,7 @@ from automap_models.planners.placement.step_search import LEVELS, Schedule, Step
 MOST_PIECES = 1024
 """Pieces that the network looks at, at a time."""
 MOVES_A_LOOK = 64
-"""Moves drawn and simulated before the network looks again."""
+"""Moves drawn and simulated before the network looks again; where there are fewer, a look counts as so many, too."""
 UNIFORM = 0.1
 """Share of the moves that are drawn from all alike."""
 
@@ -134,14 +134,14 @@ def refine(
     random = np.random.default_rng(seed)
     units, schedule = space.units, Schedule.of(space.units, deadline)
     best, best_score = device, score
-    turn = 0
-    while not schedule.over(turn):
+    look = 0
+    while not schedule.over(look * MOVES_A_LOOK):
         level = int(random.integers(len(space.levels)))
         pieces = space.pieces(device, level, random)
         inputs = space.inputs(device, pieces)
         at_look = device
-        for piece, target in drawn_moves(scorer(inputs), inputs, MOVES_A_LOOK, UNIFORM, random).tolist():
-            turn += 1
+        moves = drawn_moves(scorer(inputs), inputs, MOVES_A_LOOK, UNIFORM, random)
+        for turn, (piece, target) in enumerate(moves.tolist(), look * MOVES_A_LOOK):
             if schedule.over(turn):
                 break
             watch(Progress(f"moving pieces, {best_score.value_s:.4g} s", int(1000 * schedule.done(turn)), 1000))
@@ -156,6 +156,5 @@ def refine(
                 device, score = changed, drawn
                 if score < best_score:
                     best, best_score = device, score
-        else:
-            turn += 1  # a look without a move is a turn, too
+        look += 1
     return best, best_score

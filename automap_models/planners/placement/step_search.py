@@ -23,9 +23,9 @@ from automap_models.planners.placement.planner import Outcome, PlacementPlanner,
 from automap_models.planners.placement.step_groups import StepUnits, grouped, numbered_along, partition
 from automap_models.planners.placement.step_layers import layers_in_order
 
-WORK = 2e7
-"""Operations and edges simulated in all without a deadline: about ten seconds on large graphs."""
-MOST_MOVES = 3_000
+WORK = 8e7
+"""Operations and edges simulated in all without a deadline: two to five seconds."""
+MOST_MOVES = 8_000
 """Moves of a search without a deadline, however small the graph."""
 LEVELS = (16, 64, 256, 1024)
 """Groups of the partitions from which moves are drawn; single classes come on top."""

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +70,9 @@ OTHERS = 24
 """So many times the time of a proof is what looking at other numbers of micro-batches may take (portfolio.descent)."""
 REGROUP = 16
 """So many times the time of a refinement is what merging and splitting stages of the best plans may take."""
+ALONE, MOST_ALONE = 4, 3
+"""So many times the time of a proof is what a number of stages that may win has alone, and so many of them have it: the
+best plans on the grid, which a longer search finds, lead to shorter ones off it."""
 BLOCKS = 4
 """So many times the time of a refinement is what finding a plan between blocks may take."""
 
@@ -134,7 +138,9 @@ def compete(
     cost = winner.costs(plan)
     notes = (
         *what_more_stages_gain(winner, plan, refined),
-        *what_small_stages_gain(winner, plan, refined),
+        *what_small_stages_gain(
+            winner.problem, plan, cost.step_s, [(step_s, other.stages) for step_s, _, other in refined]
+        ),
         *who_stood_in(winner, contenders),
         *what_was_corrected(winner, plan),
         *what_was_refined(winner, plan),
@@ -448,15 +454,19 @@ def _alone(
     deadline: Deadline,
     min_gain: float,
 ) -> Iterator[Rated]:
-    """What the number of stages that would win comes to when it is planned alone, as if it had been asked for.
+    """What the numbers of stages that may win come to when each is planned alone, and longer than if asked for.
 
-    Among others it begins at better plans, and may end at a longer one: moves lead elsewhere, and time ends sooner.
+    Among others they begin at better plans, and may end at longer ones: moves lead elsewhere, and time ends sooner.
+    Beside the one that would win these are the others whose steps are nearly as short and not proven.
     """
-    contender, plan = fewest_stages(rated, min_gain)
-    if plan.stages > 1 and len(contenders) > 1 and not any(plan.shardings):
-        alone = contender.alone()
-        _, rated = _planned([alone], makers, list(baselines), budget, deadline)
-        yield from ((step_s, contender, plan) for step_s, _, plan in rated)
+    winner, _ = fewest_stages(rated, min_gain)
+    longer, limit_s = replace(budget, prove_s=ALONE * budget.prove_s), min(rated, key=itemgetter(0))[0] * (1.0 + NEAR)
+    shortest = {contender: step_s for step_s, contender, _ in sorted(rated, key=itemgetter(0), reverse=True)}
+    near = [c for c in shortest if c is not winner and c.outcome != "proven" and shortest[c] <= limit_s]
+    for contender in [winner, *sorted(near, key=shortest.__getitem__)][:MOST_ALONE]:
+        if contender.problem.stages > 1 and len(contenders) > 1 and not contender.problem.shardings:
+            _, planned = _planned([contender.alone()], makers, list(baselines), longer, deadline)
+            yield from ((step_s, contender, plan) for step_s, _, plan in planned)
 
 
 def _what_is_faster(

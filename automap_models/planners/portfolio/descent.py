@@ -40,7 +40,8 @@ from automap_models.planners.staged.search import MOVES, StagedSearch, anytime_s
 from automap_models.planners.staged.stage_tables import StageTables
 
 PATIENCE = 2
-"""So many numbers of more than two stages a node in a row may be no better before those after them are left alone."""
+"""So many numbers of more than two stages a node in a row may be no better before those after them, or those of longer
+rough plans, are left alone."""
 CLOSE = 0.15
 """How much longer than the best, relatively, a plan may be for its problem to be looked at further."""
 CARRIED = 0.25
@@ -119,13 +120,13 @@ def _climb(
     """From few stages to many, each beginning at the best of its own and of what splitting the last one gives.
 
     Numbers of more than two stages a node, which the policy is asked about here, are gone through as long as they get
-    better, but for PATIENCE of them.
+    better, but for PATIENCE of them. Those after these follow in the order of their rough plans.
 
     Returns:
         Those of at most two stages a node that have no plan.
     """
     last, stuck, worse = None, [], 0
-    for contender in ladder:
+    for i, contender in enumerate(ladder):
         few = contender.problem.stages <= 2 * contender.problem.cluster.nodes
         best_s = best_of(contenders).step_s
         if deadline.passed:
@@ -143,9 +144,35 @@ def _climb(
             stuck.append(contender)
         worse = 0 if few or contender.step_s < best_s else worse + 1
         if worse == PATIENCE:
+            _climb_roughly(ladder[i + 1 :], contenders, ask, one_s, deadline, min_gain)
             break
         last = contender
     return stuck
+
+
+def _climb_roughly(
+    many: Sequence[Contender],
+    contenders: Sequence[Contender],
+    ask: AskPolicy,
+    one_s: float,
+    deadline: Deadline,
+    min_gain: float,
+) -> None:
+    """Rough plans of many stages, the best of which are gone through as long as they get better, but for PATIENCE."""
+    for contender in many:
+        if not deadline.passed and not discarded(contender, best_of(contenders).step_s, min_gain):
+            rough_plans(contender, deadline)
+    worse = 0
+    for contender in sorted(many, key=lambda contender: contender.step_s):
+        best_s = best_of(contenders).step_s
+        if contender.step_s > best_s * (1.0 + CARRIED) or worse == PATIENCE or deadline.passed:
+            break
+        if discarded(contender, best_s, min_gain):
+            continue
+        ask([contender])
+        look_around(contender, one_s, deadline)
+        contender.own = contender.plan
+        worse = 0 if contender.step_s < best_s else worse + 1
 
 
 def discarded(contender: Contender, best_s: float, min_gain: float) -> bool:
@@ -196,9 +223,9 @@ def _carry_over(
         plan = former[contender.problem.stages].plan
         if deadline.passed:
             return
-        if plan is None or discarded(contender, best_of(contenders).step_s, min_gain):
+        if discarded(contender, best_of(contenders).step_s, min_gain):
             continue
-        carried = [replace(plan, micro_batches=contender.problem.micro_batches)]
+        carried = [] if plan is None else [replace(plan, micro_batches=contender.problem.micro_batches)]
         for start in shortest_first(contender, carried):
             contender.offer(start, contender.costs(start))
         if contender.step_s > best_of(contenders).step_s * (1.0 + CARRIED):  # few samples on many replicas, for one
@@ -326,6 +353,8 @@ def rough_plans(contender: Contender, deadline: Deadline) -> None:
     """Offer stages of even work, on any devices and on equally many: little work, which tells the good problems."""
     equal = equal_problem(contender.problem)
     plans = _even_stages(contender, deadline)
+    if not contender.closed:
+        plans.append(_even_work(contender.problem))
     if not contender.closed and equal is not None:
         plans += _even_plans(equal, tables_of(equal), deadline)
     for plan in shortest_first(contender, plans)[:1]:

@@ -28,6 +28,7 @@ from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, Missing, rank
 from automap_models.planners.portfolio.competition import Budget, Makers, compete
 from automap_models.planners.portfolio.explain import explain_loss, explain_missing, nothing_fits
+from automap_models.planners.portfolio.gain import what_small_stages_gain
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.space_search import SpaceSearch, one_stage_plans, search_space
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
@@ -151,7 +152,9 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
             taken_s = time.perf_counter() - begun_s
             return Result(space.whole, None, None, out, search_log=portfolio.log, taken_s=taken_s, reason=reason)  # type: ignore[arg-type]
         candidates = tuple(fewest_stages_first(rank(list(portfolio.best.values())), portfolio.min_gain))
-        missing, notes = tuple(portfolio.missing()), tuple(portfolio.notes)
+        best, known = candidates[0], [(plan.step_s, plan.plan.stages) for plan in candidates if plan.fits]
+        notes = (*portfolio.notes, *what_small_stages_gain(best.problem, best.plan, best.step_s, known))
+        missing = tuple(portfolio.missing())
         taken_s = time.perf_counter() - begun_s
         return Exploration(space, candidates, missing, proven, notes, taken_s, portfolio.log).result
 

@@ -8,12 +8,12 @@ the step without it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
-from automap_models.core.staged import StagedPlan
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.contender import Contender, Rated
 from automap_models.planners.portfolio.descent import merges, shortest_first
@@ -22,7 +22,7 @@ from automap_models.planners.staged.refine import refine
 
 MERGES = 2
 """So many of the plans with two stages merged have their cuts moved."""
-LITTLE = 0.01
+LITTLE = 0.1
 """Of an even share of the computation: of a stage whose devices have less the report says what it gains."""
 
 
@@ -81,18 +81,27 @@ def what_more_stages_gain(winner: Contender, plan: StagedPlan, rated: Sequence[R
         yield f"{stages} would shorten the step by {saved:.2g} % only, which is less than a stage has to"
 
 
-def what_small_stages_gain(winner: Contender, plan: StagedPlan, rated: Sequence[Rated]) -> Iterator[str]:
-    """How much longer the step is without stages that compute almost nothing; at most one sentence."""
-    problem, own_s = winner.problem, winner.costs(plan).step_s
+def what_small_stages_gain(
+    problem: StagedProblem, plan: StagedPlan, own_s: float, known: Iterable[tuple[float, int]]
+) -> Iterator[str]:
+    """How much longer the step is without stages that compute little; at most one sentence.
+
+    Args:
+        problem: that the plan solves.
+        plan: the chosen one.
+        own_s: its step.
+        known: steps and numbers of stages of other plans that fit.
+    """
     work_s = np.add.reduceat(problem.profile.C, [0, *(cut + 1 for cut in plan.cuts)])
     devices = np.diff([0, *plan.device_cuts, problem.cluster.devices])
     shares = work_s / devices * problem.cluster.devices / problem.profile.C.sum()
     small = [str(s) for s in np.flatnonzero(shares < LITTLE)]
-    fewer = [(step_s, other.stages) for step_s, _, other in rated if other.stages < plan.stages]
+    fewer = [(step_s, stages) for step_s, stages in known if stages < plan.stages]
     if small and fewer:
         step_s, stages = min(fewer)
         names = f"stages {', '.join(small[:-1])} and {small[-1]} compute" if small[1:] else f"stage {small[0]} computes"
+        known_stages = f"{stages} rather than {plan.stages} stages"
         yield (
             f"{names} less than {100 * LITTLE:g} % of an even share of the work: the shortest plan known with "
-            f"{stages} rather than {plan.stages} stages is {100 * (step_s / own_s - 1):.2g} % longer"
+            f"{known_stages} is {100 * (step_s / own_s - 1):.2g} % longer"
         )

@@ -15,15 +15,26 @@ from numpy.typing import NDArray
 
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plan_batch import PlanBatch
-from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
+from automap_models.planners.staged.stage_tables import ROUNDING, Reach, ShardingTables, StageTables
 
 _LARGEST = float(np.finfo(np.float64).max)
 
 
 def stages_exist(tables: StageTables, length_s: float, memory: float) -> bool:
-    """Whether the relaxation of `lower_bound_s` has S successive stages of that length and memory."""
+    """Whether the relaxation of `lower_bound_s` has S successive stages of that length and memory.
+
+    Of the memory that the devices have, what earlier lengths came to tells of longer and of shorter ones.
+    """
+    reach = tables.reach if memory == tables.memory else Reach()
+    if length_s >= reach.enough_s or length_s <= reach.too_short_s:
+        return length_s >= reach.enough_s
     furthest = _reached(tables, length_s, memory)[-1]
-    return any(_last_stage_fits(tables, sharding, furthest, length_s, memory) for sharding in tables.shardings)
+    exist = any(_last_stage_fits(tables, sharding, furthest, length_s, memory) for sharding in tables.shardings)
+    if exist:
+        reach.enough_s = length_s
+    else:
+        reach.too_short_s = length_s
+    return exist
 
 
 def even_plan(tables: StageTables, length_s: float, memory: float) -> PlanBatch | None:
@@ -57,8 +68,8 @@ def _least_busy(
         a = np.flatnonzero((begin[:q] >= 0) & (begin[:q] <= k) & sharding.allowed[:q, q])
         if not stage:
             a = a[a == 0]
-        i, end, stop = begin[a], np.full_like(a, k), np.full_like(a, q)
-        within = _within(tables, sharding, stage, i, end, a, stop, length_s, memory)
+        i, end = begin[a], np.full_like(a, k)
+        within = _Stages(tables, sharding, stage, i, (a, np.full_like(a, q)), memory).within(end, length_s)
         busy = sharding.work_s(i, end, sharding.pace(a, q))
         for row in np.flatnonzero(within).tolist():
             choice = (float(busy[row]), index, int(i[row]), int(a[row]))
@@ -138,7 +149,8 @@ def _reached(tables: StageTables, length_s: float, memory: float) -> list[IntArr
         for sharding in tables.shardings:
             on = sharding.allowed[a, q]
             begin, stop = a[on], q[on]
-            k = np.minimum(_furthest_end(tables, sharding, s, reached[s][begin], begin, stop, length_s, memory), last)
+            i = reached[s][begin]
+            k = np.minimum(_furthest_end(_Stages(tables, sharding, s, i, (begin, stop), memory), length_s), last)
             np.maximum.at(furthest, stop, cut_before[stop, k])
         furthest[furthest < first] = -1
         reached.append(furthest)
@@ -151,7 +163,7 @@ def _last_stage_fits(
     """Whether a last stage in that sharding comes to the model's end from where the stages before it got to."""
     a = np.flatnonzero((furthest >= 0) & sharding.allowed[:, -1])
     end, stop = np.full_like(a, tables.end), np.full_like(a, tables.replicas_in_all)
-    return _within(tables, sharding, tables.stages - 1, furthest[a], end, a, stop, length_s, memory).any()
+    return _Stages(tables, sharding, tables.stages - 1, furthest[a], (a, stop), memory).within(end, length_s).any()
 
 
 def _device_pairs(furthest: IntArray, stage: int, stop: int) -> tuple[IntArray, IntArray]:
@@ -170,47 +182,57 @@ def _last_allowed_cut(tables: StageTables, length_s: float) -> IntArray:
     return last
 
 
-def _furthest_end(
-    tables: StageTables,
-    sharding: ShardingTables,
-    stage: int,
-    i: IntArray,
-    a: IntArray,
-    q: IntArray,
-    length_s: float,
-    memory: float,
-) -> IntArray:
-    """The last boundary that a stage from i on devices a … q-1 can reach, by bisection; i itself if none."""
-    low, high = i.copy(), np.full(i.size, tables.end)
-    for _ in range(int(tables.end).bit_length()):
+def _furthest_end(stages: _Stages, length_s: float) -> IntArray:
+    """The last boundary that each stage can reach, by bisection; where it begins itself if none."""
+    end = stages.tables.end
+    low, high = stages.begin.copy(), np.full(stages.begin.size, end)
+    for _ in range(int(end).bit_length()):
         middle = (low + high + 1) // 2
-        ok = _within(tables, sharding, stage, i, middle, a, q, length_s, memory)
+        ok = stages.within(middle, length_s)
         low, high = np.where(ok, middle, low), np.where(ok, high, middle - 1)
     return low
 
 
-def _within(
-    tables: StageTables,
-    sharding: ShardingTables,
-    stage: int,
-    i: IntArray,
-    k: IntArray,
-    a: IntArray,
-    q: IntArray,
-    length_s: float,
-    memory: float,
-) -> NDArray[np.bool_]:
-    """Whether M·u + AR of a stage is no longer than that, and its memory no more than that.
+class _Stages:
+    """Stages that begin at given boundaries on given devices; where they end is tried.
 
-    Of u only what grows with the stage, not what it gathers at its ends. Of AR only what no backward pass hides.
+    Args:
+        tables: of the problem.
+        sharding: in which they run.
+        stage: which stage of a plan they are.
+        begin: [n] boundary where each begins.
+        devices: [n] first device of each, [n] device after the last one.
+        memory: of the cluster's smallest devices.
     """
-    parts, weights, pace = sharding.paces.parts[a, q], sharding.weights_bytes(i, k), sharding.pace(a, q)
-    busy, reduce = sharding.work_s(i, k, pace), sharding.reduce_s(i, k, pace)
-    if tables.suffixes.overlap:
-        reduce = np.maximum(reduce - busy, 0.0)  # b ≤ u can hide of it
-    held = tables.state_factor * weights + tables.in_flight(stage) * (sharding.H[k] - sharding.H[i]) / parts
-    most = memory * (sharding.paces.memory[a, q] / tables.memory)
-    within: NDArray[np.bool_] = (tables.micro_batches * busy + reduce <= length_s * (1.0 + ROUNDING)) & (
-        held <= most * (1.0 + ROUNDING)
-    )
-    return within
+
+    def __init__(
+        self,
+        tables: StageTables,
+        sharding: ShardingTables,
+        stage: int,
+        begin: IntArray,
+        devices: tuple[IntArray, IntArray],
+        memory: float,
+    ) -> None:
+        self.tables, self.begin, self._sharding = tables, begin, sharding
+        self._pace, self._in_flight, self._parts = (
+            sharding.pace(*devices),
+            tables.in_flight(stage),
+            sharding.paces.parts[devices],
+        )
+        self._most = memory * (sharding.paces.memory[devices] / tables.memory) * (1.0 + ROUNDING)
+
+    def within(self, end: IntArray, length_s: float) -> NDArray[np.bool_]:
+        """[n] whether M·u + AR is no longer than that for stages up to these boundaries, and whether they fit.
+
+        Of u only what grows with the stage, not what it gathers at its ends. Of AR only what no backward pass hides.
+        """
+        tables, own, begin = self.tables, self._sharding, self.begin
+        weights, busy = own.weights_bytes(begin, end), own.work_s(begin, end, self._pace)
+        reduce = own.reduce_s(begin, end, self._pace, weights)
+        if tables.suffixes.overlap:
+            reduce = np.maximum(reduce - busy, 0.0)  # b ≤ u can hide of it
+        held = tables.state_factor * weights + self._in_flight * (own.H[end] - own.H[begin]) / self._parts
+        short = tables.micro_batches * busy + reduce <= length_s * (1.0 + ROUNDING)
+        fits: NDArray[np.bool_] = held <= self._most
+        return short & fits

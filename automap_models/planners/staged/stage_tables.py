@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -142,9 +142,10 @@ class ShardingTables:
             forward += self.shared.gather_s[pace.place, i] / pace.rate + (start[k] - start[i])
         return forward
 
-    def reduce_s(self, i: IntArray, k: IntArray, pace: Pace) -> FloatArray:
-        """[n] the all-reduce of gradients, AR."""
-        reduce: FloatArray = pace.ring * self.weights_bytes(i, k)
+    def reduce_s(self, i: IntArray, k: IntArray, pace: Pace, weights_bytes: FloatArray | None = None) -> FloatArray:
+        """[n] the all-reduce of gradients, AR; the bytes of parameters are worked out where they are not given."""
+        weights = self.weights_bytes(i, k) if weights_bytes is None else weights_bytes
+        reduce: FloatArray = pace.ring * weights
         if self.shared:
             reduce += self.shared.gradient_s[pace.place, k] - self.shared.gradient_s[pace.place, i]
         return reduce
@@ -210,6 +211,19 @@ ROUNDING = 1e-12
 """Relative error allowed to a difference of two prefix sums."""
 
 
+@dataclass
+class Reach:
+    """What is known about the lengths that successive stages can have within the memory (planners.staged.feasibility).
+
+    Attributes:
+        too_short_s: no successive stages are so short, or shorter; nan where nothing is known.
+        enough_s: some are no longer than that; nan where nothing is known.
+    """
+
+    too_short_s: float = np.nan
+    enough_s: float = np.nan
+
+
 @dataclass(frozen=True, eq=False)
 class StageTables:
     """A problem between its boundaries 0 … m: a stage covers what lies between boundaries i < k.
@@ -230,6 +244,7 @@ class StageTables:
         held: [S] micro-batches whose activations a stage holds at once.
         exact: whether stages between two boundaries are those of the problem, and not less than these.
         suffixes: what plans shall make small, as a recursion; a lower bound on it under a schedule.
+        reach: what is known by now about the lengths of successive stages.
     """
 
     boundary: IntArray
@@ -248,6 +263,7 @@ class StageTables:
     held: tuple[int, ...]
     suffixes: Suffixes
     exact: bool = True
+    reach: Reach = field(default_factory=Reach, init=False)
 
     @property
     def C(self) -> FloatArray:

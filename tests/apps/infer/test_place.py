@@ -123,12 +123,16 @@ def test_every_planner_can_be_asked_for_by_name(folder: Path, capsys: pytest.Cap
     """On a line of three operators the best is one of each on each device: 20 ms and up to 4 transfers of 1 ms."""
     Path("short.json").write_text(json.dumps(document(operators=3)), encoding="utf-8")
     for planner in planner_names("placement"):
+        plan = placed(capsys, "short.json", "--planner", planner, "--time-limit", "2", "--memory", "20e9")
         objective = "step" if planner in ("heft", "m-etf", "random", "learned") else "throughput"
-        options = ("--objective", objective, "--time-limit", "2", "--memory", "20e9")
-        plan = placed(capsys, "short.json", "--planner", planner, *options)
-        assert plan["planner"] == planner
+        assert (plan["planner"], plan["objective"]) == (planner, objective)
         assert plan["value"] >= 0.024 * (1 - 1e-9)
         assert plan["bound"] is None or plan["bound"] <= plan["value"] * (1 + 1e-9)
+
+
+def test_a_planner_of_steps_has_no_other_objective(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["line.json", "--planner", "learned", "--objective", "throughput"]) == 2
+    assert "--planner learned: is for steps only; give --objective step, or none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -238,6 +242,7 @@ def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.Capture
         (["line.json", "--memory", "nan"], "--memory: nan bytes"),
         (["line.json", "--time-limit", "0"], "--time-limit: 0 seconds"),
         (["line.json", "--time-limit", "inf"], "--time-limit: inf seconds"),
+        (["line.json", "--finetune", "-3"], "--finetune: -3 seconds"),
         (["line.json", "--objective", "latency"], "line: has a backward pass"),
         (["line.json", "--planner", "greedy", "--split", "s.json"], "--split: is for --planner expert"),
         (["line.json", "--planner", "expert", "--split", "s.json"], "s.json: cannot be read"),

@@ -88,12 +88,13 @@ def test_the_report_says_what_stages_that_compute_little_gain() -> None:
     _, plans = rated(problem, two, three)
     (one_s, _, _), (own_s, winner, plan) = plans
     longer = f"{100 * (one_s / own_s - 1):.2g} % longer"
-    assert list(what_small_stages_gain(winner, plan, plans)) == [
-        "stage 2 computes less than 1 % of an even share of the work: the shortest plan known with 2 rather than 3 "
+    known = [(step_s, other.stages) for step_s, _, other in plans]
+    assert list(what_small_stages_gain(winner.problem, plan, own_s, known)) == [
+        "stage 2 computes less than 10 % of an even share of the work: the shortest plan known with 2 rather than 3 "
         f"stages is {longer}"
     ]
-    assert not list(what_small_stages_gain(winner, plan, plans[1:]))  # nothing is known of fewer stages
-    assert not list(what_small_stages_gain(plans[0][1], two, plans))
+    assert not list(what_small_stages_gain(winner.problem, plan, own_s, known[1:]))  # nothing is known of fewer stages
+    assert not list(what_small_stages_gain(plans[0][1].problem, two, one_s, known))
 
 
 def test_the_report_says_what_more_stages_would_gain() -> None:

@@ -61,3 +61,16 @@ def test_without_transfers_the_longest_stage_is_as_short_as_can_be(
         for coarse, device_cuts in every_plan(problem)
     )
     assert longest_s(even.plan(tables, 0, "even")) <= 1.003 * shortest_s
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_earlier_lengths_came_to_changes_no_answer(seed: int, make_problem: MakeProblem) -> None:
+    tables = tables_of(make_problem(seed))
+    least_s = float(tables.micro_batches * tables.C[-1] / tables.capacity[-1])
+    lengths_s = [*(least_s * 10 ** np.random.default_rng(seed).uniform(-1.0, 2.0, size=12)), np.inf]
+    answers = [stages_exist(replace(tables), length_s, tables.memory) for length_s in lengths_s]  # nothing is known
+    assert [stages_exist(tables, length_s, tables.memory) for length_s in lengths_s] == answers
+    assert [stages_exist(tables, length_s, tables.memory) for length_s in lengths_s[::-1]] == answers[::-1]
+    assert [stages_exist(tables, length_s, 0.5 * tables.memory) for length_s in lengths_s] == [
+        stages_exist(replace(tables), length_s, 0.5 * tables.memory) for length_s in lengths_s
+    ]
