@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -70,15 +71,18 @@ def _draw_ranks(axes: Axes, best: Estimate) -> None:
 def _draw_memory(
     axes: Axes, best: Estimate, others: Sequence[tuple[str, Estimate | None]], front: Sequence[Estimate]
 ) -> None:
-    """Strategies as points; the front as a line, left and below which none was found."""
+    """Strategies as points, each with all its names; the front as a line, left and below which none was found."""
     if len(front) > 1:
         steps, held = zip(*((of.step_s, of.peak_memory / GB) for of in front), strict=True)
         axes.step(steps, held, where="post", color="black", linewidth=1, label="less memory takes longer", zorder=1)
         axes.plot(steps, held, linestyle="", marker=".", color="black", zorder=1)
     points = [(name, of) for name, of in others if of is not None and of != best]
-    for i, (name, of) in enumerate(points):
+    names: dict[Estimate, list[str]] = defaultdict(list)
+    for name, of in points:
+        names[of].append(name)
+    for i, (of, alike) in enumerate(names.items()):
         marker, colour = MARKERS[i // 10 % len(MARKERS)], f"C{i % 10}"
-        label = f"{name}: {seconds(of.step_s)}"
+        label = ",\n".join(alike) + f": {seconds(of.step_s)}"
         axes.plot(of.step_s, of.peak_memory / GB, linestyle="", marker=marker, color=colour, label=label, alpha=0.8)
     label = f"best: {seconds(best.step_s)}"
     axes.plot(best.step_s, best.peak_memory / GB, "*", color="black", markersize=14, label=label)
@@ -93,7 +97,10 @@ def _draw_memory(
 
 
 def _plain_numbers(axis: Axis) -> None:
-    """`2`, not `2 × 10⁰`, on a logarithmic axis."""
+    """`2`, not `2 × 10⁰`, on a logarithmic axis, and so few numbers that none covers another."""
+    from matplotlib.ticker import LogLocator
+
+    axis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter("{x:g}")
 

@@ -118,7 +118,7 @@ class Block(nn.Module):
         """[batch, n, width] → the same shape."""
         c = self.config
         heads = c.heads, c.width // c.heads
-        attention = Attention(*heads, True, True, self.dtype, dropout=c.attention_dropout, name="attention")
+        attention = Attention(*heads, True, self.dtype, dropout=c.attention_dropout, name="attention")
         change = dropped("attention_dropout", c.residual_dropout, attention(x))
         x = norm("attention_layer_norm", False, c.epsilon, self.dtype)(x + change)
         feed_forward = FeedForward(c.feed_forward or 4 * c.width, True, c.activation, self.dtype, name="feed_forward")

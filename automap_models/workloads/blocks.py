@@ -22,6 +22,10 @@ ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
 }
 
 
+QueryNorm = Literal["head", "heads"]
+"""Root-mean-square norms of queries and keys: of each head's numbers, or of those of all heads together."""
+
+
 @dataclass(frozen=True)
 class Rotary:
     """Rotary positions (arXiv 2104.09864).
@@ -60,23 +64,27 @@ class Attention(nn.Module):
     Attributes:
         heads, head_width: the projections have heads · head_width columns, head by head.
         use_bias: whether they have biases.
-        scaled: whether scores are divided by the root of head_width (T5 leaves that out).
+        scale: what scores are multiplied with; None: 1 over the root of head_width.
         kv_heads: heads of k and v, each of which several heads of q share (arXiv 2305.13245); None: as many as of q.
         output_bias: whether o has a bias; None: where the others have.
         rotary: how q and k are turned by their positions; None: not at all.
-        query_norm: ε of a root-mean-square norm of each head of q and k; None: they have none.
+        query_norm: how q and k are normed; None: not at all.
+        epsilon: of these norms.
+        score_cap: beyond which no score gets (arXiv 2408.00118, section 2); None: there is no such limit.
         dropout: share of the weights that are left out.
     """
 
     heads: int
     head_width: int
     use_bias: bool
-    scaled: bool
     dtype: jnp.dtype
+    scale: float | None = None
     kv_heads: int | None = None
     output_bias: bool | None = None
     rotary: Rotary | None = None
-    query_norm: float | None = None
+    query_norm: QueryNorm | None = None
+    epsilon: float = 1e-6
+    score_cap: float | None = None
     dropout: float = 0.0
 
     @nn.compact
@@ -90,22 +98,28 @@ class Attention(nn.Module):
             columns = nn.Dense(heads * self.head_width, self.use_bias, self.dtype, name=name)(y)
             return columns.reshape(*y.shape[:2], heads, self.head_width)
 
+        def normed(name: str, y: jax.Array) -> jax.Array:
+            layer = norm(name, True, self.epsilon, self.dtype)
+            flat = y if self.query_norm == "head" else y.reshape(*y.shape[:2], -1)
+            result: jax.Array = layer(flat)
+            return result.reshape(y.shape)
+
         memory = x if memory is None else memory
         shared = self.kv_heads or self.heads
         q, k, v = project("q", x, self.heads), project("k", memory, shared), project("v", memory, shared)
         if self.query_norm is not None:
-            q = norm("q_norm", True, self.query_norm, self.dtype)(q)
-            k = norm("k_norm", True, self.query_norm, self.dtype)(k)
+            q, k = normed("q_norm", q), normed("k_norm", k)
         if self.rotary is not None:
             q, k = turned((q, k), self.rotary)
-        if self.scaled:
-            q = q * self.head_width**-0.5
+        if self.scale != 1.0:
+            q = q * (self.head_width**-0.5 if self.scale is None else self.scale)
         groups = self.heads // shared
         if groups > 1:
             q = q.reshape(*q.shape[:2], shared, groups, self.head_width)
             bias = None if bias is None else bias[:, :, None]
         with jax.named_scope(ATTENTION_CORE):
             scores = jnp.einsum("bqhgd,bkhd->bhgqk" if groups > 1 else "bqhd,bkhd->bhqk", q, k)
+            scores = capped(scores, self.score_cap)
             weights = dropped("dropout", self.dropout, attention_weights(scores, bias, self.dtype))
             mixed = jnp.einsum("bhgqk,bkhd->bqhgd" if groups > 1 else "bhqk,bkhd->bqhd", weights, v)
         output_bias = self.use_bias if self.output_bias is None else self.output_bias
@@ -157,6 +171,11 @@ def attention_weights(scores: jax.Array, bias: jax.Array | None, dtype: jnp.dtyp
     if bias is not None:
         scores = scores + bias
     return nn.softmax(scores.astype(jnp.float32)).astype(dtype)
+
+
+def capped(x: jax.Array, cap: float | None) -> jax.Array:
+    """Numbers that come no further than the cap from 0."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
 
 
 def dropped(name: str, rate: float, x: jax.Array) -> jax.Array:

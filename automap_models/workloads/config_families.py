@@ -20,6 +20,7 @@ from automap_models.workloads.config_fields import (
     require_divides,
 )
 from automap_models.workloads.config_rotary import ROTARY
+from automap_models.workloads.config_variants import VARIANTS
 
 if TYPE_CHECKING:
     from automap_models.workloads.training import Architecture
@@ -204,5 +205,5 @@ class _Bloom(Family, kw_only=True):
 
 
 _OTHERS: dict[str, type[Family]] = {"bert": _Bert, "bloom": _Bloom, "gpt2": _Gpt2, "t5": _T5}
-FAMILIES = dict(sorted((_OTHERS | ROTARY).items()))
+FAMILIES = dict(sorted((_OTHERS | ROTARY | VARIANTS).items()))
 """The known values of model_type."""

@@ -95,7 +95,7 @@ class _GptNeoX(_Rotating):
         )
 
 
-class _Llama(_Rotating):
+class Llama(_Rotating):
     """Llama; the families after it have other defaults and options."""
 
     hidden_act: str = "silu"
@@ -105,10 +105,11 @@ class _Llama(_Rotating):
     attention_bias: bool = False
     mlp_bias: bool = False
 
-    query_norm: ClassVar[bool] = False
-    """Whether queries and keys are normed."""
+    query_norm: ClassVar[Literal["head", "heads"] | None] = None
+    """How queries and keys are normed."""
 
     def architecture(self, where: str) -> Architecture:
+        """See Family."""
         from automap_models.workloads.decoder import DecoderConfig
 
         return DecoderConfig(
@@ -118,15 +119,21 @@ class _Llama(_Rotating):
             vocabulary=self.vocab_size,
             positions=None,
             feed_forward=self.intermediate_size,
-            feed_forward_bias=self.mlp_bias,
-            activation=known_activation(where, "hidden_act", self.hidden_act),
-            gated=True,
-            root_mean_square=True,
-            epsilon=self.rms_norm_eps,
             tied=self.tie_word_embeddings,
+            **self.options(where),
             **self.attention(where),
             **self.experts(where),
         )
+
+    def options(self, where: str) -> dict[str, Any]:
+        """What norms and feed-forward layers are, as arguments of DecoderConfig."""
+        return {
+            "feed_forward_bias": self.mlp_bias,
+            "activation": known_activation(where, "hidden_act", self.hidden_act),
+            "gated": True,
+            "root_mean_square": True,
+            "epsilon": self.rms_norm_eps,
+        }
 
     def attention(self, where: str) -> dict[str, Any]:
         """What the attention is, as arguments of DecoderConfig.
@@ -153,17 +160,17 @@ class _Llama(_Rotating):
         return {}
 
 
-class _Mistral(_Llama):
+class _Mistral(Llama):
     num_key_value_heads: Heads | None = 8
 
 
-class _Qwen2(_Llama):
+class _Qwen2(Llama):
     def attention(self, where: str) -> dict[str, Any]:
         return {**super().attention(where), "attention_bias": True, "output_bias": False}
 
 
-class _Qwen3(_Llama):
-    query_norm: ClassVar[bool] = True
+class _Qwen3(Llama):
+    query_norm: ClassVar[Literal["head", "heads"] | None] = "head"
 
 
 class _Qwen3Moe(_Qwen3, kw_only=True):
@@ -200,7 +207,7 @@ class _Mixtral(_Mistral):
         return {"mixture": Mixture(self.num_local_experts, self.num_experts_per_tok, self.intermediate_size)}
 
 
-class _DeepseekV2(_Llama, kw_only=True):
+class _DeepseekV2(Llama, kw_only=True):
     kv_lora_rank: Size
     qk_nope_head_dim: Size
     qk_rope_head_dim: Size
@@ -253,7 +260,7 @@ ROTARY: dict[str, type[Family]] = {
     "deepseek_v2": _DeepseekV2,
     "deepseek_v3": _DeepseekV3,
     "gpt_neox": _GptNeoX,
-    "llama": _Llama,
+    "llama": Llama,
     "mistral": _Mistral,
     "mixtral": _Mixtral,
     "qwen2": _Qwen2,

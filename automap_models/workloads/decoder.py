@@ -5,6 +5,8 @@
 - BLOOM (arXiv 2211.05100): a norm after the embeddings, attention with linear biases in place of positions;
 - Llama (arXiv 2302.13971, 2407.21783), Mistral, Qwen 2 and 3: root-mean-square norms, gated feed-forward layers, heads
   of keys and values that several heads of queries share;
+- Phi-3 (arXiv 2404.14219), StableLM (arXiv 2402.17834), StarCoder2 (arXiv 2402.19173): variants of Llama's block;
+- Gemma 2 and 3 (arXiv 2408.00118, 2503.19786), OLMo 2 (arXiv 2501.00656): norms after attention and feed-forward, too;
 - Mixtral (arXiv 2401.04088) and DeepSeek (arXiv 2405.04434, 2412.19437): mixtures of experts, and latent attention.
 
 Where published weights keep several matrices in one (q, k and v), here they are apart, which computes the same.
@@ -12,8 +14,9 @@ Where published weights keep several matrices in one (q, k and v), here they are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +30,9 @@ from automap_models.workloads.blocks import (
     FeedForward,
     Latent,
     LatentAttention,
+    QueryNorm,
     Rotary,
+    capped,
     causal_bias,
     dropped,
     linear_bias,
@@ -35,6 +40,8 @@ from automap_models.workloads.blocks import (
     token_shapes,
 )
 from automap_models.workloads.mixture import Mixture, RoutedFeedForward
+
+Norms = Literal["before", "after", "around"]
 
 
 @dataclass(frozen=True)
@@ -49,8 +56,12 @@ class DecoderConfig:
         attention_bias, output_bias: whether q, k and v, and o, have biases.
         feed_forward_bias: whether the feed-forward layers have biases.
         gated: whether a third matrix gates the feed-forward layers.
+        norms: where a block's norms are: before attention and feed-forward layers, after them, or both.
+        embedding_scale: what the embeddings are multiplied with.
         root_mean_square: whether norms leave out the mean and the bias.
-        query_norm: whether queries and keys are normed, head by head.
+        query_norm: how queries and keys are normed; None: not at all.
+        score_scale: what attention's scores are multiplied with; None: 1 over the root of head_width.
+        score_cap, logit_cap: beyond which no score and no logit gets; None: there is no such limit.
         rotary: rotary positions; None: none.
         linear_bias: whether scores grow with the position of the key, by a slope of each head (arXiv 2108.12409).
         embedding_norm: whether a norm follows the embeddings.
@@ -79,7 +90,12 @@ class DecoderConfig:
     gated: bool = False
     root_mean_square: bool = False
     epsilon: float = 1e-5
-    query_norm: bool = False
+    query_norm: QueryNorm | None = None
+    score_scale: float | None = None
+    score_cap: float | None = None
+    logit_cap: float | None = None
+    norms: Norms = "before"
+    embedding_scale: float = 1.0
     rotary: Rotary | None = None
     linear_bias: bool = False
     embedding_norm: bool = False
@@ -144,6 +160,8 @@ class Decoder(nn.Module):
         c = self.config
         embedding = nn.Embed(c.vocabulary, c.width, self.dtype, name="embedding")
         x = embedding(ids)
+        if c.embedding_scale != 1.0:
+            x = x * c.embedding_scale
         if c.positions is not None:
             position = nn.Embed(c.positions, c.width, self.dtype, name="position_embedding")
             x = x + position(jnp.arange(ids.shape[1]))
@@ -154,12 +172,11 @@ class Decoder(nn.Module):
             x = Block(c, self.dtype, c.mixture if i >= c.dense_layers else None, name=f"block_{i}")(x)
         x = norm("final_layer_norm", c.root_mean_square, c.epsilon, self.dtype)(x)
         head = embedding.attend if c.tied else nn.Dense(c.vocabulary, False, self.dtype, name="head")
-        logits: jax.Array = head(x)
-        return logits
+        return capped(head(x), c.logit_cap)
 
 
 class Block(nn.Module):
-    """Causal attention and feed-forward, a norm before each."""
+    """Causal attention and feed-forward, with norms before each, after each, or both."""
 
     config: DecoderConfig
     dtype: jnp.dtype
@@ -172,14 +189,19 @@ class Block(nn.Module):
         mask = causal_bias(x.shape[1], self.dtype)  # each block makes its own, so that none crosses a pipeline cut
         if c.linear_bias:
             mask = mask + linear_bias(c.heads, x.shape[1], self.dtype)
-        change = self._attention()(self._norm("attention_layer_norm")(x), bias=mask)
+        change = self._attention()(self._norm("attention_layer_norm", "before")(x), bias=mask)
+        change = self._norm("attention_output_norm", "after")(change)
         attended = x + dropped("attention_dropout", c.residual_dropout, change)
         read = x if c.parallel else attended
-        change = self._feed_forward()(self._norm("feed_forward_layer_norm")(read))
+        change = self._feed_forward()(self._norm("feed_forward_layer_norm", "before")(read))
+        change = self._norm("feed_forward_output_norm", "after")(change)
         return attended + dropped("feed_forward_dropout", c.residual_dropout, change)
 
-    def _norm(self, name: str) -> nn.Module:
-        return norm(name, self.config.root_mean_square, self.config.epsilon, self.dtype)
+    def _norm(self, name: str, place: Norms) -> Callable[[jax.Array], jax.Array]:
+        c = self.config
+        if c.norms not in (place, "around"):
+            return lambda x: x
+        return norm(name, c.root_mean_square, c.epsilon, self.dtype)
 
     def _attention(self) -> nn.Module:
         c = self.config
@@ -189,12 +211,14 @@ class Block(nn.Module):
             c.heads,
             c.head_width or c.width // c.heads,
             c.attention_bias,
-            True,
             self.dtype,
+            scale=c.score_scale,
             kv_heads=c.kv_heads,
             output_bias=c.output_bias,
             rotary=c.rotary,
-            query_norm=c.epsilon if c.query_norm else None,
+            query_norm=c.query_norm,
+            epsilon=c.epsilon,
+            score_cap=c.score_cap,
             dropout=c.attention_dropout,
             name="attention",
         )

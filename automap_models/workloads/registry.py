@@ -207,6 +207,13 @@ WORKLOADS: dict[str, Workload] = {
     "qwen3-32b": _published("Qwen3 32B (arXiv 2505.09388)", 32_762_123_264, 8192, dtype="bfloat16"),
     "qwen3-30b-a3b": _published("Qwen3 30B-A3B (arXiv 2505.09388)", 30_532_122_624, 8192, dtype="bfloat16"),
     "qwen3-235b-a22b": _published("Qwen3 235B-A22B (arXiv 2505.09388)", 235_093_634_560, 8192, dtype="bfloat16"),
+    "gemma2-9b": _published("Gemma 2 9B (arXiv 2408.00118)", 9_241_705_984, 8192, dtype="bfloat16"),
+    "gemma2-27b": _published("Gemma 2 27B (arXiv 2408.00118)", 27_227_128_320, 8192, dtype="bfloat16"),
+    "phi3-medium": _published("Phi-3 medium (arXiv 2404.14219)", 13_960_238_080, 4096, dtype="bfloat16"),
+    "phi4": _published("Phi-4 (arXiv 2412.08905)", 14_659_507_200, 8192, dtype="bfloat16"),
+    "olmo2-7b": _published("OLMo 2 7B (arXiv 2501.00656)", 7_298_617_344, 4096, dtype="bfloat16"),
+    "olmo2-13b": _published("OLMo 2 13B (arXiv 2501.00656)", 13_716_198_400, 4096, dtype="bfloat16"),
+    "starcoder2-15b": _published("StarCoder2 15B (arXiv 2402.19173)", 15_957_889_024, 8192, dtype="bfloat16"),
     "deepseek-v2-lite": _published("DeepSeek-V2-Lite (arXiv 2405.04434)", 15_706_484_224, 8192, dtype="bfloat16"),
     "deepseek-v2": _published("DeepSeek-V2 (arXiv 2405.04434)", 235_741_434_880, 8192, dtype="bfloat16"),
     "deepseek-v3": _published(

@@ -155,7 +155,7 @@ class Block(nn.Module):
         return norm(name, True, self.config.epsilon, self.dtype)
 
     def _attention(self, name: str) -> Attention:
-        return Attention(self.config.heads, self.config.head_width, False, False, self.dtype, name=name)
+        return Attention(self.config.heads, self.config.head_width, False, self.dtype, scale=1.0, name=name)
 
     def _feed_forward(self) -> nn.Module:
         c = self.config

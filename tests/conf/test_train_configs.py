@@ -211,7 +211,7 @@ def test_all_sizes_start_where_the_default_run_ends_and_measure_what_can_be_solv
         (
             "env.objective=interleaved",
             "env.objective: is 'interleaved'; choose from length, 1f1b, 1f1b-deep, gpipe; in the others a device holds "
-            "more than the one stage that a plan gives it",
+            "several stages or splits its backward passes, which no plan says",
         ),
         ("env.reward=length", "env.reward: is 'length'; choose from ideal_over_length, inverse_length"),
         ("imitation=true", "imitation: is True; set null, or take experiment=imitation"),

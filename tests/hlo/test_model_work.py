@@ -54,7 +54,7 @@ FAMILIES: dict[str, Any] = {
     "gpt": GPT,
     "neox": replace(GPT, positions=None, rotary=Rotary(8), parallel=True, tied=False),
     "llama": LLAMA,
-    "qwen3": replace(LLAMA, query_norm=True),
+    "qwen3": replace(LLAMA, query_norm="head"),
     "mixtral": MIXTRAL,
     "deepseek": DEEPSEEK,
     "bert": BERT,

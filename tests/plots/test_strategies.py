@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 
 from automap_models.core.estimate import DeviceMemory, Estimate, StepParts
@@ -42,3 +45,27 @@ def test_bars_end_where_the_memory_does_and_every_device_s_memory_is_seen(ranks:
     for rank, ((left, low), (right, high)) in enumerate(lines.get_segments()):
         assert (low, high) == (80, 80) and left < rank < right
     assert axes.get_ylim()[1] > 80
+
+
+def test_a_strategy_that_is_the_best_without_two_choices_is_one_point_with_both_names() -> None:
+    """The second point lay on the first: the legend named a colour that was not to be seen."""
+    best, other = drawn_estimate(1), replace(drawn_estimate(1), step_s=2.0)
+    others = [("without ZeRO", other), ("with equal cuts", replace(other)), ("data", replace(other, step_s=3.0))]
+    middle = draw_strategies(best, others).axes[1]
+    points = [(line.get_xdata()[0], line.get_label()) for line in middle.lines]
+    assert points == [(2, "without ZeRO,\nwith equal cuts: 2.00 s"), (3, "data: 3.00 s"), (1, "best: 1.00 s")]
+
+
+def test_numbers_of_a_logarithmic_axis_do_not_cover_one_another() -> None:
+    """Steps of llama3-70b on 64 to 1,024 devices: 100 and 90 were drawn into one another, and 10, 9 and 8."""
+    steps = {64: 120, 128: 58.9, 256: 29.7, 512: 15.1, 1024: 7.74}
+    sizes = [(devices, replace(drawn_estimate(1), step_s=of)) for devices, of in steps.items()]
+    figure = draw_strategies(drawn_estimate(1), sizes=sizes)
+    figure.draw_without_rendering()
+    axis = figure.axes[2].yaxis
+    low, high = axis.get_view_interval()
+    labels = [*axis.get_majorticklabels(), *axis.get_minorticklabels()]
+    inside = [label for label in labels if label.get_text() and low <= label.get_position()[1] <= high]
+    extents = sorted((label.get_window_extent().y0, label.get_window_extent().y1) for label in inside)
+    assert len(extents) > 3
+    assert all(top < bottom for (_, top), (bottom, _) in pairwise(extents))

@@ -40,6 +40,12 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "deepseek_v2": ("DeepseekV2Config", "DeepseekV2ForCausalLM", {**_DEEPSEEK, "q_lora_rank": None}),
     "deepseek_v3": ("DeepseekV3Config", "DeepseekV3ForCausalLM", {**_DEEPSEEK, "rope_interleave": False}),
+    "gemma2": ("Gemma2Config", "Gemma2ForCausalLM", {**_SHARED, "head_dim": 6, "query_pre_attn_scalar": 5}),
+    "gemma3_text": (
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        {**_SHARED, "head_dim": 6, "rope_theta": 10000.0, "rope_local_base_freq": 10000.0},
+    ),
     "gpt2": (
         "GPT2Config",
         "GPT2LMHeadModel",
@@ -53,6 +59,12 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "MixtralForCausalLM",
         {**_SHARED, "num_local_experts": 2, "num_experts_per_tok": 2},
     ),
+    "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", _SHARED),
+    "phi3": (
+        "Phi3Config",
+        "Phi3ForCausalLM",
+        {**_SHARED, "hidden_size": 32, "partial_rotary_factor": 0.5, "pad_token_id": 0},
+    ),
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", _SHARED),
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {**_SHARED, "head_dim": 6}),
     "qwen3_moe": (
@@ -63,6 +75,8 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
             **{"norm_topk_prob": True},
         },
     ),
+    "stablelm": ("StableLmConfig", "StableLmForCausalLM", {**_SHARED, "hidden_size": 32, "use_qkv_bias": True}),
+    "starcoder2": ("Starcoder2Config", "Starcoder2ForCausalLM", _SHARED),
     "t5": (
         "T5Config",
         "T5ForConditionalGeneration",

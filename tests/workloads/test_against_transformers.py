@@ -93,6 +93,8 @@ DECODER_RULES = (
     (rf"{BLOCK}(?:self_)?attention\.dense\.(\w+)", r"block_\1/attention/o/\2"),
     (rf"{BLOCK}mlp\.dense_h_to_4h\.(\w+)", r"block_\1/feed_forward/wi/\2"),
     (rf"{BLOCK}mlp\.dense_4h_to_h\.(\w+)", r"block_\1/feed_forward/wo/\2"),
+    (rf"{BLOCK}mlp\.c_fc\.(\w+)", r"block_\1/feed_forward/wi/\2"),
+    (rf"{BLOCK}mlp\.c_proj\.(\w+)", r"block_\1/feed_forward/wo/\2"),
     (rf"{BLOCK}mlp\.gate\.weight", r"block_\1/feed_forward/router/weight"),
     (rf"{BLOCK}mlp\.gate(?:_proj)?\.weight", r"block_\1/feed_forward/gate/weight"),
     (rf"{BLOCK}mlp\.up_proj\.weight", r"block_\1/feed_forward/wi/weight"),
@@ -102,6 +104,13 @@ DECODER_RULES = (
     (rf"{BLOCK}mlp\.shared_experts\.up_proj\.weight", r"block_\1/feed_forward/shared/wi/weight"),
     (rf"{BLOCK}mlp\.shared_experts\.down_proj\.weight", r"block_\1/feed_forward/shared/wo/weight"),
 )
+AROUND_RULES = (
+    (rf"{BLOCK}post_attention_layernorm\.weight", r"block_\1/attention_output_norm/weight"),
+    (rf"{BLOCK}pre_feedforward_layernorm\.weight", r"block_\1/feed_forward_layer_norm/weight"),
+    (rf"{BLOCK}post_feedforward_layernorm\.weight", r"block_\1/feed_forward_output_norm/weight"),
+    *DECODER_RULES,
+)
+"""Of the families that have norms after attention and feed-forward layers."""
 GATED_T5_RULES = (
     (r"lm_head\.weight", "head/weight"),
     (
@@ -283,15 +292,24 @@ def test_gpt2() -> None:
     _compare(architecture, params, {"ids": ids}, expected, following)
 
 
-def _taken_apart(weights: Weights, heads: int) -> Weights:
-    """Weights with q, k and v apart, which GPT-NeoX has head by head, and an expert's gate apart from wi."""
-    apart: Weights = {}
+def _taken_apart(weights: Weights, config: Any) -> Weights:
+    """Weights with q, k and v apart, which GPT-NeoX has head by head, and gates apart from wi; Gemma's norms add 1."""
+    heads, apart = config.num_attention_heads, Weights()
+    if config.model_type.startswith("gemma"):
+        weights = {name: weight + ("norm" in name) for name, weight in weights.items()}
     for name, weight in weights.items():
         layer = name.rpartition(".")[0]
         if "query_key_value" in name:
             own = weight.reshape(heads, 3, -1, *weight.shape[1:])
             for place, part in enumerate("qkv"):
                 apart[name.replace("query_key_value", part)] = own[:, place].reshape(-1, *weight.shape[1:])
+        elif "self_attn.qkv_proj" in name:
+            width, shared = len(weight) // (heads + 2 * config.num_key_value_heads), config.num_key_value_heads
+            for part, rows in zip("qkv", np.split(weight, [heads * width, (heads + shared) * width]), strict=True):
+                apart[name.replace("qkv", part)] = rows
+        elif name.endswith("mlp.gate_up_proj.weight"):
+            for part, rows in zip(("gate", "up"), np.split(weight, 2), strict=True):
+                apart[name.replace("gate_up", part)] = rows
         elif name.endswith("experts.gate_up_proj"):
             gate, up = np.split(weight, 2, axis=1)
             apart |= {f"{layer}.gate": gate.swapaxes(1, 2), f"{layer}.wi": up.swapaxes(1, 2)}
@@ -302,7 +320,8 @@ def _taken_apart(weights: Weights, heads: int) -> Weights:
     return apart
 
 
-DECODERS = ("bloom", "deepseek_v3", "gpt_neox", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
+DECODERS = ("bloom", "deepseek_v3", "gemma2", "gemma3_text", "gpt_neox", "llama", "mistral", "mixtral", "olmo2", "phi3")
+DECODERS += ("qwen2", "qwen3", "qwen3_moe", "stablelm", "starcoder2")
 FAST = "mixtral"
 
 
@@ -314,8 +333,9 @@ def test_decoders_of_a_config_json(model_type: str, tmp_path: Path) -> None:
     config = configuration(model_type)
     model = _randomised(model_of(config)).eval()
     architecture = read_config(written(config, tmp_path)).architecture
-    weights = _taken_apart(_weights(model), heads=config.num_attention_heads)
-    params = _params(_transposed(_renamed(weights, DECODER_RULES)), architecture, (BATCH, SEQUENCE))
+    weights = _taken_apart(_weights(model), config)
+    rules = AROUND_RULES if model_type in {"gemma2", "gemma3_text", "olmo2"} else DECODER_RULES
+    params = _params(_transposed(_renamed(weights, rules)), architecture, (BATCH, SEQUENCE))
     ids = _ids(1)
     expected = model(torch.tensor(ids), labels=torch.tensor(ids))  # shifts them itself
     following = np.concatenate([ids[:, 1:], np.full((BATCH, 1), -100)], axis=1)

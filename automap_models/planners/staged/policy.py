@@ -34,6 +34,7 @@ from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.staged.beam_search import route_of, shortest_through
 from automap_models.planners.staged.costs import StagedResult, plain, result_of
+from automap_models.planners.staged.device_tables import MOST_DEVICES
 from automap_models.planners.staged.local_search import every_pair
 from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs, steps_s
 from automap_models.planners.staged.problem_tables import tables_of
@@ -200,7 +201,7 @@ class PolicyConfig:
 
     policy: Path | None = None
     beam: int = 4
-    reach: int = 4
+    reach: int = 8
 
 
 class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
@@ -363,12 +364,12 @@ def joined(problem: StagedProblem, plans: Sequence[StagedPlan], reach: int) -> S
     """The shortest plan found that begins its stages where any of the plans does, or near where the first does.
 
     Args:
-        problem: without a schedule.
+        problem: without a schedule; on more devices than searches know the best plan comes back as it is.
         plans: for it, the best first; that one comes back where none is shorter.
         reach: how far beside it, in boundaries and in devices.
     """
     best = plans[0]
-    if not reach:
+    if not reach or problem.cluster.devices > MOST_DEVICES:
         return best
     tables, cost, beside = stage_tables(problem), plan_cost(problem, best), np.arange(-reach, reach + 1)
     routes = [route_of(tables, plan, np.inf) for plan in plans]

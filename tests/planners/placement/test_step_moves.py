@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from automap_models.planners.base import NEVER, SILENT
 from automap_models.planners.placement import step_moves
 from automap_models.planners.placement.step_groups import StepUnits
 from automap_models.planners.placement.step_moves import MoveSpace, drawn_moves, refine
-from automap_models.planners.placement.step_search import best_start, score_of
+from automap_models.planners.placement.step_search import MOST_MOVES, best_start, score_of
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +86,19 @@ def test_refining_gains_whatever_the_network_says_and_repeats_with_its_seed(unit
     assert results[0][1] == results[1][1] < score
     assert (results[0][0] == results[1][0]).all()
     assert score_of(units, results[0][0]) == results[0][1]
+
+
+def test_a_placement_with_few_moves_is_looked_at_no_more_often_than_one_with_many(units: StepUnits) -> None:
+    """A look costs as much as dozens of simulations: a graph of two operations took thousands of them."""
+    allowed = np.zeros_like(units.allowed)
+    allowed[:, 0], allowed[-1] = True, True
+    few = replace(units, allowed=allowed)
+    looks: list[PlacerInputs] = []
+
+    def alike(inputs: PlacerInputs) -> FloatArray:
+        looks.append(inputs)
+        return np.zeros(inputs.move_mask.shape)
+
+    device = np.zeros(len(few), dtype=np.int64)
+    refine(MoveSpace(few, 0), alike, device, score_of(few, device), 0, NEVER, SILENT)
+    assert 0 < len(looks) <= MOST_MOVES / step_moves.MOVES_A_LOOK

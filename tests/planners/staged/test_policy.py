@@ -33,6 +33,7 @@ from automap_models.planners.staged.policy import (
     PolicyConfig,
     PolicyPlanner,
     grouped,
+    joined,
 )
 from automap_models.planners.staged.stage_tables import stage_tables
 from automap_models.resources import zoo_dir
@@ -178,6 +179,14 @@ def test_plans_are_joined_to_one_that_is_no_longer_and_near_them(trained: Traine
             whole += lengths[2] <= best.cost.length_s * (1 + 1e-9)
     assert shorter > 10
     assert whole > 10
+
+
+def test_on_more_devices_than_searches_know_the_best_plan_stays_as_it_is() -> None:
+    profile = Profile.create(np.ones(64), np.ones(64), np.ones(64))
+    problem = StagedProblem(profile, Cluster(64, 16, 100e9, 10e9, 16e9, "1,024 devices"), 4, 8)
+    plans = [plan for plan in [UniformPlanner().solve(problem).plan] if plan is not None]
+    assert len(plans) == 1
+    assert joined(problem, plans, 4) is plans[0]
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
