@@ -4,7 +4,13 @@ A device runs the backward pass and the update of what it runs forward, so every
 given a home among the forward ones:
 
 - backward: the forward instruction of the same layer, and there the one with the same opcode that reads the same
-  value, or else the last; without its layer, the last forward instruction that made something it reads.
+  value, or else the last. Where no layer says it: of a product, the forward product that reads the same value; of
+  others, the last forward instruction that made an activation it reads.
+
+      y = dot(x, w) ──▶ z = tanh(y)          forward
+      dx = dot(dy, w)   dy = dz · (1 - z²)   backward: dy reads z, dx reads w, dw reads x
+      dw = dot(x, dy)
+
 - update: the forward instruction that first uses the parameter that is updated.
 - whatever has no home yet: that of its largest operand, or else of its first reader.
 """
@@ -12,12 +18,17 @@ given a home among the forward ones:
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
 
 from automap_models.core.instruction_graph import IntArray, Phase
-from automap_models.hlo.liveness import NEVER, Liveness
+from automap_models.cost.kernels import MATRIX_OPCODES
+from automap_models.hlo.liveness import NEVER, VIEWS, Liveness
+
+MOVES = VIEWS | {"convert", "copy", "reverse", "transpose"}
+"""Opcodes whose result has the numbers of their operand."""
 
 
 def homes(liveness: Liveness) -> IntArray:
@@ -39,7 +50,10 @@ class _Homes:
         self.storage = liveness.storage.tolist()
         self.producers = graph.producers.tolist()
         self.sizes: list[float] = graph.value_bytes.tolist()
+        self.born, self.is_activation = liveness.born.tolist(), liveness.is_activation.tolist()
+        self.root = self._roots()
         self.of_phase = {phase: [i for i, own in enumerate(graph.phases.tolist()) if own == phase] for phase in Phase}
+        self.is_backward = set(self.of_phase[Phase.BACKWARD])
 
     def backward(self) -> None:
         """By layer, opcode and what is read; else by dataflow."""
@@ -49,6 +63,7 @@ class _Homes:
             if self.graph.layers[i]:
                 same[self.graph.layers[i], self._opcode(i)].append(i)
                 layer[self.graph.layers[i]] = i
+        products = self._forward_products()
         for i in self.of_phase[Phase.BACKWARD]:
             name = self.graph.layers[i]
             alike = same.get((name, self._opcode(i)))
@@ -57,7 +72,7 @@ class _Homes:
             elif name in layer:
                 self.home[i] = self.home[layer[name]]
             else:
-                self.home[i] = self._from_operands(i)
+                self.home[i] = self._from_forward(i, products)
 
     def update(self) -> None:
         """By the parameter that is updated, else by dataflow."""
@@ -76,6 +91,14 @@ class _Homes:
                 for value in self.reads[i]:
                     reader[self.producers[value]] = self.home[i]
 
+    def _roots(self) -> list[int]:
+        """[v] the value whose numbers each value has, perhaps moved or converted."""
+        root = list(range(len(self.graph.shapes)))
+        for i, opcode in enumerate(self.graph.opcodes):
+            if opcode in MOVES and self.reads[i]:
+                root[int(self.graph.result_offsets[i])] = root[self.reads[i][0]]
+        return root
+
     def _opcode(self, i: int) -> str:
         """A product of matrices is `dot` forward and `dot_general` backward."""
         opcode = self.graph.opcodes[i]
@@ -88,6 +111,30 @@ class _Homes:
             if any(self.storage[value] in read for value in self.reads[candidate]):
                 return candidate
         return candidates[-1]
+
+    def _forward_products(self) -> dict[tuple[str, int], list[int]]:
+        """Opcode and root of an operand → the homes of the forward products that read it."""
+        products: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for i in self.of_phase[Phase.FORWARD]:
+            if self.graph.opcodes[i] in MATRIX_OPCODES:
+                for value in self.reads[i]:
+                    products[self._opcode(i), self.root[value]].append(self.home[i])
+        return products
+
+    def _from_forward(self, i: int, products: Mapping[tuple[str, int], list[int]]) -> int:
+        """By what it reads of the forward pass, else the home of its largest operand.
+
+        Of several forward products that read what a product reads, it belongs to the last one that does not come after
+        the home of the gradient that it reads.
+        """
+        alike = [at for value in self.reads[i] for at in products.get((self._opcode(i), self.root[value]), ())]
+        if alike:
+            makers = [self.producers[value] for value in self.reads[i]]
+            latest = max((self.home[p] for p in makers if p in self.is_backward), default=max(alike))
+            return max((at for at in alike if at <= latest), default=max(alike))
+        shown = [self.storage[value] for value in self.reads[i]]
+        made = [self.born[value] for value in shown if self.is_activation[value] and self.born[value] != NEVER]
+        return max(made) if made else self._from_operands(i)
 
     def _from_operands(self, i: int) -> int:
         """The home of the largest operand that has one; of equal ones, the last of the step."""
