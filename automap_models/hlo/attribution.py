@@ -129,12 +129,12 @@ class _Homes:
         """
         alike = [at for value in self.reads[i] for at in products.get((self._opcode(i), self.root[value]), ())]
         if alike:
-            makers = [self.producers[value] for value in self.reads[i]]
-            latest = max((self.home[p] for p in makers if p in self.is_backward), default=max(alike))
+            producers = [self.producers[value] for value in self.reads[i]]
+            latest = max((self.home[p] for p in producers if p in self.is_backward), default=max(alike))
             return max((at for at in alike if at <= latest), default=max(alike))
         shown = [self.storage[value] for value in self.reads[i]]
-        made = [self.born[value] for value in shown if self.is_activation[value] and self.born[value] != NEVER]
-        return max(made) if made else self._from_operands(i)
+        makers = [self.born[value] for value in shown if self.is_activation[value] and self.born[value] != NEVER]
+        return max(makers) if makers else self._from_operands(i)
 
     def _from_operands(self, i: int) -> int:
         """The home of the largest operand that has one; of equal ones, the last of the step."""
