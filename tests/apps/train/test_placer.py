@@ -79,16 +79,17 @@ def test_a_resumed_training_ends_with_the_weights_of_an_unbroken_one_and_is_fine
 
 def test_a_graph_is_traced_once_and_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_problem(np.random.default_rng(5)).graph
-    names: list[str] = []
+    traces: list[tuple[str, int | None]] = []
 
-    def traced(name: str) -> PlacementGraph:
-        names.append(name)
+    def traced(name: str, sequence: int | None) -> PlacementGraph:
+        traces.append((name, sequence))
         return graph
 
     monkeypatch.setattr(placer_graphs, "traced_graph", traced)
-    first, second = (placer_graphs.kept_graph("model", tmp_path / "graphs") for _ in range(2))
-    assert names == ["model"]
-    assert first.fingerprint == second.fingerprint == graph.fingerprint
+    lengths = (None, None, 50, 50)
+    kept = [placer_graphs.kept_graph("model", tmp_path / "graphs", sequence) for sequence in lengths]
+    assert traces == [("model", None), ("model", 50)]
+    assert {one.fingerprint for one in kept} == {graph.fingerprint}
 
 
 def test_the_entropy_is_of_all_moves() -> None:
