@@ -15,6 +15,7 @@ from automap_models.core.framework import Limits
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy
+from automap_models.core.units import size
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
 
@@ -86,7 +87,7 @@ class StrategyProblem:
             raise BadInput(f"{self.global_batch} samples", where="`global_batch`", do="give 1 or more")
         for reserve in (0.0, *self.rank_reserve_bytes.values()):
             if not 0 <= reserve + self.reserve_bytes < self.cluster.memory:
-                what = f"{reserve + self.reserve_bytes:g} of the {self.cluster.memory:g} bytes of a device"
+                what = f"{size(reserve + self.reserve_bytes)} of the {size(self.cluster.memory)} of a device"
                 raise BadInput(what, where="`reserve_bytes`", do="give less than the memory")
 
     @property

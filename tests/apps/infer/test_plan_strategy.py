@@ -147,6 +147,7 @@ def test_the_price_is_the_library_s(files: tuple[str, ...], cache: Path, capsys:
         ),
         (("--tp", "2", "--global-batch", "8", "--price", "--for", "megatron"), "--for: is for a search, and --price"),
         (("--global-batch", "8", "--reserve", "x=1 GB"), "'x' is no rank of a pipeline; give a whole number"),
+        (("--global-batch", "8", "--reserve", "90 GB"), "--reserve: 90.0 GB of the 16.0 GB of a device; give less"),
         (("--tp", "2", "--global-batch", "8", "--devices", "6..12"), "6 devices are no whole nodes of 4"),
     ],
 )
