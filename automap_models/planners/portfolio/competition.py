@@ -14,7 +14,6 @@ begins at nothing. All parts of the time are parts of one deadline."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,6 +25,7 @@ import numpy as np
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
+from automap_models.planners import effort
 from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_all
 from automap_models.planners.portfolio.contender import Contender, Rated, best_of
 from automap_models.planners.portfolio.descent import (
@@ -94,7 +94,7 @@ class Makers:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long the parts of a portfolio may take for one problem, in processor time; each is a part of the deadline.
+    """What the parts of a portfolio may take for one problem, in counted seconds (planners.effort).
 
     Attributes:
         prove_s: to prove that no plan is shorter, or to correct that; with 0 there are only relaxations.
@@ -264,7 +264,7 @@ def _search(
         (contender,) = left
         scheduled = contender.problem.schedule is not None
         result = exact.solve(
-            contender.problem, deadline=deadline.part(SEARCH_S, time.process_time) if scheduled else deadline
+            contender.problem, deadline=deadline.part(SEARCH_S, effort.counted_s) if scheduled else deadline
         )
         contender.take(result)
         if result.status == "infeasible":
@@ -272,7 +272,7 @@ def _search(
         elif result.bound is not None and result.bound.proof == "exact":
             contender.close("proven", result.bound.value)
         return
-    together = deadline.part(SEARCH_S, time.process_time)
+    together = deadline.part(SEARCH_S, effort.counted_s)
     for k, contender in enumerate(left):
         _search_below(contender, best_of(contenders).step_s, together.part(together.left_s / (len(left) - k)))
 
@@ -308,7 +308,7 @@ def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline,
         from automap_models.planners.staged.suffix_bound import compile_loops
 
         compile_loops()
-    together = deadline.part(AT_MOST * budget_s, time.process_time)
+    together = deadline.part(AT_MOST * budget_s, effort.counted_s)
     for contender in sorted(contenders, key=lambda contender: contender.step_s):
         if not contender.closed:
             best = best_of(contenders)
@@ -316,7 +316,7 @@ def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline,
             limit_s = best.step_s * (1.0 + min_gain) if fewer else best.step_s
             _prove_one(contender, limit_s, together.part(budget_s) if budget_s else None)
     if budget_s and len(contenders) > 1:
-        _raise_bounds(contenders, deadline.part(RAISES * budget_s, time.process_time))
+        _raise_bounds(contenders, deadline.part(RAISES * budget_s, effort.counted_s))
     return bound_of(contenders)
 
 
@@ -378,11 +378,11 @@ def _refined(contenders: Sequence[Contender], refine_s: float, deadline: Deadlin
         many = contender.problem.stages > 2 * contender.problem.cluster.nodes
         far = contender.step_s > best_s * (1.0 + CLOSE) if plans else many
         if ends and not far and contender.outcome != "discarded":
-            blocks = between_blocks(contender, ends, best_s, deadline.part(BLOCKS * refine_s, time.process_time))
+            blocks = between_blocks(contender, ends, best_s, deadline.part(BLOCKS * refine_s, effort.counted_s))
             plans += [] if blocks is None else [blocks]
         for plan in plans:
             if plan.stages > 1 and contender.costs(plan).step_s <= best_s * (1.0 + NEAR):
-                part, proven = deadline.part(refine_s, time.process_time), contender.outcome == "proven"
+                part, proven = deadline.part(refine_s, effort.counted_s), contender.outcome == "proven"
                 moved = refine(contender.problem, plan, part, proven=proven, costs=contender.costs)
                 rated += [
                     (contender.costs(shorter).step_s, contender, shorter)
@@ -391,7 +391,7 @@ def _refined(contenders: Sequence[Contender], refine_s: float, deadline: Deadlin
                 ]
                 best_s = min(best_s, rated[-1][0])
     if refine_s and contenders[0].problem.schedule is not None:
-        rated += _with_other_stages(rated, contenders, refine_s, deadline.part(REGROUP * refine_s, time.process_time))
+        rated += _with_other_stages(rated, contenders, refine_s, deadline.part(REGROUP * refine_s, effort.counted_s))
     return rated
 
 
@@ -414,7 +414,7 @@ def _with_other_stages(
         while shorter and not deadline.passed and not any(plan.shardings):
             shorter = False
             for start in _regrouped(of_stages, origin, plan):
-                part = deadline.part(refine_s, time.process_time)
+                part = deadline.part(refine_s, effort.counted_s)
                 moved = refine(start.contender.problem, start.plan, part, costs=start.contender.costs)
                 moved_s = start.contender.costs(moved).step_s
                 if moved_s < step_s * (1.0 - LENGTH_ROUNDING) and moved.check_valid(start.contender.problem)[0]:
