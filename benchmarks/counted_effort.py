@@ -1,4 +1,4 @@
-"""How well counted seconds (planners.effort) agree with seconds of a core, for each kind of work and each command.
+"""How well counted seconds (planners.effort) agree with seconds of a core, for each kind of work and each problem.
 
     OMP_NUM_THREADS=1 python benchmarks/counted_effort.py [--profiles FOLDER] [--random 6] [--seed 7]
 
@@ -11,6 +11,7 @@ call and ns a unit, beside those counted by.
 from __future__ import annotations
 
 import argparse
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.staged.suffix_bound import compile_loops
 
 EIGHT = Cluster(8, 8, 130e9, 3.125e9, 32e9, "8 × 8")
-KINDS = {kind: name for name, kind in vars(effort).items() if isinstance(kind, effort.Kind)}
+KINDS = {work: name for name, work in vars(effort).items() if isinstance(work, effort.Work)}
 
 
 class Recorder:
@@ -43,22 +44,22 @@ class Recorder:
 
     def __init__(self) -> None:
         self.count = effort.count
-        self.calls: dict[effort.Kind, list[tuple[float, float]]] = defaultdict(list)
-        self.last: tuple[effort.Kind, float] | None = None
+        self.calls: dict[effort.Work, list[tuple[float, float]]] = defaultdict(list)
+        self.last: tuple[effort.Work, float, int] | None = None
         self.since_s = 0.0
 
-    def __call__(self, kind: effort.Kind, units: float = 0.0) -> None:
+    def __call__(self, work: effort.Work, units: float = 0.0) -> None:
         """In place of `effort.count`."""
         self.end()
-        self.count(kind, units)
-        self.last, self.since_s = (kind, units), time.thread_time()
+        self.count(work, units)
+        self.last, self.since_s = (work, units, threading.get_ident()), time.thread_time()
 
     def end(self) -> None:
-        """Book the time since the last count."""
+        """Book the time since the last count, unless that was of a thread of the policy's."""
         now_s = time.thread_time()
-        if self.last is not None:
-            kind, units = self.last
-            self.calls[kind].append((units, now_s - self.since_s))
+        if self.last is not None and self.last[2] == threading.get_ident():
+            work, units, _ = self.last
+            self.calls[work].append((units, now_s - self.since_s))
         self.last = None
 
 
@@ -104,14 +105,14 @@ def main() -> None:
         counted_s = effort.counted_s() - before_s
         commands.add_row(name, f"{taken_s:.2f}", f"{counted_s:.2f}", f"{counted_s / taken_s:.2f}")
     console.print(commands)
-    kinds = Table("kind", "calls", "core s", "counted s", "counted / core", "counted by, µs + ns", "here, µs + ns")
-    for kind, calls in sorted(recorder.calls.items(), key=lambda item: -sum(taken_s for _, taken_s in item[1])):
+    kinds = Table("work", "calls", "core s", "counted s", "counted / core", "counted by, µs + ns", "here, µs + ns")
+    for work, calls in sorted(recorder.calls.items(), key=lambda item: -sum(taken_s for _, taken_s in item[1])):
         units, taken_s = np.array(calls).T
-        counted_s = kind.call_s * units.size + kind.unit_s * units.sum()
-        both = (f"{1e6 * call_s:.3g} + {1e9 * unit_s:.3g}" for call_s, unit_s in (kind, fitted(units, taken_s)))
+        counted_s = work.call_s * units.size + work.unit_s * units.sum()
+        both = (f"{1e6 * call_s:.3g} + {1e9 * unit_s:.3g}" for call_s, unit_s in (work, fitted(units, taken_s)))
         ratio = counted_s / taken_s.sum()
         figures = (f"{units.size:,}", f"{taken_s.sum():.2f}", f"{counted_s:.2f}", f"{ratio:.2f}")
-        kinds.add_row(KINDS[kind], *figures, *both)
+        kinds.add_row(KINDS[work], *figures, *both)
     console.print(kinds)
 
 

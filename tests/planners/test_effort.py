@@ -30,16 +30,16 @@ def test_a_count_adds_its_call_and_its_units() -> None:
 
 def test_a_deadline_by_counted_seconds_passes_when_enough_is_counted() -> None:
     deadline = Deadline(1e-3, effort.counted_s)
-    effort.count(effort.Kind(9e-4, 0.0))
+    effort.count(effort.Work(9e-4, 0.0))
     assert not deadline.passed
     assert deadline.left_s == pytest.approx(1e-4)
-    effort.count(effort.Kind(0.0, 1e-6), 101)
+    effort.count(effort.Work(0.0, 1e-6), 101)
     assert deadline.passed
 
 
 def test_threads_count_their_own() -> None:
     before_s = effort.counted_s()
-    thread = threading.Thread(target=effort.count, args=(effort.Kind(100.0, 0.0),))
+    thread = threading.Thread(target=effort.count, args=(effort.Work(100.0, 0.0),))
     thread.start()
     thread.join()
     assert effort.counted_s() == before_s
