@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 SEARCHING = 0.8
 """Share of the budget for searches of the best strategy: on the cluster, on others, without a target's limits. What its
-choices buy has the rest."""
+choices buy has the rest, or, where that took less, as large a share of what it took."""
+LEAST_COMPARING_S = 1.0
+"""Seconds of computing that all comparisons may take anyway, as far as the budget has them."""
 
 
 def applies(request: PlanRequest) -> bool:
@@ -86,11 +89,14 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
         clusters = [] if wanted.sizes is None else _clusters(cluster, *wanted.sizes)
         searches = 1 + len(clusters) + (within is not None)
         config = replace(usual, budget_s=SEARCHING * budget_s / searches)
+        begun_s = time.process_time()
         result = StrategiesPlanner(config).solve(problem, watch=steps.watch)
+        searched_s = time.process_time() - begun_s
         if result.plan is None:
             assert result.reason is not None
             raise what_would_fit(problem, result.reason, steps.watch)
-        beside = Comparisons(result, config, steps.watch, (1 - SEARCHING) * budget_s)
+        comparing_s = max(LEAST_COMPARING_S, (1 - SEARCHING) / SEARCHING * searched_s)
+        beside = Comparisons(result, config, steps.watch, min(comparing_s, (1 - SEARCHING) * budget_s))
         return Searched(
             result,
             choices=beside.choices(),

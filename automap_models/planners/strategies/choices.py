@@ -146,13 +146,13 @@ class Comparisons:
         """The best strategy of each kind of parallelism, the shortest step first, those of which none fits last.
 
         Data parallelism, with whatever stage of ZeRO, goes with all kinds. A kind that comes to a strategy of another
-        one is left out.
+        one is left out, as is one that the best strategy is of, too.
         """
         parts = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
         alternatives, none = [Alternative(kind_of(self.best), self.result.cost)], []
         for kept in ((), ("tp",), ("cp",), ("pp",), ("tp", "cp"), ("tp", "pp"), ("cp", "pp")):
             alone = {name: 1 for name in parts if name not in kept}
-            if any(self.problem.fixed.get(name, 1) != 1 for name in alone):
+            if any(self.problem.fixed.get(name, 1) != 1 for name in alone) or _has(self.best, alone):
                 continue
             try:
                 kind = self.with_fields(_listed(["data", *(parts[name] for name in kept)]), **alone)

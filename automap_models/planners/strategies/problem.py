@@ -18,6 +18,7 @@ from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strate
 from automap_models.core.units import size
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
+from automap_models.simulate.strategy import StrategyPricing
 
 HALF: Mapping[Precision, str] = {"bf16": "bfloat16", "fp16": "float16"}
 
@@ -61,6 +62,7 @@ class StrategyProblem:
         start: strategies of the problem that the search begins with; those that do not fit it are passed over.
         runtime: how the framework runs strategies.
         kinds: devices by the names that the groups of a mixed cluster have for them.
+        known: prices of a search of the same model on the same devices, which another one goes on with.
 
     Raises:
         BadInput: a field that no strategy has, or a global batch or a reserve that is no positive number.
@@ -78,6 +80,7 @@ class StrategyProblem:
     start: Sequence[Strategy] = ()
     runtime: Runtime = DEFAULT_RUNTIME
     kinds: Mapping[str, Device] = field(default_factory=dict)
+    known: StrategyPricing | None = None
 
     def __post_init__(self) -> None:
         for name in self.fixed:
@@ -94,6 +97,13 @@ class StrategyProblem:
     def precision(self) -> Precision:
         """The one that is given, or the usual one of the devices."""
         return self.fixed.get("precision") or usual_precision([*self.kinds.values()] or [self.device], self.within)
+
+    @property
+    def pricing(self) -> StrategyPricing:
+        """Prices of strategies on the cluster: the known ones, or where those are of another cluster new ones."""
+        if self.known is not None and self.known.cluster is self.cluster:
+            return self.known
+        return StrategyPricing(self.work, self.cluster, self.device, self.runtime, self.kinds)
 
     @property
     def recompute_sets(self) -> list[list[int]]:

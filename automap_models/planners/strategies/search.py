@@ -43,7 +43,6 @@ from automap_models.planners.strategies.partitions import can_bound, partition_b
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
 from automap_models.planners.strategies.sweep import WAITING, Sweep, priced
-from automap_models.simulate.strategy import StrategyPricing
 
 CUT_BY_PROGRAM = 16
 """Virtual stages up to which the first cuts of a family are those of its linear program; others take equally long."""
@@ -154,7 +153,8 @@ class Search:
 
     def __post_init__(self) -> None:
         problem = self.problem
-        self.pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime, problem.kinds)
+        self.pricing = problem.pricing
+        self.problem = problem = replace(problem, known=self.pricing)
         self.grid = Grid(problem)
         self.recompute = sorted({kind for kinds in problem.recompute_sets for kind in kinds})
         self.queue: list[tuple[float, int, Level, Division | _Ranks | _Family]] = []
