@@ -135,14 +135,14 @@ def cut_in_some_way(step_s: float, tables: PartitionTables) -> bool:
 @pytest.mark.parametrize("folded", [False, True])
 def test_ranges_that_contain_others_need_not_be_gone_on_from(folded: bool) -> None:
     """All cuts of few blocks, against those that the loops keep."""
-    draw, found = np.random.default_rng(7), Counter[bool]()
+    draw, answers = np.random.default_rng(7), Counter[bool]()
     for _ in range(150):
         tables = random_tables(draw, folded=folded)
         for step_s in (10.0, 16.0, 24.0, 36.0):
             some = cut_in_some_way(step_s, tables)
             assert can_be_cut(step_s, tables, _sums(tables)) == some
-            found[some] += 1
-    assert min(found.values()) >= 60
+            answers[some] += 1
+    assert min(answers.values()) >= 60
 
 
 def test_the_weighted_chain_of_equal_stages_has_the_bubble_of_1f1b() -> None:
