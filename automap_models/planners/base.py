@@ -52,7 +52,8 @@ class Deadline:
 
     Args:
         budget_s: how many.
-        clock: by which; `time.process_time` counts processor time, whatever else the machine does.
+        clock: by which; `time.process_time` counts processor time, whatever else the machine does, and
+            `effort.counted_s` what searches compute, whatever the machine.
         within: another deadline, which ends this one, too.
     """
 

@@ -171,7 +171,7 @@ class ExploreOptions:
         cut_at: pattern of the layers after which the model may be cut, or "blocks"; None is anywhere.
         memory_bytes: of a device that plans may use; None is all.
         forbidden: kinds of parallelism: "data", "operator", "pipeline".
-        budget_s: processor time of the exact search.
+        budget_s: counted seconds (planners.effort) of the exact search.
         thorough: whether everything is searched to the end, and an agent trained.
         seed: of random draws.
         schedule: under which the step runs; None is DEFAULT_SCHEDULE.

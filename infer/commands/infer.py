@@ -150,14 +150,15 @@ def _add_planner(how: argparse._ArgumentGroup) -> None:
         metavar="TIME",
         type=quantity(SECONDS, plain_per_base=1e3),
         help="time, or milliseconds, in which the exact search proves the plan optimal, or corrects that of "
-        "--planner auto (default 300 ms; 0: only a lower bound)",
+        "--planner auto (default 300 ms; 0: only a lower bound), counted by what it computes: the plan is the same on "
+        "every machine",
     )
     how.add_argument(
         "--refine-budget",
         metavar="TIME",
         type=quantity(SECONDS, plain_per_base=1e3),
         help="time, or milliseconds, in which --planner auto moves its cuts off the grid, by single instructions "
-        "(default 100 ms)",
+        "(default 100 ms, counted as well)",
     )
     how.add_argument("--no-refine", action="store_true", help="leave the cuts on the grid")
     how.add_argument("--policy", metavar="FILE", type=file_argument, help="an .onnx policy instead of the shipped one")

@@ -35,9 +35,10 @@ class AutoConfig:
     Attributes:
         policy: policy file; None is the shipped one.
         beam: first decisions from which the policy goes on greedily; 1 is plain greedy.
-        certify_s: processor time to prove a plan of one problem optimal, or to correct it, seconds; under a schedule as
-            much goes to finding good plans before, for each problem. Several problems share a few times as much.
-        refine_s: processor time to move the cuts of one plan by single instructions; 0 leaves them on the grid.
+        certify_s: counted seconds (planners.effort) to prove a plan of one problem optimal, or to correct it; under a
+            schedule as much goes to finding good plans before, for each problem. Several problems share a few times as
+            much.
+        refine_s: counted seconds to move the cuts of one plan by single instructions; 0 leaves them on the grid.
         min_gain: how much shorter, relatively, a further stage has to make the step under a schedule.
 
     Raises:

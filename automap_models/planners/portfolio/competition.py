@@ -14,7 +14,6 @@ begins at nothing. All parts of the time are parts of one deadline."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,6 +25,7 @@ import numpy as np
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
+from automap_models.planners import effort
 from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_all
 from automap_models.planners.portfolio.contender import Contender, Rated, best_of
 from automap_models.planners.portfolio.descent import (
@@ -45,14 +45,15 @@ from automap_models.planners.portfolio.gain import (
     with_stages_merged,
 )
 from automap_models.planners.portfolio.notes import what_was_corrected, what_was_refined, who_stood_in
+from automap_models.planners.portfolio.proofs import prove
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult, is_plain
-from automap_models.planners.staged.exact import ExactPlanner, certify
+from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.frameworks import block_ends
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
-from automap_models.planners.staged.relaxation import lower_bound_s, out_of_reach
-from automap_models.planners.staged.search import BOUNDED_S, anytime_search, is_large, search_below
+from automap_models.planners.staged.relaxation import out_of_reach
+from automap_models.planners.staged.search import anytime_search
 
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
@@ -60,12 +61,6 @@ SEARCH_S = 5.0
 """How long the exact search may take in all for problems without a plan of the policy, where there are several."""
 NEAR = 0.05
 """How much longer than the best, relatively, a plan may be to be refined."""
-SHARES = (0.8, 0.9, 0.95)
-"""Of the best step, that is proven of all problems one after the other."""
-AT_MOST = 6
-"""Several problems share so many times the time that one of them may take to be proven."""
-RAISES = 1
-"""So many times the time of a proof is what raising the bounds of all problems together may take afterwards."""
 OTHERS = 24
 """So many times the time of a proof is what looking at other numbers of micro-batches may take (portfolio.descent)."""
 REGROUP = 16
@@ -94,7 +89,7 @@ class Makers:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long the parts of a portfolio may take for one problem, in processor time; each is a part of the deadline.
+    """What the parts of a portfolio may take for one problem, in counted seconds (planners.effort).
 
     Attributes:
         prove_s: to prove that no plan is shorter, or to correct that; with 0 there are only relaxations.
@@ -177,7 +172,7 @@ def _planned(
     if all(contender.plan is None for contender in contenders):
         return Bound(0.0, "relaxation"), []
     watch(Progress("proving the best plan, or correcting it"))
-    bound = _prove(contenders, budget.prove_s, deadline, min_gain)
+    bound = prove(contenders, budget.prove_s, deadline, min_gain)
     watch(Progress("refining the best plans"))
     return bound, _refined(contenders, budget.refine_s, deadline)
 
@@ -264,7 +259,7 @@ def _search(
         (contender,) = left
         scheduled = contender.problem.schedule is not None
         result = exact.solve(
-            contender.problem, deadline=deadline.part(SEARCH_S, time.process_time) if scheduled else deadline
+            contender.problem, deadline=deadline.part(SEARCH_S, effort.counted_s) if scheduled else deadline
         )
         contender.take(result)
         if result.status == "infeasible":
@@ -272,7 +267,7 @@ def _search(
         elif result.bound is not None and result.bound.proof == "exact":
             contender.close("proven", result.bound.value)
         return
-    together = deadline.part(SEARCH_S, time.process_time)
+    together = deadline.part(SEARCH_S, effort.counted_s)
     for k, contender in enumerate(left):
         _search_below(contender, best_of(contenders).step_s, together.part(together.left_s / (len(left) - k)))
 
@@ -291,83 +286,6 @@ def _search_below(contender: Contender, best_s: float, deadline: Deadline) -> No
             contender.close("proven" if np.isfinite(search.bound_s) else "does not fit", search.bound_s)
 
 
-def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline, min_gain: float) -> Bound:
-    """Prove that no plan is shorter than the best, or correct that, or bound the step of all.
-
-    A plan of fewer stages than the best one is of interest as long as it is at most `min_gain` longer.
-
-    Args:
-        contenders: at least one of which has a plan.
-        budget_s: time for one of them; with 0 there is only the relaxation's bound for each.
-        deadline: when to stop in any case.
-        min_gain: see `compete`.
-    """
-    for contender in contenders:
-        contender.first = contender.plan
-    if budget_s >= BOUNDED_S and any(is_large(contender.problem) for contender in contenders):
-        from automap_models.planners.staged.suffix_bound import compile_loops
-
-        compile_loops()
-    together = deadline.part(AT_MOST * budget_s, time.process_time)
-    for contender in sorted(contenders, key=lambda contender: contender.step_s):
-        if not contender.closed:
-            best = best_of(contenders)
-            fewer = contender.problem.stages < best.problem.stages
-            limit_s = best.step_s * (1.0 + min_gain) if fewer else best.step_s
-            _prove_one(contender, limit_s, together.part(budget_s) if budget_s else None)
-    if budget_s and len(contenders) > 1:
-        _raise_bounds(contenders, deadline.part(RAISES * budget_s, time.process_time))
-    return bound_of(contenders)
-
-
-def _raise_bounds(contenders: Sequence[Contender], deadline: Deadline) -> None:
-    """Prove of one contender after the other that its plans cost at least a share of the best one, then a larger share.
-
-    A bound on all is as good as that of the contender of which least is known, and small shares are proven soon.
-    """
-    for share in SHARES:
-        for contender in contenders:
-            limit_s = share * best_of(contenders).step_s
-            if contender.closed or contender.bound_s >= limit_s or deadline.passed:
-                continue
-            contender.take_search(search_below(contender.problem, deadline, limit_s, contender.costs))
-
-
-def bound_of(contenders: Sequence[Contender]) -> Bound:
-    """What is proven about the plans of all contenders together."""
-    best_s = min(contender.step_s for contender in contenders)
-    if all(contender.closed for contender in contenders):
-        return Bound(best_s, "exact")
-    return Bound(min(best_s, *(contender.bound_s for contender in contenders)), "relaxation")
-
-
-def _prove_one(contender: Contender, best_s: float, deadline: Deadline | None) -> None:
-    """Close one contender, or raise its bound; None is no time at all."""
-    if contender.step_s > best_s and out_of_reach(contender.problem, best_s):
-        contender.close("discarded", best_s)
-    elif contender.plan is None:
-        try:
-            contender.bound_s = max(contender.bound_s, lower_bound_s(contender.problem, deadline))
-        except Infeasible:
-            contender.close("does not fit", np.inf)
-    elif contender.problem.schedule is not None and deadline is not None:  # good plans were looked for before
-        if not contender.bound_s:
-            contender.bound_s = lower_bound_s(contender.problem, deadline)
-        contender.bound_s = min(contender.bound_s, best_s)
-        limit_s = min(contender.step_s, best_s)
-        search = search_below(contender.problem, deadline, limit_s, contender.costs, whole=True)
-        contender.take_search(search)
-        if search.finished:
-            contender.outcome = "proven"
-    else:
-        certificate = certify(contender.problem, contender.plan, deadline, best_s, contender.costs)
-        contender.bound_s = max(contender.bound_s, certificate.bound.value)
-        if certificate.plan is not None and certificate.cost is not None:
-            contender.offer(certificate.plan, certificate.cost)
-        if certificate.bound.proof == "exact":
-            contender.outcome = "proven"
-
-
 def _refined(contenders: Sequence[Contender], refine_s: float, deadline: Deadline) -> list[Rated]:
     """All plans, the best ones once more with their cuts moved off the grid, and under a schedule between blocks."""
     rated = [(contender.step_s, contender, contender.plan) for contender in contenders if contender.plan is not None]
@@ -378,11 +296,11 @@ def _refined(contenders: Sequence[Contender], refine_s: float, deadline: Deadlin
         many = contender.problem.stages > 2 * contender.problem.cluster.nodes
         far = contender.step_s > best_s * (1.0 + CLOSE) if plans else many
         if ends and not far and contender.outcome != "discarded":
-            blocks = between_blocks(contender, ends, best_s, deadline.part(BLOCKS * refine_s, time.process_time))
+            blocks = between_blocks(contender, ends, best_s, deadline.part(BLOCKS * refine_s, effort.counted_s))
             plans += [] if blocks is None else [blocks]
         for plan in plans:
             if plan.stages > 1 and contender.costs(plan).step_s <= best_s * (1.0 + NEAR):
-                part, proven = deadline.part(refine_s, time.process_time), contender.outcome == "proven"
+                part, proven = deadline.part(refine_s, effort.counted_s), contender.outcome == "proven"
                 moved = refine(contender.problem, plan, part, proven=proven, costs=contender.costs)
                 rated += [
                     (contender.costs(shorter).step_s, contender, shorter)
@@ -391,7 +309,7 @@ def _refined(contenders: Sequence[Contender], refine_s: float, deadline: Deadlin
                 ]
                 best_s = min(best_s, rated[-1][0])
     if refine_s and contenders[0].problem.schedule is not None:
-        rated += _with_other_stages(rated, contenders, refine_s, deadline.part(REGROUP * refine_s, time.process_time))
+        rated += _with_other_stages(rated, contenders, refine_s, deadline.part(REGROUP * refine_s, effort.counted_s))
     return rated
 
 
@@ -414,7 +332,7 @@ def _with_other_stages(
         while shorter and not deadline.passed and not any(plan.shardings):
             shorter = False
             for start in _regrouped(of_stages, origin, plan):
-                part = deadline.part(refine_s, time.process_time)
+                part = deadline.part(refine_s, effort.counted_s)
                 moved = refine(start.contender.problem, start.plan, part, costs=start.contender.costs)
                 moved_s = start.contender.costs(moved).step_s
                 if moved_s < step_s * (1.0 - LENGTH_ROUNDING) and moved.check_valid(start.contender.problem)[0]:

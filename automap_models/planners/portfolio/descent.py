@@ -19,7 +19,6 @@ frameworks make by default and moves their cuts by whole blocks.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +28,7 @@ import numpy as np
 from automap_models.core.constraints import BLOCKS, UNCONSTRAINED, Constraints
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
 from automap_models.errors import BadInput
+from automap_models.planners import effort
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.portfolio.contender import Contender, best_of
 from automap_models.planners.staged.feasibility import even_plan, stages_exist
@@ -77,7 +77,7 @@ def descend(
     Args:
         contenders: all that compete, those of one stage with their plans.
         ask: gives some of them the policy's plans and uniform cuts.
-        one_s, others_s: processor time for one beginning, and for all of the other numbers of micro-batches together,
+        one_s, others_s: counted seconds for one beginning, and for all of the other numbers of micro-batches together,
             so that plans do not depend on what else the machine does; the best of these may take as much once more.
         deadline: when to stop in any case.
         min_gain: how much longer, relatively, plans of fewer stages may be.
@@ -97,11 +97,11 @@ def descend(
     if len(counts) > 1:
         others = [contender for contender in several if contender.problem.micro_batches != middle]
         ask([contender for contender in others if contender.problem.stages <= most])
-        _carry_over(ladder, others, contenders, one_s, deadline.part(others_s, time.process_time), min_gain)
+        _carry_over(ladder, others, contenders, one_s, deadline.part(others_s, effort.counted_s), min_gain)
         nearest = min(others, key=lambda contender: contender.step_s)
         if nearest.step_s <= best_of(contenders).step_s * (1.0 + CARRIED):
             again = sorted(_of_count(several, nearest.problem.micro_batches), key=lambda c: c.problem.stages)
-            _climb(again, contenders, ask, one_s, deadline.part(others_s, time.process_time), min_gain)
+            _climb(again, contenders, ask, one_s, deadline.part(others_s, effort.counted_s), min_gain)
     return stuck
 
 
@@ -139,7 +139,7 @@ def _climb(
         contender.own = contender.plan
         if last is not None and last.plan is not None:
             halved = shortest_first(contender, splits(contender.problem, last.problem, last.plan))[:SPLITS]
-            improve(contender, halved, deadline.part(one_s, time.process_time))
+            improve(contender, halved, deadline.part(one_s, effort.counted_s))
         if few and contender.plan is None and not contender.closed:
             stuck.append(contender)
         worse = 0 if few or contender.step_s < best_s else worse + 1
@@ -194,14 +194,14 @@ def look_around(contender: Contender, one_s: float, deadline: Deadline) -> None:
 
     Args:
         contender: the problem, with the shortest of its uniform cuts and the policy's plan.
-        one_s: processor time for the beginnings; the coarser grids may take FAR times as much.
+        one_s: counted seconds for the beginnings; the coarser grids may take FAR times as much.
         deadline: when to stop in any case.
     """
     own = [] if contender.plan is None else [contender.plan]
-    part = deadline.part(one_s, time.process_time)
+    part = deadline.part(one_s, effort.counted_s)
     equal = [equal_stages(contender, part), *_even_stages(contender, part)]
-    improve(contender, [*own, *shortest_first(contender, equal)], deadline.part(one_s, time.process_time))
-    part = deadline.part(FAR * one_s, time.process_time)
+    improve(contender, [*own, *shortest_first(contender, equal)], deadline.part(one_s, effort.counted_s))
+    part = deadline.part(FAR * one_s, effort.counted_s)
     search = StagedSearch(contender.problem, part, contender.step_s, contender.costs)
     with suppress(OutOfTime):
         search.improve_on_coarser_grids(tables_of(contender.problem))

@@ -23,6 +23,7 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.errors import BadInput
+from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, Missing, rank
@@ -47,7 +48,7 @@ class ExploreConfig:
     """How to explore.
 
     Attributes:
-        budget_s: processor time of all searches together, so that plans do not depend on what else the machine does.
+        budget_s: counted seconds (planners.effort) of all searches together: plans do not depend on the machine.
             The policy's search is shorter with a smaller budget; what it leaves is for the exact searches.
         thorough: whether these come to their ends instead, and an agent is trained on the model, too.
         seed: of every random draw.
@@ -140,10 +141,10 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
         begun_s = time.perf_counter()
         portfolio = _Portfolio(space, self.config, deadline, watch)
         budget_s = math.inf if self.config.thorough else self.config.budget_s
-        computed_s = time.process_time()
+        computed_s = effort.counted_s()
         portfolio.add_plans_of_one_stage()
         portfolio.add_learned_pipelines()
-        budget_s = max(0.0, budget_s - (time.process_time() - computed_s))
+        budget_s = max(0.0, budget_s - (effort.counted_s() - computed_s))
         portfolio.add_pipelines(PIPELINE_SHARE * budget_s)
         proven = portfolio.add_hybrids((1.0 - PIPELINE_SHARE) * budget_s)
         if not math.isfinite(portfolio.best_s()):
@@ -254,7 +255,7 @@ class _Portfolio:
         def watch(news: Progress) -> None:
             self.watch(replace(news, what=f"{KINDS[kind]}: {news.what}"))
 
-        searched = search_space(space, below_s, self.deadline.part(search_s, time.process_time), watch)
+        searched = search_space(space, below_s, self.deadline.part(search_s, effort.counted_s), watch)
         self._searched[kind] = searched
         self.log += searched.log
         if searched.best is not None:

@@ -7,13 +7,13 @@ the step without it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.contender import Contender, Rated
 from automap_models.planners.portfolio.descent import merges, shortest_first
@@ -35,7 +35,7 @@ def with_stages_merged(
         rated: plans, of which the shortest one counts.
         contenders: the problems that compete.
         min_gain: how much longer than that, relatively, a plan of fewer stages may be.
-        refine_s: processor time to move the cuts of one plan.
+        refine_s: counted seconds to move the cuts of one plan.
         deadline: when to stop.
     """
     of_stages = {(contender.problem.stages, contender.problem.micro_batches): contender for contender in contenders}
@@ -46,7 +46,7 @@ def with_stages_merged(
         if fewer is None:
             return
         starts = shortest_first(fewer, merges(fewer.problem, origin.problem, plan))[:MERGES]
-        parts = partial(deadline.part, refine_s, time.process_time)
+        parts = partial(deadline.part, refine_s, effort.counted_s)
         moved = [refine(fewer.problem, start, parts(), costs=fewer.costs) for start in starts]
         valid = [(fewer.costs(one).step_s, fewer, one) for one in moved if one.check_valid(fewer.problem)[0]]
         best = min(valid, key=lambda entry: entry[0], default=(np.inf, fewer, plan))

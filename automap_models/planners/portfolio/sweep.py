@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +18,7 @@ from automap_models.core.result import TIE, Result
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, BadInput, Infeasible
 from automap_models.formats.sweep_yaml import SweepSpec, require_few
+from automap_models.planners import effort
 from automap_models.planners.base import NEVER, Deadline, Planner
 from automap_models.planners.portfolio.auto import AutoPlanner
 from automap_models.planners.portfolio.contender import Contender
@@ -30,7 +30,7 @@ from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.search import StagedSearch
 
 IMPROVE_S, IMPROVE_ALL_S = 0.5, 20.0
-"""Processor time for improving the plan of one combination under its schedule, and those of all."""
+"""Counted seconds (planners.effort) for improving the plan of one combination under its schedule, and those of all."""
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
 
@@ -250,10 +250,10 @@ def _shared(outcomes: Iterable[Outcome], improve_s: float) -> Iterator[Outcome]:
     for family in _families([contender for contender in contenders if contender is not None]):
         if improve_s:
             for contender in family:
-                _begin(contender, Deadline(improve_s / 2, time.process_time))
+                _begin(contender, Deadline(improve_s / 2, effort.counted_s))
             for contender in _take_shared(family):
                 if contender.plan is not None:
-                    improve(contender, [contender.plan], Deadline(improve_s / 2, time.process_time))
+                    improve(contender, [contender.plan], Deadline(improve_s / 2, effort.counted_s))
         _take_shared(family)
     for outcome, own in zip(outcomes, contenders, strict=True):
         if own is None or own.plan is None or own.cost is None or own.plan is outcome.plan:

@@ -8,7 +8,6 @@ What plans are compared by is the problem's step under its schedule, or without 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -20,6 +19,7 @@ from automap_models.core.observed import PlacedPlan
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
+from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, OutOfTime, Progress, Watch
 from automap_models.planners.staged.costs import Costs
 from automap_models.planners.staged.problem_tables import tables_of
@@ -33,7 +33,7 @@ NAME = "replan"
 MOST_NODES_PERMUTED = 5
 """Nodes up to which all their orders are looked at; beyond, the slow ones first or last or as they are."""
 EXACT_S, REFINE_S = 0.2, 0.2
-"""Processor time of the exact search in one device order, and of moving the cuts of its best plan off the grid."""
+"""Counted seconds (planners.effort) of the exact search in one device order, and of moving its plan off the grid."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def search(
             if start.check_valid(problem)[0]:
                 best.append(_moved(costs, start, deadline))
         shortest = _shortest(costs, best)
-        exact = deadline.part(EXACT_S, time.process_time)
+        exact = deadline.part(EXACT_S, effort.counted_s)
         upper_s = None if shortest is None else costs(shortest).step_s
         result = anytime_search(problem, exact, upper_s, shortest, costs=costs)
         best += [] if result.plan is None else [result.plan]
@@ -217,7 +217,7 @@ def search(
     shortest = _shortest(costs, best)
     if shortest is None:
         return None
-    shortest = refine(problem, shortest, deadline.part(REFINE_S, time.process_time), costs=costs)
+    shortest = refine(problem, shortest, deadline.part(REFINE_S, effort.counted_s), costs=costs)
     return replace(shortest, planner=NAME, coarse_cuts=problem.grid.to_points(shortest.cuts)), costs(shortest)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan
 from automap_models.cost.staged import before_transfer
+from automap_models.planners import effort
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import StageTables
 
@@ -171,6 +172,7 @@ def _before(
 ) -> _Suffixes:
     """The best suffixes from each place where the stage may begin, before those of the next stage."""
     rounds, last = tables.micro_batches, stage == tables.stages - 1
+    effort.count(effort.BEAM, begin[0].size * rest.q.size)
     a, row_of_place = np.unique(begin[0], return_inverse=True)
     paces, on = tables.shardings[0].paces, (a[:, None], rest.q)
     share = np.where(rest.q > on[0], 1.0 / paces.rate[on], np.nan)

@@ -10,6 +10,7 @@ from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
+from automap_models.planners import effort
 from automap_models.planners.staged.plan_batch import StageFacts
 from automap_models.simulate.step import step_cost
 
@@ -50,6 +51,7 @@ class Costs:
         """The cost of a valid plan."""
         key = (plan.cuts, plan.device_cuts, plan.shardings)
         if key not in self._known:
+            effort.count(effort.PLAN, self.problem.stages * self.problem.micro_batches)
             self._known[key] = step_cost(self.problem, plan)
         return self._known[key]
 

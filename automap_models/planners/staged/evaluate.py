@@ -8,6 +8,7 @@ from dataclasses import replace
 from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.result import PlanReport
 from automap_models.core.staged import StagedProblem
+from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import Costs, StagedResult, is_plain, plain
@@ -61,7 +62,7 @@ def evaluate(
 
     Args:
         result: with a plan.
-        certify_s: how long it may take to find out about the optimum where the result has no bound.
+        certify_s: counted seconds that it may take to find out about the optimum where the result has no bound.
         uniform_stages: stages of the uniform baseline where they are not the plan's.
         policy: which policy made the plan, if one did.
         seed: of a planner that draws.
@@ -75,7 +76,7 @@ def evaluate(
     if bound is None:
         costs = Costs(problem)
         costs.learn(plan, cost)
-        bound = certify(problem, plan, Deadline(certify_s) if certify_s else None, costs=costs).bound
+        bound = certify(problem, plan, Deadline(certify_s, effort.counted_s) if certify_s else None, costs=costs).bound
     # Baselines are plain pipelines of the same profile, whatever the plan may do.
     pipeline = plain(problem)
     known = result.facts.get("baselines", ())

@@ -84,8 +84,9 @@ def certify(
 ) -> Certificate:
     """Prove a plan on the grid optimal, or find a shorter one, or say at least how short plans can be.
 
-    Whether the search comes to its end in time depends on the machine; its answer, if it does, is the same everywhere.
-    A shorter plan that a stopped search has found is kept.
+    Whether the search comes to its end before the time of a clock is up depends on the machine; its answer, if it does,
+    is the same everywhere, and by counted seconds (planners.effort) it always is. A shorter plan that a stopped search
+    has found is kept.
 
     Args:
         problem: with S stages.

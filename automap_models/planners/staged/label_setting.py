@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
 from automap_models.cost.suffixes import Prefix, Suffixes
+from automap_models.planners import effort
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.pareto import IntArray, pareto_front, ragged_ranges
 from automap_models.planners.staged.plan_batch import PlanBatch
@@ -282,6 +283,7 @@ class _Search:
             return np.arange(group.size), numbers
         if self.keep is Keep.UNDOMINATED:
             numbers = self.tables.suffixes.rounded(numbers, GRAIN * self.limit_s)
+            effort.count(effort.FRONT, group.size)
             front = pareto_front(group, numbers)
             return front, numbers[:, front]
         order = np.lexsort((least_s, group))
@@ -302,6 +304,7 @@ class _Search:
 
     def _stage_on(self, stage: int, devices: IntArray, q: int, rest: _Labels, own: IntArray) -> list[_Labels]:
         """Labels of the stage on each of `devices` … q-1, before the labels `own` of the rest, which begins there."""
+        effort.count(effort.ROUND, devices.size)
         through = through_shardings(self.tables, self.bounds, stage, devices, q, self.limit_s)
         arriving = self._cross(stage, through, devices, q, rest, own)
         if len(through) == 1:
@@ -318,6 +321,7 @@ class _Search:
     ) -> _Arriving:
         """Add the transfer over device cut q; what the receiver's end device was no longer matters then."""
         tables = self.tables
+        effort.count(effort.CROSSINGS, devices.size * own.size)
         k = rest.i[own]
         x = tables.devices.transfer[q][devices][:, rest.q[own] - q - 1] * tables.A[k]
         numbers = tables.suffixes.before_transfer(x, rest.numbers[:, None, own])
@@ -414,6 +418,7 @@ class _Search:
             Of those that stay: `at`, j, the numbers and what any plan costs at least that ends in them.
         """
         tables, q, before = self.tables, into.q, into.before
+        effort.count(effort.PAIRS, at.size)
         trip = arriving.numbers[0, j]
         room_s, excess = into.room_s[at], before.excess[at]
         most_s = np.minimum(tables.suffixes.most_busy_s(stage, room_s, trip), room_s - excess - trip)

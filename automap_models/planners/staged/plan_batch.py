@@ -12,6 +12,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import transfer_s_per_byte
 from automap_models.cost.overlap import Bucket
 from automap_models.cost.staged import shares_link, span_and_length, stage_buckets, tied_sums
+from automap_models.planners import effort
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import StageTables
 from automap_models.simulate.batch import simulate_batch
@@ -108,6 +109,8 @@ class BatchCosts:
             problem: of the plans.
             any_order: see simulate.batch; then no plan of larger times takes less.
         """
+        passes = problem.stages * problem.micro_batches
+        effort.count(effort.BOUNDS, passes * (len(self.forward_s) + effort.BOUNDS_MORE))
         return simulate_batch(
             self.forward_s,
             self.backward_s,
@@ -129,6 +132,7 @@ def batch_costs(tables: StageTables, batch: PlanBatch, known: StageFacts | None 
         known: about stages of the problem; it is added to.
     """
     stages = tables.stages
+    effort.count(effort.PLANS, len(batch) * stages)
     i = np.pad(batch.k[:, :-1], ((0, 0), (1, 0)))
     a = np.pad(batch.q[:, :-1], ((0, 0), (1, 0)))
     forward, both, reduce, padding = np.empty((4, len(batch), stages))
@@ -204,6 +208,7 @@ def steps_s(
     for index, begin, end, first, stop in kinds.tolist():
         key = (index, begin, end, first, stop)
         if key not in known.buckets:
+            effort.count(effort.BUCKETS, end - begin)
             known.buckets[key] = stage_buckets(problem, index, slice(begin, end), (first, stop))
         buckets.append(known.buckets[key])
     table = np.zeros((2, len(kinds), max(map(len, buckets), default=0) or 1))
@@ -215,7 +220,8 @@ def steps_s(
     if tables.stages > 1:
         senders, which = _different(a[:, :-1], a[:, 1:], batch.q[:, 1:])
         shares[:, 1:] = np.array([shares_link(problem.cluster, *devices) for devices in senders.tolist()])[which]
-    schedule = problem.schedule or "1f1b"
+    schedule, passes = problem.schedule or "1f1b", problem.stages * problem.micro_batches
+    effort.count(effort.STEPS, passes * (len(batch) + effort.STEPS_MORE))
     times = (costs.forward_s, costs.backward_s, costs.transfer_s)
     ends = (tables.boundary[i], tables.boundary[batch.k], a, batch.q)
     tied = tied_sums(problem, batch.sharding, *ends) if problem.profile.shared_parameters else (None, None)
@@ -237,6 +243,7 @@ def neighbours(tables: StageTables, plan: PlanBatch, offsets: IntArray) -> PlanB
         offsets: how far a cut may move, ascending, in boundaries.
     """
     cuts, few = tables.stages - 1, offsets[:PAIRED]
+    effort.count(effort.NEIGHBOURS, tables.stages * offsets.size)
     by = np.concatenate((np.zeros(1, dtype=np.int64), offsets, -offsets))
     near = np.concatenate((np.zeros(1, dtype=np.int64), few, -few))
     d, beside = np.arange(-DEVICES, DEVICES + 1), np.arange(-1, 2)

@@ -6,7 +6,7 @@ is no better one. Where a plan is not proven to be the best on the grid, a bette
 over all instructions (staged.local_search) follows, on large problems comes first. A simulated length has no such
 recursion: there a plan moves to the best of its neighbours (staged.plan_batch). Both stop at their deadline with the
 best plan so far; a plan never gets worse. A refinement that comes to its end before that gives the same plan
-everywhere.
+everywhere, one that is stopped by counted seconds (planners.effort), too.
 """
 
 from __future__ import annotations

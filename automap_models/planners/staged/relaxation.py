@@ -16,6 +16,7 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.core.units import counted
 from automap_models.errors import Infeasible
+from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.feasibility import best_packed, stages_exist
 from automap_models.planners.staged.pareto import IntArray, window_minima
@@ -68,6 +69,7 @@ def prefix_bounds(
         later = tables.stages - 2 - s
         for q in range(s + 1, tables.replicas_in_all - later):
             deadline.check()
+            effort.count(effort.PREFIXES)
             a = begin_devices(bounds, s, q)
             if not a.size or not (begins is None or begins[q]):
                 continue
@@ -167,6 +169,7 @@ def through_shardings(
     busy, forward = bounds.busy[stage, a] + 2.0 * arrives, bounds.forward[stage, a] + arrives
     before = np.stack([busy, forward, forward])
     through = []
+    effort.count(effort.THROUGH, a.size * (tables.end + 1) * len(tables.shardings))
     for index, sharding in enumerate(tables.shardings):
         rows = np.flatnonzero(sharding.allowed[a, q])
         if not rows.size:

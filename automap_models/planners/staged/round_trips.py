@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
 from automap_models.cost.suffixes import StepSuffixes
+from automap_models.planners import effort
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.pareto import IntArray, window_minima
 from automap_models.planners.staged.plan_batch import PlanBatch
@@ -217,6 +218,7 @@ class RoundTrips:
         stages = list[_Stage]()
         for s in range(self.tables.stages - 1, -1, -1):
             deadline.check()
+            effort.count(effort.TRIPS, self.tables.replicas_in_all**2 * (self.tables.end + 1))
             after = self._after(s, stages[0].trips if stages else None)
             extended = [self._extended(s, devices, after, most_s) for devices in self.devices]
             stages.insert(0, _Stage(extended, self._least(s, extended)))

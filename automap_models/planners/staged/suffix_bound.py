@@ -51,6 +51,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.compiled import is_compiled, jit
 from automap_models.core.profile import FloatArray
+from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
@@ -169,10 +170,13 @@ def _least_s(tables: StageTables, limit_s: float, least: float, most: float, dea
             for q in range(a + 1, devices - last + stage + 1) if stage < last else (devices,):
                 behind = np.zeros((len(NUMBERS), tables.end + 1))
                 if stage < last:
+                    effort.count(effort.BEHIND, (devices - q) * (ends[q, 1] - ends[q, 0] + 1))
                     behind = _behind(q, micro, least, tables.A, tables.devices.transfer[q][a], ends[q], rest[:, q])
                 for allowed, limits, sums, paces in works:
                     if allowed[a, q]:
-                        _begin(limits, held, sums, paces[:, a, q], places[stage][a], ends[q], behind, before[:, a, q])
+                        of_stage = paces[:, a, q], places[stage][a], ends[q]
+                        pairs = _begin(limits, held, sums, *of_stage, behind, before[:, a, q])
+                        effort.count(effort.SUFFIXES, pairs)
         rest, ends = before, places[stage]
     length_s = float(rest[LENGTH, 0, :, 0].min()) * (1.0 - FLOAT32 * tables.stages)
     return min(least + length_s, limit_s)
@@ -272,7 +276,7 @@ def _begin(
     ends: IntArray,
     behind: FloatArray,
     before: Numbers,
-) -> None:
+) -> int:
     """The numbers of a stage on devices a … q-1 and of all behind it, for every boundary where it may begin.
 
     Args:
@@ -283,7 +287,11 @@ def _begin(
         begins, ends: [2] the first and the last boundary where it, and where the next stage may begin.
         behind: [5, m+1] see _behind.
         before: [5, m+1] its numbers by boundary; they fall to what is found here.
+
+    Returns:
+        How many pairs of a beginning and an end were looked at.
     """
+    pairs = 0
     micro, limit, overlap, scheduled, least, most = limits
     state, flight, is_first = held
     C, F, W, H, start, start_forward = sums
@@ -298,6 +306,7 @@ def _begin(
         first = stop = max(ends[0], i + 1)
         while stop <= ends[1] and micro * (work[stop] - work[i]) <= limit and kept[stop] - kept[i] <= memory:
             stop += 1
+        pairs += stop - first
         length, span, trip, exposed, later = np.inf, np.inf, np.inf, np.inf, np.inf
         for k in range(first, stop):
             u, f, reduce = work[k] - work[i], forward[k] - forward[i], reduced[k] - reduced[i]
@@ -322,3 +331,4 @@ def _begin(
             before[TRIP, i] = min(before[TRIP, i], trip)
             before[EXPOSED, i] = min(before[EXPOSED, i], exposed)
             before[LATE, i] = min(before[LATE, i], later)
+    return pairs

@@ -17,22 +17,23 @@ class PartitionTables(NamedTuple):
     """What the layers of n blocks in S ranks take; k kinds of blocks, R of recomputation, c chains, m moments.
 
     Attributes:
+        folded: whether ranks have two virtual stages each, the second ones in reverse order.
         kinds: [n] of each block.
-        least: [S] blocks that a rank has at least.
+        needed: [S] blocks that the ranks after one have at least.
         seconds: [S, k, R, 3] of F, I and W of a block on a rank.
         before: [n+1, 3] seconds of the first blocks, without recomputation, on whatever rank they are shortest.
         gradients: [S, k] seconds of a block once a step.
         bytes_of: [3, k, R] of a block: state, saved from F to I, and kept from I to W.
-        room: [S] for blocks, without what the ends of the model take.
-        moments: [S, m, 2] micro-batches that wait for I and for W; rows of -1 are none.
-        room_of: [S, m] of each moment.
-        chains: [S, c, 9] of chains that end with a rank: how many F, I and W of a block before the rank, of its own,
-            and after it, at least.
+        moments: [S, m, 2, v] micro-batches that wait for I and for W in each virtual stage; rows of -1 are none.
+        room_of: [S, m] bytes for blocks at each moment.
+        chains: [S, c, 5, 3] of chains that end with a rank: how many F, I and W of a block before the rank's first
+            virtual stage, in it, between its two, in its second one, and after that, at least.
         constants: [S, c] seconds of a chain that are there whatever blocks a rank has; -inf is no chain.
     """
 
+    folded: bool
     kinds: IntArray
-    least: IntArray
+    needed: IntArray
     seconds: FloatArray
     before: FloatArray
     gradients: FloatArray
@@ -43,102 +44,218 @@ class PartitionTables(NamedTuple):
     constants: FloatArray
 
 
-@jit
-def _holds(rank: int, counts: FloatArray, chain: FloatArray, tables: PartitionTables) -> float:
-    """Seconds of a chain that the memory asks for beside passes without recomputation; infinite where nothing fits.
+class _Sums(NamedTuple):
+    """What a rank's blocks add up from; v virtual stages.
 
-    Each moment alone frees what is too much by the recomputation of any kind of block that frees most for its seconds:
-    so it is never less with more blocks.
+    Attributes:
+        own: [S, c, v, k] seconds that a block adds to a chain in a virtual stage of the rank, without recomputation.
+        around: [S, c, 3, n+1] seconds of the first blocks by the chain's passes before, between and after its stages.
+        held: [S, m, v, k] bytes of a block at a moment, without recomputation.
+        freed: [S, m, v, k] how many of them recomputation frees at most.
+        rate: [S, m, c] bytes that it frees for a second of a chain, at most.
     """
-    most = 0.0
-    kinds, recomputed = tables.bytes_of.shape[1], tables.bytes_of.shape[2]
-    for moment in range(tables.moments.shape[1]):
-        for_input, for_weight = tables.moments[rank, moment, 0], tables.moments[rank, moment, 1]
-        if for_input < 0:
-            break
-        held, freed, rate = 0.0, 0.0, 0.0
-        for kind in range(kinds):
-            state, saved, kept = tables.bytes_of[0, kind], tables.bytes_of[1, kind], tables.bytes_of[2, kind]
-            held += counts[kind] * (state[0] + for_input * saved[0] + for_weight * kept[0])
-            best = 0.0
-            for j in range(1, recomputed):
-                less = for_input * (saved[0] - saved[j]) + for_weight * (kept[0] - kept[j])
-                if less <= 0.0:
-                    continue
-                best = max(best, less)
-                longer = 0.0
-                for p in range(3):
-                    longer += chain[3 + p] * (tables.seconds[rank, kind, j, p] - tables.seconds[rank, kind, 0, p])
-                rate = max(rate, less / longer if longer > 0.0 else np.inf)
-            freed += counts[kind] * best
-        need = held - tables.room_of[rank, moment] * (1 + SLACK)
-        if need > freed * (1 + SLACK):
-            return np.inf
-        if need > 0.0 and rate < np.inf:
-            most = max(most, need / rate)
+
+    own: FloatArray
+    around: FloatArray
+    held: FloatArray
+    freed: FloatArray
+    rate: FloatArray
+
+
+OWN, AROUND = (1, 3), (0, 2, 4)
+"""Where in PartitionTables.chains a rank's virtual stages are, and what is before, between and after them."""
+
+
+@jit
+def _recomputation(rank: int, moment: int, v: int, kind: int, tables: PartitionTables, rate: FloatArray) -> float:
+    """Bytes that recomputing a block frees at most.
+
+    Args:
+        rate: [c] bytes that recomputation frees for a second of a chain; it rises to that of this block.
+    """
+    for_input, for_weight = tables.moments[rank, moment, 0, v], tables.moments[rank, moment, 1, v]
+    saved, kept, most = tables.bytes_of[1, kind], tables.bytes_of[2, kind], 0.0
+    for j in range(1, saved.size):
+        less = for_input * (saved[0] - saved[j]) + for_weight * (kept[0] - kept[j])
+        if less <= 0.0:
+            continue
+        most = max(most, less)
+        more = tables.seconds[rank, kind, j] - tables.seconds[rank, kind, 0]
+        for c in range(rate.size):
+            longer = (tables.chains[rank, c, OWN[v]] * more).sum()
+            rate[c] = max(rate[c], less / longer if longer > 0.0 else np.inf)
     return most
 
 
 @jit
-def _fits(step_s: float, rank: int, begin: int, stop: int, counts: FloatArray, tables: PartitionTables) -> bool:
-    """Whether a rank may hold the blocks from begin to stop in a step of so many seconds."""
-    for c in range(tables.constants.shape[1]):
-        if tables.constants[rank, c] == -np.inf:
-            continue
-        chain = tables.chains[rank, c]
-        seconds = tables.constants[rank, c]
-        for p in range(3):
-            seconds += chain[p] * tables.before[begin, p]
-            seconds += chain[6 + p] * (tables.before[-1, p] - tables.before[stop, p])
-        for kind in range(counts.size):
-            own = tables.gradients[rank, kind]
-            for p in range(3):
-                own += chain[3 + p] * tables.seconds[rank, kind, 0, p]
-            seconds += counts[kind] * own
-        if seconds > step_s:
+def _sums(tables: PartitionTables) -> _Sums:
+    ranks, chains = tables.constants.shape
+    stages, moments = 2 if tables.folded else 1, tables.moments.shape[1]
+    kinds, blocks = tables.bytes_of.shape[1], tables.kinds.size
+    own, around = np.zeros((ranks, chains, stages, kinds)), np.zeros((ranks, chains, 3, blocks + 1))
+    held, freed = np.zeros((ranks, moments, stages, kinds)), np.zeros((ranks, moments, stages, kinds))
+    rate = np.zeros((ranks, moments, chains))
+    for rank in range(ranks):
+        for c in range(chains):
+            chain = tables.chains[rank, c]
+            for part in range(3):
+                for p in range(3):
+                    around[rank, c, part] += chain[AROUND[part], p] * tables.before[:, p]
+            for v in range(stages):
+                for kind in range(kinds):
+                    of_passes = (chain[OWN[v]] * tables.seconds[rank, kind, 0]).sum()
+                    own[rank, c, v, kind] = tables.gradients[rank, kind] + of_passes
+        for moment in range(moments):
+            for v in range(stages):
+                for_input, for_weight = tables.moments[rank, moment, 0, v], tables.moments[rank, moment, 1, v]
+                for kind in range(kinds):
+                    state, saved, kept = tables.bytes_of[0, kind], tables.bytes_of[1, kind], tables.bytes_of[2, kind]
+                    held[rank, moment, v, kind] = state[0] + for_input * saved[0] + for_weight * kept[0]
+                    most = _recomputation(rank, moment, v, kind, tables, rate[rank, moment])
+                    freed[rank, moment, v, kind] = most
+    return _Sums(own, around, held, freed, rate)
+
+
+@jit
+def _seconds(rank: int, c: int, ends: IntArray, counts: FloatArray, sums: _Sums) -> float:
+    """Of a chain without recomputation, but for its constant; arguments as of `_fits`."""
+    before, between, after = sums.around[rank, c]
+    seconds = before[ends[0]] + between[ends[2]] - between[ends[1]] + after[-1] - after[ends[3]]
+    for v in range(counts.shape[0]):
+        for kind in range(counts.shape[1]):
+            seconds += counts[v, kind] * sums.own[rank, c, v, kind]
+    return float(seconds)
+
+
+@jit
+def _fits(step_s: float, rank: int, ends: IntArray, counts: FloatArray, tables: PartitionTables, sums: _Sums) -> bool:
+    """Whether a rank may hold some blocks in a step of so many seconds.
+
+    Each moment alone frees what is too much by the recomputation of any kind of block that frees most for its seconds:
+    so it never takes less with more blocks.
+
+    Args:
+        ends: [4] it holds the blocks from the first to the second, and from the third to the fourth.
+        counts: [v, k] of these.
+    """
+    constants = tables.constants[rank]
+    for c in range(constants.size):
+        if constants[c] + _seconds(rank, c, ends, counts, sums) > step_s:
             return False
-        if seconds + _holds(rank, counts, chain, tables) > step_s:
+    for moment in range(tables.moments.shape[1]):
+        if tables.moments[rank, moment, 0, 0] < 0:
+            break
+        need, freed = -tables.room_of[rank, moment] * (1 + SLACK), 0.0
+        for v in range(counts.shape[0]):
+            for kind in range(counts.shape[1]):
+                need += counts[v, kind] * sums.held[rank, moment, v, kind]
+                freed += counts[v, kind] * sums.freed[rank, moment, v, kind]
+        if need > freed * (1 + SLACK):
             return False
+        for c in range(constants.size if need > 0.0 else 0):
+            rate = sums.rate[rank, moment, c]
+            if rate < np.inf and constants[c] + _seconds(rank, c, ends, counts, sums) + need / rate > step_s:
+                return False
     return True
 
 
 @jit
-def can_be_cut(step_s: float, tables: PartitionTables) -> bool:
-    """Whether the blocks can be cut so that every rank ends within so many seconds.
+def _extend(step_s: float, rank: int, i: int, j: int, least: IntArray, tables: PartitionTables, sums: _Sums) -> None:
+    """What is left after a rank that takes blocks from both ends of those from i to j.
 
-    Each rank takes as many blocks as it can: with fewer, those after it have more to do.
+    Args:
+        least: [n+1] by where the blocks that are left begin, the least place where they end; it falls to what is found
+            here. A rank that takes nothing counts as fitting.
     """
-    blocks, begin = tables.kinds.size, 0
-    needed = tables.least.sum()
-    for rank in range(tables.least.size):
-        needed -= tables.least[rank]
-        counts = np.zeros(tables.gradients.shape[1])
-        stop = begin
-        for _ in range(tables.least[rank]):
-            if stop < blocks:
-                counts[tables.kinds[stop]] += 1.0
-                stop += 1
-        if not _fits(step_s, rank, begin, stop, counts, tables):
-            return False
-        while stop < blocks - needed:
-            counts[tables.kinds[stop]] += 1.0
-            if not _fits(step_s, rank, begin, stop + 1, counts, tables):
-                break
-            stop += 1
-        begin = stop
-    return bool(begin == blocks)
+    counts, kinds, needed = np.zeros((2 if tables.folded else 1, tables.gradients.shape[1])), tables.kinds, 0
+    if not tables.folded:
+        needed = tables.needed[rank]
+    ends = np.array([i, i, j, j])
+    least[i] = min(least[i], j)
+    while tables.folded and ends[2] > ends[1]:
+        ends[2] -= 1
+        counts[1, kinds[ends[2]]] += 1.0
+        if not _fits(step_s, rank, ends, counts, tables, sums):
+            counts[1, kinds[ends[2]]] -= 1.0
+            ends[2] += 1
+            break
+        least[i] = min(least[i], ends[2])
+    while ends[1] < ends[2] - needed:
+        counts[0, kinds[ends[1]]] += 1.0
+        ends[1] += 1
+        while not _fits(step_s, rank, ends, counts, tables, sums):
+            if ends[2] == j:
+                return
+            counts[1, kinds[ends[2]]] -= 1.0
+            ends[2] += 1
+        least[ends[1]] = min(least[ends[1]], ends[2])
+
+
+@jit
+def _most(step_s: float, rank: int, tables: PartitionTables, sums: _Sums) -> int:
+    """So many blocks at most a rank may hold in a step of so many seconds: those of the least kind, nothing around."""
+    chains, rows = tables.constants.shape[1], tables.constants.shape[1] + tables.moments.shape[1]
+    stages, blocks = sums.own.shape[2], tables.kinds.size
+    limits, of_block = np.zeros(rows), np.zeros((rows, 2))
+    for c in range(chains):
+        limits[c] = step_s - tables.constants[rank, c]
+        for v in range(stages):
+            of_block[c, v] = sums.own[rank, c, v].min()
+    for moment in range(rows - chains):
+        if tables.moments[rank, moment, 0, 0] >= 0:
+            limits[chains + moment] = tables.room_of[rank, moment]
+            for v in range(stages):
+                kept = sums.held[rank, moment, v] - (1 + SLACK) * sums.freed[rank, moment, v]
+                of_block[chains + moment, v] = max(kept.min(), 0.0)
+    most = 0
+    for first in range(blocks + 1):
+        second = float(blocks)
+        for row in range(rows):
+            left = limits[row] + SLACK * abs(limits[row]) - first * of_block[row, 0]
+            if left < 0.0:
+                return most
+            if of_block[row, 1] > 0.0:
+                second = min(second, left / of_block[row, 1])
+        most = max(most, first + (int(second) if stages > 1 else 0))
+    return most
+
+
+@jit
+def can_be_cut(step_s: float, tables: PartitionTables, sums: _Sums) -> bool:
+    """Whether the blocks can be cut so that every rank ends within so many seconds."""
+    blocks, ranks = tables.kinds.size, tables.gradients.shape[0]
+    later = np.zeros(ranks, dtype=np.int64)
+    for rank in range(ranks - 1, 0, -1):
+        later[rank - 1] = later[rank] + _most(step_s, rank, tables, sums)
+    if later[0] + _most(step_s, 0, tables, sums) < blocks:
+        return False
+    least = np.full(blocks + 1, blocks + 1)
+    least[0] = blocks
+    for rank in range(ranks):
+        after = np.full(blocks + 1, blocks + 1)
+        for i in range(blocks + 1):
+            if least[i] <= blocks:
+                _extend(step_s, rank, i, least[i], after, tables, sums)
+        fewest = blocks + 1
+        for k in range(blocks, -1, -1):  # what is part of other blocks that may be left is as good in all
+            if after[k] <= k:
+                return True
+            if after[k] >= fewest or after[k] - k > later[rank]:
+                after[k] = blocks + 1
+            fewest = min(fewest, after[k])
+        least = after
+    return False
 
 
 @jit
 def least_step(low_s: float, high_s: float, rounds: int, tables: PartitionTables) -> float:
     """The longest step known to be too short for any cuts, by so many halvings between two."""
-    if not can_be_cut(high_s, tables):
+    sums = _sums(tables)
+    if not can_be_cut(high_s, tables, sums):
         return high_s
-    if can_be_cut(low_s, tables):
-        return low_s
     for _ in range(rounds):
         middle = 0.5 * (low_s + high_s)
-        if can_be_cut(middle, tables):
+        if can_be_cut(middle, tables, sums):
             high_s = middle
         else:
             low_s = middle

@@ -1,15 +1,18 @@
-"""A lower bound of families with one virtual stage a rank, whose ranks hold whole blocks that follow one another.
+"""A lower bound of families whose ranks hold whole blocks that follow one another, in one virtual stage or two folded.
 
-    blocks    0 1 2 3 | 4 5 6 | 7 8 9 …
-    rank      0         1       2
+    blocks    0 1 2 3 | 4 5 6 | 7 8 9 …              blocks    0 1 | 2 3 | 4 5 6 | 7 8 | 9 10
+    rank      0         1       2                    rank      0     1     2       1     0
 
-    rank r with the blocks from i to j, chain of its passes (simulate.rounds.Chain)
-        n_before · seconds(0 … i) + n_own · seconds(i … j) + n_after · seconds(j …) + constant ≤ T
+    rank r with the blocks from i to k, and folded from l to j, too; chain of its passes (simulate.rounds.Chain)
+        n_before · seconds(… i) + n_own · seconds(i … k) + n_between · seconds(k … l)
+        + n_own' · seconds(l … j) + n_after · seconds(j …) + constant ≤ T
 
-n_before and n_after are the fewest passes of the chain on any rank before and after r, and no more than its own. So a
-rank that can have the blocks from i to j can have those from i' > i to j, and fewer. Therefore the first rank takes as
-many blocks as it can in T, the next one as many of those left, and so on: where blocks are left at the end, no cuts
-take T or less. The longest such T is found by bisection.
+n_before, n_between and n_after are the fewest passes of the chain on any virtual stage there. Where one rank after the
+other takes blocks from the ends of what is left, it is as good in all to be left with a part of other blocks: so only
+the ranges that contain no other one are gone on from, of one virtual stage a single one. That holds if a block which
+another rank takes costs a chain no more than one of its own or one between, which n_before and n_after are lowered to;
+n_between is lowered to n_own. A rank may always take nothing. Where blocks are left at the end, no cuts take T or less.
+The longest such T is found by bisection.
 
 What fits no memory is recomputed at the rate that frees most bytes for its seconds (partition_kernel). The linear
 program (relaxation) has other chains and better recomputation, and lets blocks be divided and lie in any order: of 48
@@ -21,27 +24,33 @@ from __future__ import annotations
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.schedules import SCHEDULES
 from automap_models.planners.strategies.bounds import fullest_moments, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.planners.strategies.partition_kernel import PartitionTables, least_step
 
-HALVINGS = 14
-"""Of the range between two bounds."""
+HALVINGS, FOLDED_HALVINGS = 10, 4
+"""Of the range between two bounds; folded stages take a hundred times as long."""
+
+
+def can_bound(schedule: str, vp: int) -> bool:
+    """Whether `partition_bound` is about such families: of one virtual stage a rank, or of two folded."""
+    return vp == 1 or (vp == 2 and SCHEDULES[schedule].placement == "v")
 
 
 def partition_bound(costs: FamilyCosts, recompute: list[int], least: list[int], low_s: float, high_s: float) -> float:
     """No strategy of the family is shorter, seconds; `high_s` where all are longer.
 
     Args:
-        costs: of a family with one virtual stage a rank.
+        costs: of a family whose ranks have one virtual stage, or two folded (`can_bound`).
         recompute: kinds of recomputation that blocks may have.
-        least: [S] blocks that a rank has at least.
+        least: [V] blocks that a virtual stage has at least; where they are folded it is not used.
         low_s: another bound.
         high_s: of a longer bound it is enough to know that it is as long as this.
     """
     once_s = costs.ranks.even_update_s + costs.tied_s
-    tables = _tables(costs, recompute, least)
-    return max(low_s, least_step(low_s - once_s, high_s - once_s, HALVINGS, tables) + once_s)
+    tables, halvings = _tables(costs, recompute, least), FOLDED_HALVINGS if costs.strategy.vp == 2 else HALVINGS
+    return max(low_s, least_step(low_s - once_s, high_s - once_s, halvings, tables) + once_s)
 
 
 def _tables(costs: FamilyCosts, recompute: list[int], least: list[int]) -> PartitionTables:
@@ -65,8 +74,9 @@ def _tables(costs: FamilyCosts, recompute: list[int], least: list[int]) -> Parti
     moments, room_of = _moments(costs)
     chains, constants = _chains(costs)
     return PartitionTables(
+        costs.strategy.vp == 2,
         order,
-        np.array(least, dtype=np.int64),
+        sum(least) - np.cumsum(least[: costs.strategy.pp]),
         seconds,
         before,
         np.ascontiguousarray(ranks.gradients),
@@ -78,46 +88,70 @@ def _tables(costs: FamilyCosts, recompute: list[int], least: list[int]) -> Parti
     )
 
 
-def _ends(costs: FamilyCosts, rank: int) -> list[int]:
-    """Layers of a rank beside blocks."""
+def _ends(costs: FamilyCosts) -> tuple[tuple[int, int], ...]:
+    """The virtual stage and the layer of each end of the model."""
     first, last = costs.ranks.ends
-    return [first] * (rank == 0) + [last] * (rank == costs.strategy.pp - 1)
+    return (0, first), (costs.strategy.stages - 1, last)
 
 
 def _moments(costs: FamilyCosts) -> tuple[FloatArray, FloatArray]:
-    """[S, m, 2] and [S, m], see PartitionTables."""
+    """[S, m, 2, v] and [S, m], see PartitionTables."""
     strategy, ranks = costs.strategy, costs.ranks
-    fullest = fullest_moments(strategy.schedule, strategy.pp, strategy.micro_batches, 1)
+    fullest = fullest_moments(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
     most = max(len(moments) for _, moments in fullest)
-    result, room_of = np.full((strategy.pp, most, 2), -1.0), np.zeros((strategy.pp, most))
-    for rank, (_, moments) in enumerate(fullest):
-        result[rank, : len(moments)] = moments[:, :, 0]
-        room = np.full(most, costs.room[rank])
-        for layer in _ends(costs, rank):
-            waiting = np.maximum(result[rank], 0.0)
-            room -= ranks.state[layer] + waiting @ np.array([ranks.saved[layer, 0], ranks.kept[layer, 0]])
-        room_of[rank] = room
+    result, room_of = np.full((strategy.pp, most, 2, strategy.vp), -1.0), np.zeros((strategy.pp, most))
+    for rank, (stages, moments) in enumerate(fullest):
+        result[rank, : len(moments)] = moments
+        room_of[rank] = costs.room[rank]
+        for stage, layer in _ends(costs):
+            if stage in stages:
+                waiting = np.maximum(result[rank, :, :, stages.index(stage)], 0.0)
+                held = waiting @ np.array([ranks.saved[layer, 0], ranks.kept[layer, 0]])
+                room_of[rank] -= ranks.state[layer] + held
     return result, room_of
 
 
 def _chains(costs: FamilyCosts) -> tuple[FloatArray, FloatArray]:
-    """[S, c, 9] and [S, c], see PartitionTables."""
+    """[S, c, 5, 3] and [S, c], see PartitionTables."""
     strategy, ranks = costs.strategy, costs.ranks
-    usual = usual_chains(strategy.schedule, strategy.pp, strategy.micro_batches, 1)
+    usual = usual_chains(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
     of_ranks = [np.flatnonzero(usual.ranks == rank) for rank in range(strategy.pp)]
     most = max(of.size for of in of_ranks)
-    chains, constants = np.zeros((strategy.pp, most, 9)), np.full((strategy.pp, most), -np.inf)
+    chains, constants = np.zeros((strategy.pp, most, 5, 3)), np.full((strategy.pp, most), -np.inf)
     for rank, own in enumerate(of_ranks):
         for i, c in enumerate(own.tolist()):
             counts = usual.counts[c]
-            before, after = counts[:, :rank], counts[:, rank + 1 :]
-            fewest = [of.min(axis=1) if of.size else np.zeros(3) for of in (before, after)]
-            mine = counts[:, rank]
-            chains[rank, i] = [*np.minimum(fewest[0], mine), *mine, *np.minimum(fewest[1], mine)]
+            chains[rank, i] = _around(counts, rank, strategy.pp, folded=strategy.vp == 2)
             constant = float((counts[:2] * costs.sends).sum() + counts[0] @ costs.starts)
             constant += float(usual.messages[c] @ costs.messages)
-            for stage, layer in ((0, ranks.ends.first), (strategy.pp - 1, ranks.ends.last)):
-                constant += float(counts[:, stage] @ ranks.passes[stage, layer, 0])
-            constant += sum(float(ranks.gradients[rank, layer]) for layer in _ends(costs, rank))
+            for stage, layer in _ends(costs):
+                at = costs.rank_of[stage]
+                constant += float(counts[:, stage] @ ranks.passes[at, layer, 0])
+                constant += float(ranks.gradients[rank, layer]) if at == rank else 0.0
             constants[rank, i] = constant
     return chains, constants
+
+
+def _around(counts: FloatArray, rank: int, ranks: int, *, folded: bool) -> FloatArray:
+    """[5, 3] see PartitionTables.chains.
+
+    Args:
+        counts: [3, V] of a chain.
+        rank: with whose last pass it ends.
+        ranks: S.
+    """
+
+    def fewest(stages: slice) -> FloatArray:
+        some = counts[:, stages]
+        return np.asarray(some.min(axis=1) if some.size else np.zeros(3))
+
+    own, before = counts[:, rank], fewest(slice(rank))
+    if not folded:
+        between = np.minimum(fewest(slice(rank + 1, None)), own)
+        return np.stack((np.minimum(before, own), own, between, np.zeros(3), np.zeros(3)))
+    second = counts.shape[1] - 1 - rank
+    both = np.minimum(own, counts[:, second])
+    between = np.minimum(fewest(slice(rank + 1, second)), both)
+    most = between if rank < ranks - 1 else both
+    after = np.minimum(fewest(slice(second + 1, None)), most)
+    return np.stack((np.minimum(before, most), own, between, counts[:, second], after))

@@ -29,6 +29,8 @@ from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
+CLOSE = 5e-3
+"""Relative gap with which a program of whole blocks ends."""
 TOLERANCE = 1e-6
 """Relative, of the solver's values: bounds are lowered and memory is enlarged by it. A solver may else call a program
 infeasible that a strategy solves to the last byte."""
@@ -194,26 +196,31 @@ class Relaxation:
             result[rank] += gradients[self.kinds] @ counts[stage] + sum(gradients[i] for i in self._ends(stage))
         return result
 
-    def whole(self, seconds: float) -> Relaxed:
-        """The bound with whole blocks, in so many seconds of computing at most."""
+    def whole(self, seconds: float, enough_s: float = float("inf")) -> Relaxed:
+        """The bound with whole blocks, in so many seconds of computing at most; `enough_s` where it is that or more.
+
+        That nothing is shorter than `enough_s` is often seen at once where finding the bound takes minutes.
+        """
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         integrality = np.ones(self.size + 2, dtype=np.int64)
         integrality[-2:] = 0
         rows = LinearConstraint(np.array(self.rows), -np.inf, np.array(self.limits))
         equal, counts = self._equalities()
+        enough = (enough_s - self.costs.tied_s) / (self.scale * (1 - TOLERANCE))
+        shorter = LinearConstraint(self._objective()[None], -np.inf, enough)
         solution = milp(
             self._objective(),
             integrality=integrality,
             bounds=Bounds(0, np.inf),
-            constraints=[rows, LinearConstraint(equal, counts, counts)],
-            options={"time_limit": seconds, "mip_rel_gap": 1e-3},
+            constraints=[rows, LinearConstraint(equal, counts, counts), shorter],
+            options={"time_limit": seconds, "mip_rel_gap": CLOSE},
         )
-        if solution.status == 2:
-            return Relaxed(float("inf"), None)
+        if solution.status == 2:  # as far as it was looked for
+            return Relaxed(enough_s, None)
         least = solution.mip_dual_bound
         if least is None or not np.isfinite(least):
-            return Relaxed(0.0, None)
+            return Relaxed(0.0, None, ended_early=solution.status == 1)
         blocks = None if solution.x is None else np.maximum(solution.x[: self.size], 0.0).reshape(self.shape)
         bound_s = least * self.scale * (1 - TOLERANCE) + self.costs.tied_s
         return Relaxed(bound_s, blocks, ended_early=solution.status == 1)

@@ -39,7 +39,7 @@ from automap_models.planners.strategies.family_costs import FamilyCosts, RankCos
 from automap_models.planners.strategies.grid import Division, Family, Grid, Way
 from automap_models.planners.strategies.guesses import guesses
 from automap_models.planners.strategies.incumbent import Completion, Incumbent
-from automap_models.planners.strategies.partitions import partition_bound
+from automap_models.planners.strategies.partitions import can_bound, partition_bound
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
 from automap_models.planners.strategies.sweep import WAITING, Sweep, priced
@@ -74,6 +74,8 @@ SMALL_BUBBLE = 0.02
 the linear program."""
 TIGHTER, LONGER = 1e-3, 4
 """Share by which a program of whole blocks has to be tighter to be given so many times the time."""
+BEYOND = 1.02
+"""Share of the limit up to which such a program looks for solutions then: it says more where it finds one."""
 SMALL_PROGRAM = 100
 """Columns of a program of whole blocks up to which it is given more time anyway."""
 LOOKS = 16
@@ -357,13 +359,20 @@ class Search:
     def bound_of_chains(self, bound_s: float, entry: _Family, in_flight: FloatArray) -> float:
         """No strategy of the family is shorter, by chains; with one virtual stage of whole blocks in order."""
         strategy = entry.costs.strategy
-        if strategy.vp == 1 and strategy.pp > 1 and self.best is not None:
-            completions = self.completions(entry)
-            least = [completions.least(stage) for stage in range(strategy.pp)]
-            return partition_bound(entry.costs, entry.recompute, least, bound_s, self.limit_s)
+        if strategy.vp == 1 and strategy.pp > 1:
+            return self.bound_of_whole_blocks(bound_s, entry)
         if strategy.pp - 1 > SMALL_BUBBLE * strategy.vp * strategy.micro_batches:
             return chain_bound(entry.costs.ranks, entry.recompute, in_flight, entry.costs)
         return bound_s
+
+    def bound_of_whole_blocks(self, bound_s: float, entry: _Family) -> float:
+        """The same by whole blocks in their order, where that is known of the family's virtual stages."""
+        strategy = entry.costs.strategy
+        if strategy.pp == 1 or self.best is None or not can_bound(strategy.schedule, strategy.vp):
+            return bound_s
+        completions = self.completions(entry)
+        least = [completions.least(stage) for stage in range(strategy.stages)]
+        return partition_bound(entry.costs, entry.recompute, least, bound_s, self.limit_s)
 
     def dive(self, entry: _Family, level: Level = Level.FAMILY) -> bool:
         """Whether the first cuts that suggest themselves fit; above FAMILY their neighbours are tried, too."""
@@ -389,6 +398,11 @@ class Search:
 
     def tighten(self, bound_s: float, level: Level, entry: _Family) -> None:
         """The bound of a family, or its end; what the bound's strategy suggests is simulated."""
+        if level == Level.FAMILY and entry.costs.strategy.vp > 1:
+            bound_s = self.bound_of_whole_blocks(bound_s, entry)
+        if bound_s >= self.limit_s:
+            self.push(bound_s, level, entry)
+            return
         config = self.config
         relaxation, completions = self.prepared(entry)
         if level == Level.FAMILY:
@@ -399,9 +413,9 @@ class Search:
             relaxed = relaxation.solve(config.rounds, self.limit_s)
         elif level == Level.CHAINS and config.whole_s and entry.costs.strategy.stages > 1:
             entry.further_s = config.whole_s
-            relaxed = self.whole(bound_s, entry, relaxation)
+            relaxed = self.whole(bound_s, self.limit_s, entry, relaxation)
         elif level == Level.WHOLE and entry.further_s:
-            relaxed = self.whole(bound_s * (1 + TIGHTER), entry, relaxation)
+            relaxed = self.whole(bound_s * (1 + TIGHTER), BEYOND * self.limit_s, entry, relaxation)
         else:
             self.end(bound_s, entry)
             return
@@ -409,11 +423,12 @@ class Search:
             self.simulate(entry, completions.rounded(relaxed.blocks, relaxation.kinds), level)
         self.push(max(bound_s, relaxed.bound_s), Level(min(level + 1, Level.WHOLE)), entry)
 
-    def whole(self, least_s: float, entry: _Family, relaxation: Relaxation) -> Relaxed:
+    def whole(self, least_s: float, enough_s: float, entry: _Family, relaxation: Relaxation) -> Relaxed:
         """The bound with whole blocks, and how long the next try may take: none where more time would not help."""
         self.counts.whole += 1
-        relaxed = relaxation.whole(min(entry.further_s, self.deadline.left_s))
-        promising = relaxed.bound_s >= least_s or relaxation.size <= SMALL_PROGRAM
+        relaxed = relaxation.whole(min(entry.further_s, self.deadline.left_s), enough_s)
+        unknown = not relaxed.bound_s  # no solution so far: that there is none may be seen soon
+        promising = unknown or relaxed.bound_s >= least_s or relaxation.size <= SMALL_PROGRAM
         longer = relaxed.ended_early and promising
         entry.further_s = LONGER * entry.further_s if longer else 0.0
         return relaxed

@@ -1,0 +1,87 @@
+"""Effort: what searches have computed, in seconds that are counted instead of measured.
+
+A search that stops after so many seconds by a clock finds one plan on an idle machine and another one on a busy one. A
+search that stops after so much effort finds the same plan on both. So each of the loops in which searches spend their
+time says how much it is about to do, and a `Deadline` by this clock looks at the sum, as the deterministic time limits
+of solvers do (CPLEX's ticks, Gurobi's work units).
+
+    effort.count(effort.PAIRS, 4096)               # about to put 4,096 stages before what follows them
+    part = deadline.part(0.3, effort.counted_s)    # 0.3 counted seconds from now on
+
+A counted second takes about a second of one core: the rates below are least squares over a million calls of these
+loops (benchmarks/counted_effort.py, which prints how well they agree). What is kept from one search to the next, such
+as the tables of a problem, is not counted, or the order of searches would matter.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+
+class Work(NamedTuple):
+    """A kind of work that searches do.
+
+    Attributes:
+        call_s: what it takes however small it is, in seconds.
+        unit_s: what each unit of it takes.
+    """
+
+    call_s: float
+    unit_s: float
+
+
+PREFIXES = Work(1.5e-5, 0.0)
+"""The least prefixes that end at one device (relaxation.prefix_bounds), but for what stages there take."""
+THROUGH = Work(5.0e-5, 1.25e-7)
+"""Prefixes through a stage in each sharding, by pairs of a first device and a boundary where it ends."""
+ROUND = Work(1.4e-5, 4.5e-7)
+"""A round of label setting, by first devices of the stage."""
+CROSSINGS = Work(9.0e-5, 3.6e-8)
+"""Labels whose suffix receives from a stage, by pairs of a first device and a suffix."""
+PAIRS = Work(2.4e-4, 9.5e-8)
+"""Stages put before suffixes, by pairs of the two."""
+FRONT = Work(2.0e-4, 4.5e-7)
+"""Labels compared with one another."""
+PLANS = Work(4.0e-4, 1.5e-7)
+"""Stages of plans in a batch costed, by stages in all."""
+BOUNDS = Work(0.0, 7.0e-9)
+"""Lower bounds on the steps of a batch of plans, by passes (stages times micro-batches) times plans and BOUNDS_MORE."""
+BOUNDS_MORE = 1500
+"""A pass of one plan takes as long as one of this many more: numpy's calls."""
+STEPS = Work(6.7e-5, 5.6e-8)
+"""The steps of a batch of plans simulated, by passes times plans and STEPS_MORE."""
+STEPS_MORE = 200
+"""As BOUNDS_MORE."""
+BUCKETS = Work(4.5e-5, 3.0e-8)
+"""The gradients of a stage sorted into buckets, by instructions."""
+NEIGHBOURS = Work(2.8e-4, 1.7e-5)
+"""Plans listed around one, by stages times offsets."""
+PLAN = Work(5.4e-4, 8.0e-6)
+"""One plan costed, with its timeline, by passes: stages times micro-batches."""
+BEAM = Work(1.0e-4, 3.9e-8)
+"""Places of a stage before ways to go on, by pairs of the two."""
+TRIPS = Work(4.0e-4, 3.5e-9)
+"""The least round trip of a stage, by pairs of devices and boundaries."""
+SUFFIXES = Work(9.0e-6, 4.0e-9)
+"""A stage before the least of all suffixes (suffix_bound), by pairs of a beginning and an end."""
+BEHIND = Work(0.0, 3.0e-9)
+"""The least of what follows such a stage, by pairs of the next one's devices and beginnings."""
+
+_done = threading.local()
+
+
+def count(work: Work, units: float = 0.0) -> None:
+    """Add what this thread is about to do.
+
+    Args:
+        work: what it is.
+        units: how many of its units.
+    """
+    _done.counted_s = counted_s() + work.call_s + units * work.unit_s
+
+
+def counted_s() -> float:
+    """What this thread has counted since it began, in seconds: a clock for `planners.base.Deadline`."""
+    so_far_s: float = getattr(_done, "counted_s", 0.0)
+    return so_far_s
