@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ from strategy_problems import DEVICE, best_of_all, small_work
 
 from automap_models.core.cluster import Cluster
 from automap_models.errors import Infeasible
+from automap_models.planners.base import Progress
 from automap_models.planners.strategies.choices import Comparisons, front, kind_of
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
@@ -44,6 +46,22 @@ def test_each_kind_of_parallelism_has_its_best_strategy(comparisons: Comparisons
     assert data is not None and data.step_s == pytest.approx(alone, rel=0.021)
     for name, estimate in kinds.items():
         assert estimate is not None and kind_of(estimate.strategy) == name
+
+
+def test_kinds_that_the_best_strategy_is_of_are_not_searched_again(comparisons: Comparisons) -> None:
+    news: list[Progress] = []
+    again = Comparisons(comparisons.result, CONFIG, news.append)
+    again.kinds()
+    best = again.best
+    used = {name for name, degree in (("tensor", best.tp), ("context", best.cp), ("pipeline", best.pp)) if degree > 1}
+    assert news and used
+    assert not any(used <= set(re.findall(r"\w+", progress.what.partition(": ")[2])) for progress in news)
+
+
+def test_searches_of_one_cluster_have_the_same_prices(comparisons: Comparisons) -> None:
+    problem = comparisons.problem
+    assert replace(problem, equal_layers=True).pricing is problem.pricing
+    assert replace(problem, cluster=replace(problem.cluster)).pricing is not problem.pricing
 
 
 def test_less_memory_never_takes_less_time_and_holds_less() -> None:
