@@ -8,7 +8,7 @@ neighbouring cuts         3 | 3 | 3, 4 | 2 | 3, …   as long as the step gets s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -107,8 +107,10 @@ class Completions:
             self._priced[layers] = None if chosen is None else self.priced(layers, chosen)
         return self._priced[layers]
 
-    def improved(self, layers: tuple[int, ...], trials: int) -> Completion | None:
-        """The best after so many trials of moving a layer from one virtual stage to another."""
+    def improved(
+        self, layers: tuple[int, ...], trials: float, late: Callable[[], bool] = lambda: False
+    ) -> Completion | None:
+        """The best after so many trials of moving a layer from one virtual stage to another, or when it is late."""
         best = self.best(layers)
         if self.given_layers is not None or self.strategy.stages == 1:
             return best
@@ -123,7 +125,8 @@ class Completions:
                 if trial is not None and (best is None or trial.step_s < best.step_s * (1 - 1e-9)):
                     shorter = trial
                     break
-                if trials <= 0:
+                if trials <= 0 or late():
+                    trials = 0
                     break
             if shorter is None:
                 break

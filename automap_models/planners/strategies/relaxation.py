@@ -29,7 +29,7 @@ from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
-CLOSE = 5e-3
+CLOSE = 1e-3
 """Relative gap with which a program of whole blocks ends."""
 TOLERANCE = 1e-6
 """Relative, of the solver's values: bounds are lowered and memory is enlarged by it. A solver may else call a program

@@ -69,6 +69,8 @@ SWEPT_PASSES = 200_000
 """Passes of the schedules that are laid out for these, for each second of the budget; one takes half a microsecond."""
 REFINED = 4
 """Families of the best of these whose other cuts and recomputation are tried at once."""
+REFINING = 0.05
+"""Share of the time for moving layers of the best strategy at last, which has what else is left, too."""
 SMALL_BUBBLE = 0.02
 """Share of a step that ranks of 1F1B wait in about; below it chains, which take milliseconds to find, wait for
 the linear program."""
@@ -194,7 +196,14 @@ class Search:
         return self.incumbent.limit_s
 
     def run(self) -> None:
-        """Until no bound is less than the limit."""
+        """Until no bound is less than the limit; then the best strategy's cuts are moved."""
+        whole, self.deadline = self.deadline, self.deadline.part((1 - REFINING) * self.deadline.left_s)
+        self.search()
+        self.deadline = whole
+        self.refine()
+
+    def search(self) -> None:
+        """The queue, from what a person would try first to its end."""
         for strategy in self.problem.start:
             self.incumbent.take(priced(self.pricing, strategy, self.problem.reserve(strategy.pp)))
         divisions = self.bounded_divisions()
@@ -220,6 +229,19 @@ class Search:
         if self.slack_s:
             least_s = self.left if self.best is None else min(self.left, self.best.step_s)
             self.left = max(0.0, least_s - self.slack_s)
+
+    def refine(self) -> None:
+        """Move layers of the best strategy from stage to stage as long as that makes it shorter and there is time."""
+        if self.best is None or self.best.strategy.stages == 1:
+            return
+        strategy = self.best.strategy
+        division = Division(*(getattr(strategy, name) for name in Division._fields))
+        family = Family(division, strategy.zero, Way(strategy.schedule, strategy.vp))
+        costs = FamilyCosts(self.divided.costs(division, strategy.zero), self.grid.strategy(family))
+        for kinds in self.problem.recompute_sets:
+            completions = self.completions(_Family(family, costs, kinds))
+            layers = strategy.layers or completions.balanced()
+            self.incumbent.take(completions.improved(layers, float("inf"), lambda: self.deadline.passed))
 
     def bounded_divisions(self) -> list[tuple[float, Division]]:
         """All divisions with their bounds, after strategies that a person would try first are priced.

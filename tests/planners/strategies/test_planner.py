@@ -54,6 +54,31 @@ def test_plans_and_bounds_are_those_of_all_strategies_of_a_thousand_problems(par
     assert all(_agrees(SAMPLE + seed) for seed in range(part, ALL - SAMPLE, 10))
 
 
+def test_no_layer_moved_to_another_stage_makes_the_best_strategy_shorter() -> None:
+    """Of a search that stops early: every strategy is priced with its layers moved, whatever they recompute."""
+    moved, several = 0, 0
+    for seed in range(40):
+        problem = random_problem(seed)
+        if "layers" in problem.fixed or not any(True for _ in strategies(problem)):
+            continue
+        best = StrategiesPlanner(StrategiesConfig(gap=0.5, exhaustive=0, whole_s=0.0)).solve(problem).plan
+        if best is None or best.layers is None or best.stages == 1:
+            continue
+        several += 1
+        step_s, pricing = problem.pricing.estimate(best).step_s, problem.pricing
+        cut = {name: getattr(best, name) for name in ("tp", "cp", "ep", "pp", "dp", "vp", "micro_batch", "schedule")}
+        same = replace(problem, fixed={**problem.fixed, **cut, "zero": best.zero})
+        for other in strategies(same):
+            layers = other.layers or ()
+            differences = [a - b for a, b in zip(layers, best.layers, strict=False) if a != b]
+            if sorted(differences) == [-1, 1] and other.sequence_parallel == best.sequence_parallel:
+                estimate = pricing.estimate(other)
+                assert not problem.fits(estimate) or estimate.step_s >= step_s * (1 - 1e-6), f"problem {seed}"
+                moved += 1
+    assert several >= 3
+    assert moved >= 20
+
+
 def test_a_search_of_a_second_comes_to_a_strategy_on_two_thousand_devices() -> None:
     """Listing the divisions of so many devices alone took longer than that, and searches of 3 s ended with nothing."""
     cluster = Cluster(280, 8, 300e9, 100e9, 80e9)
