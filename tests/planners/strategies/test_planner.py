@@ -55,7 +55,7 @@ def test_plans_and_bounds_are_those_of_all_strategies_of_a_thousand_problems(par
 
 
 def test_no_layer_moved_to_another_stage_makes_the_best_strategy_shorter() -> None:
-    """Of a search that tries no neighbours before: strategies with a layer moved are priced, whatever they recompute."""
+    """Of a search that tries no neighbours before: strategies with a layer moved are priced, whatever recomputes."""
     moved, several = 0, 0
     for seed in range(40):
         problem = random_problem(seed)
