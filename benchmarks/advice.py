@@ -21,8 +21,8 @@ S and every M is held against `--stages auto --micro-batches auto`.
 All are steps that are simulated under 1F1B with whole samples, of plans that fit the memory. `ratio` is the best
 rival's step over the default's: below 1 a rival is faster. The default takes fewer stages as long as that makes the
 step at most 0.5 % longer (`--min-gain`), so a rival of more stages beats it only by more than that; any other rival
-beats it by any amount. `gap` is how far the step is above the proven bound. Budgets are counted in processor time, so
-that other work on the machine changes nothing; `s` is the planner's processor time.
+beats it by any amount. `gap` is how far the step is above the proven bound. Budgets are counted seconds, so that the
+machine and other work on it change nothing; `s` is the planner's processor time.
 
     OMP_NUM_THREADS=1 python benchmarks/advice.py [--profiles bert48_v100 …] [--clusters A B …] [--shared FOLDER]
     OMP_NUM_THREADS=1 python benchmarks/advice.py --random 30

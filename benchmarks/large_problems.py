@@ -6,9 +6,10 @@ Random problems of the training mix with 8 to 16 stages on 8 or 16 nodes of 8 de
 there: the best known plan is the shortest of all made here, among them those of a search of `--search` seconds, which
 sets out from the best of the others and from the policy's plan in turns, with another seed each time. The claim: as
 shipped (the policy's beam, 300 ms of search and proof, 100 ms of refinement) ≤ 1.01 of the best known on average. The
-curve has these two budgets smaller and larger. All budgets are of processor time: other work on the machine does not
-count. What is proven is how much shorter any plan on the grid may be, at most; the claim: 5 % at the median with 3 s of
-search and proof. The plot, with --plot FILE, is the distribution of the ratios.
+curve has these two budgets smaller and larger. Planners' budgets are counted seconds, and those of searches that are
+made here processor time: other work on the machine does not count. What is proven is how much shorter any plan on the
+grid may be, at most; the claim: 5 % at the median with 3 s of search and proof. The plot, with --plot FILE, is the
+distribution of the ratios.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def long_search(problem: StagedProblem, starts: Sequence[StagedPlan], seconds: f
 
 
 def measure(problem: StagedProblem, path: Path | None, search_s: float) -> Measured:
-    """Plan a problem in every way, all budgets being of processor time."""
+    """Plan a problem in every way, no budget being of the wall's time."""
     beam, one = PolicyConfig().beam, policy(path, 1)
     several = policy(path, beam)
 

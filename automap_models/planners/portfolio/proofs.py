@@ -49,7 +49,7 @@ def prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline, 
             _prove_one(contender, limit_s, together.part(budget_s) if budget_s else None)
     if budget_s and len(contenders) > 1:
         _raise_bounds(contenders, deadline.part(RAISES * budget_s, effort.counted_s))
-    return bound_of(contenders)
+    return _bound_of(contenders)
 
 
 def _raise_bounds(contenders: Sequence[Contender], deadline: Deadline) -> None:
@@ -65,7 +65,7 @@ def _raise_bounds(contenders: Sequence[Contender], deadline: Deadline) -> None:
             contender.take_search(search_below(contender.problem, deadline, limit_s, contender.costs))
 
 
-def bound_of(contenders: Sequence[Contender]) -> Bound:
+def _bound_of(contenders: Sequence[Contender]) -> Bound:
     """What is proven about the plans of all contenders together."""
     best_s = min(contender.step_s for contender in contenders)
     if all(contender.closed for contender in contenders):

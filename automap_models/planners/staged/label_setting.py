@@ -19,7 +19,7 @@ from automap_models.core.profile import FloatArray
 from automap_models.cost.suffixes import Prefix, Suffixes
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, OutOfTime
-from automap_models.planners.staged.pareto import IntArray, pareto_front, ragged_ranges
+from automap_models.planners.staged.pareto import IntArray, in_blocks, pareto_front, ragged_ranges
 from automap_models.planners.staged.plan_batch import PlanBatch
 from automap_models.planners.staged.relaxation import (
     PrefixBounds,
@@ -355,7 +355,7 @@ class _Search:
         """
         groups, first = arriving.least_of_groups()
         into = self._places(stage, through, devices, q, groups)
-        for some in _in_blocks(into.stop - into.start):
+        for some in in_blocks(into.stop - into.start, BLOCK):
             owner, group = ragged_ranges(into.start[some], into.stop[some])
             at, group, numbers, least = self._put_before(stage, into, groups, some[owner], group)
             if at.size and groups.group.size < arriving.group.size:
@@ -368,7 +368,7 @@ class _Search:
     ) -> Iterator[_Labels]:
         """Labels of the stage at places `at`, each before the suffixes from `start` to `stop`."""
         begin = np.flatnonzero(np.diff(at, prepend=-1))
-        for some in _in_blocks(np.add.reduceat(stop - start, begin)):
+        for some in in_blocks(np.add.reduceat(stop - start, begin), BLOCK):
             pairs = slice(begin[some[0]], np.append(begin, at.size)[some[-1] + 1])
             owner, j = ragged_ranges(start[pairs], stop[pairs])
             kept = self._put_before(stage, into, arriving, at[pairs][owner], j, fit=True)
@@ -488,13 +488,6 @@ class _Search:
             np.searchsorted(W, W[i] + weights + ROUNDING * W[-1], side="right"),
         )
         return latest
-
-
-def _in_blocks(entries: IntArray) -> Iterator[IntArray]:
-    """Successive indices of places, of each of which [n] entries: at most BLOCK in all unless one place has more."""
-    cumulated = np.cumsum(entries)
-    limits = np.searchsorted(cumulated, np.arange(BLOCK, cumulated[-1] if cumulated.size else 0, BLOCK))
-    yield from (some for some in np.split(np.arange(entries.size), np.unique(limits)) if some.size)
 
 
 def _joined(blocks: Sequence[_Labels], end: int) -> _Labels:

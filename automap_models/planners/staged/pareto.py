@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -95,6 +97,13 @@ def ragged_ranges(start: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
     offset = np.cumsum(length) - length
     owner = np.repeat(np.arange(length.size), length)
     return owner, np.arange(owner.size) - np.repeat(offset - start, length)
+
+
+def in_blocks(entries: IntArray, most: int) -> Iterator[IntArray]:
+    """Successive indices of places, of each of which [n] entries: at most so many in all unless one place has more."""
+    cumulated = np.cumsum(entries)
+    limits = np.searchsorted(cumulated, np.arange(most, cumulated[-1] if cumulated.size else 0, most))
+    yield from (some for some in np.split(np.arange(entries.size), np.unique(limits)) if some.size)
 
 
 def window_minima(values: FloatArray, start: IntArray) -> FloatArray:
