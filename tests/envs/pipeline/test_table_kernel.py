@@ -17,7 +17,7 @@ from automap_models.envs.pipeline import table_kernel
 from automap_models.envs.pipeline.cost_to_go import IMPOSSIBLE, STAGE_UNITS, UNITS, CostToGo, Scaled
 from automap_models.envs.pipeline.encoding import encode
 from automap_models.envs.pipeline.env import PipelineEnv, Problems
-from automap_models.envs.pipeline.table_kernel import Fineness, fine_cost_to_go
+from automap_models.envs.pipeline.fine_tables import Fineness, fine_cost_to_go
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.networks.pipeline import LookAheadQNetwork, NetworkSize
 from automap_models.rl.offline import PipelineAgent, rollout
