@@ -61,6 +61,10 @@ PLAN = Work(5.4e-4, 8.0e-6)
 """One plan costed, with its timeline, by passes: stages times micro-batches."""
 BEAM = Work(1.0e-4, 3.9e-8)
 """Places of a stage before ways to go on, by pairs of the two."""
+COMPILED_BEAM = Work(1.0e-4, 4.0e-9)
+"""The same compiled, all stages at once, by pairs of the places of successive stages and COMPILED_MORE for each."""
+COMPILED_MORE = 9000
+"""As BOUNDS_MORE: drawing the places."""
 TRIPS = Work(4.0e-4, 3.5e-9)
 """The least round trip of a stage, by pairs of devices and boundaries."""
 SUFFIXES = Work(9.0e-6, 4.0e-9)

@@ -4,22 +4,26 @@ It goes through the stages from the last to the first as the exact search does (
 begins at one of some places given, and of the suffixes that begin at a place only two stay: the one with which the
 prefix of a plan known beforehand would be shortest, and the one that is shortest by itself, T + R, after the fastest
 transfer into it that any sender could make. The plan known beforehand is never lost where its own places are given:
-nothing longer comes out.
+nothing longer comes out. On equal devices the loops are compiled where numba is installed (beam_kernel).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+from types import ModuleType
 
 import numpy as np
 
+from automap_models.core.compiled import is_compiled
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan
 from automap_models.cost.staged import before_transfer
 from automap_models.planners import effort
 from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.plain_stages import PlainStages, plain_of
 from automap_models.planners.staged.stage_tables import StageTables
 
 SPARE = 0.3
@@ -29,7 +33,7 @@ SLACK = 1e-9
 """Relative rounding: the plan known beforehand shall not be lost, and is no shorter than itself."""
 
 Places = tuple[IntArray, IntArray]
-"""Devices and boundaries at which a stage may begin, pairs ascending by device."""
+"""Devices and boundaries at which a stage may begin, pairs ascending by device and then by boundary."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +131,9 @@ def shortest_through(tables: StageTables, known: Route, places: Sequence[Places]
         known: a plan; prefixes are judged by its own.
         places: for each stage but the first.
     """
+    kernel, plain = compiled_kernel(), plain_of(tables)
+    if kernel is not None and plain is not None and tables.stages > 1:
+        return _compiled_through(kernel, plain, known, places)
     limit_s, prefixes = known.length_s, _prefixes(tables, known)
     nothing = np.array([-1])
     suffixes = [
@@ -155,6 +162,24 @@ def shortest_through(tables: StageTables, known: Route, places: Sequence[Places]
         device.append(int(of_stage.q[j]))
         j = int(of_stage.parent[j])
     return Route(np.array(boundary), np.array(device), length_s)
+
+
+@cache
+def compiled_kernel() -> ModuleType | None:
+    """The compiled beam search; None where numba is not installed."""
+    from automap_models.planners.staged import beam_kernel  # numba takes half a second to import
+
+    return beam_kernel if is_compiled(beam_kernel.shortest) else None
+
+
+def _compiled_through(kernel: ModuleType, plain: PlainStages, known: Route, places: Sequence[Places]) -> Route | None:
+    """`shortest_through` on equal devices."""
+    sizes = np.array([1, *(device.size for device, _ in places)])
+    effort.count(effort.COMPILED_BEAM, float((sizes[:-1] * sizes[1:] + effort.COMPILED_MORE).sum()))
+    begin = np.concatenate(([0], sizes.cumsum()))
+    device, boundary = (np.concatenate(([0], *(place[half] for place in places))) for half in (0, 1))
+    length_s, route = kernel.shortest(plain, known.boundary, known.device, known.length_s, boundary, device, begin)
+    return None if np.isinf(length_s) else Route(route[0], route[1], length_s)
 
 
 def _within_reach(tables: StageTables, device: IntArray, boundary: IntArray, limit_s: float) -> Places:

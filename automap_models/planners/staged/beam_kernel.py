@@ -1,0 +1,292 @@
+"""The beam search of planners.staged.beam_search on equal devices, compiled by numba.
+
+The same suffixes stay as there, up to rounding. What a stage and what follows it cost is worked out pair by pair:
+
+    for every place (a, i) where the stage may begin
+      for every suffix (q, k) behind it, by q, then by k      what depends on a and q alone is worked out once for each q;
+        T, R of the two                                       M·u grows with k: past the limit, on to the next q
+      keep the least by the known prefix, and the least by itself
+
+One thing differs: the fastest sender into a stage is looked for among two, all devices before it and those of the node
+before it, not among all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from automap_models.core.compiled import jit
+from automap_models.core.profile import FloatArray
+from automap_models.envs.pipeline.table_kernel import all_reduce, transfer
+from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.plain_stages import PlainStages
+
+SPARE, SLACK = 0.3, 1e-9
+"""As planners.staged.beam_search."""
+
+
+@jit
+def moved_s(stages: PlainStages, first: int, boundary: int, stop: int) -> float:
+    """Seconds per byte from devices first … boundary-1 to boundary … stop-1."""
+    ratio, per_node = stages.inter / stages.intra, stages.per_node
+    return transfer(float(first), float(boundary), float(stop), per_node, ratio, 0.0) / stages.inter  # type: ignore[no-any-return]
+
+
+@jit
+def reduced_s(stages: PlainStages, first: int, stop: int) -> float:
+    """Seconds per byte of an all-reduce over devices first … stop-1."""
+    factor = all_reduce(float(first), float(stop), stages.per_node, stages.inter / stages.intra)
+    return factor / stages.inter  # type: ignore[no-any-return]
+
+
+@jit
+def weights_bytes(stages: PlainStages, i: int, k: int) -> float:
+    """Parameters of a stage between two boundaries, with the copies of tied ones."""
+    nbytes = stages.W[k] - stages.W[i]
+    for p in range(stages.copies_nbytes.size):
+        if k >= stages.copies_end[p, i]:
+            nbytes += stages.copies_nbytes[p]
+    return nbytes  # type: ignore[no-any-return]
+
+
+@jit
+def prefixes(stages: PlainStages, boundary: IntArray, device: IntArray) -> FloatArray:
+    """[S, 4] busy, span, hidden and exposed of what comes before each stage of a route (beam_search._Prefix)."""
+    count, rounds = boundary.size - 1, stages.micro_batches
+    table = np.zeros((count, 4))
+    busy, span, hidden, exposed = 0.0, 0.0, 0.0, -np.inf
+    table[0, 3] = exposed
+    for s in range(count - 1):
+        i, k, a, q = boundary[s], boundary[s + 1], device[s], device[s + 1]
+        if s:
+            x = stages.A[i] * moved_s(stages, device[s - 1], a, q)
+            span, busy, hidden = max(span, busy + 2.0 * rounds * x), busy + 2.0 * x, hidden + x
+        parts = stages.parts[q - a]
+        u = (stages.C[k] - stages.C[i]) / parts
+        exposed = max(exposed, reduced_s(stages, a, q) * weights_bytes(stages, i, k) - hidden)
+        span, busy = max(span, busy + rounds * u), busy + u
+        hidden += u - (stages.F[k] - stages.F[i]) / parts
+        table[s + 1, 0], table[s + 1, 1], table[s + 1, 2], table[s + 1, 3] = busy, span, hidden, exposed
+    return table
+
+
+@jit
+def shortest(
+    stages: PlainStages,
+    known_boundary: IntArray,
+    known_device: IntArray,
+    limit_s: float,
+    boundary: IntArray,
+    device: IntArray,
+    begin: IntArray,
+) -> tuple[float, IntArray]:
+    """The shortest plan found whose stages begin at the places given; inf where none is shorter than the limit.
+
+    Args:
+        stages: two or more.
+        known_boundary, known_device: [S+1] the route by whose prefixes suffixes are judged; limit_s: its length.
+        boundary, device: places where stages may begin, ascending by device and then by boundary; that of the first
+            stage is among them.
+        begin: [S+1] the first of each stage's places, and their number.
+
+    Returns:
+        L, and [2, S+1] the boundaries and devices where its stages begin, and the end.
+    """
+    count, end, devices = known_boundary.size - 1, stages.C.size - 1, stages.parts.size - 1
+    before = prefixes(stages, known_boundary, known_device)
+    where = np.empty((4, 2 * boundary.size + 1), dtype=np.int64)  # q, k, e and parent of each suffix
+    cost = np.empty((2, 2 * boundary.size + 1))  # T and R
+    where[0, 0], where[1, 0], where[2, 0], where[3, 0] = devices, end, -1, -1
+    cost[0, 0], cost[1, 0] = 0.0, -np.inf
+    low, high = 0, 1
+    for stage in range(count - 1, -1, -1):
+        sender = known_device[stage - 1] if stage else -1
+        own = slice(begin[stage], begin[stage + 1])
+        made = put_before(
+            stages, stage, sender, before[stage], limit_s, boundary[own], device[own], where, cost, low, high
+        )
+        low, high = high, made
+        if low == high:
+            break
+    route = np.empty((2, count + 1), dtype=np.int64)
+    if low == high:
+        return np.inf, route
+    j = low + int((cost[0, low:high] + cost[1, low:high]).argmin())
+    length_s = cost[0, j] + cost[1, j]
+    if length_s >= limit_s * (1.0 - SLACK):
+        return np.inf, route
+    for stage in range(count + 1):
+        route[0, stage], route[1, stage] = where[1, j], where[0, j]
+        j = where[3, j]
+    return length_s, route
+
+
+@jit
+def put_before(
+    stages: PlainStages,
+    stage: int,
+    sender: int,
+    before: FloatArray,
+    limit_s: float,
+    boundary: IntArray,
+    device: IntArray,
+    where: IntArray,
+    cost: FloatArray,
+    low: int,
+    high: int,
+) -> int:
+    """A stage at its places before the suffixes low … high - 1; those that stay are added behind them.
+
+    Returns:
+        Where they end.
+    """
+    rounds, made, most, a = stages.micro_batches, high, min(limit_s * (1.0 + SLACK), np.finfo(np.float64).max), -1
+    after, into = np.empty((2, high - low)), np.empty((4, high - low))
+    groups = np.empty(high - low + 1, dtype=np.int64)  # the first suffix of each q
+    number = 0
+    for j in range(low, high):
+        if j == low or where[0, j] != where[0, j - 1]:
+            groups[number] = j
+            number += 1
+    groups[number] = high
+    for p in range(boundary.size):
+        i = boundary[p]
+        if not within_reach(stages, i, device[p], most):
+            continue
+        if device[p] != a:
+            a = device[p]
+            move_on(stages, a, sender, where, cost, groups[: number + 1], after, into)
+        best_looks, best_own, looks_j, own_j = np.inf, np.inf, -1, -1
+        looks_span, looks_exposed, own_span, own_exposed = 0.0, 0.0, 0.0, 0.0
+        for g in range(number):
+            first = groups[g]
+            if where[0, first] <= a:
+                continue
+            parts, ring, moved, least = into[0, g], into[1, g], into[2, g] * stages.A[i], into[3, g] * stages.A[i]
+            for j in range(first, groups[g + 1]):
+                k = where[1, j]
+                if k <= i:
+                    continue
+                u = (stages.C[k] - stages.C[i]) / parts
+                if rounds * u > most:
+                    break
+                span = max(rounds * u, u + after[0, j - low])
+                if not span <= most:
+                    continue
+                weights = weights_bytes(stages, i, k)
+                held = stages.state_factor * weights + stages.held[stage] * (stages.H[k] - stages.H[i]) / parts
+                if held > stages.memory:
+                    continue
+                exposed = max(ring * weights, after[1, j - low] - (u - (stages.F[k] - stages.F[i]) / parts))
+                whole, uncovered = max(2.0 * rounds * moved, 2.0 * moved + span), exposed - moved
+                looks = max(before[1], before[0] + whole) + max(before[3], uncovered - before[2])
+                if not looks <= limit_s * (1.0 + SPARE):
+                    continue
+                own = max(2.0 * rounds * least, 2.0 * least + span) + exposed - least
+                if looks < best_looks:
+                    best_looks, looks_j, looks_span, looks_exposed = looks, j, span, exposed
+                if own < best_own:
+                    best_own, own_j, own_span, own_exposed = own, j, span, exposed
+        if looks_j >= 0:
+            made = keep(where, cost, made, a, i, looks_j, looks_span, looks_exposed)
+            if own_j != looks_j:
+                made = keep(where, cost, made, a, i, own_j, own_span, own_exposed)
+    return made
+
+
+@jit
+def keep(where: IntArray, cost: FloatArray, at: int, a: int, i: int, j: int, span: float, exposed: float) -> int:
+    """Write a stage from (a, i) before suffix j down as a suffix; where the next one goes."""
+    where[0, at], where[1, at], where[2, at], where[3, at] = a, i, where[0, j], j
+    cost[0, at], cost[1, at] = span, exposed
+    return at + 1
+
+
+@jit
+def within_reach(stages: PlainStages, i: int, a: int, most: float) -> bool:
+    """Whether the devices before and after a place can compute all there is in time: M·ΣC / D ≤ L."""
+    before = stages.micro_batches * stages.C[i]
+    after = stages.micro_batches * stages.C[-1] - before
+    return bool(before <= most * a and after <= most * (stages.parts.size - 1 - a))
+
+
+@jit
+def move_on(
+    stages: PlainStages,
+    a: int,
+    sender: int,
+    where: IntArray,
+    cost: FloatArray,
+    groups: IntArray,
+    after: FloatArray,
+    into: FloatArray,
+) -> None:
+    """What depends on the device a stage begins at, but not on the boundary.
+
+    Args:
+        stages, a: the stage; sender: the first device of the known route's stage before it, -1 where there is none.
+        where, cost: of all suffixes; groups: the first suffix of each q, and the end.
+        after: [2, n] becomes T and R of each suffix with the transfer into it.
+        into: [4, n] becomes, for each q, the parts of a micro-batch, the all-reduce, and the transfers into the stage
+            from the sender and from the fastest one, in seconds per byte.
+    """
+    rounds, low, node = stages.micro_batches, groups[0], int(stages.per_node)
+    memo = np.full(stages.parts.size, -1.0)
+    for g in range(groups.size - 1):
+        q = where[0, groups[g]]
+        if q <= a:
+            continue
+        into[0, g], into[1, g], into[2, g], into[3, g] = stages.parts[q - a], reduced_s(stages, a, q), 0.0, 0.0
+        if sender >= 0:
+            into[2, g] = moved_s(stages, sender, a, q) if a > sender else 0.0
+            into[3, g] = min(moved_s(stages, 0, a, q), moved_s(stages, (a - 1) // node * node, a, q))
+        memo[:] = -1.0
+        for j in range(groups[g], groups[g + 1]):
+            e, x = where[2, j], 0.0
+            if e >= 0:
+                if memo[e] < 0.0:
+                    memo[e] = moved_s(stages, a, q, e)
+                x = memo[e] * stages.A[where[1, j]]
+            after[0, j - low] = max(2.0 * rounds * x, 2.0 * x + cost[0, j])
+            after[1, j - low] = cost[1, j] - x
+
+
+@jit
+def shortest_around(
+    stages: PlainStages, route: IntArray, limit_s: float, others: IntArray, by_boundary: IntArray, by_device: IntArray
+) -> tuple[float, IntArray]:
+    """The shortest plan that begins its stages near where a route does, or where any of the others does.
+
+    Args:
+        route: [2, S+1] boundaries and devices, as `shortest` returns them; others: [n, 2, S+1], n ≥ 0.
+        limit_s: its length.
+        by_boundary, by_device: how far a stage may begin beside the route's.
+    """
+    count, end, devices = route.shape[1] - 1, stages.C.size - 1, stages.parts.size - 1
+    size = by_boundary.size + others.shape[0] + 1
+    most = size * (by_device.size + others.shape[0] + 1) * count + 1
+    boundary, device, begin = np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64), np.empty(count + 1, np.int64)
+    begin[0], total = 0, 1
+    for s in range(1, count):
+        begin[s] = total
+        k = nearby(route[0, s], by_boundary, others[:, 0, s], s, end - count + s, end)
+        d = nearby(route[1, s], by_device, others[:, 1, s], s, devices - count + s, devices)
+        for q in d:
+            boundary[total : total + k.size], device[total : total + k.size] = k, q
+            total += k.size
+    begin[count] = total
+    return shortest(stages, route[0], route[1], limit_s, boundary[:total], device[:total], begin)
+
+
+@jit
+def nearby(own: int, beside: IntArray, others: IntArray, least: int, most: int, end: int) -> IntArray:
+    """The numbers own + beside and others that lie between least and most, ascending, each once; all are below end."""
+    some = np.zeros(end + 1, dtype=np.bool_)
+    some[own] = True
+    for by in beside:
+        if least <= own + by <= most:
+            some[own + by] = True
+    for other in others:
+        if least <= other <= most:
+            some[other] = True
+    return np.flatnonzero(some)

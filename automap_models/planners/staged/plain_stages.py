@@ -1,0 +1,111 @@
+"""Stages that replicate the model on devices of equal nodes, as a few arrays: what compiled searches work on.
+
+`StageTables` has a number for every pair of devices, and a transfer for every three of them; on equal nodes all of these
+are short formulas (envs.pipeline.table_kernel), which a compiled loop works out faster than it would look them up.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from automap_models.core.profile import FloatArray
+from automap_models.core.staged import StagedProblem
+from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.stage_tables import StageTables, coarse_cuts, copies_at, prefix_at
+
+
+class PlainStages(NamedTuple):
+    """A problem on equal nodes between its boundaries 0 … m, as in StageTables.
+
+    Attributes:
+        C, F, W, H: [m+1] prefix sums of time, forward time, parameters and stash; s and bytes.
+        A: [m+1] bytes crossing each boundary; 0 at both ends.
+        copies_end, copies_nbytes: [P, m+1] and [P] of tied weights, as in `Copies`.
+        parts: [D+1] into how many parts so many replicas split a micro-batch.
+        held: [S] micro-batches whose activations a stage holds at once.
+        per_node, intra, inter, memory: of the cluster; devices, bytes/s and bytes.
+        state_factor, micro_batches: σ and M.
+    """
+
+    C: FloatArray
+    F: FloatArray
+    W: FloatArray
+    H: FloatArray
+    A: FloatArray
+    copies_end: IntArray
+    copies_nbytes: FloatArray
+    parts: FloatArray
+    held: IntArray
+    per_node: float
+    intra: float
+    inter: float
+    memory: float
+    state_factor: float
+    micro_batches: float
+
+    @property
+    def stages(self) -> int:
+        """Number of stages S."""
+        return self.held.size
+
+    @property
+    def devices(self) -> int:
+        """Number of devices D."""
+        return self.parts.size - 1
+
+
+def is_on_equal_devices(problem: StagedProblem) -> bool:
+    """Whether a problem's stages can be described so: equal nodes of devices of which none is slower."""
+    return problem.cluster.is_uniform and problem.slowdowns is None
+
+
+def plain_stages(problem: StagedProblem) -> tuple[PlainStages, IntArray]:
+    """The stages of a problem on equal devices between the cuts of its grid, and [m+1] the boundaries' instructions."""
+    profile, cut = problem.profile, coarse_cuts(problem)
+    boundary = np.concatenate(([0], cut + 1, [len(profile)]))
+    copies = copies_at(boundary, profile.shared_parameters, problem.all_shardings[0])
+    cluster = problem.cluster
+    return PlainStages(
+        C=prefix_at(boundary, profile.C),
+        F=prefix_at(boundary, profile.C_fwd),
+        W=prefix_at(boundary, profile.W),
+        H=prefix_at(boundary, profile.stash),
+        A=np.concatenate(([0.0], profile.A[cut], [0.0])),
+        copies_end=copies.end,
+        copies_nbytes=copies.nbytes,
+        parts=problem.shares,
+        held=np.array([problem.in_flight(s) for s in range(problem.stages)], dtype=np.int64),
+        per_node=float(cluster.devices_per_node),
+        intra=float(cluster.intra),
+        inter=float(cluster.inter),
+        memory=float(cluster.memory),
+        state_factor=float(problem.state_factor),
+        micro_batches=float(problem.micro_batches),
+    ), boundary
+
+
+def plain_of(tables: StageTables) -> PlainStages | None:
+    """The same of tables; None where devices or nodes differ."""
+    own, cluster = tables.shardings[0], tables.cluster
+    if not cluster.is_uniform or own.paces.rate is not own.paces.parts:  # equal_paces: all devices work, and as fast
+        return None
+    return PlainStages(
+        C=tables.C,
+        F=tables.F,
+        W=tables.W,
+        H=tables.H,
+        A=tables.A,
+        copies_end=own.copies.end,
+        copies_nbytes=own.copies.nbytes,
+        parts=own.paces.parts[0],
+        held=np.array(tables.held, dtype=np.int64),
+        per_node=float(cluster.devices_per_node),
+        intra=float(cluster.intra),
+        inter=float(cluster.inter),
+        memory=float(tables.memory),
+        state_factor=float(tables.state_factor),
+        micro_batches=float(tables.micro_batches),
+    )
+
