@@ -27,7 +27,8 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.local_search import even_route, local_search
-from automap_models.planners.staged.policy import Grouped, PolicyConfig, PolicyPlanner, grouped
+from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
+from automap_models.planners.staged.policy_plans import Grouped, grouped
 from automap_models.planners.staged.stage_tables import stage_tables
 
 HUGE = (

@@ -21,7 +21,7 @@ from torch import Tensor
 from automap_models.envs.pipeline.cost_to_go import CostToGo
 from automap_models.envs.pipeline.env import SCALARS, Partial, Problems, legal_actions
 from automap_models.formats.atomic import write_bytes
-from automap_models.planners.staged.policy import PLANS, Policy
+from automap_models.planners.staged.policy_file import PLANS, Policy
 from automap_models.rl import targets
 from automap_models.rl.networks.pipeline import LookAheadQNetwork
 from automap_models.version import __version__

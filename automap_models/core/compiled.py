@@ -18,7 +18,7 @@ def jit(function: FunctionT) -> FunctionT:
         from numba import njit
     except ImportError:
         return function
-    return cast(FunctionT, njit(cache=True, error_model="numpy")(function))
+    return cast(FunctionT, njit(cache=True, error_model="numpy", nogil=True)(function))
 
 
 def is_compiled(function: Callable[..., Any]) -> bool:

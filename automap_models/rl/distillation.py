@@ -28,8 +28,8 @@ from torch.nn import functional
 from automap_models.envs.pipeline import one_step
 from automap_models.envs.pipeline.cost_to_go import CostToGo
 from automap_models.envs.pipeline.env import Partial, Problems, apply, device_cuts, episode_steps
-from automap_models.envs.pipeline.objective import LENGTH
 from automap_models.envs.pipeline.fine_tables import Fineness, fine_cost_to_go
+from automap_models.envs.pipeline.objective import LENGTH
 from automap_models.rl import targets
 from automap_models.rl.agent import explore
 from automap_models.rl.fused import Fused

@@ -8,11 +8,11 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from automap_models.planners.staged import policy
+from automap_models.planners.staged import policy_file
 
-RANGES = {name: [0.001, 64.0] for name in policy.RANGES}
+RANGES = {name: [0.001, 64.0] for name in policy_file.RANGES}
 METADATA = {
-    "automap_kind": policy.KIND,
+    "automap_kind": policy_file.KIND,
     "points": "16",
     "max_stages": "4",
     "max_devices": "16",

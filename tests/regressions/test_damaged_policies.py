@@ -23,17 +23,19 @@ from onnx import TensorProto, helper
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
+from automap_models.envs.pipeline.encoding import encode
 from automap_models.envs.placement.features import PlacerInputs
 from automap_models.envs.placement.generator import random_problem
 from automap_models.errors import BadInput
 from automap_models.planners.placement.learned import move_logits, read_placer
 from automap_models.planners.placement.step_groups import StepUnits
 from automap_models.planners.placement.step_moves import MoveSpace, drawn_moves
-from automap_models.planners.staged import policy
-from automap_models.planners.staged.policy import Policy
+from automap_models.planners.staged import policy_file
+from automap_models.planners.staged.policy import SHIPPED as SHIPPED_FILE
+from automap_models.planners.staged.policy_file import Policy
 from automap_models.resources import zoo_dir
 
-SHIPPED = (zoo_dir() / policy.SHIPPED).read_bytes()
+SHIPPED = (zoo_dir() / SHIPPED_FILE).read_bytes()
 LENGTH = 30
 
 
@@ -49,7 +51,7 @@ def plan_with(file: Path, points: int) -> None:
     trial = problem(points)
     try:
         opened = Policy(file)
-        cuts, device_cuts, _ = opened.plans(policy.encode([trial]), 1)
+        cuts, device_cuts, _ = opened.plans(encode([trial]), 1)
         plan = opened.plan_of(trial, cuts[0, 0], device_cuts[0, 0], "policy")
     except BadInput as error:
         assert str(file) in str(error) and "\n" not in str(error) and error.do
@@ -166,8 +168,8 @@ def huge_tensor() -> list[onnx.NodeProto]:
 
 
 def test_a_loop_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "ALLOWANCE_S", 0.1)
-    monkeypatch.setattr(policy, "ALLOWANCE_PER_PLAN_S", 0.1)
+    monkeypatch.setattr(policy_file, "ALLOWANCE_S", 0.1)
+    monkeypatch.setattr(policy_file, "ALLOWANCE_PER_PLAN_S", 0.1)
     file = write_policy(tmp_path / "policy.onnx", [4, 9, -1], [1, 3, -1], nodes=endless_loop())
     with pytest.raises(BadInput, match=r"no plan after 0\.2 s of processor time"):
         plan_with(file, 16)

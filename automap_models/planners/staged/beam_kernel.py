@@ -3,8 +3,8 @@
 The same suffixes stay as there, up to rounding. What a stage and what follows it cost is worked out pair by pair:
 
     for every place (a, i) where the stage may begin
-      for every suffix (q, k) behind it, by q, then by k      what depends on a and q alone is worked out once for each q;
-        T, R of the two                                       M·u grows with k: past the limit, on to the next q
+      for every suffix (q, k) behind it, by q, then by k      what depends on a and q alone: once for each q;
+        T, R of the two                                       M·u grows with k: past the limit, on to the next
       keep the least by the known prefix, and the least by itself
 
 One thing differs: the fastest sender into a stage is looked for among two, all devices before it and those of the node
@@ -80,7 +80,7 @@ def shortest(
     device: IntArray,
     begin: IntArray,
 ) -> tuple[float, IntArray]:
-    """The shortest plan found whose stages begin at the places given; inf where none is shorter than the limit.
+    """the shortest plan found whose stages begin at the places given; inf where none is shorter than the limit.
 
     Args:
         stages: two or more.
@@ -140,66 +140,85 @@ def put_before(
     Returns:
         Where they end.
     """
-    rounds, made, most, a = stages.micro_batches, high, min(limit_s * (1.0 + SLACK), np.finfo(np.float64).max), -1
+    made, most, a, number = high, min(limit_s * (1.0 + SLACK), np.finfo(np.float64).max), -1, 0
     after, into = np.empty((2, high - low)), np.empty((4, high - low))
     groups = np.empty(high - low + 1, dtype=np.int64)  # the first suffix of each q
-    number = 0
     for j in range(low, high):
         if j == low or where[0, j] != where[0, j - 1]:
             groups[number] = j
             number += 1
     groups[number] = high
+    chosen, costs = np.empty(2, dtype=np.int64), np.empty((2, 2))
     for p in range(boundary.size):
-        i = boundary[p]
-        if not within_reach(stages, i, device[p], most):
+        if not within_reach(stages, boundary[p], device[p], most):
             continue
         if device[p] != a:
             a = device[p]
             move_on(stages, a, sender, where, cost, groups[: number + 1], after, into)
-        best_looks, best_own, looks_j, own_j = np.inf, np.inf, -1, -1
-        looks_span, looks_exposed, own_span, own_exposed = 0.0, 0.0, 0.0, 0.0
-        for g in range(number):
-            first = groups[g]
-            if where[0, first] <= a:
-                continue
-            parts, ring, moved, least = into[0, g], into[1, g], into[2, g] * stages.A[i], into[3, g] * stages.A[i]
-            for j in range(first, groups[g + 1]):
-                k = where[1, j]
-                if k <= i:
-                    continue
-                u = (stages.C[k] - stages.C[i]) / parts
-                if rounds * u > most:
-                    break
-                span = max(rounds * u, u + after[0, j - low])
-                if not span <= most:
-                    continue
-                weights = weights_bytes(stages, i, k)
-                held = stages.state_factor * weights + stages.held[stage] * (stages.H[k] - stages.H[i]) / parts
-                if held > stages.memory:
-                    continue
-                exposed = max(ring * weights, after[1, j - low] - (u - (stages.F[k] - stages.F[i]) / parts))
-                whole, uncovered = max(2.0 * rounds * moved, 2.0 * moved + span), exposed - moved
-                looks = max(before[1], before[0] + whole) + max(before[3], uncovered - before[2])
-                if not looks <= limit_s * (1.0 + SPARE):
-                    continue
-                own = max(2.0 * rounds * least, 2.0 * least + span) + exposed - least
-                if looks < best_looks:
-                    best_looks, looks_j, looks_span, looks_exposed = looks, j, span, exposed
-                if own < best_own:
-                    best_own, own_j, own_span, own_exposed = own, j, span, exposed
-        if looks_j >= 0:
-            made = keep(where, cost, made, a, i, looks_j, looks_span, looks_exposed)
-            if own_j != looks_j:
-                made = keep(where, cost, made, a, i, own_j, own_span, own_exposed)
+        two_best(
+            stages, stage, boundary[p], a, before, limit_s, where, groups[: number + 1], after, into, chosen, costs
+        )
+        for which in range(2):
+            if chosen[which] >= 0 and not (which and chosen[1] == chosen[0]):
+                where[0, made], where[1, made], where[2, made] = a, boundary[p], where[0, chosen[which]]
+                where[3, made], cost[0, made], cost[1, made] = chosen[which], costs[which, 0], costs[which, 1]
+                made += 1
     return made
 
 
 @jit
-def keep(where: IntArray, cost: FloatArray, at: int, a: int, i: int, j: int, span: float, exposed: float) -> int:
-    """Write a stage from (a, i) before suffix j down as a suffix; where the next one goes."""
-    where[0, at], where[1, at], where[2, at], where[3, at] = a, i, where[0, j], j
-    cost[0, at], cost[1, at] = span, exposed
-    return at + 1
+def two_best(
+    stages: PlainStages,
+    stage: int,
+    i: int,
+    a: int,
+    before: FloatArray,
+    limit_s: float,
+    where: IntArray,
+    groups: IntArray,
+    after: FloatArray,
+    into: FloatArray,
+    best: IntArray,
+    costs: FloatArray,
+) -> None:
+    """The suffixes that a stage from (a, i) on is best put before: by the known prefix, and by itself.
+
+    Args:
+        before: of the known prefix, see `prefixes`.
+        where, groups, after, into: see `move_on`.
+        best: [2] becomes the numbers of the two, -1 where there are none; costs: [2, 2] becomes T and R with the stage.
+    """
+    rounds, most, low = stages.micro_batches, min(limit_s * (1.0 + SLACK), np.finfo(np.float64).max), groups[0]
+    least, least_own = limit_s * (1.0 + SPARE), np.inf
+    best[0], best[1] = -1, -1
+    for g in range(groups.size - 1):
+        if where[0, groups[g]] <= a:
+            continue
+        parts, ring, moved, fastest = into[0, g], into[1, g], into[2, g] * stages.A[i], into[3, g] * stages.A[i]
+        for j in range(groups[g], groups[g + 1]):
+            k = where[1, j]
+            if k <= i:
+                continue
+            u = (stages.C[k] - stages.C[i]) / parts
+            if rounds * u > most:
+                break
+            span = max(rounds * u, u + after[0, j - low])
+            if not span <= most:
+                continue
+            weights = weights_bytes(stages, i, k)
+            stash = stages.held[stage] * (stages.H[k] - stages.H[i]) / parts
+            if stages.state_factor * weights + stash > stages.memory:
+                continue
+            exposed = max(ring * weights, after[1, j - low] - (u - (stages.F[k] - stages.F[i]) / parts))
+            whole, uncovered = max(2.0 * rounds * moved, 2.0 * moved + span), exposed - moved
+            looks = max(before[1], before[0] + whole) + max(before[3], uncovered - before[2])
+            if not looks <= limit_s * (1.0 + SPARE):
+                continue
+            own = max(2.0 * rounds * fastest, 2.0 * fastest + span) + exposed - fastest
+            if best[0] < 0 or looks < least:
+                least, best[0], costs[0, 0], costs[0, 1] = looks, j, span, exposed
+            if own < least_own:
+                least_own, best[1], costs[1, 0], costs[1, 1] = own, j, span, exposed
 
 
 @jit
@@ -265,7 +284,11 @@ def shortest_around(
     count, end, devices = route.shape[1] - 1, stages.C.size - 1, stages.parts.size - 1
     size = by_boundary.size + others.shape[0] + 1
     most = size * (by_device.size + others.shape[0] + 1) * count + 1
-    boundary, device, begin = np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64), np.empty(count + 1, np.int64)
+    boundary, device, begin = (
+        np.zeros(most, dtype=np.int64),
+        np.zeros(most, dtype=np.int64),
+        np.empty(count + 1, np.int64),
+    )
     begin[0], total = 0, 1
     for s in range(1, count):
         begin[s] = total

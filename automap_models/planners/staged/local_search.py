@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.profile import FloatArray
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.beam_search import Places, Route, shortest_through
 from automap_models.planners.staged.pareto import IntArray
@@ -66,7 +67,7 @@ def _wander(
 
 def _descend(tables: StageTables, route: Route, deadline: Deadline) -> Route:
     """From plan to shorter plan as long as there is one whose every cut moves by powers of two."""
-    by_boundary, by_device = _powers(tables.end // 4), _powers(tables.replicas_in_all // 4)
+    by_boundary, by_device = powers_of_two(tables.end // 4), powers_of_two(tables.replicas_in_all // 4)
     while not deadline.passed:
         k, d = route.boundary, route.device
         near = [every_pair(tables, s, k[s] + by_boundary, d[s] + by_device) for s in range(1, tables.stages)]
@@ -77,7 +78,7 @@ def _descend(tables: StageTables, route: Route, deadline: Deadline) -> Route:
     return route
 
 
-def _powers(most: int) -> IntArray:
+def powers_of_two(most: int) -> IntArray:
     """0 and ± all powers of two up to the most, or up to 1."""
     some = 1 << np.arange(max(most, 1).bit_length())
     return np.concatenate((-some[::-1], [0], some))
@@ -114,14 +115,19 @@ def _even(tables: StageTables, _cluster: Cluster, _start: Route) -> Route:
 
 def even_route(tables: StageTables) -> Route:
     """Stages of equal computation on equally many devices; how long it is, or whether it fits, is not known."""
-    stage = np.arange(tables.stages + 1)
-    device = np.rint(stage * tables.replicas_in_all / tables.stages).astype(np.int64)
-    boundary = np.searchsorted(tables.C, tables.C[-1] * stage / tables.stages)
-    boundary[0], boundary[-1] = 0, tables.end
+    boundary, device = even_places(tables.C, tables.stages, tables.replicas_in_all)
+    return Route(boundary, device, np.inf)
+
+
+def even_places(C: FloatArray, stages: int, devices: int) -> IntArray:
+    """[2, S+1] the boundaries and devices where such stages begin, and the end, from [m+1] prefix sums of time."""
+    stage, end = np.arange(stages + 1), C.size - 1
+    boundary = np.searchsorted(C, C[-1] * stage / stages)
+    boundary[0], boundary[-1] = 0, end
     # No two cuts at one boundary: each at least one after the one before it, and early enough for those after it.
     boundary = np.maximum.accumulate(boundary - stage) + stage
-    boundary = np.minimum(boundary, tables.end - tables.stages + stage)
-    return Route(boundary, device, np.inf)
+    boundary = np.minimum(boundary, end - stages + stage)
+    return np.stack((boundary, np.rint(stage * devices / stages).astype(np.int64)))
 
 
 def _drawn(

@@ -1,7 +1,7 @@
 """Stages that replicate the model on devices of equal nodes, as a few arrays: what compiled searches work on.
 
-`StageTables` has a number for every pair of devices, and a transfer for every three of them; on equal nodes all of these
-are short formulas (envs.pipeline.table_kernel), which a compiled loop works out faster than it would look them up.
+`StageTables` has a number for every pair of devices, and a transfer for every three of them; on equal nodes these are
+short formulas (envs.pipeline.table_kernel), which a compiled loop works out faster than it would look them up.
 """
 
 from __future__ import annotations
@@ -56,13 +56,11 @@ class PlainStages(NamedTuple):
         return self.parts.size - 1
 
 
-def is_on_equal_devices(problem: StagedProblem) -> bool:
-    """Whether a problem's stages can be described so: equal nodes of devices of which none is slower."""
-    return problem.cluster.is_uniform and problem.slowdowns is None
-
-
 def plain_stages(problem: StagedProblem) -> tuple[PlainStages, IntArray]:
-    """The stages of a problem on equal devices between the cuts of its grid, and [m+1] the boundaries' instructions."""
+    """The stages of a problem on equal nodes between the cuts of its grid, and [m+1] the boundaries' instructions.
+
+    Devices that are slower count as the others.
+    """
     profile, cut = problem.profile, coarse_cuts(problem)
     boundary = np.concatenate(([0], cut + 1, [len(profile)]))
     copies = copies_at(boundary, profile.shared_parameters, problem.all_shardings[0])
@@ -108,4 +106,3 @@ def plain_of(tables: StageTables) -> PlainStages | None:
         state_factor=float(tables.state_factor),
         micro_batches=float(tables.micro_batches),
     )
-

@@ -23,7 +23,7 @@ from automap_models.envs.pipeline.encoding import EncodedProblems, encode
 from automap_models.envs.pipeline.env import Partial, Problems, episode_steps, legal_actions, legal_cuts, reset
 from automap_models.formats.dataset import read_dataset
 from automap_models.onnx_runtime import OnnxFile
-from automap_models.planners.staged.policy import KIND, Policy
+from automap_models.planners.staged.policy_file import KIND, Policy
 from automap_models.rl.networks.pipeline import LookAheadQNetwork
 from automap_models.train import export
 from automap_models.train.build import build_data, build_module

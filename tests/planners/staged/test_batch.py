@@ -13,6 +13,8 @@ import automap_models
 from automap_models import BadInput, Cluster, Infeasible, Profile, StagedProblem, plan_batch
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.batch import CHUNK
+from automap_models.planners.staged.policy import SHIPPED
+from automap_models.resources import zoo_dir
 
 CLUSTER = Cluster(nodes=2, devices_per_node=8, intra=100.0, inter=10.0, memory=1e9, name="two of eight")
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,7 +72,7 @@ def test_one_failure_is_its_own_whatever_its_kind(planner: str) -> None:
 
 def test_a_problem_beyond_what_the_policy_can_express_does_not_fail_the_others() -> None:
     good = StagedProblem(profile(), CLUSTER, 2)
-    outcomes = plan_batch([good, replace(good, granularity=100), good])
+    outcomes = plan_batch([good, replace(good, granularity=100), good], policy=zoo_dir() / SHIPPED)
     assert [outcome.ok for outcome in outcomes] == [True, False, True]
     assert "granularity 100" in (outcomes[1].outside or "")
     assert outcomes[0].outside is None

@@ -23,18 +23,19 @@ from automap_models.cost.staged import plan_cost
 from automap_models.envs.pipeline import env as pipeline
 from automap_models.envs.pipeline.encoding import encode
 from automap_models.errors import BadInput, Infeasible
+from automap_models.planners.staged import policy as policy_planner
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.policy import (
     CHUNK,
     SHIPPED,
     SHIPPED_FOR,
-    Policy,
+    TABLE_RANGES,
     PolicyConfig,
     PolicyPlanner,
-    grouped,
-    joined,
 )
+from automap_models.planners.staged.policy_file import Policy
+from automap_models.planners.staged.policy_plans import grouped, joined
 from automap_models.planners.staged.stage_tables import stage_tables
 from automap_models.resources import zoo_dir
 from automap_models.rl import targets
@@ -209,9 +210,10 @@ def test_under_a_schedule_a_beam_returns_the_plan_with_the_shortest_step(trained
 
 
 def test_a_schedule_has_a_policy_of_its_own_for_what_it_was_trained_for(
-    random_problems: Callable[..., list[StagedProblem]],
+    random_problems: Callable[..., list[StagedProblem]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shipped files: problems of 3 stages on 24 devices under 1F1B are its own, all others the length's."""
+    """The shipped files: problems of 3 stages on 24 devices under 1F1B are its own, all others the
+    length's where numba is not installed."""
     problems = random_problems(5, 8, granularity=128, stages=(3, 3), instructions=(60, 200), clusters=[(3, 8)])
     shipped, scheduled = zoo_dir() / SHIPPED, zoo_dir() / SHIPPED_FOR["1f1b"]
     problems = [replace(problem, micro_batches=8) for problem in problems]
@@ -223,6 +225,10 @@ def test_a_schedule_has_a_policy_of_its_own_for_what_it_was_trained_for(
         ("1f1b", 200, shipped),
         ("1f1b", 8, scheduled),
     ):
+        if file == shipped:
+            monkeypatch.setattr(policy_planner, "compiled_kernel", lambda: None)
+        else:
+            monkeypatch.undo()
         variants = [replace(problem, schedule=schedule, micro_batches=micro_batches) for problem in problems]
         own = PolicyPlanner(PolicyConfig(beam=2)).raw_plans(variants)
         assert own == PolicyPlanner(PolicyConfig(policy=file, beam=2)).raw_plans(variants)
@@ -439,10 +445,41 @@ def test_clusters_beyond_the_policys_are_planned_by_groups(nodes: int, per_node:
     )
 
 
-def test_a_cluster_that_cannot_be_grouped_is_out_of_range() -> None:
+def test_a_cluster_that_cannot_be_grouped_is_out_of_range_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables plan its devices one by one."""
+    assert PolicyPlanner().out_of_range(problem(17, 8)) is None
+    monkeypatch.setattr(policy_planner, "compiled_kernel", lambda: None)
     sentence = PolicyPlanner().out_of_range(problem(17, 8))
     assert sentence is not None
     assert "nodes 17 is outside 1 … 16" in sentence
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_is_shipped_plans_what_it_is_made_for(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With numba by tables, without it by the network: both near the optimum, and their ranges agree but in devices."""
+    if not compiled:
+        monkeypatch.setattr(policy_planner, "compiled_kernel", lambda: None)
+    by_policy, staged_problem = PolicyPlanner(), problem(4, 8, granularity=128)
+    assert by_policy.by_tables == compiled
+    best = ExactPlanner().solve(staged_problem)
+    assert best.plan is not None
+    assert by_policy.solve(staged_problem).cost.length_s <= 1.02 * best.cost.length_s
+    for outside in ({"stages": 17}, {"micro_batches": 257}):
+        assert by_policy.out_of_range(replace(staged_problem, **outside)) is not None
+    shipped = Policy(zoo_dir() / SHIPPED).ranges
+    assert all(low <= shipped[name][0] and shipped[name][1] <= high for name, (low, high) in TABLE_RANGES.items())
+
+
+def test_planning_by_tables_imports_neither_torch_nor_onnxruntime() -> None:
+    profile = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.npz"))[0]
+    code = f"""
+import sys
+from automap_models.infer.app import infer as main
+assert main({[str(profile), "--topo", "A", "--planner", "policy", "--objective", "length", "--json"]!r}) == 0
+print(sorted({{"torch", "lightning", "onnx", "onnxruntime", "hydra"}} & set(sys.modules)), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
 
 
 def test_tables_of_thousands_of_devices_are_refused_before_they_are_made() -> None:
