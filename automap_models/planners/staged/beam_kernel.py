@@ -102,10 +102,12 @@ def shortest(
     for stage in range(count - 1, -1, -1):
         sender = known_device[stage - 1] if stage else -1
         own = slice(begin[stage], begin[stage + 1])
-        made = put_before(
-            stages, stage, sender, before[stage], limit_s, boundary[own], device[own], where, cost, low, high
+        low, high = (
+            high,
+            put_before(
+                stages, stage, sender, before[stage], limit_s, boundary[own], device[own], where, cost, low, high
+            ),
         )
-        low, high = high, made
         if low == high:
             break
     route = np.empty((2, count + 1), dtype=np.int64)
@@ -140,7 +142,7 @@ def put_before(
     Returns:
         Where they end.
     """
-    made, most, a, number = high, min(limit_s * (1.0 + SLACK), np.finfo(np.float64).max), -1, 0
+    stop, most, a, number = high, min(limit_s * (1.0 + SLACK), np.finfo(np.float64).max), -1, 0
     after, into = np.empty((2, high - low)), np.empty((4, high - low))
     groups = np.empty(high - low + 1, dtype=np.int64)  # the first suffix of each q
     for j in range(low, high):
@@ -160,10 +162,10 @@ def put_before(
         )
         for which in range(2):
             if chosen[which] >= 0 and not (which and chosen[1] == chosen[0]):
-                where[0, made], where[1, made], where[2, made] = a, boundary[p], where[0, chosen[which]]
-                where[3, made], cost[0, made], cost[1, made] = chosen[which], costs[which, 0], costs[which, 1]
-                made += 1
-    return made
+                where[0, stop], where[1, stop], where[2, stop] = a, boundary[p], where[0, chosen[which]]
+                where[3, stop], cost[0, stop], cost[1, stop] = chosen[which], costs[which, 0], costs[which, 1]
+                stop += 1
+    return stop
 
 
 @jit

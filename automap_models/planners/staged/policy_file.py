@@ -39,13 +39,13 @@ PLANS = ("cuts", "device_cuts", "reward")
 Ints = NDArray[np.int64]
 
 
-def outside(problem: StagedProblem, ranges: Mapping[str, tuple[float, float]], made: str) -> str | None:
+def outside(problem: StagedProblem, ranges: Mapping[str, tuple[float, float]], purpose: str) -> str | None:
     """A sentence on which value of a problem lies outside some ranges, of the values in RANGES; None if none does.
 
     Args:
         problem: on equal nodes.
         ranges: least and most of each.
-        made: how the planner came to them, such as `the policy was trained`.
+        purpose: what they were, such as `the policy was trained`.
     """
     cluster = problem.cluster
     values = (
@@ -58,7 +58,7 @@ def outside(problem: StagedProblem, ranges: Mapping[str, tuple[float, float]], m
     for name, value in zip(RANGES, values, strict=True):
         low, high = ranges[name]
         if not low * (1 - 1e-6) <= value <= high * (1 + 1e-6):
-            return f"{name.replace('_', ' ')} {value:g} is outside {low:g} … {high:g}, for which {made}"
+            return f"{name.replace('_', ' ')} {value:g} is outside {low:g} … {high:g}, for which {purpose}"
     return None
 
 
