@@ -161,9 +161,15 @@ def one_more(
         fitting = behind_a_cut(at, total, given, sizes, left, rest, u, limit, ahead, ends)
         enough = sizes_from(given, sizes[:fitting], left, first, unit, of_size)
         low, high = within(at, total, given, first, limit)
+        likely = 0
         for k in range(low, high):
-            e, r = best_stage(at, legal, given, left, k, ahead[:, :fitting], ends, of_size, enough, guess, first)
-            if e < 0 or ahead[0, r, e] >= IMPOSSIBLE_SPAN:
+            e, r = best_stage(
+                at, legal, given, left, k, ahead[:, :fitting], ends, of_size, enough, guess, first, limit, likely
+            )
+            if e < 0:
+                continue
+            likely = r  # the next point's best stage is likely to have it, too: the others are done with sooner
+            if ahead[0, r, e] >= IMPOSSIBLE_SPAN:
                 continue
             stop = first + np.float32(sizes[r]) * unit
             table[0, k, u], table[1, k, u], table[2, k, u] = np.float32(e), stop, ahead[2, r, e]
@@ -269,6 +275,8 @@ def best_stage(
     even: Floats,
     guess: np.float32,
     first: np.float32,
+    limit: np.float32,
+    likely: int,
 ) -> tuple[int, int]:
     """End point and number of the size of the best stage from a point and a device on; -1 where none fits.
 
@@ -279,21 +287,23 @@ def best_stage(
     before, in_flight = even[0], min(micro, left)
     enough = guess * (before * (at[0, k] - at[3, k]) / max(first, ONE) + at[2, k] / before * even[1])
     best, best_end, best_size = np.float32(np.inf), -1, -1
-    for r in range(ahead.shape[1]):
+    for turn in range(ahead.shape[1]):
+        r = likely if turn == 0 else turn - 1 if turn <= likely else turn
         into, factor, per_device = TWO * (at[1, k] * of_size[0, r]), of_size[1, r], of_size[2, r]
         for e in range(max(k + 1, ends[0, r]), ends[1, r]):
-            compute, weights = at[0, e] - at[0, k], at[2, e] - at[2, k]
+            compute = at[0, e] - at[0, k]
             time = compute * per_device
-            if micro * time + enough > best:
+            if micro * time + enough > best or micro * time > limit:
                 break
-            hold = (ONE - state * weights) / max((at[4, e] - at[4, k]) * per_device, HARDLY_ANY)
-            if not (legal[e] and hold >= in_flight):
-                continue
             whole = max(micro * into, into + max(micro * time, time + ahead[0, r, e]))
-            backward = (compute - (at[3, e] - at[3, k])) * per_device
+            if whole + enough > best:
+                continue
+            weights, backward = at[2, e] - at[2, k], (compute - (at[3, e] - at[3, k])) * per_device
             score = whole + max(weights * factor, ahead[1, r, e] - backward, enough)
-            if score < best or (score == best and e < best_end):
-                best, best_end, best_size = score, e, r
+            if score < best or (score == best and (e < best_end or (e == best_end and r < best_size))):
+                hold = (ONE - state * weights) / max((at[4, e] - at[4, k]) * per_device, HARDLY_ANY)
+                if legal[e] and hold >= in_flight:
+                    best, best_end, best_size = score, e, r
     return best_end, best_size
 
 
