@@ -37,10 +37,14 @@ from automap_models.planners.staged.device_tables import device_tables
 from automap_models.planners.staged.policy import PolicyConfig
 from automap_models.simulate.step import step_cost
 
-DEFAULT_BUDGET_S = 30.0
+DEFAULT_BUDGET_S = 40.0
 PIPELINE_SHARE = 0.3
 """Of what the policy leaves of the budget, for the exact search of pipelines without partitioned operators; hybrids get
-the rest."""
+what that leaves."""
+
+LENGTH_SHARE = 0.25
+"""Of the time that the default planner takes, for its plan where the length L counts: the exact search of pipelines is
+about to prove it there, or to find a shorter one."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +144,11 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
         _require_a_technique(space)
         begun_s = time.perf_counter()
         portfolio = _Portfolio(space, self.config, deadline, watch)
-        budget_s = math.inf if self.config.thorough else self.config.budget_s
-        computed_s = effort.counted_s()
+        budget = Deadline(math.inf if self.config.thorough else self.config.budget_s, effort.counted_s)
         portfolio.add_plans_of_one_stage()
         portfolio.add_learned_pipelines()
-        budget_s = max(0.0, budget_s - (effort.counted_s() - computed_s))
-        portfolio.add_pipelines(PIPELINE_SHARE * budget_s)
-        proven = portfolio.add_hybrids((1.0 - PIPELINE_SHARE) * budget_s)
+        portfolio.add_pipelines((PIPELINE_SHARE if portfolio.has_hybrids else 1.0) * budget.left_s)
+        proven = portfolio.add_hybrids(budget.left_s)
         if not math.isfinite(portfolio.best_s()):
             watch(Progress("nothing fits: looking for what would"))
             reason, out = nothing_fits(space, deadline), "infeasible" if proven.proof == "exact" else "stopped"
@@ -230,6 +232,8 @@ class _Portfolio:
             return
         self.watch(Progress("planning pipelines by the policy"))
         share = 1.0 if self.config.thorough else min(1.0, self.config.budget_s / DEFAULT_BUDGET_S)
+        if self.space.schedule is None:
+            share *= LENGTH_SHARE
         plan, notes = chosen_pipeline(self.space, self.deadline, self.min_gain, share)
         self.notes += notes
         self._offer(plan)
@@ -239,11 +243,16 @@ class _Portfolio:
         elif self.config.thorough and plan is not None:
             self.notes.append(MISSING)
 
+    @property
+    def has_hybrids(self) -> bool:
+        """Whether stages may partition operators."""
+        return bool(self.space.inside_nodes.shardings) and "operator" not in self.constraints.forbidden
+
     def add_hybrids(self, search_s: float) -> Bound:
         """Plans whose stages partition operators, searched for so many seconds; what is proven about all plans."""
         if not self.space.several or "pipeline" in self.constraints.forbidden:
             return Bound(self.best_s(), "exact")
-        if not self.space.inside_nodes.shardings or "operator" in self.constraints.forbidden:
+        if not self.has_hybrids:
             proven = self._searched["pipeline"].proven
         else:
             proven = self._search("hybrid", self.space, self.best_s(), search_s)

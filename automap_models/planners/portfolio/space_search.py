@@ -3,7 +3,8 @@
 A relaxation bounds the length of each problem's plans of several stages from below. Those that it does not put out of
 reach are searched in the order of their bounds, each bounded by the best plan so far: first for good plans, under a
 schedule as in a portfolio of pipelines (portfolio.descent), equal stages among them, under the length L on a coarse
-grid; then on their own, for a share of the time; then, those that were not finished, for what is left.
+grid where problems take long; then on their own for half a second each, then, those that were not finished, for four
+times as long each time: a problem that is stopped short of its end is no use, and most take a tenth of a second.
 """
 
 from __future__ import annotations
@@ -42,8 +43,13 @@ BEGIN_S = 0.3
 """How long a problem that looks good may take to be looked at, under a schedule; see descent.look_around."""
 FAR_OFF = 1.0
 """How much longer than the best, relatively, a rough plan may be for its problem to be looked at."""
-ROUNDS: tuple[tuple[int | None, float], ...] = ((32, 0.4), (None, 0.5), (None, 1.0))
-"""Granularity (None: the problem's own), and the share of the time left that all problems get in equal parts."""
+PART_S, PART_GROWTH = 0.5, 4.0
+"""How long a problem is searched at first, and how many times as long each time that it is not finished."""
+FIRST = 4
+"""Problems with the least bounds that are searched before all others: where that finishes them, it will the others."""
+COARSE, COARSE_SHARE = 32, 0.25
+"""Granularity of a round before all problems are searched, where it does not and there is no schedule, and the share of
+the time that they get there in equal parts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,20 +139,16 @@ def search_space(space: PlanningSpace, below_s: float, deadline: Deadline, watch
         first = min(queue, key=lambda contender: contender.step_s, default=None)
         if first is not None and first.step_s < below_s:
             best, best_s = first, first.step_s
-    for granularity, share in ROUNDS[1:] if space.schedule is not None else ROUNDS:
-        left = [contender for contender in queue if contender.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
-        round_s = share * deadline.left_s
-        for i, contender in enumerate(left):
-            if deadline.passed:
-                break
-            if contender.bound_s >= best_s * (1.0 - LENGTH_ROUNDING):
-                continue
-            what = f"searching {i + 1} of {len(left)} combinations of stages and micro-batches"
-            watch(Progress(what, i, len(left)))
-            part_s = deadline.left_s if share == 1.0 else round_s / len(left)
-            step_s = _search(contender, best_s, deadline.part(part_s), granularity)
-            if step_s < best_s:
-                best, best_s = contender, step_s
+    left = _in_question(queue, best_s)
+    some, part_s = left[:FIRST], PART_S
+    best, best_s = _search_each(some, best, best_s, deadline, PART_S, None, watch)
+    if space.schedule is None and _in_question(some, best_s):
+        left = _in_question(left, best_s)
+        coarse_s = COARSE_SHARE * deadline.left_s / len(left)
+        best, best_s = _search_each(left, best, best_s, deadline, coarse_s, COARSE, watch)
+    while not deadline.passed and (left := _in_question(left, best_s)):
+        best, best_s = _search_each(left, best, best_s, deadline, part_s, None, watch)
+        part_s *= PART_GROWTH
     unfinished = [contender for contender in queue if contender.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
     for contender in queue:
         if contender.bound_s >= best_s * (1.0 - LENGTH_ROUNDING) and not contender.closed:
@@ -155,6 +157,34 @@ def search_space(space: PlanningSpace, below_s: float, deadline: Deadline, watch
     proven = Bound(bound_s, "relaxation" if unfinished else "exact")
     log = tuple(contender.log_entry(contender is best) for contender in contenders)
     return SpaceSearch(_candidate(best), proven, len(contenders), len(unfinished), log)
+
+
+def _in_question(contenders: Sequence[Contender], best_s: float) -> list[Contender]:
+    """Those that may have a plan shorter than the best one, by their bounds, the least bound first."""
+    left = [contender for contender in contenders if contender.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
+    return sorted(left, key=lambda contender: contender.bound_s)
+
+
+def _search_each(
+    contenders: Sequence[Contender],
+    best: Contender | None,
+    best_s: float,
+    deadline: Deadline,
+    part_s: float,
+    granularity: int | None,
+    watch: Watch,
+) -> tuple[Contender | None, float]:
+    """Search the problems one after another for so many seconds each; the best one of all, and its step."""
+    for i, contender in enumerate(contenders):
+        if deadline.passed:
+            break
+        if contender.bound_s < best_s * (1.0 - LENGTH_ROUNDING):
+            what = f"searching {i + 1} of {len(contenders)} combinations of stages and micro-batches"
+            watch(Progress(what, i, len(contenders)))
+            step_s = _search(contender, best_s, deadline.part(part_s), granularity)
+            if step_s < best_s:
+                best, best_s = contender, step_s
+    return best, best_s
 
 
 def _candidate(contender: Contender | None) -> Candidate | None:
