@@ -1,7 +1,7 @@
 """Plans by compiled cost-to-go tables: a fraction of a millisecond for 16 devices, some ten for 128.
 
     even plan ──▶ beam search around it ──▶ tables, rough then fine, of what is no longer ──▶ the plans from the best
-    first stages ──▶ beam search through and beside all of them
+    first stages ──▶ beam searches through and beside all of them, until nothing shorter comes out
 
 The tables (envs.pipeline.table_kernel) hold one rest for each place, the best under a guess of what comes before; where
 the all-reduce of earlier stages is hidden or not decides between rests, so that small problems are looked at under two
@@ -41,16 +41,17 @@ class Look(NamedTuple):
 LOOKS: tuple[tuple[float, tuple[Look, ...]], ...] = (
     (32, (Look(48, 32), Look(48, 32, 0.3), Look(48, 32, 3.0))),
     (256, (Look(32, 32), Look(48, 128))),
-    (np.inf, (Look(24, 32), Look(40, 64))),
+    (np.inf, ()),
 )
-"""Most devices → the tables that such a problem is looked at by, one after another."""
+"""Most devices → the tables that such a problem is looked at by, one after another. On hundreds of devices beam
+searches come as far in the time of the first tables (benchmarks/results/table_plans.md)."""
 STAGE_UNITS = (*range(1, 32), *range(32, 48, 2), 48, 56, 64, 80, 96, 112)
 """Units that a stage of the rest may have, but for the last one, which gets all that are left."""
 FAR_DEVICES = 256
 """On more devices than these a stage may in the end begin few devices beside its place, and powers of two."""
 FEW = 2
-JOINS = 2
-"""Beam searches through and beside the plans in the end; more of them find next to nothing."""
+JOINS = 30
+"""Beam searches through and beside the plans in the end, at most; most often the second one finds nothing shorter."""
 LIMIT_SLACK = 1.0 + 1e-5
 """Tables are in float32: plans as long as the best one known shall not be lost."""
 NONE_YET = np.zeros((0, 2, 2), dtype=np.int64)
@@ -91,14 +92,14 @@ def best_routes(stages: PlainStages, samples: float, beam: int, reach: int) -> l
         routes += zip((lengths.astype(np.float64) * ideal_s).tolist(), _whole(stages, places), strict=True)
     routes.sort(key=itemgetter(0))
     others = np.array([route for _, route in routes[1:]], dtype=np.int64).reshape(-1, *first.shape)
+    slack = LIMIT_SLACK  # in float32 the best route may seem a little shorter than it is
     for _ in range(JOINS if reach else 0):
-        # In float32 the best route may seem a little shorter than it is.
-        length_s, shorter = shortest_around(
-            stages, routes[0][1], routes[0][0] * LIMIT_SLACK, others, *offsets(stages.devices, reach)
-        )
+        known_s, known = routes[0]
+        length_s, shorter = shortest_around(stages, known, known_s * slack, others, *offsets(stages.devices, reach))
         if np.isinf(length_s):
             break
         routes.insert(0, (length_s, shorter))
+        slack = 1.0
     different = {route.tobytes(): route for _, route in routes}
     return list(different.values())[:beam]
 
