@@ -39,6 +39,7 @@ SMALL_LOOKS: tuple[tuple[Look, ...], ...] = (
 )
 LARGE_LOOKS: tuple[tuple[Look, ...], ...] = (
     table_plans.LOOKS[1][1],
+    (),
     (Look(32, 32),),
     (Look(24, 32), Look(32, 64)),
     (Look(32, 32), Look(48, 64)),
@@ -59,6 +60,8 @@ def best_known_s(problem: StagedProblem, seconds: float) -> float:
 
 def label(looks: Sequence[Look]) -> str:
     """Such as 32 × 32, 48 × 128."""
+    if not looks:
+        return "none"
     return ", ".join(
         f"{look.points} × {look.units}" + (f" at {look.guess:g}" if look.guess != 1 else "") for look in looks
     )

@@ -43,8 +43,8 @@ PIPELINE_SHARE = 0.3
 what that leaves."""
 
 LENGTH_SHARE = 0.25
-"""Of the time that the default planner takes, for its plan where the length L counts: the exact search of pipelines is
-about to prove it there, or to find a shorter one."""
+"""Of the time that the default planner takes for its proofs, where the length L counts: the exact search of pipelines
+is about to prove its plan there, or to find a shorter one. What moves cuts off the grid gets all of its time."""
 
 
 @dataclass(frozen=True)
@@ -232,8 +232,6 @@ class _Portfolio:
             return
         self.watch(Progress("planning pipelines by the policy"))
         share = 1.0 if self.config.thorough else min(1.0, self.config.budget_s / DEFAULT_BUDGET_S)
-        if self.space.schedule is None:
-            share *= LENGTH_SHARE
         plan, notes = chosen_pipeline(self.space, self.deadline, self.min_gain, share)
         self.notes += notes
         self._offer(plan)
@@ -301,14 +299,15 @@ def chosen_pipeline(
 ) -> tuple[Candidate | None, tuple[str, ...]]:
     """The default planner's plan of two stages or more, refined, None if it finds none; and notes for people.
 
-    `share`: of the time that the default planner takes.
+    `share`: of the time that the default planner takes; where the length L counts, its proofs get less.
 
     Without a schedule that planner takes any micro-batch for evenly split over the replicas of a stage. Where its plan
     has more of them than samples, it chooses again among the problems whose micro-batches have as many.
     """
     defaults = AutoConfig()
     makers = Makers.with_policy(PolicyConfig(defaults.policy, defaults.beam))
-    budget = Budget(share * defaults.certify_s, share * defaults.refine_s)
+    proofs = share if space.schedule is not None else LENGTH_SHARE * share
+    budget = Budget(proofs * defaults.certify_s, share * defaults.refine_s)
     out_of_range = makers.policy.out_of_range if space.schedule is None else None
     try:
         competition = space.pipelines(out_of_range, space.several)
