@@ -74,8 +74,8 @@ def searched(group: Grouped, starts: Sequence[StagedPlan], seconds: float) -> St
 def measure(problem: StagedProblem, policies: Sequence[Path], search_s: float) -> dict[str, tuple[float, float]]:
     """Row → L and seconds; the shortest L known is row ''."""
     makers: dict[str, Callable[[], StagedPlan | None]] = {"uniform": lambda: UniformPlanner().solve(problem).plan}
-    for file, asked in ((None, SHIPPED), *((file, ASKED) for file in policies)):
-        for beam, reach in asked:
+    for file, beams in ((None, SHIPPED), *((file, ASKED) for file in policies)):
+        for beam, reach in beams:
             planner = PolicyPlanner(PolicyConfig(file, beam, reach))
             planner.raw_plans([problem])  # opens the file, or has the loops compiled
             name = f"{file.stem if file else 'as shipped'}, {beam} first cut(s), reach {reach}"
