@@ -1,6 +1,6 @@
 """The best plan of each pure kind against the best hybrid, on the paper's clusters and on ones with faster links.
 
-    OMP_NUM_THREADS=1 python benchmarks/explorer.py [--schedule 1f1b] [--budget 30] [--cluster C …] [MODEL …]
+    OMP_NUM_THREADS=1 python benchmarks/explorer.py [--schedule 1f1b] [--budget 40] [--cluster C …] [MODEL …]
 
 A global batch of 256 samples; training state as in fp32 with Adam. Steps are simulated under the schedule, `--schedule
 length` compares plans by the length L. `–` is a kind none of whose plans fits. `gain` is the shortest pure plan's step

@@ -3,8 +3,8 @@
 A relaxation bounds the length of each problem's plans of several stages from below. Those that it does not put out of
 reach are searched in the order of their bounds, each bounded by the best plan so far: first for good plans, under a
 schedule as in a portfolio of pipelines (portfolio.descent), equal stages among them, under the length L on a coarse
-grid where problems take long; then on their own for half a second each, then, those that were not finished, for four
-times as long each time: a problem that is stopped short of its end is no use, and most take a tenth of a second.
+grid where problems take long; then on their own for a second and a half each, then, those that were not finished, for
+four times as long each time: a problem that is stopped short of its end is no use, and most take a tenth of a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.feasibility import stages_exist
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import least_length_s
-from automap_models.planners.staged.search import anytime_search
+from automap_models.planners.staged.search import anytime_search, search_below
 from automap_models.planners.staged.stage_tables import StageTables
 from automap_models.simulate.step import step_cost
 
@@ -43,7 +43,7 @@ BEGIN_S = 0.3
 """How long a problem that looks good may take to be looked at, under a schedule; see descent.look_around."""
 FAR_OFF = 1.0
 """How much longer than the best, relatively, a rough plan may be for its problem to be looked at."""
-PART_S, PART_GROWTH = 0.5, 4.0
+PART_S, PART_GROWTH = 1.5, 4.0
 """How long a problem is searched at first, and how many times as long each time that it is not finished."""
 FIRST = 4
 """Problems with the least bounds that are searched before all others: where that finishes them, it will the others."""
@@ -254,7 +254,10 @@ def _search(contender: Contender, best_s: float, deadline: Deadline, granularity
     on_grid = _on_grid(problem, granularity)
     costs = contender.costs  # of a plan they do not depend on the grid
     try:
-        search = anytime_search(on_grid, deadline, upper_s, contender.plan, costs=costs)
+        if upper_s is None or granularity is not None or problem.schedule is not None:
+            search = anytime_search(on_grid, deadline, upper_s, contender.plan, costs=costs)
+        else:  # a good plan of some problem is known: this one's coarser grids would take as long as its own
+            search = search_below(on_grid, deadline, best_s, costs, whole=True)
     except BadInput:  # the stages cannot share out the devices, which was not looked at in time
         contender.close("does not fit", np.inf)
         return np.inf
