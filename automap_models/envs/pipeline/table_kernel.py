@@ -198,7 +198,7 @@ def one_more(
     limit: np.float32,
 ) -> Floats:
     """From the rest in left - 1 stages, [3, U, K], to that in `left`, whose plans fill a level, [5, U, K]."""
-    devices, _, _, state, _, micro, samples = given
+    devices, _, _, state, stages, micro, samples = given
     units, count = rest.shape[1], rest.shape[2]
     unit, in_flight = np.ceil(devices / np.float32(units)), min(micro, left)
     new = np.zeros_like(rest)
@@ -212,6 +212,7 @@ def one_more(
         low, high = window[0, u], window[1, u]
         if low >= high:
             continue
+        most = max(first - max(stages - left, ONE) + ONE, ONE)  # devices of a stage before
         of_size[1] = ring[u]
         before, factor = sizes_from(given, sizes, left, first, unit, of_size)
         number = stages_from(at, legal, given, sizes, of_size, left, rest, u, window, where, stage)
@@ -229,8 +230,13 @@ def one_more(
             compute, weights, stash = at[0, e] - at[0, k], at[2, e] - at[2, k], at[4, e] - at[4, k]
             time, backward = compute * per_device, (compute - (at[3, e] - at[3, k])) * per_device
             new[1, u, k], new[2, u, k] = max(weights * stage[7, x], stage[5, x] - backward), stop
+            span = max(micro * time, time + stage[4, x])
+            # The devices before take so long at least for one micro-batch; R hides behind their backward passes.
+            computed, forward = at[0, k] / most, at[3, k] / most
+            if span + max(computed, new[1, u, k] + forward) > limit:
+                continue
             if state * weights + in_flight * stash * per_device <= ONE:
-                new[0, u, k] = max(micro * time, time + stage[4, x])
+                new[0, u, k] = span
     return new
 
 
