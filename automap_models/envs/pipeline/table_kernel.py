@@ -26,6 +26,7 @@ from automap_models.core.compiled import jit
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 Integers = NDArray[np.int64]
+Small = NDArray[np.int32]
 Number = Any
 """A floating-point number of either size: what is computed has the size of what is given."""
 NOTHING, ONE, TWO, IMPOSSIBLE_SPAN = np.float32(0), np.float32(1), np.float32(2), np.float32(1e6)
@@ -139,7 +140,9 @@ def problem_tables(
             ring[u, r] = all_reduce(first, first + np.float32(sizes[r]) * unit, given[1], given[2])
     rest = last_one(at, total, given, units, window)
     for left in range(2, 2 + needed):
-        rest = one_more(at, legal, given, sizes, ring, np.float32(left), rest, tables[:, left - 2], window, guess, limit)
+        rest = one_more(
+            at, legal, given, sizes, ring, np.float32(left), rest, tables[:, left - 2], window, guess, limit
+        )
     return rest
 
 
@@ -198,7 +201,7 @@ def one_more(
     limit: np.float32,
 ) -> Floats:
     """From the rest in left - 1 stages, [3, U, K], to that in `left`, whose plans fill a level, [5, U, K]."""
-    devices, _, _, state, stages, micro, samples = given
+    devices, _, _, state, stages, micro, _samples = given
     units, count = rest.shape[1], rest.shape[2]
     unit, in_flight = np.ceil(devices / np.float32(units)), min(micro, left)
     new = np.zeros_like(rest)
@@ -251,7 +254,7 @@ def stages_from(
     rest: Floats,
     u: int,
     window: Integers,
-    where: Integers,
+    where: Small,
     stage: Floats,
 ) -> int:
     """The ends and sizes that stages which begin with a unit may have, wherever they begin, size after size.
@@ -296,14 +299,14 @@ def lengths_from(
     in_flight: np.float32,
     enough: np.float32,
     limit: np.float32,
-    ends: Integers,
+    ends: Small,
     stage: Floats,
     score: Floats,
 ) -> None:
     """The sum T + max(R, enough) of each stage from a point on, T with the transfer into it; inf where it does not fit.
 
-        k ├──── e, r                      all ends and sizes one after another in memory: processors work on several
-          ├────── e, r                    of them at a time
+    k ├──── e, r                      all ends and sizes one after another in memory: processors work on several
+      ├────── e, r                    of them at a time
     """
     C, A, W, F, H = at[0, k], at[1, k], at[2, k], at[3, k], at[4, k]
     for x in range(ends.size):
@@ -311,14 +314,14 @@ def lengths_from(
         time, into = compute * per_device, TWO * (A * stage[6, x])
         whole = max(micro * into, into + max(micro * time, time + stage[4, x]))
         backward = (compute - (stage[2, x] - F)) * per_device
-        length = whole + max(max(weights * stage[7, x], stage[5, x] - backward), enough)
+        length = whole + max(weights * stage[7, x], stage[5, x] - backward, enough)
         hold = (ONE - state * weights) / max((stage[3, x] - H) * per_device, HARDLY_ANY)
         possible = (ends[x] > k) & (hold >= in_flight) & (micro * time <= limit)
         score[x] = length if possible else np.float32(np.inf)
 
 
 @jit
-def first_least(score: Floats, where: Integers) -> int:
+def first_least(score: Floats, where: Small) -> int:
     """Which is the least; of equals the first end, then the smallest size; -1 where all are infinite."""
     least, best = np.float32(np.inf), -1
     for x in range(score.size):
@@ -386,9 +389,7 @@ def chosen_points(arrays: Floats, most: int) -> Integers:
 
 
 @jit
-def first_stages(
-    at: Floats, given: Floats, sizes: Integers, rest: Floats, window: Integers
-) -> tuple[Floats, Integers]:
+def first_stages(at: Floats, given: Floats, sizes: Integers, rest: Floats, window: Integers) -> tuple[Floats, Integers]:
     """[K] L of the best plan whose first stage ends at each point, in ideal lengths, and [K] the number of its size."""
     _, per_node, ratio, state, stages, micro, samples = given
     unit, count = np.ceil(given[0] / np.float32(rest.shape[1])), at.shape[1]
