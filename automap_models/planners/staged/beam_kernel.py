@@ -51,12 +51,12 @@ def weights_bytes(stages: PlainStages, i: int, k: int) -> float:
 
 @jit
 def prefixes(stages: PlainStages, boundary: IntArray, device: IntArray) -> FloatArray:
-    """[S, 4] busy, span, hidden and exposed of what comes before each stage of a route (beam_search._Prefix)."""
+    """[S+1, 4] busy, span, hidden and exposed before each stage of a route (beam_search._Prefix), and at its end."""
     count, rounds = boundary.size - 1, stages.micro_batches
-    table = np.zeros((count, 4))
+    table = np.zeros((count + 1, 4))
     busy, span, hidden, exposed = 0.0, 0.0, 0.0, -np.inf
     table[0, 3] = exposed
-    for s in range(count - 1):
+    for s in range(count):
         i, k, a, q = boundary[s], boundary[s + 1], device[s], device[s + 1]
         if s:
             x = stages.A[i] * moved_s(stages, device[s - 1], a, q)
@@ -68,6 +68,18 @@ def prefixes(stages: PlainStages, boundary: IntArray, device: IntArray) -> Float
         hidden += u - (stages.F[k] - stages.F[i]) / parts
         table[s + 1, 0], table[s + 1, 1], table[s + 1, 2], table[s + 1, 3] = busy, span, hidden, exposed
     return table
+
+
+@jit
+def route_length_s(stages: PlainStages, route: IntArray) -> float:
+    """L of a route; inf where it does not fit the memory."""
+    for s in range(route.shape[1] - 1):
+        i, k, replicas = route[0, s], route[0, s + 1], route[1, s + 1] - route[1, s]
+        stash = stages.held[s] * (stages.H[k] - stages.H[i]) / stages.parts[replicas]
+        if stages.state_factor * weights_bytes(stages, i, k) + stash > stages.memory:
+            return np.inf
+    whole = prefixes(stages, route[0], route[1])[-1]
+    return whole[1] + whole[3]  # type: ignore[no-any-return]
 
 
 @jit

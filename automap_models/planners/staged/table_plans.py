@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from automap_models.core.compiled import jit
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.envs.pipeline.table_kernel import ANY_LENGTH, plans_by_tables
-from automap_models.planners.staged.beam_kernel import shortest_around
+from automap_models.planners.staged.beam_kernel import route_length_s, shortest_around
 from automap_models.planners.staged.local_search import even_places, powers_of_two
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages, plain_stages
@@ -115,8 +115,11 @@ def looked_at(
     length_s, number = np.full(1 + looks.shape[0] * beam, np.inf), 1
     routes = np.zeros((length_s.size + joins, *even.shape), dtype=np.int64)
     none = routes[:0]
-    length_s[0], best = shortest_around(stages, even, np.inf, none, far_boundary, far_device)
-    routes[joins] = even if np.isinf(length_s[0]) else best
+    even_s = route_length_s(stages, even)
+    length_s[0], best = shortest_around(stages, even, even_s, none, far_boundary, far_device)
+    if np.isinf(length_s[0]):
+        length_s[0], best = even_s, even
+    routes[joins] = best
     for look in range(looks.shape[0]):
         limit = np.float32(min(length_s.min() / ideal_s * LIMIT_SLACK, ANY_LENGTH))
         units = min(int(looks[look, 1]), stages.parts.size - 1)
