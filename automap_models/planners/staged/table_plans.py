@@ -1,7 +1,7 @@
 """Plans by compiled cost-to-go tables: a fraction of a millisecond for 16 devices, some ten for 128.
 
     even plan ──▶ beam search around it ──▶ tables, rough then fine, of what is no longer ──▶ the plans from the best
-    first stages ──▶ beam searches through and beside all of them, until nothing shorter comes out
+    first stages ──▶ beam searches through and beside all of them: by powers of two, once by every step, and again
 
 The tables (envs.pipeline.table_kernel) hold one rest for each place, the best under a guess of what comes before; where
 the all-reduce of earlier stages is hidden or not decides between rests, so that small problems are looked at under two
@@ -83,7 +83,8 @@ def best_routes(stages: PlainStages, samples: float, beam: int, reach: int) -> l
     finest = np.array(looks, dtype=np.float32).reshape(-1, 3)
     even = even_places(stages.C, stages.stages, stages.devices)
     far, near = _far(stages.C.size - 1, stages.devices), offsets(stages.devices, reach)
-    routes = looked_at(stages, arrays, given, ideal_s, finest, even, *far, *near, beam, JOINS if reach else 0)
+    few = near[0] if stages.devices > FAR_DEVICES else powers_of_two(reach)
+    routes = looked_at(stages, arrays, given, ideal_s, finest, even, *far, *near, few, beam, JOINS if reach else 0)
     different = {route.tobytes(): route for route in routes}
     return list(different.values())[:beam]
 
@@ -100,6 +101,7 @@ def looked_at(
     far_device: IntArray,
     near_boundary: IntArray,
     near_device: IntArray,
+    few: IntArray,
     beam: int,
     joins: int,
 ) -> IntArray:
@@ -109,7 +111,9 @@ def looked_at(
         arrays, given: see `scaled`, by ideal_s.
         looks: [l, 3] points, units and guess of each.
         even: the route to begin with; far_boundary, far_device: how far its stages may move.
-        near_boundary, near_device: how far those of the best one may, in up to so many joins.
+        near_boundary, near_device: how far those of the best one may in the end, in up to so many joins: first and last
+            by a few of these, as long as that helps, and in between once by all of them.
+        few: some of them, for boundaries and devices alike; if all, all are looked at from the beginning on.
         beam: routes of each look.
     """
     length_s, number = np.full(1 + looks.shape[0] * beam, np.inf), 1
@@ -131,12 +135,18 @@ def looked_at(
             number += 1
     routes[joins : joins + number] = routes[joins : joins + number][np.argsort(length_s[:number], kind="mergesort")]
     known_s, first, others = length_s.min() * LIMIT_SLACK, joins, routes[joins + 1 : joins + number]
+    both = few.size < near_boundary.size
+    turn = 0 if both else 2
     for _ in range(joins):  # in float32 the best route may seem a little shorter than it is
-        shorter_s, shorter = shortest_around(stages, routes[first], known_s, others, near_boundary, near_device)
-        if np.isinf(shorter_s):
+        by_boundary, by_device = (few, few) if both and turn != 1 else (near_boundary, near_device)
+        shorter_s, shorter = shortest_around(stages, routes[first], known_s, others, by_boundary, by_device)
+        if turn == 1 or np.isinf(shorter_s):
+            turn += 1
+        if np.isfinite(shorter_s):
+            known_s, first = shorter_s, first - 1
+            routes[first] = shorter
+        elif turn > 1:
             break
-        known_s, first = shorter_s, first - 1
-        routes[first] = shorter
     return routes[first : joins + number]
 
 
