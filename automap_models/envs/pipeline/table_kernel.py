@@ -1,14 +1,17 @@
 """Cost-to-go tables one number after another, of any fineness, and the plans that they lead to; compiled by numba.
 
-    for every point k and unit u that the rest may begin at          ┐
-      for every size r of its first stage, for every end e behind k  │ M·u grows with e: where it alone is longer than
-        T + max(R, enough) of that stage and of what follows it      ┘ the best so far, no later end can be better
+    for every unit u that the rest may begin at
+      every size r and end e of its first stage that lead on  ──▶  one list, its numbers one after another in memory
+      for every point k before them
+        T + max(R, enough) of that stage and of what follows it, for the whole list  ──▶  the first of the least
 
-The recursion is that of envs.pipeline.cost_to_go, whose tensor operators are part of a policy's file. Loops that stop
-early take a hundredth of their time. Two things are free here that are fixed there: `guess` is by how much the R of
-what comes before is guessed to be larger, 0 for none; and no entry is made where the devices before it, or those after
-it, could not compute all there is within a length that is known already (`limit`). With a guess of 1 and no limit every
-number is computed as there, in float32 and in the same order, so that equal tables are equal to the last bit.
+The recursion is that of envs.pipeline.cost_to_go, whose tensor operators are part of a policy's file. Loops over what
+is possible alone, on which processors work several numbers at a time, take a hundredth of their time. Two things are
+free here that are fixed there: `guess` is by how much the R of what comes before is guessed to be larger, 0 for none;
+and no entry is made where the devices before it, or those after it, could not compute all there is within a length
+that is known already (`limit`), nor where it is longer than that with the least that has to come before. With a guess
+of 1 and no limit every number is computed as there, in float32 and in the same order, so that equal tables are equal
+to the last bit.
 
 `plans_by_tables` follows the tables from the best first stages on to whole plans: a greedy policy without a network.
 Without numba the same functions run as Python, a hundred times slower.

@@ -52,7 +52,7 @@ FAR_DEVICES = 256
 """On more devices than these a stage may in the end begin few devices beside its place, and powers of two."""
 FEW = 2
 JOINS = 30
-"""Beam searches through and beside the plans in the end, at most; most often the second one finds nothing shorter."""
+"""Beam searches through and beside the plans in the end, at most; most often the third one is the last."""
 LIMIT_SLACK = 1.0 + 1e-5
 """Tables are in float32: plans as long as the best one known shall not be lost."""
 
