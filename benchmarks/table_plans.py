@@ -32,19 +32,20 @@ SMALL_LOOKS: tuple[tuple[Look, ...], ...] = (
     table_plans.LOOKS[0][1],
     (Look(48, 32),),
     (Look(48, 32), Look(48, 32, 0.0)),
-    (Look(48, 32, 0.5), Look(48, 32, 4.0)),
-    (Look(32, 32), Look(32, 32, 0.3), Look(32, 32, 3.0)),
-    (Look(64, 32), Look(64, 32, 0.0)),
-    (Look(128, 32),),
+    (Look(48, 32), Look(24, 32, 0.0)),
+    (Look(48, 32), Look(32, 32, 0.0), Look(32, 32, 3.0)),
+    (Look(48, 32), Look(48, 32, 0.3), Look(48, 32, 3.0)),
+    (Look(64, 32),),
 )
 LARGE_LOOKS: tuple[tuple[Look, ...], ...] = (
     table_plans.LOOKS[1][1],
     (),
     (Look(32, 32),),
-    (Look(24, 32), Look(32, 64)),
     (Look(32, 32), Look(48, 64)),
-    (Look(48, 128),),
-    (Look(32, 32, 0.3), Look(32, 32), Look(32, 32, 3.0)),
+    (Look(32, 32), Look(48, 128)),
+    (Look(32, 32), Look(64, 64)),
+    (Look(32, 32), Look(72, 64)),
+    (Look(56, 64),),
 )
 
 

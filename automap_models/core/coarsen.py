@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ class Grid:
         mask[-1] = False
         return mask
 
-    @property
+    @cached_property
     def cut_points(self) -> NDArray[np.int64]:
         """The points at which a stage may end."""
         return np.flatnonzero(self.cut_mask)
@@ -74,6 +74,12 @@ class Grid:
                 return None
             points.append(j)
         return tuple(points)
+
+
+@lru_cache(maxsize=64)
+def grid_of(n: int, granularity: int) -> Grid:
+    """The grid over so many instructions; many problems are often planned on the same one."""
+    return Grid(n, granularity)
 
 
 @dataclass(frozen=True, eq=False)

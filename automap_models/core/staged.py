@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
+from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid, grid_of
 from automap_models.core.constraints import UNCONSTRAINED, Constraints
 from automap_models.core.microbatch import microbatch_size, required_size, rescaled
 from automap_models.core.paces import StagePaces, equal_paces, idle_positions, unequal_paces
@@ -117,7 +117,7 @@ class StagedProblem:
     @property
     def grid(self) -> Grid:
         """The coarse grid on this profile."""
-        return Grid(len(self.profile), self.granularity)
+        return grid_of(len(self.profile), self.granularity)
 
     @cached_property
     def all_shardings(self) -> tuple[ShardedProfile, ...]:

@@ -48,11 +48,11 @@ def fine_cost_to_go(scaled: Scaled, cut_mask: Tensor, max_stages: int, fineness:
     none = torch.zeros_like(scaled.devices)
     columns = [c.flatten().numpy() for c in (*scalars, none if scaled.samples is None else scaled.samples)]
     total = scaled.total.squeeze(2).numpy()
-    tables = np.zeros((5, len(at), levels(max_stages), points.shape[1], fineness.units), dtype=np.float32)
+    tables = np.zeros((5, len(at), levels(max_stages), fineness.units, points.shape[1]), dtype=np.float32)
     sizes = np.array(fineness.stage_units, dtype=np.int64)
     given = np.stack(columns, 1)
     guess, limit = np.float32(1), np.float32(ANY_LENGTH)
     for i in range(len(at)):
         needed = min(levels(max_stages), levels(int(scaled.stages[i])))
         problem_tables(at[i], total[i], legal[i], given[i], sizes, needed, tables[:, i], guess, limit)
-    return CostToGo(points, *torch.from_numpy(tables).unbind(0))
+    return CostToGo(points, *torch.from_numpy(tables).transpose(3, 4).contiguous().unbind(0))

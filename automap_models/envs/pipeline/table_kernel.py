@@ -1,14 +1,17 @@
 """Cost-to-go tables one number after another, of any fineness, and the plans that they lead to; compiled by numba.
 
-    for every point k and unit u that the rest may begin at          ┐
-      for every size r of its first stage, for every end e behind k  │ M·u grows with e: where it alone is longer than
-        T + max(R, enough) of that stage and of what follows it      ┘ the best so far, no later end can be better
+    for every unit u that the rest may begin at
+      every size r and end e of its first stage that lead on  ──▶  one list, its numbers one after another in memory
+      for every point k before them
+        T + max(R, enough) of that stage and of what follows it, for the whole list  ──▶  the first of the least
 
-The recursion is that of envs.pipeline.cost_to_go, whose tensor operators are part of a policy's file. Loops that stop
-early take a hundredth of their time. Two things are free here that are fixed there: `guess` is by how much the R of
-what comes before is guessed to be larger, 0 for none; and no entry is made where the devices before it, or those after
-it, could not compute all there is within a length that is known already (`limit`). With a guess of 1 and no limit every
-number is computed as there, in float32 and in the same order, so that equal tables are equal to the last bit.
+The recursion is that of envs.pipeline.cost_to_go, whose tensor operators are part of a policy's file. Loops over what
+is possible alone, on which processors work several numbers at a time, take a hundredth of their time. Two things are
+free here that are fixed there: `guess` is by how much the R of what comes before is guessed to be larger, 0 for none;
+and no entry is made where the devices before it, or those after it, could not compute all there is within a length
+that is known already (`limit`), nor where it is longer than that with the least that has to come before. With a guess
+of 1 and no limit every number is computed as there, in float32 and in the same order, so that equal tables are equal
+to the last bit.
 
 `plans_by_tables` follows the tables from the best first stages on to whole plans: a greedy policy without a network.
 Without numba the same functions run as Python, a hundred times slower.
@@ -26,6 +29,7 @@ from automap_models.core.compiled import jit
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 Integers = NDArray[np.int64]
+Small = NDArray[np.int32]
 Number = Any
 """A floating-point number of either size: what is computed has the size of what is given."""
 NOTHING, ONE, TWO, IMPOSSIBLE_SPAN = np.float32(0), np.float32(1), np.float32(2), np.float32(1e6)
@@ -66,17 +70,38 @@ def transfer(
     samples: Number,
 ) -> Number:
     """cost.staged_torch.transfer_factor."""
-    sender, receiver = max(boundary - first, ONE), max(stop - boundary, ONE)
-    start = np.floor(boundary / per_node) * per_node
+    return received(sent(first, boundary, per_node, samples), boundary, stop, per_node, ratio, samples)
+
+
+@jit
+def sent(first: Number, boundary: Number, per_node: Number, samples: Number) -> tuple[Number, ...]:
+    """The sender's half of a transfer factor.
+
+    Returns:
+        Its share on the node where it ends, and on the fullest one before; how many devices of that node are left to
+        the receiver; 1 where they share it, else 0; how many times its even share a device has.
+    """
+    sender, start = max(boundary - first, ONE), np.floor(boundary / per_node) * per_node
     inside = boundary != start
-    sender_last = min(sender, boundary - (start if inside else start - per_node))
-    receiver_first = min(receiver, start + per_node - boundary)
-    stays = max(sender_last / sender + receiver_first / receiver - ONE, NOTHING) if inside else NOTHING
-    out = max(sender_last / sender - stays, min(sender - sender_last, per_node) / sender)
-    into = max(receiver_first / receiver - stays, min(receiver - receiver_first, per_node) / receiver)
+    last = min(sender, boundary - (start if inside else start - per_node))
+    padding = sender / parts_of(sender, samples)
+    return last / sender, min(sender - last, per_node) / sender, start + per_node - boundary, ONE * inside, padding
+
+
+@jit
+def received(
+    begun: tuple[Number, ...], boundary: Number, stop: Number, per_node: Number, ratio: Number, samples: Number
+) -> Number:
+    """The transfer factor from the sender's half (`sent`) and where the receiver ends."""
+    last, before, room, inside, padding = begun
+    receiver = max(stop - boundary, ONE)
+    first = min(receiver, room)
+    stays = inside * max(last + first / receiver - ONE, NOTHING)
+    out = max(last - stays, before)
+    into = max(first / receiver - stays, min(receiver - first, per_node) / receiver)
     crosses = max(out, into)
     if samples > 0:
-        padding = max(sender / parts_of(sender, samples), receiver / parts_of(receiver, samples))
+        padding = max(padding, receiver / parts_of(receiver, samples))
         crosses, stays = min(padding * crosses, ONE), min(padding * stays, ONE)
     return max(crosses, stays * ratio)
 
@@ -93,7 +118,7 @@ def problem_tables(
     guess: np.float32,
     limit: np.float32,
 ) -> Floats:
-    """Fill in the tables [5, L, K, U] of one problem for 2 … needed + 1 stages left, in the order of CostToGo.
+    """Fill in the tables [5, L, U, K] of one problem for 2 … needed + 1 stages left, in the order of CostToGo.
 
     Args:
         at: [5, K] channels at the tables' points; total: [5] at the end of the model.
@@ -101,210 +126,233 @@ def problem_tables(
         given: [7] devices, per_node, ratio, state, stages, micro and samples as in Scaled; samples 0 where there are
             none.
         sizes: units that a stage may have, ascending.
-        tables: zeros.
+        tables: [5, L, U, K] zeros.
         guess: times what comes before is guessed to reduce.
         limit: length of plans to look for at most, in ideal lengths.
 
     Returns:
-        [3, K, U] T, R and the last device of the first stage, of the rest in needed + 1 stages.
+        [3, U, K] T, R and the last device of the first stage, of the rest in needed + 1 stages.
     """
-    rest = last_one(at, total, given, tables.shape[3])
+    units = tables.shape[2]
+    window = windows(at, total, given, units, limit)
+    ring = np.empty((units, sizes.size), dtype=np.float32)
+    unit = np.ceil(given[0] / np.float32(units))
+    for u in range(units):
+        for r in range(sizes.size):
+            first = np.float32(u) * unit
+            ring[u, r] = all_reduce(first, first + np.float32(sizes[r]) * unit, given[1], given[2])
+    rest = last_one(at, total, given, units, window)
     for left in range(2, 2 + needed):
-        rest = one_more(at, total, legal, given, sizes, np.float32(left), rest, tables[:, left - 2], guess, limit)
+        rest = one_more(
+            at, legal, given, sizes, ring, np.float32(left), rest, tables[:, left - 2], window, guess, limit
+        )
     return rest
 
 
 @jit
-def last_one(at: Floats, total: Floats, given: Floats, units: int) -> Floats:
-    """[3, K, U] T, R and the last device of one stage, on all devices from each unit on (last_stage)."""
+def windows(at: Floats, total: Floats, given: Floats, units: int, limit: np.float32) -> Integers:
+    """[2, U] the points low … high - 1 at which stages may begin on each unit.
+
+    The devices before it and those after it can compute all that is before and after within the limit.
+    """
+    window, unit = np.empty((2, units), dtype=np.int64), np.ceil(given[0] / np.float32(units))
+    window[0], window[1] = 0, at.shape[1]
+    if limit >= ANY_LENGTH:
+        return window
+    devices, micro, low, high = given[0], given[5], 0, 0
+    for u in range(units):
+        device = np.float32(u) * unit
+        while high < at.shape[1] and micro * at[0, high] <= limit * device:
+            high += 1
+        while low < high and micro * (total[0] - at[0, low]) > limit * (devices - device):
+            low += 1
+        window[0, u], window[1, u] = low, high
+    return window
+
+
+@jit
+def last_one(at: Floats, total: Floats, given: Floats, units: int, window: Integers) -> Floats:
+    """[3, U, K] T, R and the last device of one stage, on all devices from each unit on (last_stage)."""
     devices, per_node, ratio, state, _, micro, _ = given
     unit = np.ceil(devices / np.float32(units))
-    rest = np.empty((3, at.shape[1], units), dtype=np.float32)
+    rest = np.empty((3, units, at.shape[1]), dtype=np.float32)
     rest[0], rest[2] = IMPOSSIBLE_SPAN, devices
     for u in range(units):
         first = np.float32(u) * unit
         replicas = max(devices - first, ONE)
         factor = all_reduce(first, max(devices, first + ONE), per_node, ratio)
-        for k in range(at.shape[1]):
-            rest[1, k, u] = (total[2] - at[2, k]) * factor
+        for k in range(window[0, u], window[1, u]):
+            rest[1, u, k] = (total[2] - at[2, k]) * factor
             memory = state * (total[2] - at[2, k]) + (total[4] - at[4, k]) / replicas
             if memory <= ONE and first < devices:
-                rest[0, k, u] = micro * (total[0] - at[0, k]) / replicas
+                rest[0, u, k] = micro * (total[0] - at[0, k]) / replicas
     return rest
 
 
 @jit
 def one_more(
     at: Floats,
-    total: Floats,
     legal: Flags,
     given: Floats,
     sizes: Integers,
+    ring: Floats,
     left: np.float32,
     rest: Floats,
     table: Floats,
+    window: Integers,
     guess: np.float32,
     limit: np.float32,
 ) -> Floats:
-    """From the rest in left - 1 stages, [3, K, U], to that in `left`, whose plans fill a level, [5, K, U]."""
-    devices, _, _, state, _, micro, samples = given
-    count, units = rest.shape[1], rest.shape[2]
+    """From the rest in left - 1 stages, [3, U, K], to that in `left`, whose plans fill a level, [5, U, K]."""
+    devices, _, _, state, stages, micro, _samples = given
+    units, count = rest.shape[1], rest.shape[2]
     unit, in_flight = np.ceil(devices / np.float32(units)), min(micro, left)
     new = np.zeros_like(rest)
     new[0], new[2] = IMPOSSIBLE_SPAN, devices
-    ahead, of_size = np.empty((3, len(sizes), count), dtype=np.float32), np.empty((3, len(sizes)), dtype=np.float32)
-    ends = np.empty((2, len(sizes)), dtype=np.int64)
+    of_size, score = np.empty((3, sizes.size), dtype=np.float32), np.empty(sizes.size * count, dtype=np.float32)
+    where, stage = np.empty((2, score.size), dtype=np.int32), np.empty((10, score.size), dtype=np.float32)
     for u in range(units):
         first = np.float32(u) * unit
         if first >= devices:
             break
-        fitting = behind_a_cut(at, total, given, sizes, left, rest, u, limit, ahead, ends)
-        enough = sizes_from(given, sizes[:fitting], left, first, unit, of_size)
-        low, high = within(at, total, given, first, limit)
-        likely = 0
+        low, high = window[0, u], window[1, u]
+        if low >= high:
+            continue
+        most = max(first - max(stages - left, ONE) + ONE, ONE)  # devices of a stage before
+        of_size[1] = ring[u]
+        before, factor = sizes_from(given, sizes, left, first, unit, of_size)
+        number = stages_from(at, legal, given, sizes, of_size, left, rest, u, window, where, stage)
         for k in range(low, high):
-            e, r = best_stage(
-                at, legal, given, left, k, ahead[:, :fitting], ends, of_size, enough, guess, first, limit, likely
-            )
-            if e < 0:
+            enough = guess * (before * (at[0, k] - at[3, k]) / max(first, ONE) + at[2, k] / before * factor)
+            lengths_from(at, k, state, micro, in_flight, enough, limit, where[0, :number], stage, score)
+            x = first_least(score[:number], where[:, :number])
+            if x < 0:
                 continue
-            likely = r  # the next point's best stage is likely to have it, too: the others are done with sooner
-            if ahead[0, r, e] >= IMPOSSIBLE_SPAN:
-                continue
-            stop = first + np.float32(sizes[r]) * unit
-            table[0, k, u], table[1, k, u], table[2, k, u] = np.float32(e), stop, ahead[2, r, e]
-            table[3, k, u], table[4, k, u] = ahead[0, r, e], ahead[1, r, e]
+            e, stop = where[0, x], first + np.float32(sizes[where[1, x]]) * unit
+            table[0, u, k], table[1, u, k], table[2, u, k] = np.float32(e), stop, stage[9, x]
+            table[3, u, k], table[4, u, k] = stage[4, x], stage[5, x]
             # one_more_stage
-            per_device = ONE / parts_of(stop - first, samples)
+            per_device = stage[8, x]
             compute, weights, stash = at[0, e] - at[0, k], at[2, e] - at[2, k], at[4, e] - at[4, k]
             time, backward = compute * per_device, (compute - (at[3, e] - at[3, k])) * per_device
-            new[1, k, u], new[2, k, u] = max(weights * of_size[1, r], ahead[1, r, e] - backward), stop
+            new[1, u, k], new[2, u, k] = max(weights * stage[7, x], stage[5, x] - backward), stop
+            span = max(micro * time, time + stage[4, x])
+            # The devices before take so long at least for one micro-batch; R hides behind their backward passes.
+            computed, forward = at[0, k] / most, at[3, k] / most
+            if span + max(computed, new[1, u, k] + forward) > limit:
+                continue
             if state * weights + in_flight * stash * per_device <= ONE:
-                new[0, k, u] = max(micro * time, time + ahead[0, r, e])
+                new[0, u, k] = span
     return new
 
 
 @jit
-def within(at: Floats, total: Floats, given: Floats, device: np.float32, limit: np.float32) -> tuple[int, int]:
-    """The points low … high - 1 before and after which this device parts those that can compute all within a limit."""
-    devices, micro, low, high = given[0], given[5], 0, at.shape[1]
-    if limit >= ANY_LENGTH:
-        return low, high
-    while high > 0 and micro * at[0, high - 1] > limit * device:
-        high -= 1
-    while low < high and micro * (total[0] - at[0, low]) > limit * (devices - device):
-        low += 1
-    return low, high
-
-
-@jit
-def behind_a_cut(
+def stages_from(
     at: Floats,
-    total: Floats,
+    legal: Flags,
     given: Floats,
     sizes: Integers,
+    of_size: Floats,
     left: np.float32,
     rest: Floats,
     u: int,
-    limit: np.float32,
-    ahead: Floats,
-    ends: Integers,
+    window: Integers,
+    where: Small,
+    stage: Floats,
 ) -> int:
-    """What follows a stage of each size and end that begins with a unit, wherever it begins, into [3, R, K].
+    """The ends and sizes that stages which begin with a unit may have, wherever they begin, size after size.
 
-    T from the transfer on, R less the transfer, and where the devices of the stage behind end (_behind_a_cut). Into
-    `ends`, [2, R], at which points a stage of each size may end within the limit.
+    Args:
+        where: [2, n] becomes the end of each and the number of its size.
+        stage: [10, n] becomes the channels C, W, F and H at the end; T from the transfer behind it on and R less that
+            transfer (_behind_a_cut); the three of its size (`sizes_from`); where the devices of the stage behind end.
 
     Returns:
-        How many of the sizes there is room for.
+        How many there are.
     """
     devices, per_node, ratio, _, _, micro, samples = given
-    units = rest.shape[2]
-    unit = np.ceil(devices / np.float32(units))
-    for r in range(len(sizes)):
+    unit, x = np.ceil(devices / np.float32(rest.shape[1])), 0
+    for r in range(sizes.size):
         behind = u + sizes[r]
         boundary = np.float32(behind) * unit
-        if boundary > devices - (left - ONE) or behind >= units:
-            return r
-        ends[0, r], ends[1, r] = within(at, total, given, boundary, limit)
-        was, factor = np.float32(-1), NOTHING
-        for e in range(ends[0, r], ends[1, r]):
-            after = max(rest[2, e, behind], boundary + ONE)
-            if after != was:
-                factor, was = transfer(np.float32(u) * unit, boundary, after, per_node, ratio, samples), after
-            sent = at[1, e] * factor
-            ahead[0, r, e] = max(TWO * micro * sent, TWO * sent + rest[0, e, behind])
-            ahead[1, r, e] = rest[1, e, behind] - sent
-            ahead[2, r, e] = after
-    return len(sizes)
+        if boundary > devices - (left - ONE) or behind >= rest.shape[1]:
+            break
+        begun = sent(np.float32(u) * unit, boundary, per_node, samples)
+        for e in range(window[0, behind], window[1, behind]):
+            if not legal[e] or rest[0, behind, e] >= IMPOSSIBLE_SPAN:
+                continue
+            after = max(rest[2, behind, e], boundary + ONE)
+            moved = at[1, e] * received(begun, boundary, after, per_node, ratio, samples)
+            where[0, x], where[1, x] = e, r
+            stage[0, x], stage[1, x], stage[2, x], stage[3, x] = at[0, e], at[2, e], at[3, e], at[4, e]
+            stage[4, x] = max(TWO * micro * moved, TWO * moved + rest[0, behind, e])
+            stage[5, x] = rest[1, behind, e] - moved
+            stage[6, x], stage[7, x], stage[8, x] = of_size[0, r], of_size[1, r], of_size[2, r]
+            stage[9, x] = after
+            x += 1
+    return x
+
+
+@jit
+def lengths_from(
+    at: Floats,
+    k: int,
+    state: np.float32,
+    micro: np.float32,
+    in_flight: np.float32,
+    enough: np.float32,
+    limit: np.float32,
+    ends: Small,
+    stage: Floats,
+    score: Floats,
+) -> None:
+    """The sum T + max(R, enough) of each stage from a point on, T with the transfer into it; inf where it does not fit.
+
+    k ├──── e, r                      all ends and sizes one after another in memory: processors work on several
+      ├────── e, r                    of them at a time
+    """
+    C, A, W, F, H = at[0, k], at[1, k], at[2, k], at[3, k], at[4, k]
+    for x in range(ends.size):
+        per_device, compute, weights = stage[8, x], stage[0, x] - C, stage[1, x] - W
+        time, into = compute * per_device, TWO * (A * stage[6, x])
+        whole = max(micro * into, into + max(micro * time, time + stage[4, x]))
+        backward = (compute - (stage[2, x] - F)) * per_device
+        length = whole + max(weights * stage[7, x], stage[5, x] - backward, enough)
+        hold = (ONE - state * weights) / max((stage[3, x] - H) * per_device, HARDLY_ANY)
+        possible = (ends[x] > k) & (hold >= in_flight) & (micro * time <= limit)
+        score[x] = length if possible else np.float32(np.inf)
+
+
+@jit
+def first_least(score: Floats, where: Small) -> int:
+    """Which is the least; of equals the first end, then the smallest size; -1 where all are infinite."""
+    least, best = np.float32(np.inf), -1
+    for x in range(score.size):
+        if score[x] <= least and score[x] < np.inf and (score[x] < least or where[0, x] < where[0, best]):
+            least, best = score[x], x
+    return best
 
 
 @jit
 def sizes_from(
     given: Floats, sizes: Integers, left: np.float32, first: np.float32, unit: np.float32, of_size: Floats
-) -> Floats:
-    """What only depends on the first device of a stage and its size, into [3, R], and what not even on that, [2].
+) -> tuple[Number, Number]:
+    """What only depends on the first device of a stage and its size, into rows 0 and 2 of [3, R].
 
-    Of each size the transfer into such a stage, its all-reduce and 1 / parts of a micro-batch; and before it
-    1 / devices and an all-reduce: the stages there share their work, parameters and devices evenly (_reduce_before,
-    _transfer_into).
+    Of each size the transfer into such a stage and 1 / parts of a micro-batch: the stages before share their work,
+    parameters and devices evenly (_reduce_before, _transfer_into).
+
+    Returns:
+        How many stages come before, and the all-reduce of the first of them.
     """
     _, per_node, ratio, _, stages, _, samples = given
     begin, before = max(first, ONE), max(stages - left, ONE)
-    sender = max(first - np.ceil(first / before), NOTHING)
-    for r in range(len(sizes)):
+    begun = sent(max(first - np.ceil(first / before), NOTHING), begin, per_node, samples)
+    for r in range(sizes.size):
         size = np.float32(sizes[r]) * unit
-        of_size[0, r] = transfer(sender, begin, begin + size, per_node, ratio, samples)
-        of_size[1, r] = all_reduce(first, first + size, per_node, ratio)
+        of_size[0, r] = received(begun, begin, begin + size, per_node, ratio, samples)
         of_size[2, r] = ONE / parts_of(size, samples)
-    even = np.empty(2, dtype=np.float32)
-    even[0], even[1] = before, all_reduce(NOTHING, np.ceil(begin / before), per_node, ratio)
-    return even
-
-
-@jit
-def best_stage(
-    at: Floats,
-    legal: Flags,
-    given: Floats,
-    left: np.float32,
-    k: int,
-    ahead: Floats,
-    ends: Integers,
-    of_size: Floats,
-    even: Floats,
-    guess: np.float32,
-    first: np.float32,
-    limit: np.float32,
-    likely: int,
-) -> tuple[int, int]:
-    """End point and number of the size of the best stage from a point and a device on; -1 where none fits.
-
-    The sum T + max(R, enough) decides, T with the transfer into the stage. Of equals the first end, then the smallest
-    size.
-    """
-    state, micro = given[3], given[5]
-    before, in_flight = even[0], min(micro, left)
-    enough = guess * (before * (at[0, k] - at[3, k]) / max(first, ONE) + at[2, k] / before * even[1])
-    best, best_end, best_size = np.float32(np.inf), -1, -1
-    for turn in range(ahead.shape[1]):
-        r = likely if turn == 0 else turn - 1 if turn <= likely else turn
-        into, factor, per_device = TWO * (at[1, k] * of_size[0, r]), of_size[1, r], of_size[2, r]
-        for e in range(max(k + 1, ends[0, r]), ends[1, r]):
-            compute = at[0, e] - at[0, k]
-            time = compute * per_device
-            if micro * time + enough > best or micro * time > limit:
-                break
-            whole = max(micro * into, into + max(micro * time, time + ahead[0, r, e]))
-            if whole + enough > best:
-                continue
-            weights, backward = at[2, e] - at[2, k], (compute - (at[3, e] - at[3, k])) * per_device
-            score = whole + max(weights * factor, ahead[1, r, e] - backward, enough)
-            if score < best or (score == best and (e < best_end or (e == best_end and r < best_size))):
-                hold = (ONE - state * weights) / max((at[4, e] - at[4, k]) * per_device, HARDLY_ANY)
-                if legal[e] and hold >= in_flight:
-                    best, best_end, best_size = score, e, r
-    return best_end, best_size
+    return before, all_reduce(NOTHING, np.ceil(begin / before), per_node, ratio)
 
 
 @jit
@@ -344,25 +392,27 @@ def chosen_points(arrays: Floats, most: int) -> Integers:
 
 
 @jit
-def first_stages(
-    at: Floats, total: Floats, given: Floats, sizes: Integers, rest: Floats, limit: np.float32
-) -> tuple[Floats, Integers]:
+def first_stages(at: Floats, given: Floats, sizes: Integers, rest: Floats, window: Integers) -> tuple[Floats, Integers]:
     """[K] L of the best plan whose first stage ends at each point, in ideal lengths, and [K] the number of its size."""
     _, per_node, ratio, state, stages, micro, samples = given
-    unit = np.ceil(given[0] / np.float32(rest.shape[2]))
-    ahead, ends = np.empty((3, len(sizes), at.shape[1]), dtype=np.float32), np.empty((2, len(sizes)), dtype=np.int64)
-    fitting = behind_a_cut(at, total, given, sizes, stages, rest, 0, limit, ahead, ends)
-    length, size = np.full(at.shape[1], np.float32(np.inf)), np.zeros(at.shape[1], dtype=np.int64)
-    for r in range(fitting):
-        stop = np.float32(sizes[r]) * unit
-        factor, per_device = all_reduce(NOTHING, stop, per_node, ratio), ONE / parts_of(stop, samples)
-        for e in range(ends[0, r], ends[1, r]):
-            if state * at[2, e] + min(micro, stages) * at[4, e] * per_device > ONE or ahead[0, r, e] >= IMPOSSIBLE_SPAN:
-                continue
-            time, backward = at[0, e] * per_device, (at[0, e] - at[3, e]) * per_device
-            whole = max(micro * time, time + ahead[0, r, e]) + max(at[2, e] * factor, ahead[1, r, e] - backward)
-            if whole < length[e]:
-                length[e], size[e] = whole, r
+    unit, count = np.ceil(given[0] / np.float32(rest.shape[1])), at.shape[1]
+    of_size = np.empty((3, sizes.size), dtype=np.float32)
+    for r in range(sizes.size):
+        size = np.float32(sizes[r]) * unit
+        of_size[0, r], of_size[1, r] = NOTHING, all_reduce(NOTHING, size, per_node, ratio)
+        of_size[2, r] = ONE / parts_of(size, samples)
+    where = np.empty((2, sizes.size * count), dtype=np.int32)
+    stage, legal = np.empty((10, where.shape[1]), dtype=np.float32), np.ones(count, dtype=np.bool_)
+    number = stages_from(at, legal, given, sizes, of_size, stages, rest, 0, window, where, stage)
+    length, size = np.full(count, np.float32(np.inf)), np.zeros(count, dtype=np.int64)
+    for x in range(number):
+        e, per_device = where[0, x], stage[8, x]
+        if state * at[2, e] + min(micro, stages) * at[4, e] * per_device > ONE:
+            continue
+        time, backward = at[0, e] * per_device, (at[0, e] - at[3, e]) * per_device
+        whole = max(micro * time, time + stage[4, x]) + max(at[2, e] * stage[7, x], stage[5, x] - backward)
+        if whole < length[e]:
+            length[e], size[e] = whole, where[1, x]
     return length, size
 
 
@@ -393,10 +443,10 @@ def plans_by_tables(
     at, total = arrays[:, point], arrays[:, -1]
     stages, unit = int(given[4]), np.ceil(given[0] / np.float32(units))
     levels = stages - 2
-    tables = np.zeros((5, max(levels, 1), len(point), units), dtype=np.float32)
+    tables = np.zeros((5, max(levels, 1), units, len(point)), dtype=np.float32)
     legal = np.ones(len(point), dtype=np.bool_)
     rest = problem_tables(at, total, legal, given, sizes, levels, tables, guess, limit)
-    length, size = first_stages(at, total, given, sizes, rest, limit)
+    length, size = first_stages(at, given, sizes, rest, windows(at, total, given, units, limit))
     lengths, places = np.empty(beam, dtype=np.float32), np.empty((beam, 2, stages - 1), dtype=np.int64)
     for b in range(min(beam, len(point))):
         k = int(length.argmin())
@@ -408,5 +458,5 @@ def plans_by_tables(
             places[b, 0, s], places[b, 1, s] = point[k] + 1, int(np.float32(u) * unit)
             if s < levels:
                 level = levels - 1 - s
-                k, u = int(tables[0, level, k, u]), int(tables[1, level, k, u] / unit)
+                k, u = int(tables[0, level, u, k]), int(tables[1, level, u, k] / unit)
     return lengths[: min(beam, len(point))], places[: min(beam, len(point))]

@@ -17,7 +17,7 @@ import numpy as np
 
 from automap_models.core.compiled import jit
 from automap_models.core.profile import FloatArray
-from automap_models.envs.pipeline.table_kernel import all_reduce, transfer
+from automap_models.envs.pipeline.table_kernel import all_reduce, received, sent, transfer
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages
 
@@ -51,12 +51,12 @@ def weights_bytes(stages: PlainStages, i: int, k: int) -> float:
 
 @jit
 def prefixes(stages: PlainStages, boundary: IntArray, device: IntArray) -> FloatArray:
-    """[S, 4] busy, span, hidden and exposed of what comes before each stage of a route (beam_search._Prefix)."""
+    """[S+1, 4] busy, span, hidden and exposed before each stage of a route (beam_search._Prefix), and at its end."""
     count, rounds = boundary.size - 1, stages.micro_batches
-    table = np.zeros((count, 4))
+    table = np.zeros((count + 1, 4))
     busy, span, hidden, exposed = 0.0, 0.0, 0.0, -np.inf
     table[0, 3] = exposed
-    for s in range(count - 1):
+    for s in range(count):
         i, k, a, q = boundary[s], boundary[s + 1], device[s], device[s + 1]
         if s:
             x = stages.A[i] * moved_s(stages, device[s - 1], a, q)
@@ -68,6 +68,18 @@ def prefixes(stages: PlainStages, boundary: IntArray, device: IntArray) -> Float
         hidden += u - (stages.F[k] - stages.F[i]) / parts
         table[s + 1, 0], table[s + 1, 1], table[s + 1, 2], table[s + 1, 3] = busy, span, hidden, exposed
     return table
+
+
+@jit
+def route_length_s(stages: PlainStages, route: IntArray) -> float:
+    """L of a route; inf where it does not fit the memory."""
+    for s in range(route.shape[1] - 1):
+        i, k, replicas = route[0, s], route[0, s + 1], route[1, s + 1] - route[1, s]
+        stash = stages.held[s] * (stages.H[k] - stages.H[i]) / stages.parts[replicas]
+        if stages.state_factor * weights_bytes(stages, i, k) + stash > stages.memory:
+            return np.inf
+    whole = prefixes(stages, route[0], route[1])[-1]
+    return whole[1] + whole[3]  # type: ignore[no-any-return]
 
 
 @jit
@@ -142,6 +154,7 @@ def put_before(
     Returns:
         Where they end.
     """
+    C, rounds, devices = stages.C, stages.micro_batches, stages.parts.size - 1
     stop, most, a, number = high, min(limit_s * (1.0 + SLACK), np.finfo(np.float64).max), -1, 0
     after, into = np.empty((2, high - low)), np.empty((4, high - low))
     groups = np.empty(high - low + 1, dtype=np.int64)  # the first suffix of each q
@@ -152,7 +165,9 @@ def put_before(
     groups[number] = high
     chosen, costs = np.empty(2, dtype=np.int64), np.empty((2, 2))
     for p in range(boundary.size):
-        if not within_reach(stages, boundary[p], device[p], most):
+        # The devices before and after a place can compute all there is in time: M·ΣC / D ≤ L.
+        computed = rounds * C[boundary[p]]
+        if computed > most * device[p] or rounds * C[-1] - computed > most * (devices - device[p]):
             continue
         if device[p] != a:
             a = device[p]
@@ -191,27 +206,29 @@ def two_best(
         best: [2] becomes the numbers of the two, -1 where there are none; costs: [2, 2] becomes T and R with the stage.
     """
     rounds, most, low = stages.micro_batches, min(limit_s * (1.0 + SLACK), np.finfo(np.float64).max), groups[0]
+    C, F, H, ends, held = stages.C, stages.F, stages.H, where[1], float(stages.held[stage])
     least, least_own = limit_s * (1.0 + SPARE), np.inf
     best[0], best[1] = -1, -1
     for g in range(groups.size - 1):
         if where[0, groups[g]] <= a:
             continue
         parts, ring, moved, fastest = into[0, g], into[1, g], into[2, g] * stages.A[i], into[3, g] * stages.A[i]
-        for j in range(groups[g], groups[g + 1]):
-            k = where[1, j]
-            if k <= i:
-                continue
-            u = (stages.C[k] - stages.C[i]) / parts
+        begin, share = groups[g], 1.0 / parts
+        while begin < groups[g + 1] and ends[begin] <= i:
+            begin += 1
+        for j in range(begin, groups[g + 1]):
+            k = ends[j]
+            u = (C[k] - C[i]) * share
             if rounds * u > most:
                 break
             span = max(rounds * u, u + after[0, j - low])
             if not span <= most:
                 continue
             weights = weights_bytes(stages, i, k)
-            stash = stages.held[stage] * (stages.H[k] - stages.H[i]) / parts
+            stash = held * (H[k] - H[i]) * share
             if stages.state_factor * weights + stash > stages.memory:
                 continue
-            exposed = max(ring * weights, after[1, j - low] - (u - (stages.F[k] - stages.F[i]) / parts))
+            exposed = max(ring * weights, after[1, j - low] - (u - (F[k] - F[i]) * share))
             whole, uncovered = max(2.0 * rounds * moved, 2.0 * moved + span), exposed - moved
             looks = max(before[1], before[0] + whole) + max(before[3], uncovered - before[2])
             if not looks <= limit_s * (1.0 + SPARE):
@@ -221,14 +238,6 @@ def two_best(
                 least, best[0], costs[0, 0], costs[0, 1] = looks, j, span, exposed
             if own < least_own:
                 least_own, best[1], costs[1, 0], costs[1, 1] = own, j, span, exposed
-
-
-@jit
-def within_reach(stages: PlainStages, i: int, a: int, most: float) -> bool:
-    """Whether the devices before and after a place can compute all there is in time: M·ΣC / D ≤ L."""
-    before = stages.micro_batches * stages.C[i]
-    after = stages.micro_batches * stages.C[-1] - before
-    return bool(before <= most * a and after <= most * (stages.parts.size - 1 - a))
 
 
 @jit
@@ -251,23 +260,34 @@ def move_on(
         into: [4, n] becomes, for each q, the parts of a micro-batch, the all-reduce, and the transfers into the stage
             from the sender and from the fastest one, in seconds per byte.
     """
-    rounds, low, node = stages.micro_batches, groups[0], int(stages.per_node)
-    memo = np.full(stages.parts.size, -1.0)
+    rounds, low, per_node, inter = stages.micro_batches, groups[0], stages.per_node, stages.inter
+    A, ratio, place = stages.A, stages.inter / stages.intra, float(a)
+    known = sent(float(sender if a > sender else 0), place, per_node, 0.0)
+    whole, node = (
+        sent(0.0, place, per_node, 0.0),
+        sent(np.floor((place - 1.0) / per_node) * per_node, place, per_node, 0.0),
+    )
+    memo = np.empty(stages.parts.size)
     for g in range(groups.size - 1):
         q = where[0, groups[g]]
         if q <= a:
             continue
-        into[0, g], into[1, g], into[2, g], into[3, g] = stages.parts[q - a], reduced_s(stages, a, q), 0.0, 0.0
+        stop = float(q)
+        into[0, g], into[1, g] = stages.parts[q - a], all_reduce(place, stop, per_node, ratio) / inter
+        into[2, g], into[3, g] = 0.0, 0.0
         if sender >= 0:
-            into[2, g] = moved_s(stages, sender, a, q) if a > sender else 0.0
-            into[3, g] = min(moved_s(stages, 0, a, q), moved_s(stages, (a - 1) // node * node, a, q))
-        memo[:] = -1.0
+            into[2, g] = received(known, place, stop, per_node, ratio, 0.0) / inter if a > sender else 0.0
+            fastest = min(
+                received(whole, place, stop, per_node, ratio, 0.0), received(node, place, stop, per_node, ratio, 0.0)
+            )
+            into[3, g] = fastest / inter
+        begun, memo[q:] = sent(place, stop, per_node, 0.0), -1.0
         for j in range(groups[g], groups[g + 1]):
             e, x = where[2, j], 0.0
             if e >= 0:
                 if memo[e] < 0.0:
-                    memo[e] = moved_s(stages, a, q, e)
-                x = memo[e] * stages.A[where[1, j]]
+                    memo[e] = received(begun, stop, float(e), per_node, ratio, 0.0) / inter
+                x = memo[e] * A[where[1, j]]
             after[0, j - low] = max(2.0 * rounds * x, 2.0 * x + cost[0, j])
             after[1, j - low] = cost[1, j] - x
 

@@ -1,7 +1,7 @@
 """Plans by compiled cost-to-go tables: a fraction of a millisecond for 16 devices, some ten for 128.
 
     even plan ──▶ beam search around it ──▶ tables, rough then fine, of what is no longer ──▶ the plans from the best
-    first stages ──▶ beam searches through and beside all of them, until nothing shorter comes out
+    first stages ──▶ beam searches through and beside all of them: by powers of two, once by every step, and again
 
 The tables (envs.pipeline.table_kernel) hold one rest for each place, the best under a guess of what comes before; where
 the all-reduce of earlier stages is hidden or not decides between rests, so that small problems are looked at under two
@@ -11,15 +11,16 @@ and nothing proven.
 
 from __future__ import annotations
 
-from operator import itemgetter
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.compiled import jit
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.envs.pipeline.table_kernel import ANY_LENGTH, plans_by_tables
-from automap_models.planners.staged.beam_kernel import shortest_around
+from automap_models.planners.staged.beam_kernel import route_length_s, shortest_around
 from automap_models.planners.staged.local_search import even_places, powers_of_two
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages, plain_stages
@@ -39,22 +40,21 @@ class Look(NamedTuple):
 
 
 LOOKS: tuple[tuple[float, tuple[Look, ...]], ...] = (
-    (32, (Look(48, 32), Look(48, 32, 0.3), Look(48, 32, 3.0))),
-    (256, (Look(32, 32), Look(48, 128))),
+    (32, (Look(48, 32), Look(32, 32, 0.0))),
+    (256, (Look(32, 32), Look(56, 64))),
     (np.inf, ()),
 )
 """Most devices → the tables that such a problem is looked at by, one after another. On hundreds of devices beam
 searches come as far in the time of the first tables (benchmarks/results/table_plans.md)."""
-STAGE_UNITS = (*range(1, 32), *range(32, 48, 2), 48, 56, 64, 80, 96, 112)
+STAGE_UNITS = np.array((*range(1, 32), *range(32, 48, 2), 48, 56, 64, 80, 96, 112))
 """Units that a stage of the rest may have, but for the last one, which gets all that are left."""
 FAR_DEVICES = 256
 """On more devices than these a stage may in the end begin few devices beside its place, and powers of two."""
 FEW = 2
 JOINS = 30
-"""Beam searches through and beside the plans in the end, at most; most often the second one finds nothing shorter."""
+"""Beam searches through and beside the plans in the end, at most; most often the third one is the last."""
 LIMIT_SLACK = 1.0 + 1e-5
 """Tables are in float32: plans as long as the best one known shall not be lost."""
-NONE_YET = np.zeros((0, 2, 2), dtype=np.int64)
 
 
 def table_plans(problem: StagedProblem, beam: int, reach: int, planner: str) -> list[StagedPlan]:
@@ -79,31 +79,78 @@ def best_routes(stages: PlainStages, samples: float, beam: int, reach: int) -> l
     """[2, S+1] the boundaries and devices where stages begin, and the end, of different plans; the shortest first."""
     looks = next(looks for most, looks in LOOKS if stages.devices <= most)
     ideal_s = float(stages.C[-1]) * stages.micro_batches / stages.devices
-    first = even_places(stages.C, stages.stages, stages.devices)
-    length_s, best = shortest_around(stages, first, np.inf, NONE_YET, *_far(stages))
-    routes = [(length_s, first if np.isinf(length_s) else best)]
     arrays, given = scaled(stages, ideal_s, samples)
-    for look in looks:
-        least_s = min(length_s for length_s, _ in routes)
-        limit = np.float32(min(least_s / ideal_s * LIMIT_SLACK, ANY_LENGTH))
-        units = min(look.units, stages.devices)
-        sizes = np.array([size for size in STAGE_UNITS if size < units] or [1])
-        lengths, places = plans_by_tables(arrays, given, look.points, units, sizes, np.float32(look.guess), limit, beam)
-        routes += zip((lengths.astype(np.float64) * ideal_s).tolist(), _whole(stages, places), strict=True)
-    routes.sort(key=itemgetter(0))
-    others = np.array([route for _, route in routes[1:]], dtype=np.int64).reshape(-1, *first.shape)
-    slack = LIMIT_SLACK  # in float32 the best route may seem a little shorter than it is
-    for _ in range(JOINS if reach else 0):
-        known_s, known = routes[0]
-        length_s, shorter = shortest_around(stages, known, known_s * slack, others, *offsets(stages.devices, reach))
-        if np.isinf(length_s):
-            break
-        routes.insert(0, (length_s, shorter))
-        slack = 1.0
-    different = {route.tobytes(): route for _, route in routes}
+    finest = np.array(looks, dtype=np.float32).reshape(-1, 3)
+    even = even_places(stages.C, stages.stages, stages.devices)
+    far, near = _far(stages.C.size - 1, stages.devices), offsets(stages.devices, reach)
+    few = near[0] if stages.devices > FAR_DEVICES else powers_of_two(reach)
+    routes = looked_at(stages, arrays, given, ideal_s, finest, even, *far, *near, few, beam, JOINS if reach else 0)
+    different = {route.tobytes(): route for route in routes}
     return list(different.values())[:beam]
 
 
+@jit
+def looked_at(
+    stages: PlainStages,
+    arrays: NDArray[np.float32],
+    given: NDArray[np.float32],
+    ideal_s: float,
+    looks: NDArray[np.float32],
+    even: IntArray,
+    far_boundary: IntArray,
+    far_device: IntArray,
+    near_boundary: IntArray,
+    near_device: IntArray,
+    few: IntArray,
+    beam: int,
+    joins: int,
+) -> IntArray:
+    """[n, 2, S+1] the routes of all looks and of what joins them, the shortest first; some may be equal.
+
+    Args:
+        arrays, given: see `scaled`, by ideal_s.
+        looks: [l, 3] points, units and guess of each.
+        even: the route to begin with; far_boundary, far_device: how far its stages may move.
+        near_boundary, near_device: how far those of the best one may in the end, in up to so many joins: first and last
+            by a few of these, as long as that helps, and in between once by all of them.
+        few: some of them, for boundaries and devices alike; if all, all are looked at from the beginning on.
+        beam: routes of each look.
+    """
+    length_s, number = np.full(1 + looks.shape[0] * beam, np.inf), 1
+    routes = np.zeros((length_s.size + joins, *even.shape), dtype=np.int64)
+    none = routes[:0]
+    even_s = route_length_s(stages, even)
+    length_s[0], best = shortest_around(stages, even, even_s, none, far_boundary, far_device)
+    if np.isinf(length_s[0]):
+        length_s[0], best = even_s, even
+    routes[joins] = best
+    for look in range(looks.shape[0]):
+        limit = np.float32(min(length_s.min() / ideal_s * LIMIT_SLACK, ANY_LENGTH))
+        units = min(int(looks[look, 1]), stages.parts.size - 1)
+        sizes = STAGE_UNITS[max(units, 2) > STAGE_UNITS]
+        lengths, places = plans_by_tables(arrays, given, int(looks[look, 0]), units, sizes, looks[look, 2], limit, beam)
+        for b in range(lengths.size):
+            length_s[number], routes[joins + number, :, 1:-1] = lengths[b] * ideal_s, places[b]
+            routes[joins + number, :, -1] = even[:, -1]
+            number += 1
+    routes[joins : joins + number] = routes[joins : joins + number][np.argsort(length_s[:number], kind="mergesort")]
+    known_s, first, others = length_s.min() * LIMIT_SLACK, joins, routes[joins + 1 : joins + number]
+    both = few.size < near_boundary.size
+    turn = 0 if both else 2
+    for _ in range(joins):  # in float32 the best route may seem a little shorter than it is
+        by_boundary, by_device = (few, few) if both and turn != 1 else (near_boundary, near_device)
+        shorter_s, shorter = shortest_around(stages, routes[first], known_s, others, by_boundary, by_device)
+        if turn == 1 or np.isinf(shorter_s):
+            turn += 1
+        if np.isfinite(shorter_s):
+            known_s, first = shorter_s, first - 1
+            routes[first] = shorter
+        elif turn > 1:
+            break
+    return routes[first : joins + number]
+
+
+@cache
 def offsets(devices: int, reach: int) -> tuple[IntArray, IntArray]:
     """How many boundaries and devices beside a route its stages may begin."""
     near = np.arange(-reach, reach + 1)
@@ -113,18 +160,10 @@ def offsets(devices: int, reach: int) -> tuple[IntArray, IntArray]:
     return near, np.unique(np.concatenate((few, powers_of_two(devices // 16))))
 
 
-def _far(stages: PlainStages) -> tuple[IntArray, IntArray]:
+@cache
+def _far(boundaries: int, devices: int) -> tuple[IntArray, IntArray]:
     """Offsets by which even stages may move to begin with."""
-    return powers_of_two((stages.C.size - 1) // 4), powers_of_two(stages.devices // 4)
-
-
-def _whole(stages: PlainStages, places: IntArray) -> IntArray:
-    """[b, 2, S-1] → [b, 2, S+1] with the beginning and the end."""
-    ends = np.array([stages.C.size - 1, stages.devices])
-    shape = (len(places), 2, 1)
-    begin, end = np.zeros(shape, dtype=np.int64), np.broadcast_to(ends[:, None], shape)
-    routes: IntArray = np.concatenate((begin, places, end), axis=2)
-    return routes
+    return powers_of_two(boundaries // 4), powers_of_two(devices // 4)
 
 
 def scaled(stages: PlainStages, ideal_s: float, samples: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
