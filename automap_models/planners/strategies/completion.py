@@ -20,6 +20,7 @@ from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
 from automap_models.planners.strategies.cuts import balanced_cuts
 from automap_models.planners.strategies.family_costs import FamilyCosts
+from automap_models.planners.strategies.fitting_kernel import shortest_choices
 from automap_models.planners.strategies.incumbent import Completion
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
@@ -259,39 +260,13 @@ class _Table:
 
 
 def _fitting(tables: list[_Table], moments: FloatArray, room: tuple[float, float]) -> list[Choice] | None:
-    """The choices of a rank's virtual stages: of one stage the shortest that fits.
-
-    Of several, from nothing recomputed on, the stage is given one step more that frees most bytes at the fullest
-    moment for its seconds, until all fits.
-    """
+    """The choices of a rank's virtual stages: the shortest that fit, see fitting_kernel; None where none does."""
     left = room[0] - sum(table.state for table in tables)
-    if len(tables) == 1:
-        table = tables[0]
-        held = (moments[:, 0] @ np.stack([table.saved]) + moments[:, 1] @ np.stack([table.kept])).max(axis=0)
-        fits = held + np.maximum(table.temporary, room[1]) <= left
-        if not fits.any():
-            return None
-        return [table.choices[int(np.where(fits, table.seconds, np.inf).argmin())]]
-    chosen = [0] * len(tables)
-    while True:
-        saved = np.array([table.saved[i] for table, i in zip(tables, chosen, strict=True)])
-        kept = np.array([table.kept[i] for table, i in zip(tables, chosen, strict=True)])
-        held = moments[:, 0] @ saved + moments[:, 1] @ kept
-        temporary = max(room[1], *(float(table.temporary[i]) for table, i in zip(tables, chosen, strict=True)))
-        moment = int(held.argmax())
-        if held[moment] + temporary <= left:
-            return [table.choices[i] for table, i in zip(tables, chosen, strict=True)]
-        best: tuple[float, int, int] | None = None
-        for stage, (table, i) in enumerate(zip(tables, chosen, strict=True)):
-            freed = moments[moment, 0, stage] * (table.saved[i] - table.saved)
-            freed += moments[moment, 1, stage] * (table.kept[i] - table.kept)
-            spent = table.seconds - table.seconds[i]
-            better = (freed > 0) & ((spent > 0) | (freed > 0))
-            if better.any():
-                rate = np.where(better, freed / np.maximum(spent, 1e-12), -1.0)
-                j = int(rate.argmax())
-                if best is None or rate[j] > best[0]:
-                    best = (float(rate[j]), stage, j)
-        if best is None:
-            return None
-        chosen[best[1]] = best[2]
+    counts = np.array([len(table.choices) for table in tables])
+    values = np.zeros((len(tables), 4, counts.max()))
+    for of_stage, table in zip(values, tables, strict=True):
+        of_stage[:, : len(table.choices)] = table.seconds, table.saved, table.kept, table.temporary
+    chosen = shortest_choices(counts, values, moments, left, room[1]).tolist()
+    if chosen[0] < 0:
+        return None
+    return [table.choices[i] for table, i in zip(tables, chosen, strict=True)]
