@@ -46,8 +46,6 @@ from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
 from automap_models.planners.strategies.sweep import WAITING, Sweep, priced
 
-CUT_BY_PROGRAM = 16
-"""Virtual stages up to which the first cuts of a family are those of its linear program; others take equally long."""
 DIVES = 60
 """Families that are simulated as soon as they are come upon, so that there is something to hold bounds against."""
 FIRST_PRICES = 24
@@ -59,7 +57,7 @@ GUESSED, GUESSED_DIVISIONS = 80, 300
 are of."""
 FAR = 1.15
 """A guess that is so many times as long as the best strategy is not simulated."""
-SWEEPING = 0.05
+SWEEPING = 0.02
 """Share of the budget for strategies of equal stages."""
 LISTING = 0.5
 """Share of the budget in which divisions are listed; those that are not listed by then are not searched."""
@@ -71,7 +69,7 @@ SWEPT_PASSES = 200_000
 """Passes of the schedules that are laid out for these, for each second of the budget; one takes half a microsecond."""
 REFINED = 4
 """Families of the best of these whose other cuts and recomputation are tried at once."""
-REFINING = 0.05
+REFINING = 0.1
 """Share of the time for moving layers of the best strategy at last, which has what else is left, too."""
 SMALL_BUBBLE = 0.02
 """Share of a step that ranks of 1F1B wait in about; below it chains, which take milliseconds to find, wait for
@@ -405,14 +403,8 @@ class Search:
         self.push(tighter_s, level, entry)
 
     def dive(self, entry: _Family, level: Level = Level.PARTED) -> bool:
-        """Whether the first cuts that suggest themselves fit; above PARTED their neighbours are tried, too."""
-        if entry.costs.strategy.stages > CUT_BY_PROGRAM:
-            return self.simulate(entry, self.completions(entry).balanced(), level)
-        relaxation, completions = self.prepared(entry)
-        relaxed = relaxation.solve(0, self.limit_s)
-        if relaxed.blocks is None or relaxed.bound_s >= self.limit_s:
-            return False
-        return self.simulate(entry, completions.rounded(relaxed.blocks, relaxation.kinds), level)
+        """Whether cuts that take equally long fit; above PARTED their neighbours are tried, too."""
+        return self.simulate(entry, self.completions(entry).balanced(), level)
 
     def prepared(self, entry: _Family) -> tuple[Relaxation, Completions]:
         """What a family's bounds and strategies are made by."""
