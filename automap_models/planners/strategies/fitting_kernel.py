@@ -126,6 +126,31 @@ def shortest_choices(counts: IntArray, tables: FloatArray, moments: FloatArray, 
     return chosen
 
 
+@jit
+def fill_choices(
+    own: IntArray, kinds: IntArray, blocks: IntArray, seconds: FloatArray, bytes_of: FloatArray, table: FloatArray
+) -> None:
+    """What the choices of a virtual stage add up to from its blocks, see `shortest_choices`.
+
+    Args:
+        own: [n] kinds of its blocks.
+        kinds, blocks: [choices] kind of recomputation, and of how many of its first blocks.
+        seconds: [k, R] of a block of each kind on the rank.
+        bytes_of: [3, k, R] saved, kept and temporary.
+        table: [4, choices or more] to be filled; seconds, saved and kept are added to what is there.
+    """
+    for i in range(kinds.size):
+        for b in range(own.size):
+            j = kinds[i] if b < blocks[i] else 0
+            table[0, i] += seconds[own[b], j]
+            table[1, i] += bytes_of[0, own[b], j]
+            table[2, i] += bytes_of[1, own[b], j]
+            if b < blocks[i]:
+                table[3, i] = max(table[3, i], bytes_of[2, own[b], j])
+
+
 def compile_loops() -> None:
     """Have the loops compiled, or read from numba's cache, before processor time is counted."""
+    one, table = np.zeros(1, dtype=np.int64), np.zeros((1, 4, 1))
+    fill_choices(one, one, one, np.ones((1, 1)), np.ones((3, 1, 1)), table[0])
     shortest_choices(np.ones(1, dtype=np.int64), np.ones((1, 4, 1)), np.ones((1, 2, 1)), 4.0, 0.0)
