@@ -197,7 +197,12 @@ def _at_most(
     step_s: float, rank: int, rates: FloatArray, constants: FloatArray, ranges: IntArray, options: RankOptions, n: int
 ) -> int:
     """So many of n blocks a rank may hold in so many seconds, whatever its memory; -1 where not even none."""
-    for own in range(n, -1, -1):
+    most = n
+    for c in range(constants.size):
+        rate = rates[c, :, 0].min()
+        if rate > 0.0 and constants[c] > -np.inf:
+            most = min(most, int(max((step_s - constants[c]) / rate, 0.0) * (1 + SLACK)))
+    for own in range(most, -1, -1):
         fits = True
         for c in range(constants.size):
             seconds = own * rates[c, :, 0].min() + _others(rank, c, n - own, ranges, options)
