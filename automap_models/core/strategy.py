@@ -20,6 +20,7 @@ Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
 """Of weights and activations; all but fp32 have master weights in fp32."""
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 ZERO_STAGES = (0, 1, 2, 3)
 """What the ranks of data parallelism share: nothing, the optimiser's state, gradients too, weights too (FSDP)."""
 
@@ -112,7 +113,7 @@ class Strategy:
         for key, value, values in (
             *(("recompute", kind, RECOMPUTE) for kind in of_stages),
             ("zero", self.zero, ZERO_STAGES),
-            ("precision", self.precision, get_args(Precision)),
+            ("precision", self.precision, PRECISIONS),
         ):
             if value not in values:
                 do = f"choose from {', '.join(map(str, values))}"
@@ -245,7 +246,7 @@ def require_parts(
 
 
 def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return (type(value) is int or (isinstance(value, int) and not isinstance(value, bool))) and value >= least
 
 
 def _require_count(key: str, value: object) -> None:

@@ -14,7 +14,8 @@ the slowest links of all.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from operator import attrgetter
 from types import MappingProxyType
 
 import numpy as np
@@ -65,6 +66,10 @@ def strategy_estimate(
     return StrategyPricing(work, cluster, device, runtime, kinds).estimate(strategy)
 
 
+_UNIFORM = attrgetter(*({of.name for of in fields(Strategy)} - {"layers", "recompute", "recompute_blocks"}))
+"""What a strategy has in common with all that differ from it only in cuts and recomputation."""
+
+
 class StrategyPricing:
     """Prices of many strategies of one model on one cluster; what they have in common is computed once.
 
@@ -89,7 +94,7 @@ class StrategyPricing:
         self.work, self.cluster = work, cluster
         self.devices = _devices(cluster, device, kinds)
         self.layers = [LayerCosting(work, cluster, kind, runtime) for kind in self.devices]
-        self._stages: dict[Strategy, list[StageCosting]] = {}
+        self._stages: dict[object, list[StageCosting]] = {}
         self.flop = sum(work.order.count(i) * model_flop(layer.kernels) for i, layer in enumerate(work.layers))
 
     def costs(self, strategy: Strategy) -> StageCosts:
@@ -98,7 +103,7 @@ class StrategyPricing:
 
     def stages(self, strategy: Strategy) -> list[StageCosting]:
         """What prices a strategy and all that differ from it only in cuts and recomputation, on each kind of device."""
-        uniform = replace(strategy, layers=None, recompute="none", recompute_blocks=None)
+        uniform = _UNIFORM(strategy)
         if uniform not in self._stages:
             if len(self._stages) > REMEMBERED:
                 self._stages.clear()

@@ -253,8 +253,7 @@ def closed_bound(
     """
     strategy, blocks = costs.strategy, np.flatnonzero(costs.blocks)
     micro_batches = strategy.micro_batches
-    seconds = micro_batches * costs.passes.sum(axis=-1) + costs.gradients[:, :, None]  # [S, k, R]
-    work = costs.passes[..., 0, :].sum(axis=-1).min(axis=0)  # [k] in seconds without recomputation
+    seconds, work = costs.step_seconds, costs.work_s
     spent, room, once_s = np.zeros(strategy.pp), costs.room, costs.even_update_s
     whole = float(work @ costs.blocks)
     if family is None:

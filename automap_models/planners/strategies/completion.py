@@ -9,7 +9,7 @@ neighbouring cuts         3 | 3 | 3, 4 | 2 | 3, …   as long as the step gets s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -20,6 +20,7 @@ from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
 from automap_models.planners.strategies.cuts import balanced_cuts
 from automap_models.planners.strategies.family_costs import FamilyCosts
+from automap_models.planners.strategies.fitting_kernel import fill_choices, shortest_choices
 from automap_models.planners.strategies.incumbent import Completion
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
@@ -50,8 +51,10 @@ class Completions:
         self.fixed, self.equal_layers, self.within = problem.fixed, problem.equal_layers, problem.within
         self.own = rank_memory(self.strategy, pricing.cluster) - problem.reserve(self.strategy.pp)
         self.blocks = np.array(pricing.work.order[1:-1])
-        self.seconds = costs.ranks.passes.sum(axis=-1)  # [S, k, R]
-        self.temporary = costs.of_groups[0].of_layers.memory[..., 2]
+        self.seconds = np.ascontiguousarray(costs.ranks.passes.sum(axis=-1))  # [S, k, R]
+        temporary = costs.of_groups[0].of_layers.memory[..., 2]
+        self.bytes_of = np.stack([costs.ranks.saved, costs.ranks.kept, temporary])
+        self._choices: dict[tuple[int, int], tuple[list[Choice], IntArray, IntArray]] = {}
         self._priced: dict[tuple[int, ...], Completion | None] = {}
         shown, _ = repeating_micro_batches(*self._schedule())
         name, ranks, _, vp = self._schedule()
@@ -206,37 +209,47 @@ class Completions:
         chosen: list[Choice] = [(NONE, 0)] * len(layers)
         begin = np.concatenate([[0], np.cumsum(layers)])
         for rank, (stages, moments) in enumerate(self.waiting):
-            tables = [self._table(stage, rank, begin[stage], layers[stage]) for stage in stages]
-            fitting = _fitting(tables, moments.astype(np.float64), self._room(rank, stages))
-            if fitting is None:
+            listed = [self._listed(stage, layers[stage]) for stage in stages]
+            counts = np.array([len(choices) for choices, _, _ in listed])
+            tables = np.zeros((len(stages), 4, counts.max()))
+            room, needed = self._room(rank, stages)
+            for table, stage, (_, kinds, blocks) in zip(tables, stages, listed, strict=True):
+                own = self.blocks[begin[stage] : begin[stage + 1]]
+                room -= self._state(stage, own)
+                table[:3] += self._ends(stage, rank)
+                fill_choices(own, kinds, blocks, self.seconds[rank], self.bytes_of, table)
+            fitting = shortest_choices(counts, tables, moments.astype(np.float64), room, needed).tolist()
+            if fitting[0] < 0:
                 return None
-            for stage, choice in zip(stages, fitting, strict=True):
-                chosen[stage] = choice
+            for stage, (choices, *_), i in zip(stages, listed, fitting, strict=True):
+                chosen[stage] = choices[i]
         return chosen
 
-    def _table(self, stage: int, rank: int, begin: int, count: int) -> _Table:
-        """What each choice of a virtual stage takes and holds."""
-        own = self.blocks[begin : begin + count]
-        choices = self.choices(stage, count)
-        costs = self.costs
-        state = float(costs.ranks.state[own].sum())
-        sums = np.zeros(
-            (3, len(RECOMPUTE), count + 1)
-        )  # seconds, saved, kept of the first n blocks more than with none
-        for row, of in enumerate((self.seconds[rank], costs.ranks.saved, costs.ranks.kept)):
-            sums[row, :, 1:] = np.cumsum((of[own] - of[own, NONE][:, None]).T, axis=1)
-        base = [float(of[own, NONE].sum()) for of in (self.seconds[rank], costs.ranks.saved, costs.ranks.kept)]
-        for layer in [costs.ranks.ends.first] * (stage == 0) + [costs.ranks.ends.last] * (
-            stage == self.strategy.stages - 1
-        ):
-            state += costs.ranks.state[layer]
-            for row, of in enumerate((self.seconds[rank], costs.ranks.saved, costs.ranks.kept)):
-                base[row] += float(of[layer, NONE])
-        kinds, blocks = (np.array(of) for of in zip(*choices, strict=True))
-        values = sums[:, kinds, blocks] + np.array(base)[:, None]
-        needed = np.maximum.accumulate(self.temporary[own], axis=0) if count else np.zeros((1, len(RECOMPUTE)))
-        temporary = np.where(blocks > 0, needed[np.maximum(blocks - 1, 0), kinds], 0.0)
-        return _Table(choices, values[0], values[1], values[2], temporary, state)
+    def _listed(self, stage: int, count: int) -> tuple[list[Choice], IntArray, IntArray]:
+        """The choices of a virtual stage of so many layers, and kinds and blocks of each as arrays."""
+        key = (stage if {"recompute", "recompute_blocks"} & set(self.fixed) else -1, count)
+        if key not in self._choices:
+            choices = self.choices(stage, count)
+            kinds, blocks = np.array(choices, dtype=np.int64).T
+            self._choices[key] = choices, np.ascontiguousarray(kinds), np.ascontiguousarray(blocks)
+        return self._choices[key]
+
+    def _of_ends(self, stage: int) -> list[int]:
+        """The layers of a virtual stage that are no blocks."""
+        first, last = self.costs.ranks.ends
+        return [first] * (stage == 0) + [last] * (stage == self.strategy.stages - 1)
+
+    def _state(self, stage: int, own: IntArray) -> float:
+        """Bytes of training state of a virtual stage with such blocks."""
+        state = self.costs.ranks.state
+        return float(state[own].sum()) + sum(float(state[layer]) for layer in self._of_ends(stage))
+
+    def _ends(self, stage: int, rank: int) -> FloatArray:
+        """[3, 1] seconds, bytes saved and bytes kept of the layers of a virtual stage that are no blocks."""
+        ends = np.zeros((3, 1))
+        for layer in self._of_ends(stage):
+            ends[:, 0] += self.seconds[rank, layer, NONE], *self.bytes_of[:2, layer, NONE]
+        return ends
 
     def _room(self, rank: int, stages: Sequence[int]) -> tuple[float, float]:
         """Bytes of a rank for state, activations and what is temporary; and what of the latter it needs anyway."""
@@ -244,54 +257,3 @@ class Completions:
         has_end = self.strategy.stages - 1 in stages
         logits = costing.logits_bytes if has_end else 0.0
         return float(costs.room[rank]) + logits, logits
-
-
-@dataclass(frozen=True, eq=False)
-class _Table:
-    """What the choices of a virtual stage take and hold: seconds, saved, kept, temporary bytes [n]; and its state."""
-
-    choices: list[Choice]
-    seconds: FloatArray
-    saved: FloatArray
-    kept: FloatArray
-    temporary: FloatArray
-    state: float
-
-
-def _fitting(tables: list[_Table], moments: FloatArray, room: tuple[float, float]) -> list[Choice] | None:
-    """The choices of a rank's virtual stages: of one stage the shortest that fits.
-
-    Of several, from nothing recomputed on, the stage is given one step more that frees most bytes at the fullest
-    moment for its seconds, until all fits.
-    """
-    left = room[0] - sum(table.state for table in tables)
-    if len(tables) == 1:
-        table = tables[0]
-        held = (moments[:, 0] @ np.stack([table.saved]) + moments[:, 1] @ np.stack([table.kept])).max(axis=0)
-        fits = held + np.maximum(table.temporary, room[1]) <= left
-        if not fits.any():
-            return None
-        return [table.choices[int(np.where(fits, table.seconds, np.inf).argmin())]]
-    chosen = [0] * len(tables)
-    while True:
-        saved = np.array([table.saved[i] for table, i in zip(tables, chosen, strict=True)])
-        kept = np.array([table.kept[i] for table, i in zip(tables, chosen, strict=True)])
-        held = moments[:, 0] @ saved + moments[:, 1] @ kept
-        temporary = max(room[1], *(float(table.temporary[i]) for table, i in zip(tables, chosen, strict=True)))
-        moment = int(held.argmax())
-        if held[moment] + temporary <= left:
-            return [table.choices[i] for table, i in zip(tables, chosen, strict=True)]
-        best: tuple[float, int, int] | None = None
-        for stage, (table, i) in enumerate(zip(tables, chosen, strict=True)):
-            freed = moments[moment, 0, stage] * (table.saved[i] - table.saved)
-            freed += moments[moment, 1, stage] * (table.kept[i] - table.kept)
-            spent = table.seconds - table.seconds[i]
-            better = (freed > 0) & ((spent > 0) | (freed > 0))
-            if better.any():
-                rate = np.where(better, freed / np.maximum(spent, 1e-12), -1.0)
-                j = int(rate.argmax())
-                if best is None or rate[j] > best[0]:
-                    best = (float(rate[j]), stage, j)
-        if best is None:
-            return None
-        chosen[best[1]] = best[2]

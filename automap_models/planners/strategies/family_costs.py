@@ -83,6 +83,17 @@ class RankCosts:
         return self._least([self._chords(of) * (1.0 - of.constants.overlap) for of in self.of_groups])
 
     @cached_property
+    def step_seconds(self) -> FloatArray:
+        """[S, k, R] seconds of a layer in a step: its passes, and its gradients that never hide."""
+        passes = self.strategy.micro_batches * self.passes.sum(axis=-1)
+        return np.asarray(passes + self.gradients[:, :, None])
+
+    @cached_property
+    def work_s(self) -> FloatArray:
+        """[k] seconds of a layer for one micro-batch, without recomputation, on the rank that takes least."""
+        return np.asarray(self.passes[..., 0, :].sum(axis=-1).min(axis=0))
+
+    @cached_property
     def optimizer(self) -> FloatArray:
         """[k] seconds of a layer's update, once a step; the slowest rank's counts."""
         rows = [[of.optimizer_s(*own) for own in of.of_layers.parameters.tolist()] for of in self.of_groups]

@@ -21,16 +21,16 @@ blocks in 32 ranks it says 1.5 blocks a rank where there are ranks of 2.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
-from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.schedules import SCHEDULES
-from automap_models.planners.strategies.bounds import fullest_moments, usual_chains
+from automap_models.planners.strategies.bisection import CLOSE, Bisection
+from automap_models.planners.strategies.bounds import UsualChains, fullest_moments, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts
-from automap_models.planners.strategies.partition_kernel import PartitionTables, least_step
-
-HALVINGS, FOLDED_HALVINGS = 10, 4
-"""Of the range between two bounds; folded stages take a hundred times as long."""
+from automap_models.planners.strategies.partition_kernel import PartitionTables, is_too_short, shorter_range
 
 
 def can_bound(schedule: str, vp: int) -> bool:
@@ -38,19 +38,27 @@ def can_bound(schedule: str, vp: int) -> bool:
     return vp == 1 or (vp == 2 and SCHEDULES[schedule].placement == "v")
 
 
-def partition_bound(costs: FamilyCosts, recompute: list[int], least: list[int], low_s: float, high_s: float) -> float:
-    """No strategy of the family is shorter, seconds; `high_s` where all are longer.
+class Partition(Bisection):
+    """The bound of a family, which gets tighter call by call.
 
     Args:
         costs: of a family whose ranks have one virtual stage, or two folded (`can_bound`).
         recompute: kinds of recomputation that blocks may have.
         least: [V] blocks that a virtual stage has at least; where they are folded it is not used.
-        low_s: another bound.
-        high_s: of a longer bound it is enough to know that it is as long as this.
     """
-    once_s = costs.ranks.even_update_s + costs.tied_s
-    tables, halvings = _tables(costs, recompute, least), FOLDED_HALVINGS if costs.strategy.vp == 2 else HALVINGS
-    return max(low_s, least_step(low_s - once_s, high_s - once_s, halvings, tables) + once_s)
+
+    def __init__(self, costs: FamilyCosts, recompute: list[int], least: list[int]) -> None:
+        super().__init__(costs)
+        self.tables = _tables(costs, recompute, least)
+
+    def is_too_short(self, step_s: float) -> bool:
+        """See Bisection."""
+        return bool(is_too_short(step_s, self.tables))
+
+    def shorter_range(self, low_s: float, high_s: float) -> tuple[float, float]:
+        """See Bisection."""
+        low, high = shorter_range(low_s, high_s, CLOSE, self.tables)
+        return float(low), float(high)
 
 
 def _tables(costs: FamilyCosts, recompute: list[int], least: list[int]) -> PartitionTables:
@@ -71,7 +79,7 @@ def _tables(costs: FamilyCosts, recompute: list[int], least: list[int]) -> Parti
     )
     if 0 not in recompute:
         bytes_of[1:, :, 0] = bytes_of[1:, :, 1:].min(axis=2)
-    moments, room_of = _moments(costs)
+    moments, room_of = moments_of_ranks(costs)
     chains, constants = _chains(costs)
     return PartitionTables(
         costs.strategy.vp == 2,
@@ -94,8 +102,9 @@ def _ends(costs: FamilyCosts) -> tuple[tuple[int, int], ...]:
     return (0, first), (costs.strategy.stages - 1, last)
 
 
-def _moments(costs: FamilyCosts) -> tuple[FloatArray, FloatArray]:
-    """[S, m, 2, v] and [S, m], see PartitionTables."""
+def moments_of_ranks(costs: FamilyCosts) -> tuple[FloatArray, FloatArray]:
+    """[S, m, 2, v] micro-batches that wait for I and for W in each virtual stage at each moment, rows of -1 are none;
+    and [S, m] bytes for blocks then."""
     strategy, ranks = costs.strategy, costs.ranks
     fullest = fullest_moments(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
     most = max(len(moments) for _, moments in fullest)
@@ -111,25 +120,42 @@ def _moments(costs: FamilyCosts) -> tuple[FloatArray, FloatArray]:
     return result, room_of
 
 
+def chains_of_ranks(chains: UsualChains, ranks: int) -> IntArray:
+    """[S, c] the chains that end with each rank; -1 is none."""
+    of_ranks = [np.flatnonzero(chains.ranks == rank) for rank in range(ranks)]
+    padded = np.full((ranks, max(of.size for of in of_ranks)), -1)
+    for rank, own in enumerate(of_ranks):
+        padded[rank, : own.size] = own
+    return padded
+
+
+def constants_of_chains(costs: FamilyCosts, chains: UsualChains) -> FloatArray:
+    """[n] seconds of each chain that are there whatever blocks virtual stages have."""
+    ranks, counts = costs.ranks, chains.counts
+    constants = np.einsum("npv,pv->n", counts[:, :2], costs.sends) + counts[:, 0] @ costs.starts
+    constants += chains.messages @ costs.messages
+    for stage, layer in _ends(costs):
+        at = costs.rank_of[stage]
+        constants += counts[:, :, stage] @ ranks.passes[at, layer, 0]
+        constants += np.where(chains.ranks == at, ranks.gradients[at, layer], 0.0)
+    return np.asarray(constants)
+
+
 def _chains(costs: FamilyCosts) -> tuple[FloatArray, FloatArray]:
     """[S, c, 5, 3] and [S, c], see PartitionTables."""
-    strategy, ranks = costs.strategy, costs.ranks
+    strategy = costs.strategy
     usual = usual_chains(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
-    of_ranks = [np.flatnonzero(usual.ranks == rank) for rank in range(strategy.pp)]
-    most = max(of.size for of in of_ranks)
-    chains, constants = np.zeros((strategy.pp, most, 5, 3)), np.full((strategy.pp, most), -np.inf)
-    for rank, own in enumerate(of_ranks):
-        for i, c in enumerate(own.tolist()):
-            counts = usual.counts[c]
-            chains[rank, i] = _around(counts, rank, strategy.pp, folded=strategy.vp == 2)
-            constant = float((counts[:2] * costs.sends).sum() + counts[0] @ costs.starts)
-            constant += float(usual.messages[c] @ costs.messages)
-            for stage, layer in _ends(costs):
-                at = costs.rank_of[stage]
-                constant += float(counts[:, stage] @ ranks.passes[at, layer, 0])
-                constant += float(ranks.gradients[rank, layer]) if at == rank else 0.0
-            constants[rank, i] = constant
-    return chains, constants
+    of_ranks, of_chains = chains_of_ranks(usual, strategy.pp), constants_of_chains(costs, usual)
+    around = _around_chains(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
+    return around[of_ranks], np.where(of_ranks < 0, -np.inf, of_chains[of_ranks])
+
+
+@lru_cache(maxsize=1024)
+def _around_chains(schedule: str, ranks: int, micro_batches: int, vp: int) -> FloatArray:
+    """[n, 5, 3] of usual chains, see PartitionTables.chains."""
+    usual = usual_chains(schedule, ranks, micro_batches, vp)
+    pairs = zip(usual.counts, usual.ranks.tolist(), strict=True)
+    return np.array([_around(counts, rank, ranks, folded=vp == 2) for counts, rank in pairs])
 
 
 def _around(counts: FloatArray, rank: int, ranks: int, *, folded: bool) -> FloatArray:

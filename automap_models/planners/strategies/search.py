@@ -27,6 +27,7 @@ import numpy as np
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.result import TIE
 from automap_models.planners.base import Deadline, Progress, Watch
+from automap_models.planners.strategies.bisection import Bisection
 from automap_models.planners.strategies.bounds import (
     chain_bound,
     closed_bound,
@@ -34,18 +35,17 @@ from automap_models.planners.strategies.bounds import (
 )
 from automap_models.planners.strategies.completion import Completions
 from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.counts import Counts, all_alike
 from automap_models.planners.strategies.divisions import DividedModel, usual_divisions
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 from automap_models.planners.strategies.grid import Division, Family, Grid, Way
 from automap_models.planners.strategies.guesses import guesses
 from automap_models.planners.strategies.incumbent import Completion, Incumbent
-from automap_models.planners.strategies.partitions import can_bound, partition_bound
+from automap_models.planners.strategies.partitions import Partition, can_bound
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
 from automap_models.planners.strategies.sweep import WAITING, Sweep, priced
 
-CUT_BY_PROGRAM = 16
-"""Virtual stages up to which the first cuts of a family are those of its linear program; others take equally long."""
 DIVES = 60
 """Families that are simulated as soon as they are come upon, so that there is something to hold bounds against."""
 FIRST_PRICES = 24
@@ -57,7 +57,7 @@ GUESSED, GUESSED_DIVISIONS = 80, 300
 are of."""
 FAR = 1.15
 """A guess that is so many times as long as the best strategy is not simulated."""
-SWEEPING = 0.05
+SWEEPING = 0.02
 """Share of the budget for strategies of equal stages."""
 LISTING = 0.5
 """Share of the budget in which divisions are listed; those that are not listed by then are not searched."""
@@ -69,17 +69,17 @@ SWEPT_PASSES = 200_000
 """Passes of the schedules that are laid out for these, for each second of the budget; one takes half a microsecond."""
 REFINED = 4
 """Families of the best of these whose other cuts and recomputation are tried at once."""
-REFINING = 0.05
+REFINING = 0.1
 """Share of the time for moving layers of the best strategy at last, which has what else is left, too."""
 SMALL_BUBBLE = 0.02
 """Share of a step that ranks of 1F1B wait in about; below it chains, which take milliseconds to find, wait for
 the linear program."""
-TIGHTER, LONGER = 1e-3, 4
-"""Share by which a program of whole blocks has to be tighter to be given so many times the time."""
+LONGER = 4
+"""So many times the time is given to a program of whole blocks that has not come to its end."""
 BEYOND = 1.02
 """Share of the limit up to which such a program looks for solutions then: it says more where it finds one."""
 SMALL_PROGRAM = 100
-"""Columns of a program of whole blocks up to which it is given more time anyway."""
+"""Columns of a program of whole blocks up to which it is solved: larger ones say nothing new in seconds."""
 LOOKS = 16
 """Of so many times one looks at the clock where that is done thousands of times."""
 NEWS_S = 0.2
@@ -92,9 +92,14 @@ class Level(IntEnum):
     DIVISION = 0
     RANKS = 1
     FAMILY = 2
-    RELAXED = 3
-    CHAINS = 4
-    WHOLE = 5
+    CHAINED = 3
+    COUNTED = 4
+    """By how many whole blocks ranks may hold, where all blocks are alike."""
+    PARTED = 5
+    """By whole blocks in their order, where that is known of the family's virtual stages."""
+    RELAXED = 6
+    CHAINS = 7
+    WHOLE = 8
     """Only more time for whole blocks, or simulating all of its strategies, could tell more."""
 
 
@@ -108,6 +113,8 @@ class _Ranks:
     costs: RankCosts
     recompute: list[int]
     """Kinds of it that blocks may have."""
+    dives: int = 2
+    """Families of it that are simulated as soon as they are come upon, until one fits."""
 
 
 @dataclass(eq=False)
@@ -117,6 +124,8 @@ class _Family:
     family: Family
     costs: FamilyCosts
     recompute: list[int]
+    ranks: _Ranks | None = None
+    bisection: Bisection | None = None
     relaxation: Relaxation | None = None
     completions: Completions | None = None
     further_s: float = 0.0
@@ -358,53 +367,44 @@ class Search:
         return least_in_flight(way.schedule, division.pp, micro_batches, way.vp)
 
     def split_ranks(self, least_s: float, ranks: _Ranks) -> None:
-        """Into families, of which the ones of the least bounds are simulated at once until one fits."""
-        entries = []
+        """Into families."""
         for way in ranks.ways:
             family = Family(ranks.division, ranks.zero, way)
-            entry = _Family(family, FamilyCosts(ranks.costs, self.grid.strategy(family)), ranks.recompute)
+            entry = _Family(family, FamilyCosts(ranks.costs, self.grid.strategy(family)), ranks.recompute, ranks)
             in_flight = self.in_flight(ranks.division, way)
             bound_s = closed_bound(ranks.costs, ranks.recompute, in_flight, entry.costs, self.limit_s)
-            if bound_s < self.limit_s:
-                bound_s = max(bound_s, self.bound_of_chains(bound_s, entry, in_flight))
             self.counts.families += 1
-            entries.append((max(least_s, bound_s), way, entry))
-        entries.sort(key=lambda of: of[:2])
-        for bound_s, _, entry in entries[:2]:
-            if self.dives and bound_s < self.limit_s:
-                self.dives -= 1
-                if self.dive(entry):
-                    break
-        for bound_s, _, entry in entries:
-            self.push(bound_s, Level.FAMILY, entry)
+            self.push(max(least_s, bound_s), Level.FAMILY, entry)
 
-    def bound_of_chains(self, bound_s: float, entry: _Family, in_flight: FloatArray) -> float:
-        """No strategy of the family is shorter, by chains; with one virtual stage of whole blocks in order."""
-        strategy = entry.costs.strategy
-        if strategy.vp == 1 and strategy.pp > 1:
-            return self.bound_of_whole_blocks(bound_s, entry)
+    def chain(self, bound_s: float, entry: _Family) -> None:
+        """Bound a family by chains, where they are longer than what ranks compute; simulate the first such families."""
+        strategy, ranks = entry.costs.strategy, entry.ranks
         if strategy.pp - 1 > SMALL_BUBBLE * strategy.vp * strategy.micro_batches:
-            return chain_bound(entry.costs.ranks, entry.recompute, in_flight, entry.costs)
-        return bound_s
+            in_flight = self.in_flight(entry.family.division, entry.family.way)
+            bound_s = max(bound_s, chain_bound(entry.costs.ranks, entry.recompute, in_flight, entry.costs))
+        if bound_s < self.limit_s and self.dives and ranks is not None and ranks.dives:
+            self.dives -= 1
+            ranks.dives = 0 if self.dive(entry) else ranks.dives - 1
+        self.push(bound_s, Level.CHAINED, entry)
 
-    def bound_of_whole_blocks(self, bound_s: float, entry: _Family) -> float:
-        """The same by whole blocks in their order, where that is known of the family's virtual stages."""
+    def bisect(self, bound_s: float, level: Level, entry: _Family) -> None:
+        """Bound a family by whole blocks as far as it is the next one; then by what the next level is."""
         strategy = entry.costs.strategy
-        if strategy.pp == 1 or self.best is None or not can_bound(strategy.schedule, strategy.vp):
-            return bound_s
-        completions = self.completions(entry)
-        least = [completions.least(stage) for stage in range(strategy.stages)]
-        return partition_bound(entry.costs, entry.recompute, least, bound_s, self.limit_s)
+        if entry.bisection is None and self.best is not None and strategy.pp > 1:
+            completions = self.completions(entry)
+            least = [completions.least(stage) for stage in range(strategy.stages)]
+            if level == Level.CHAINED and all_alike(entry.costs):
+                entry.bisection = Counts(entry.costs, entry.recompute, least, self.limit_s)
+            elif level == Level.COUNTED and can_bound(strategy.schedule, strategy.vp):
+                entry.bisection = Partition(entry.costs, entry.recompute, least)
+        tighter_s = bound_s if entry.bisection is None else entry.bisection.tighter(bound_s, self.limit_s)
+        if tighter_s == bound_s:
+            entry.bisection, level = None, Level(level + 1)
+        self.push(tighter_s, level, entry)
 
-    def dive(self, entry: _Family, level: Level = Level.FAMILY) -> bool:
-        """Whether the first cuts that suggest themselves fit; above FAMILY their neighbours are tried, too."""
-        if entry.costs.strategy.stages > CUT_BY_PROGRAM:
-            return self.simulate(entry, self.completions(entry).balanced(), level)
-        relaxation, completions = self.prepared(entry)
-        relaxed = relaxation.solve(0, self.limit_s)
-        if relaxed.blocks is None or relaxed.bound_s >= self.limit_s:
-            return False
-        return self.simulate(entry, completions.rounded(relaxed.blocks, relaxation.kinds), level)
+    def dive(self, entry: _Family, level: Level = Level.PARTED) -> bool:
+        """Whether cuts that take equally long fit; above PARTED their neighbours are tried, too."""
+        return self.simulate(entry, self.completions(entry).balanced(), level)
 
     def prepared(self, entry: _Family) -> tuple[Relaxation, Completions]:
         """What a family's bounds and strategies are made by."""
@@ -420,24 +420,25 @@ class Search:
 
     def tighten(self, bound_s: float, level: Level, entry: _Family) -> None:
         """The bound of a family, or its end; what the bound's strategy suggests is simulated."""
-        if level == Level.FAMILY and entry.costs.strategy.vp > 1:
-            bound_s = self.bound_of_whole_blocks(bound_s, entry)
-        if bound_s >= self.limit_s:
-            self.push(bound_s, level, entry)
+        if level == Level.FAMILY:
+            self.chain(bound_s, entry)
+            return
+        if level in (Level.CHAINED, Level.COUNTED):
+            self.bisect(bound_s, level, entry)
             return
         config = self.config
         relaxation, completions = self.prepared(entry)
-        if level == Level.FAMILY:
+        if level == Level.PARTED:
             self.counts.relaxed += 1
             relaxed = relaxation.solve(0, self.limit_s)
         elif level == Level.RELAXED:
             self.counts.chained += 1
             relaxed = relaxation.solve(config.rounds, self.limit_s)
-        elif level == Level.CHAINS and config.whole_s and entry.costs.strategy.stages > 1:
+        elif level == Level.CHAINS and entry.costs.strategy.stages > 1 and relaxation.size <= SMALL_PROGRAM:
             entry.further_s = config.whole_s
-            relaxed = self.whole(bound_s, self.limit_s, entry, relaxation)
+            relaxed = self.whole(self.limit_s, entry, relaxation)
         elif level == Level.WHOLE and entry.further_s:
-            relaxed = self.whole(bound_s * (1 + TIGHTER), BEYOND * self.limit_s, entry, relaxation)
+            relaxed = self.whole(BEYOND * self.limit_s, entry, relaxation)
         else:
             self.end(bound_s, entry)
             return
@@ -445,14 +446,11 @@ class Search:
             self.simulate(entry, completions.rounded(relaxed.blocks, relaxation.kinds), level)
         self.push(max(bound_s, relaxed.bound_s), Level(min(level + 1, Level.WHOLE)), entry)
 
-    def whole(self, least_s: float, enough_s: float, entry: _Family, relaxation: Relaxation) -> Relaxed:
+    def whole(self, enough_s: float, entry: _Family, relaxation: Relaxation) -> Relaxed:
         """The bound with whole blocks, and how long the next try may take: none where more time would not help."""
         self.counts.whole += 1
         relaxed = relaxation.whole(min(entry.further_s, self.deadline.left_s), enough_s)
-        unknown = not relaxed.bound_s  # no solution so far: that there is none may be seen soon
-        promising = unknown or relaxed.bound_s >= least_s or relaxation.size <= SMALL_PROGRAM
-        longer = relaxed.ended_early and promising
-        entry.further_s = LONGER * entry.further_s if longer else 0.0
+        entry.further_s = LONGER * entry.further_s if relaxed.ended_early else 0.0
         return relaxed
 
     def simulate(self, entry: _Family, layers: tuple[int, ...], level: Level) -> bool:
@@ -463,7 +461,7 @@ class Search:
         completion = completions.best(layers)
         self.incumbent.take(completion)
         near = completion is None or self.best is None or completion.step_s < 1.1 * self.best.step_s
-        if level > Level.FAMILY and near:
+        if level > Level.PARTED and near:
             self.incumbent.take(completions.improved(layers, self.config.trials))
         return completion is not None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 
 import numpy as np
 import pytest
@@ -23,11 +23,13 @@ from automap_models.planners.strategies.bounds import (
     usual_chains,
     weighted_chain,
 )
+from automap_models.planners.strategies.count_kernel import CountTables, can_be_dealt, rank_options
+from automap_models.planners.strategies.counts import Counts, all_alike
 from automap_models.planners.strategies.divisions import DividedModel
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 from automap_models.planners.strategies.grid import Division, Grid
 from automap_models.planners.strategies.partition_kernel import PartitionTables, _fits, _sums, can_be_cut
-from automap_models.planners.strategies.partitions import _around, can_bound, partition_bound
+from automap_models.planners.strategies.partitions import Partition, _around, can_bound
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation
 from automap_models.simulate.strategy import StrategyPricing
@@ -79,9 +81,9 @@ def test_no_strategy_that_fits_is_shorter_than_the_bound_of_whole_blocks_in_thei
             held = least_in_flight(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
             shared = closed_bound(ranks, recompute, held, family)
             least = [int(stage not in (0, strategy.stages - 1)) for stage in range(strategy.stages)]
-            bound = partition_bound(family, recompute, least, 0.0, 4 * estimate.step_s)
+            bound = Partition(family, recompute, least).bound(0.0, 4 * estimate.step_s)
             assert bound <= estimate.step_s * (1 + 1e-9), f"problem {seed}, {strategy}"
-            assert partition_bound(family, recompute, least, 0.0, 0.5 * bound) == pytest.approx(0.5 * bound)
+            assert Partition(family, recompute, least).bound(0.0, 0.5 * bound) == pytest.approx(0.5 * bound)
             compared += 1
             tighter += bound > shared * (1 + 1e-3)
             filled += any(kind != "none" for kind, _ in strategy.stage_recompute(problem.work.shape))
@@ -145,6 +147,82 @@ def test_ranges_that_contain_others_need_not_be_gone_on_from(folded: bool) -> No
     assert min(answers.values()) >= 60
 
 
+def random_counts(draw: np.random.Generator, *, alone: bool) -> CountTables:
+    """Of few blocks that are all alike on few ranks; alone: chains have passes of their own rank only."""
+    ranks, vp, kinds = int(draw.integers(2, 4)), int(draw.integers(1, 3)), int(draw.integers(1, 4))
+    stages, blocks = ranks * vp, int(draw.integers(4, 7))
+    own = np.arange(stages).reshape(vp, ranks).T.copy()
+    if vp == 2 and draw.uniform() < 0.5:
+        own[:, 1] = own[::-1, 1].copy()
+    seconds = np.sort(draw.uniform(0.2, 1.0, (stages, kinds, 3)), axis=1)
+    chains = draw.integers(0, 4, (ranks, 2, 3, stages)).astype(np.float64)
+    for rank in range(ranks if alone else 0):
+        chains[rank, :, :, np.delete(np.arange(stages), own[rank])] = 0.0
+    return CountTables(
+        blocks,
+        own,
+        draw.integers(0, 2, stages),
+        seconds,
+        draw.uniform(0.0, 1.0, ranks),
+        np.sort(draw.uniform(0.0, 1.0, (3, kinds)), axis=1)[:, ::-1].copy(),
+        draw.integers(0, 3, (ranks, 2, 2, vp)).astype(np.float64),
+        draw.uniform(2.0, 9.0, (ranks, 2)),
+        chains,
+        draw.uniform(0.0, 3.0, (ranks, 2)),
+    )
+
+
+def shortest_dealt(tables: CountTables) -> float:
+    """The least T of all ways of laying blocks into virtual stages and recomputing them; infinite where none fits."""
+    ranks, stages, kinds = len(tables.own), len(tables.least), tables.bytes_of.shape[1]
+    best = float("inf")
+    for bars in combinations_with_replacement(range(tables.blocks + 1), stages - 1):
+        counts = np.diff((0, *bars, tables.blocks))
+        if (counts < tables.least).any():
+            continue
+        plain = np.einsum("rcpv,vp,v->rc", tables.chains, tables.seconds[:, 0], counts) + tables.constants
+        slowest = 0.0
+        for rank in range(ranks):
+            own = tables.own[rank]
+            of_rank = [np.inf]
+            choices = [[(0, 0), *product(range(1, kinds), range(1, counts[v] + 1))] for v in own]
+            for chosen in product(*choices):
+                held, longer = np.zeros(2), np.zeros(2)
+                for i, (kind, some) in enumerate(chosen):
+                    state, saved, kept = tables.bytes_of
+                    activations = [(counts[own[i]] - some) * of[0] + some * of[kind] for of in (saved, kept)]
+                    held += counts[own[i]] * state[0] + tables.moments[rank, :, :, i] @ activations
+                    more = tables.seconds[own[i], kind] - tables.seconds[own[i], 0]
+                    longer += some * (tables.chains[rank, :, :, own[i]] @ more)
+                if (held <= tables.room_of[rank]).all():
+                    of_rank.append(float((plain[rank] + longer).max()) + counts[own].sum() * tables.gradients[rank])
+            slowest = max(slowest, min(of_rank))
+        best = min(best, slowest)
+    return best
+
+
+@pytest.mark.parametrize("draws", counts(120, 600, 6000))
+def test_blocks_that_can_be_dealt_out_in_some_way_count_as_such(draws: int) -> None:
+    """All ways of few blocks: where chains have passes of their own rank only, nothing else counts as possible."""
+    answers = Counter[str]()
+    for seed in range(draws):
+        draw, alone = np.random.default_rng(seed), seed % 2 == 0
+        tables = random_counts(draw, alone=alone)
+        least_s = shortest_dealt(tables)
+        high_s = 60.0 if least_s == np.inf else 1.5 * least_s
+        options = rank_options(high_s, tables)
+        if least_s == np.inf:
+            assert not alone or not can_be_dealt(high_s, tables, options)
+            answers["none fits"] += 1
+            continue
+        assert can_be_dealt(least_s * (1 + 1e-6), tables, options), f"draw {seed}"
+        assert can_be_dealt(least_s * (1 + 1e-6), tables, rank_options(least_s * (1 + 1e-6), tables)), f"draw {seed}"
+        if alone:
+            assert not can_be_dealt(least_s * (1 - 1e-6), tables, options), f"draw {seed}"
+        answers["others matter" if not alone and not can_be_dealt(0.9 * least_s, tables, options) else "fits"] += 1
+    assert min(answers.values()) >= 10 and len(answers) == 3
+
+
 def test_the_weighted_chain_of_equal_stages_has_the_bubble_of_1f1b() -> None:
     """(M + S - 1) passes of a stage where M would be its own (2104.04473, section 2.2)."""
     chains, mean = usual_chains("1f1b", 4, 8, 1), weighted_chain("1f1b", 4, 8, 1)
@@ -192,7 +270,13 @@ def _bounds(problem: StrategyProblem, strategy: Strategy, high_s: float) -> dict
     }
     if strategy.pp > 1 and can_bound(strategy.schedule, strategy.vp):
         least = [int(stage not in (0, strategy.stages - 1)) for stage in range(strategy.stages)]
-        bounds["partition"] = partition_bound(family, recompute, least, 0.0, 4 * high_s)
+        bounds["partition"] = Partition(family, recompute, least).bound(0.0, 4 * high_s)
+    if all_alike(family):
+        least = [int(stage not in (0, strategy.stages - 1)) for stage in range(strategy.stages)]
+        bounds["counts"] = Counts(family, recompute, least, 4 * high_s).bound(0.0, 4 * high_s)
+        bounds["counts, as far as is enough"] = Counts(family, recompute, least, 1.05 * high_s).bound(
+            0.0, 1.05 * high_s
+        )
     return bounds
 
 
@@ -216,7 +300,7 @@ def _held(seeds: Iterable[int]) -> Counter[str]:
 
 
 OF_DIVISIONS = ("listed division", "division", "ranks")
-BOUNDS = (*OF_DIVISIONS, "family", "weighted chain", "few chains", "more chains", "whole blocks", "partition")
+BOUNDS = (*OF_DIVISIONS, "family", "weighted chain", "few chains", "more chains", "whole blocks", "partition", "counts")
 
 
 @pytest.mark.parametrize("draws", counts(12, 100, 1000))
