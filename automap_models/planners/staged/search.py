@@ -410,7 +410,9 @@ class StagedSearch:
         return rows[order], steps[order]
 
     def improve_by_moves(self, tables: StageTables, near: StagedPlan | None, *offsets: IntArray) -> StagedPlan | None:
-        """Go from plan to better plan as long as one of its neighbours is better (plan_batch.neighbours).
+        """Go from plan to better plan as long as one of its neighbours is better.
+
+        On equal devices these are the moves of move_kernel, compiled, else those of plan_batch.neighbours, in batches.
 
         Where that leads does not depend on the upper bound. It ends early at a plan that the same moves went on from
         before: what they come to is known.
@@ -461,7 +463,7 @@ class StagedSearch:
     def _improve_by_compiled_moves(
         self, tables: StageTables, plain: PlainStages, near: StagedPlan, offsets: Sequence[IntArray]
     ) -> StagedPlan:
-        """The same on equal devices, where stages are relocated, too (move_kernel)."""
+        """The same by compiled loops (step_plans.moved_batch)."""
         from automap_models.planners.staged import step_plans  # numba takes half a second to import
 
         batch = PlanBatch.from_plan(tables, near)
