@@ -42,7 +42,7 @@ class Search(NamedTuple):
         plain, own: the problem.
         route, times: [2, S+1] the boundaries and devices where stages begin, and the end, of the best plan so far; and
             what its stages take.
-        tried, draft: of the plan that is looked at.
+        trial, draft: of the plan that is looked at.
         room: of the simulator.
         counts: [2] lower bounds and simulations so far.
     """
@@ -51,7 +51,7 @@ class Search(NamedTuple):
     own: ScheduledStages
     route: IntArray
     times: Times
-    tried: IntArray
+    trial: IntArray
     draft: Times
     room: Room
     counts: IntArray
@@ -131,15 +131,15 @@ def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray
     Returns:
         The step of the route in the end.
     """
-    plain, route, tried = search.plain, search.route, search.tried
+    plain, route, trial = search.plain, search.route, search.trial
     count = plain.held.size
     low, high = block(index, count)
-    tried[:] = route
+    trial[:] = route
     for by in by_boundary:
         for by_devices in by_device:
-            if not shifted(route, low, high, by, by_devices, tried):
+            if not shifted(route, low, high, by, by_devices, trial):
                 continue
-            if not (may_be(plain, tried, low - 1, best) and may_be(plain, tried, high - 1, best)):
+            if not (may_be(plain, trial, low - 1, best) and may_be(plain, trial, high - 1, best)):
                 continue
             first, stop = 0, count
             if known:
@@ -162,7 +162,7 @@ def block(index: int, count: int) -> tuple[int, int]:
 
 
 @jit
-def shifted(route: IntArray, low: int, high: int, by_boundary: int, by_device: int, tried: IntArray) -> bool:
+def shifted(route: IntArray, low: int, high: int, by_boundary: int, by_device: int, trial: IntArray) -> bool:
     """Begin stages low … high - 1 so much later; whether that is anything, and leaves no stage without any."""
     if by_boundary == 0 and by_device == 0:
         return False
@@ -170,7 +170,7 @@ def shifted(route: IntArray, low: int, high: int, by_boundary: int, by_device: i
         if route[row, low] + by <= route[row, low - 1] or route[row, high - 1] + by >= route[row, high]:
             return False
     for s in range(low, high):
-        tried[0, s], tried[1, s] = route[0, s] + by_boundary, route[1, s] + by_device
+        trial[0, s], trial[1, s] = route[0, s] + by_boundary, route[1, s] + by_device
     return True
 
 
@@ -193,7 +193,7 @@ def relocate(search: Search, gone: int, parts: int, best: float) -> float:
     Returns:
         The step of the route in the end.
     """
-    plain, tried, count = search.plain, search.tried, search.plain.held.size
+    plain, trial, count = search.plain, search.trial, search.plain.held.size
     fewer = np.empty((2, count), dtype=np.int64)
     for s in range(count):
         fewer[0, s], fewer[1, s] = search.route[0, s + (s >= gone)], search.route[1, s + (s >= gone)]
@@ -202,14 +202,14 @@ def relocate(search: Search, gone: int, parts: int, best: float) -> float:
         if divided != gone - 1 and not whole:
             continue
         for s in range(count + 1):
-            tried[0, s], tried[1, s] = fewer[0, s - (s > divided)], fewer[1, s - (s > divided)]
+            trial[0, s], trial[1, s] = fewer[0, s - (s > divided)], fewer[1, s - (s > divided)]
         new, ends = divided + 1, fewer[:, divided : divided + 2]
         of_devices, of_boundaries = min(parts, ends[1, 1] - ends[1, 0] - 1), min(parts, ends[0, 1] - ends[0, 0] - 1)
         for device in range(of_devices):
-            tried[1, new] = spread(ends[1], device, of_devices)
+            trial[1, new] = spread(ends[1], device, of_devices)
             for boundary in range(of_boundaries):
-                tried[0, new] = spread(ends[0], boundary, of_boundaries)
-                if may_be(plain, tried, divided, best) and may_be(plain, tried, new, best):
+                trial[0, new] = spread(ends[0], boundary, of_boundaries)
+                if may_be(plain, trial, divided, best) and may_be(plain, trial, new, best):
                     step_s = judged(search, 0, count, best * (1.0 - SLACK))
                     if step_s < best:
                         return step_s
@@ -230,7 +230,7 @@ def judged(search: Search, low: int, high: int, limit_s: float) -> float:
         low, high: stages whose times, in the draft, are not those of the plan; others are.
     """
     plain, own, draft, room = search.plain, search.own, search.draft, search.room
-    if not filled(plain, own, search.tried, low, high, limit_s, draft):
+    if not filled(plain, own, search.trial, low, high, limit_s, draft):
         return np.inf
     search.counts[0] += 1
     if least_step(plain, draft, room) >= limit_s:
@@ -239,9 +239,9 @@ def judged(search: Search, low: int, high: int, limit_s: float) -> float:
     rounds = int(plain.micro_batches)
     step_s = simulated_step(draft.rounds, plain.held, rounds, draft.late, draft.reduce, draft.shares, limit_s, room)
     for p in range(own.first_use.size if step_s < limit_s else 0):
-        step_s = max(step_s, summed_s(plain, own, search.tried, p, room.free))
+        step_s = max(step_s, summed_s(plain, own, search.trial, p, room.free))
     if step_s >= limit_s:
         return np.inf
-    search.route[:] = search.tried
+    search.route[:] = search.trial
     copied(draft, search.times)
     return step_s
