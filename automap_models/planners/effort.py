@@ -65,6 +65,8 @@ COMPILED_BEAM = Work(1.0e-4, 4.0e-9)
 """The same compiled, all stages at once, by pairs of the places of successive stages and COMPILED_MORE for each."""
 COMPILED_MORE = 9000
 """As BOUNDS_MORE: drawing the places."""
+MOVES = Work(5.0e-5, 3.0e-8)
+"""Moves under a schedule, by passes of the simulator that take as long (move_kernel)."""
 TRIPS = Work(4.0e-4, 3.5e-9)
 """The least round trip of a stage, by pairs of devices and boundaries."""
 SUFFIXES = Work(9.0e-6, 4.0e-9)

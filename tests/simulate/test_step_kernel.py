@@ -46,10 +46,10 @@ def test_plans_of_different_sizes_take_what_each_takes_in_the_event_queue(draw: 
         own = [[Bucket(ready[i, s], reduce_s[i, s])] for s in range(count)]
         order = build_schedule(name, count, batches)
         nothing = np.zeros(count)
-        assert (
-            steps[i] == simulate(forward, backward, transfer, nothing, order, own, shares[i, :count].tolist()).length_s
-        )
-        assert steps[i] == simulate_batch(
+        shared = shares[i, :count].tolist()
+        played = simulate(forward, backward, transfer, nothing, order, own, shared).length_s
+        assert steps[i] == pytest.approx(played, rel=1e-12)
+        batched = simulate_batch(
             forward[None],
             backward[None],
             transfer[None],
@@ -59,6 +59,7 @@ def test_plans_of_different_sizes_take_what_each_takes_in_the_event_queue(draw: 
             reduce_s[i, None, :count, None],
             shares[i, None, :count],
         )
+        assert steps[i] == pytest.approx(batched[0], rel=1e-12)
 
 
 def test_no_plans_take_no_steps() -> None:

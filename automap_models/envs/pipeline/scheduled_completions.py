@@ -24,7 +24,7 @@ from automap_models.envs.pipeline.cost_to_go import CostToGo, Scaled, devices_pe
 from automap_models.envs.pipeline.env import Partial, Problems
 from automap_models.envs.pipeline.objective import warm_ups
 from automap_models.envs.pipeline.table_kernel import all_reduce, parts_of, transfer
-from automap_models.simulate.step_kernel import simulated_step
+from automap_models.simulate.step_kernel import room_of, simulated_step
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -114,8 +114,8 @@ def _times(arrays: Floats, given: Floats, depth: Integers, cuts: Integers, first
 
     Args:
         arrays: [5, P+1] prefix sums, with A itself, from the start of the model.
-        times: [6, S] to be filled: forward and backward passes, messages, when gradients are ready and how long they
-            take to reduce, and 1 where they share the link to the stage before.
+        times: [6, S] to be filled: forward and backward passes, messages, how long after the last backward pass
+            gradients are reduced and how long that takes, and 1 where they share the link to the stage before.
     """
     per_node, ratio, samples = np.float32(given[PER_NODE]), np.float32(given[RATIO]), np.float32(given[SAMPLES])
     for s in range(int(given[STAGES])):
@@ -133,6 +133,7 @@ def _times(arrays: Floats, given: Floats, depth: Integers, cuts: Integers, first
             held += 1
         times[3, s] = -(arrays[0, held] - arrays[0, i] - arrays[3, held] + arrays[3, i]) / parts
         times[4, s] = weights * all_reduce(a, e, per_node, ratio)
+        times[3, s] += times[4, s]
         last = (e - 1) // per_node
         times[5, s] = 1.0 if last > a // per_node or (s and last == firsts[s - 1] // per_node) else 0.0
     times[5, 0] = 0.0
@@ -144,7 +145,7 @@ def _estimate(times: Floats, stages: int, micro: float, gpipe: bool) -> float:
     """About what a plan takes; see the module."""
     through, round_s, back, reduce = 0.0, 0.0, 0.0, 0.0
     for s in range(stages):
-        reduce = max(reduce, max(times[3, s] + times[4, s], 0.0) - back)
+        reduce = max(reduce, max(times[3, s], 0.0) - back)
         back += times[1, s] + times[2, s]
         through += times[0, s] + times[1, s] + 2.0 * times[2, s]
         window = 0.0
@@ -220,8 +221,7 @@ def _values(
 ) -> None:
     """See scheduled_values; all problems' numbers, tables and depths, all states, which have made `step` decisions."""
     width, q, most = depth.shape[1], step // 2, int(given[:, MICRO].max())
-    ready, arrival = np.zeros((width, most)), np.zeros((width, most))
-    done = np.zeros((width, most), dtype=np.bool_)
+    room = room_of(width, most)
     cuts, firsts = np.zeros(width + 2, dtype=np.int64), np.zeros(width + 2, dtype=np.int64)
     estimates, best = np.zeros(SIMULATED), np.zeros((SIMULATED, 6, width))
     for n in range(len(owner)):
@@ -243,7 +243,7 @@ def _values(
             for m in range(SIMULATED):
                 if estimates[m] < np.inf:
                     times = best[m]
-                    rounds, gradients = times[:3, :stages], (times[3], times[4], times[5] > 0.5)
-                    micro, room = int(given[b, MICRO]), (ready, arrival, done)
-                    taken = simulated_step(rounds, depth[b, :stages], micro, *gradients, *room)
+                    rounds, late, reduce = times[:3, :stages], times[3, :stages], times[4, :stages]
+                    micro, shares = int(given[b, MICRO]), times[5, :stages] > 0.5
+                    taken = simulated_step(rounds, depth[b, :stages], micro, late, reduce, shares, np.inf, room)
                     values[n, t] = max(values[n, t], -np.log(taken))

@@ -2,9 +2,10 @@
 
 What plans is what measured best at equal time (docs/explanation/what-training-buys.md):
 
-    for the length L, and schedules without a network    compiled tables (planners.staged.table_plans)
-    under 1F1B, in the ranges of its training            the network of pipeline_1f1b.onnx
-    where numba is not installed                         the network of pipeline.onnx for all but 1F1B
+    for the length L                                     compiled tables (planners.staged.table_plans)
+    for the simulated step under a schedule              the same, then compiled moves (planners.staged.step_plans)
+    where numba is not installed                         networks: pipeline_1f1b.onnx under 1F1B, in the ranges of its
+                                                         training, else pipeline.onnx
     a policy file given                                  the network in it
 
 A network's plans are joined to a shorter one (planners.staged.policy_plans), and so are those of the tables.
@@ -57,8 +58,9 @@ class PolicyConfig:
     """Which policy, and how widely it is asked.
 
     Attributes:
-        policy: policy file; None is what is shipped: compiled tables, and for some schedules a network.
-        beam: first decisions from which it goes on greedily; 1 is plain greedy.
+        policy: policy file; None is what is shipped: compiled tables and moves, or networks without numba.
+        beam: first decisions from which it goes on greedily, or plans by tables from which moves set out; 1 is plain
+            greedy.
         reach: boundaries and devices beside those of its best plan at which a stage may begin in the end; with 0 its
             best plan stays as it is.
     """
@@ -69,9 +71,9 @@ class PolicyConfig:
 
 
 class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
-    """Plans by tables or trained networks. They know neither shardings nor constraints.
+    """Plans by tables, moves or trained networks. They know neither shardings nor constraints.
 
-    Under a schedule the one of the plans from its first cuts is taken whose step is the shortest.
+    Under a schedule the one of a network's plans from its first cuts is taken whose step is the shortest.
     """
 
     name: ClassVar[str] = "policy"
@@ -84,17 +86,19 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
 
     @property
     def by_tables(self) -> bool:
-        """Whether plans for the length L are made by compiled tables."""
+        """Whether plans are made by compiled tables and moves."""
         return self.config.policy is None and compiled_kernel() is not None
 
     def _policy_for(self, problem: StagedProblem) -> Policy | None:
         """The file that plans a problem; None is the tables."""
+        if self.by_tables:
+            return None
         name = None if self.config.policy or problem.schedule is None else SHIPPED_FOR.get(problem.schedule)
         if name is not None and problem.stages > 1:
             own = policy_of(zoo_dir() / name)
             if own.out_of_range(problem) is None:
                 return own
-        return None if self.by_tables else self.policy
+        return self.policy
 
     def out_of_range(self, problem: StagedProblem) -> str | None:
         """A sentence on which value lies outside what its plans were measured or trained for; None if none does.
@@ -173,10 +177,14 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         return [(part, part_of(part)) for part in _chunks(own)]
 
     def _by_table(self, problem: StagedProblem) -> StagedPlan:
-        from automap_models.planners.staged.table_plans import table_plans  # numba takes half a second to import
+        """By tables alone, or under a schedule by moves from their plans; numba takes half a second to import."""
+        if problem.schedule is None:
+            from automap_models.planners.staged.table_plans import table_plans
 
-        plans = table_plans(problem, self.config.beam, self.config.reach, self.name)
-        return plans[0] if problem.schedule is None else shortest_step(problem, plans)
+            return table_plans(problem, self.config.beam, self.config.reach, self.name)[0]
+        from automap_models.planners.staged.step_plans import step_plan
+
+        return step_plan(problem, self.config.beam, self.config.reach, self.name)
 
     def _by_networks(
         self, problems: Sequence[StagedProblem], policies: Sequence[Policy | None]

@@ -4,9 +4,10 @@ Under L the label setting of the exact planner looks at all plans at once whose 
 instructions, and at most a few devices, from where it is (staged.exact); it goes on from the best of them until there
 is no better one. Where a plan is not proven to be the best on the grid, a better one may be far from it: a local search
 over all instructions (staged.local_search) follows, on large problems comes first. A simulated length has no such
-recursion: there a plan moves to the best of its neighbours (staged.plan_batch). Both stop at their deadline with the
-best plan so far; a plan never gets worse. A refinement that comes to its end before that gives the same plan
-everywhere, one that is stopped by counted seconds (planners.effort), too.
+recursion: there a plan moves on to shorter ones near it, by compiled loops on equal devices (staged.move_kernel), else
+to the best of its neighbours (staged.plan_batch). Both stop at their deadline with the best plan so far; a plan never
+gets worse. A refinement that comes to its end before that gives the same plan everywhere, one that is stopped by
+counted seconds (planners.effort), too.
 """
 
 from __future__ import annotations

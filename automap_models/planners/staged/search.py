@@ -15,6 +15,7 @@ same boundary on the same devices compete, as what comes before does not depend 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -25,12 +26,13 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput
 from automap_models.planners.base import Deadline, OutOfTime
-from automap_models.planners.staged.beam_search import route_of
+from automap_models.planners.staged.beam_search import compiled_kernel, route_of
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, is_plain
 from automap_models.planners.staged.feasibility import stages_exist
 from automap_models.planners.staged.label_setting import PLANNER, SLACK, Keep, Ranking, ranked
 from automap_models.planners.staged.local_search import even_route, local_search
 from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.plain_stages import PlainStages, plain_of
 from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs, neighbours, steps_s
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import PrefixBounds, least_length_s, prefix_bounds
@@ -408,7 +410,9 @@ class StagedSearch:
         return rows[order], steps[order]
 
     def improve_by_moves(self, tables: StageTables, near: StagedPlan | None, *offsets: IntArray) -> StagedPlan | None:
-        """Go from plan to better plan as long as one of its neighbours is better (plan_batch.neighbours).
+        """Go from plan to better plan as long as one of its neighbours is better.
+
+        On equal devices these are the moves of move_kernel, compiled, else those of plan_batch.neighbours, in batches.
 
         Where that leads does not depend on the upper bound. It ends early at a plan that the same moves went on from
         before: what they come to is known.
@@ -427,6 +431,9 @@ class StagedSearch:
         """
         if near is None:
             return None
+        plain = plain_of(tables) if is_plain(self.problem) and compiled_kernel() is not None else None
+        if plain is not None:
+            return self._improve_by_compiled_moves(tables, plain, near, offsets)
         cost, path = self.costs(near), [PlanBatch.from_plan(tables, near)]
         step_s = cost.step_s if cost.feasible else np.inf
         places = tables.boundary.tobytes()
@@ -451,6 +458,29 @@ class StagedSearch:
                     self.offer(plan)
                     near = plan
                     break
+        return near
+
+    def _improve_by_compiled_moves(
+        self, tables: StageTables, plain: PlainStages, near: StagedPlan, offsets: Sequence[IntArray]
+    ) -> StagedPlan:
+        """The same by compiled loops (step_plans.moved_batch)."""
+        from automap_models.planners.staged import step_plans  # numba takes half a second to import
+
+        batch = PlanBatch.from_plan(tables, near)
+        for moves in offsets:
+            key = (tables.boundary.tobytes(), moves.tobytes(), batch.key)
+            if key in self.costs.passed:
+                break
+            self.costs.passed.add(key)
+            self.deadline.check()
+            shorter = step_plans.moved_batch(self.problem, tables, plain, batch, moves, self.deadline.left_s)
+            plan = shorter.plan(tables, 0, PLANNER)
+            if shorter.key == batch.key or not self.costs(plan).feasible:  # to rounding it fits
+                continue
+            self.costs.passed.add((*key[:2], shorter.key))
+            self.offer(plan)
+            near, batch = plan, shorter
+        self.deadline.check()
         return near
 
     def coarse_to_fine(self, finest: StageTables, near: StagedPlan | None = None) -> None:

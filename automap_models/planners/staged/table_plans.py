@@ -11,6 +11,7 @@ and nothing proven.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -68,16 +69,16 @@ def table_plans(problem: StagedProblem, beam: int, reach: int, planner: str) -> 
     """
     stages, boundary = plain_stages(problem)
     plans = []
-    for route in best_routes(stages, float(problem.samples or 0), beam, reach):
+    looks = next(looks for most, looks in LOOKS if stages.devices <= most)
+    for route in best_routes(stages, float(problem.samples or 0), beam, reach, looks):
         cuts = tuple((boundary[route[0, 1:-1]] - 1).tolist())
         devices = tuple(route[1, 1:-1].tolist())
         plans.append(StagedPlan(cuts, devices, problem.micro_batches, planner, problem.grid.to_points(cuts)))
     return plans
 
 
-def best_routes(stages: PlainStages, samples: float, beam: int, reach: int) -> list[IntArray]:
+def best_routes(stages: PlainStages, samples: float, beam: int, reach: int, looks: Sequence[Look]) -> list[IntArray]:
     """[2, S+1] the boundaries and devices where stages begin, and the end, of different plans; the shortest first."""
-    looks = next(looks for most, looks in LOOKS if stages.devices <= most)
     ideal_s = float(stages.C[-1]) * stages.micro_batches / stages.devices
     arrays, given = scaled(stages, ideal_s, samples)
     finest = np.array(looks, dtype=np.float32).reshape(-1, 3)

@@ -212,8 +212,9 @@ def test_under_a_schedule_a_beam_returns_the_plan_with_the_shortest_step(trained
 def test_a_schedule_has_a_policy_of_its_own_for_what_it_was_trained_for(
     random_problems: Callable[..., list[StagedProblem]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shipped files: problems of 3 stages on 24 devices under 1F1B are its own, all others the
-    length's where numba is not installed."""
+    """The shipped files where numba is not installed: problems of 3 stages on 24 devices under 1F1B are its own, all
+    others the length's."""
+    monkeypatch.setattr(policy_planner, "compiled_kernel", lambda: None)
     problems = random_problems(5, 8, granularity=128, stages=(3, 3), instructions=(60, 200), clusters=[(3, 8)])
     shipped, scheduled = zoo_dir() / SHIPPED, zoo_dir() / SHIPPED_FOR["1f1b"]
     problems = [replace(problem, micro_batches=8) for problem in problems]
@@ -225,10 +226,6 @@ def test_a_schedule_has_a_policy_of_its_own_for_what_it_was_trained_for(
         ("1f1b", 200, shipped),
         ("1f1b", 8, scheduled),
     ):
-        if file == shipped:
-            monkeypatch.setattr(policy_planner, "compiled_kernel", lambda: None)
-        else:
-            monkeypatch.undo()
         variants = [replace(problem, schedule=schedule, micro_batches=micro_batches) for problem in problems]
         own = PolicyPlanner(PolicyConfig(beam=2)).raw_plans(variants)
         assert own == PolicyPlanner(PolicyConfig(policy=file, beam=2)).raw_plans(variants)
@@ -470,12 +467,13 @@ def test_what_is_shipped_plans_what_it_is_made_for(compiled: bool, monkeypatch: 
     assert all(low <= shipped[name][0] and shipped[name][1] <= high for name, (low, high) in TABLE_RANGES.items())
 
 
-def test_planning_by_tables_imports_neither_torch_nor_onnxruntime() -> None:
+@pytest.mark.parametrize("objective", ["length", "step"])
+def test_planning_by_tables_and_moves_imports_neither_torch_nor_onnxruntime(objective: str) -> None:
     profile = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.npz"))[0]
     code = f"""
 import sys
 from automap_models.infer.app import infer as main
-assert main({[str(profile), "--topo", "A", "--planner", "policy", "--objective", "length", "--json"]!r}) == 0
+assert main({[str(profile), "--topo", "A", "--planner", "policy", "--objective", objective, "--json"]!r}) == 0
 print(sorted({{"torch", "lightning", "onnx", "onnxruntime", "hydra"}} & set(sys.modules)), file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

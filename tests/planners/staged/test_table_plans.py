@@ -19,7 +19,7 @@ from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.local_search import even_places
 from automap_models.planners.staged.plain_stages import plain_of, plain_stages
 from automap_models.planners.staged.stage_tables import stage_tables
-from automap_models.planners.staged.table_plans import best_routes, scaled, table_plans
+from automap_models.planners.staged.table_plans import LOOKS, best_routes, scaled, table_plans
 
 DrawProblems = Callable[..., list[StagedProblem]]
 
@@ -163,5 +163,5 @@ def test_the_kernel_agrees_with_the_tensor_operators_on_what_it_repeats() -> Non
 
 def test_the_same_routes_come_out_again() -> None:
     stages, _ = plain_stages(huge(5, 64, 8))
-    first, second = (best_routes(stages, 0.0, 4, 8) for _ in range(2))
+    first, second = (best_routes(stages, 0.0, 4, 8, LOOKS[1][1]) for _ in range(2))
     assert [route.tobytes() for route in first] == [route.tobytes() for route in second]

@@ -1,0 +1,247 @@
+"""Moves from plan to plan under a schedule, each judged by its simulated step; compiled by numba.
+
+Two kinds of moves are made in turns, until none of either leads to a shorter step:
+
+    stages       |   0   |   1   |   2   |   3   |
+    shift        |   0    |   1   |   2   |  3   |        stages 1 to 3 begin later, all by as much: what stage 0 gets
+                                                          stage 3 gives; a single one as well
+    relocate     |   0   |       1       | 2 | 3 |        two stages are made one, and a stage is divided
+
+By a shift neighbours get longer or shorter by boundaries, by devices, or by both; relocation leads to plans that no row
+of small moves comes to. What a move leads to is looked at in three steps, and most end at one of the first two:
+
+    does it fit, and is    ──▶   lower bound      ──▶   the step itself, as far as it is not longer than the best
+    M·u below the best?          (least_step)           (simulate.step_kernel)
+
+A shorter plan is moved on from at once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from automap_models.core.compiled import jit
+from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.plain_stages import PlainStages
+from automap_models.planners.staged.plan_kernel import Times, copied, filled, least_step, summed_s, times_of
+from automap_models.planners.staged.scheduled_stages import ScheduledStages
+from automap_models.simulate.step_kernel import Room, room_of, simulated_step
+
+SLACK = 1e-9
+"""Shorter by less, relatively, is not shorter."""
+BOUND = 0.4
+"""A lower bound takes S² times as long as so many passes of the simulator."""
+
+
+class Search(NamedTuple):
+    """A search from plan to shorter plan.
+
+    Attributes:
+        plain, own: the problem.
+        route, times: [2, S+1] the boundaries and devices where stages begin, and the end, of the best plan so far; and
+            what its stages take.
+        trial, draft: of the plan that is looked at.
+        room: of the simulator.
+        counts: [2] lower bounds and simulations so far.
+    """
+
+    plain: PlainStages
+    own: ScheduledStages
+    route: IntArray
+    times: Times
+    trial: IntArray
+    draft: Times
+    room: Room
+    counts: IntArray
+
+
+@jit
+def search_from(plain: PlainStages, own: ScheduledStages, start: IntArray) -> Search:
+    """A search that has not begun, with nothing in `times`."""
+    count, counts = plain.held.size, np.zeros(2, dtype=np.int64)
+    room = room_of(count, int(plain.micro_batches))
+    return Search(plain, own, start.copy(), times_of(count), start.copy(), times_of(count), room, counts)
+
+
+@jit
+def step_of(plain: PlainStages, own: ScheduledStages, route: IntArray) -> float:
+    """The step of a route; inf where it does not fit."""
+    return judged(search_from(plain, own, route), 0, plain.held.size, np.inf)
+
+
+@jit
+def moved_on(
+    plain: PlainStages,
+    own: ScheduledStages,
+    start: IntArray,
+    limit_s: float,
+    by_boundary: IntArray,
+    by_device: IntArray,
+    parts: int,
+    most: float,
+) -> tuple[float, IntArray, float]:
+    """Where moves lead from a route, [2, S+1].
+
+    Args:
+        start: boundaries and devices where its stages begin, and the end.
+        limit_s: only shorter steps are of interest.
+        by_boundary, by_device: how far stages begin beside where they do, after a shift.
+        parts: at so many boundaries and as many devices a stage is divided, at most; with 0 nothing is relocated.
+        most: passes of the simulator that it may take about.
+
+    Returns:
+        The step and the route; inf where nothing is shorter than the limit. And how many passes it took about.
+    """
+    search, count = search_from(plain, own, start), plain.held.size
+    best = min(limit_s, judged(search, 0, count, limit_s))
+    last, turn, blocks = 0, 0, count * (count - 1) // 2
+    turns = blocks + (count - 1 if parts else 0)
+    while turn - last < turns and passes(search) < most:
+        before, index = best, turn % turns
+        turn += 1
+        if index < blocks:
+            best = shift(search, index, by_boundary, by_device, best, best < limit_s)
+        else:
+            best = relocate(search, index - blocks + 1, parts, best)
+        if best < before:
+            last = turn
+    return (best if best < limit_s else np.inf), search.route, passes(search)
+
+
+@jit
+def passes(search: Search) -> float:
+    """How many passes of the simulator take as long as the search did by now, at most."""
+    count = search.plain.held.size
+    return (  # type: ignore[no-any-return]
+        BOUND * count * count * search.counts[0] + count * search.plain.micro_batches * search.counts[1]
+    )
+
+
+@jit
+def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray, best: float, known: bool) -> float:
+    """Shift where some neighbouring stages begin; from each shorter plan on to the next.
+
+    Args:
+        index: of the stages, see `block`.
+        best: step of the best plan so far, or a limit.
+        known: whether that is the route's, which then fits and has its times.
+
+    Returns:
+        The step of the route in the end.
+    """
+    plain, route, trial = search.plain, search.route, search.trial
+    count = plain.held.size
+    low, high = block(index, count)
+    trial[:] = route
+    for by in by_boundary:
+        for by_devices in by_device:
+            if not shifted(route, low, high, by, by_devices, trial):
+                continue
+            if not (may_be(plain, trial, low - 1, best) and may_be(plain, trial, high - 1, best)):
+                continue
+            first, stop = 0, count
+            if known:
+                copied(search.times, search.draft)
+                first, stop = max(low - 2, 0), min(high + 1, count)
+            step_s = judged(search, first, stop, best * (1.0 - SLACK))
+            if step_s < best:
+                best, known = step_s, True
+    return best
+
+
+@jit
+def block(index: int, count: int) -> tuple[int, int]:
+    """The first of some neighbouring stages behind stage 0, and the one after the last; single ones come first."""
+    size = 1
+    while index >= count - size:
+        index -= count - size
+        size += 1
+    return index + 1, index + 1 + size
+
+
+@jit
+def shifted(route: IntArray, low: int, high: int, by_boundary: int, by_device: int, trial: IntArray) -> bool:
+    """Begin stages low … high - 1 so much later; whether that is anything, and leaves no stage without any."""
+    if by_boundary == 0 and by_device == 0:
+        return False
+    for row, by in ((0, by_boundary), (1, by_device)):
+        if route[row, low] + by <= route[row, low - 1] or route[row, high - 1] + by >= route[row, high]:
+            return False
+    for s in range(low, high):
+        trial[0, s], trial[1, s] = route[0, s] + by_boundary, route[1, s] + by_device
+    return True
+
+
+@jit
+def may_be(plain: PlainStages, route: IntArray, s: int, limit_s: float) -> bool:
+    """Whether a stage of a route can be part of a plan whose step is shorter: M·u < step."""
+    compute = plain.C[route[0, s + 1]] - plain.C[route[0, s]]
+    return bool(plain.micro_batches * compute < limit_s * plain.parts[route[1, s + 1] - route[1, s]])
+
+
+@jit
+def relocate(search: Search, gone: int, parts: int, best: float) -> float:
+    """Make stage `gone` and the one before it one stage, and divide some stage; up to the first shorter plan.
+
+    Args:
+        gone: 1 … S-1.
+        parts: see `moved_on`.
+        best: step of the best plan so far, or a limit.
+
+    Returns:
+        The step of the route in the end.
+    """
+    plain, trial, count = search.plain, search.trial, search.plain.held.size
+    fewer = np.empty((2, count), dtype=np.int64)
+    for s in range(count):
+        fewer[0, s], fewer[1, s] = search.route[0, s + (s >= gone)], search.route[1, s + (s >= gone)]
+    whole = may_be(plain, fewer, gone - 1, best)
+    for divided in range(count - 1):
+        if divided != gone - 1 and not whole:
+            continue
+        for s in range(count + 1):
+            trial[0, s], trial[1, s] = fewer[0, s - (s > divided)], fewer[1, s - (s > divided)]
+        new, ends = divided + 1, fewer[:, divided : divided + 2]
+        of_devices, of_boundaries = min(parts, ends[1, 1] - ends[1, 0] - 1), min(parts, ends[0, 1] - ends[0, 0] - 1)
+        for device in range(of_devices):
+            trial[1, new] = spread(ends[1], device, of_devices)
+            for boundary in range(of_boundaries):
+                trial[0, new] = spread(ends[0], boundary, of_boundaries)
+                if may_be(plain, trial, divided, best) and may_be(plain, trial, new, best):
+                    step_s = judged(search, 0, count, best * (1.0 - SLACK))
+                    if step_s < best:
+                        return step_s
+    return best
+
+
+@jit
+def spread(ends: IntArray, index: int, count: int) -> int:
+    """One of so many numbers evenly between two others, the first one and the last one next to these."""
+    return ends[0] + 1 + (ends[1] - ends[0] - 2) * index // max(count - 1, 1)  # type: ignore[no-any-return]
+
+
+@jit
+def judged(search: Search, low: int, high: int, limit_s: float) -> float:
+    """The step of the plan that is looked at, which becomes the search's if it is shorter than the limit; else inf.
+
+    Args:
+        low, high: stages whose times, in the draft, are not those of the plan; others are.
+    """
+    plain, own, draft, room = search.plain, search.own, search.draft, search.room
+    if not filled(plain, own, search.trial, low, high, limit_s, draft):
+        return np.inf
+    search.counts[0] += 1
+    if least_step(plain, draft, room) >= limit_s:
+        return np.inf
+    search.counts[1] += 1
+    rounds = int(plain.micro_batches)
+    step_s = simulated_step(draft.rounds, plain.held, rounds, draft.late, draft.reduce, draft.shares, limit_s, room)
+    for p in range(own.first_use.size if step_s < limit_s else 0):
+        step_s = max(step_s, summed_s(plain, own, search.trial, p, room.free))
+    if step_s >= limit_s:
+        return np.inf
+    search.route[:] = search.trial
+    copied(draft, search.times)
+    return step_s

@@ -1,0 +1,190 @@
+"""What the stages of a plan take under a schedule, and how long its step is at least; compiled by numba.
+
+Stages are PlainStages, their gradients ScheduledStages. Everything is as cost.staged and cost.overlap have it, to
+rounding.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from automap_models.core.compiled import jit
+from automap_models.core.profile import FloatArray
+from automap_models.cost.overlap import BUCKET_BYTES
+from automap_models.envs.pipeline.table_kernel import transfer
+from automap_models.planners.staged.beam_kernel import reduced_s, weights_bytes
+from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.plain_stages import PlainStages
+from automap_models.planners.staged.scheduled_stages import ScheduledStages
+from automap_models.simulate.step_kernel import FlagArray, Room, tail_s
+
+
+class Times(NamedTuple):
+    """What a plan's stages take.
+
+    Attributes:
+        rounds: [3, S] of a forward pass, a backward pass and a message to the next stage, s.
+        late, reduce: [S] of the gradients (step_kernel.tail_s), s.
+        shares: [S] whether they use the link to the stage before.
+    """
+
+    rounds: FloatArray
+    late: FloatArray
+    reduce: FloatArray
+    shares: FlagArray
+
+
+@jit
+def times_of(stages: int) -> Times:
+    """Room for a plan's times."""
+    numbers = np.zeros((5, stages))
+    return Times(numbers[:3], numbers[3], numbers[4], np.zeros(stages, dtype=np.bool_))
+
+
+@jit
+def filled(
+    plain: PlainStages, own: ScheduledStages, route: IntArray, low: int, high: int, limit_s: float, times: Times
+) -> bool:
+    """Work out what stages low … high - 1 of a route take, and their messages to the next.
+
+    Returns:
+        Whether they all fit and none of them alone takes the limit.
+    """
+    boundary, device, rounds = route[0], route[1], plain.micro_batches
+    for s in range(low, high):
+        i, k, a, q = boundary[s], boundary[s + 1], device[s], device[s + 1]
+        parts = plain.parts[q - a]
+        nbytes, both, forward = weights_bytes(plain, i, k), plain.C[k] - plain.C[i], plain.F[k] - plain.F[i]
+        stash = plain.held[s] * (plain.H[k] - plain.H[i]) / parts
+        message = message_s(plain, own, a, q, device[s + 2]) * plain.A[k] if s + 2 < device.size else 0.0
+        if plain.state_factor * nbytes + stash > plain.memory or rounds * max(both / parts, 2.0 * message) >= limit_s:
+            return False
+        times.rounds[0, s], times.rounds[1, s], times.rounds[2, s] = forward / parts, (both - forward) / parts, message
+        ring = reduced_s(plain, a, q)
+        times.reduce[s] = ring * nbytes
+        times.late[s] = late_s(own, own.boundary[i], own.boundary[k], parts, ring) if times.reduce[s] > 0.0 else 0.0
+        node = (q - 1) // plain.per_node
+        times.shares[s] = s > 0 and (node > a // plain.per_node or node == device[s - 1] // plain.per_node)
+    return True
+
+
+@jit
+def message_s(plain: PlainStages, own: ScheduledStages, first: int, boundary: int, stop: int) -> float:
+    """Seconds per byte from devices first … boundary - 1 to boundary … stop - 1, as large as the fullest replica's."""
+    ratio, devices = plain.inter / plain.intra, (float(first), float(boundary), float(stop))
+    return transfer(*devices, plain.per_node, ratio, own.samples) / plain.inter  # type: ignore[no-any-return]
+
+
+@jit
+def late_s(own: ScheduledStages, begin: int, end: int, parts: float, ring: float) -> float:
+    """How long after its last backward pass a stage's buckets are reduced if nothing else uses its links.
+
+    Args:
+        begin, end: its instructions, end not among them; some of them have parameters.
+        parts: into which it splits a micro-batch; ring: seconds per byte of its all-reduces.
+    """
+    late, stop = -np.inf, end
+    while True:
+        left = own.W[stop] - own.W[begin]
+        for p in range(own.first_use.size):
+            if own.first_use[p] < begin and own.next_use[p, begin] < stop:
+                left += own.tied_bytes[p]
+        earliest = bucket_begin(own, begin, stop)
+        if earliest >= stop:
+            return late
+        late = max(late, ring * left - (own.backward[earliest] - own.backward[begin]) / parts)
+        stop = earliest
+
+
+@jit
+def bucket_begin(own: ScheduledStages, begin: int, stop: int) -> int:
+    """The earliest instruction of the bucket whose latest one is the last before `stop`; `stop` where there is none."""
+    full = own.closes[stop]
+    for p in range(own.first_use.size):
+        if own.first_use[p] < begin and full <= own.next_use[p, begin] < stop:
+            return bucket_begin_with_copies(own, begin, stop)
+    return full if full >= begin else min(own.holder[begin], stop)  # type: ignore[no-any-return]
+
+
+@jit
+def bucket_begin_with_copies(own: ScheduledStages, begin: int, stop: int) -> int:
+    """The same where copies of tied weights are among its instructions, one instruction after another."""
+    nbytes, earliest = 0.0, stop
+    for j in range(stop - 1, begin - 1, -1):
+        before = nbytes
+        nbytes += own.W[j + 1] - own.W[j]
+        for p in range(own.first_use.size):
+            if own.first_use[p] < begin and own.next_use[p, begin] == j:
+                nbytes += own.tied_bytes[p]
+        if nbytes > before:
+            earliest = j
+        if nbytes >= BUCKET_BYTES:
+            break
+    return earliest
+
+
+@jit
+def least_step(plain: PlainStages, times: Times, room: Room) -> float:
+    """A lower bound on a plan's step.
+
+    Stage s is busy for M·u from when its first micro-batch gets there; it has its first gradient when that has gone to
+    the last stage and back; and for w more of them, w = 1 + what it holds more than stage e, w micro-batches pass
+    through the stages s … e and back.
+    """
+    count, rounds = plain.held.size, int(plain.micro_batches)
+    f, b, x = times.rounds[0], times.rounds[1], times.rounds[2]
+    tail_s(times.rounds, times.late, room.behind)
+    through, ahead, least = 0.0, 0.0, 0.0
+    for s in range(1, count):
+        through += f[s] + b[s] + 2.0 * x[s - 1]
+    for s in range(count):
+        depth = plain.held[s]
+        first = ahead + f[s] + through + b[s]  # the end of its first backward pass
+        last = max(ahead + rounds * (f[s] + b[s]), first + (rounds - 1) * b[s] + (rounds - depth) * f[s])
+        window = 0.0
+        for e in range(s, count):
+            window += f[e] + b[e]
+            w = depth - plain.held[e] + 1
+            turns = (rounds - 1 - depth) // w + 1 if rounds > depth else 0
+            last = max(last, first + turns * window + (rounds - 1 - turns * w) * b[s])
+            window += 2.0 * x[e]
+        least = max(least, last + room.behind[s])
+        ahead += f[s] + x[s]
+        if s + 1 < count:
+            through -= f[s + 1] + b[s + 1] + 2.0 * x[s]
+    return least
+
+
+@jit
+def summed_s(plain: PlainStages, own: ScheduledStages, route: IntArray, p: int, ends: FloatArray) -> float:
+    """When the copies of a parameter are summed, which becomes the end of the stages that hold them; 0 for one copy.
+
+    Args:
+        p: which of the parameters.
+        ends: [S] when stages have reduced their own gradients.
+    """
+    boundary, device = route[0], route[1]
+    copies, first, last, end = 0, 0, 0, 0.0
+    for s in range(plain.held.size):
+        if own.next_use[p, own.boundary[boundary[s]]] < own.boundary[boundary[s + 1]]:
+            first = s if copies == 0 else first
+            copies, last, end = copies + 1, s, max(end, ends[s])
+    if copies < 2:
+        return 0.0
+    across = (device[last + 1] - 1) // plain.per_node > device[first] // plain.per_node
+    end += 2.0 * (copies - 1) / copies * own.tied_bytes[p] / (plain.inter if across else plain.intra)
+    for s in range(first, last + 1):
+        if own.next_use[p, own.boundary[boundary[s]]] < own.boundary[boundary[s + 1]]:
+            ends[s] = end
+    return end  # type: ignore[no-any-return]
+
+
+@jit
+def copied(times: Times, to: Times) -> None:
+    """Copy a plan's times."""
+    for s in range(times.late.size):
+        for row in range(3):
+            to.rounds[row, s] = times.rounds[row, s]
+        to.late[s], to.reduce[s], to.shares[s] = times.late[s], times.reduce[s], times.shares[s]

@@ -1,0 +1,68 @@
+"""What stages cost under a schedule beyond PlainStages, as a few arrays: what the compiled moves work on.
+
+A stage's gradients are reduced in buckets (cost.overlap). A bucket begins where the one after it in the model ends, so
+that one number for each instruction leads from bucket to bucket, whatever the stage:
+
+    instructions   | 0 · 1 · 2 · 3 · 4 · 5 · 6 · 7 |        closes[8] = 6, closes[6] = 3, closes[3] = -1
+                     └─ rest ─┘└─ bucket ─┘└ bucket┘        a stage from 2 on has buckets 7 … 6, 5 … 3 and 2
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from automap_models.core.profile import FloatArray
+from automap_models.core.staged import StagedProblem
+from automap_models.cost.overlap import BUCKET_BYTES
+from automap_models.planners.staged.pareto import IntArray
+
+
+class ScheduledStages(NamedTuple):
+    """Of a problem with n instructions, m + 1 boundaries as in PlainStages and P parameters that several of them use.
+
+    Attributes:
+        boundary: [m+1] the instruction each boundary lies right before.
+        W, backward: [n+1] prefix sums of parameters and backward time on one device; bytes and s.
+        holder: [n+1] the first instruction from there on that has parameters; n where none has.
+        closes: [n+1] the earliest instruction of the bucket whose latest one lies right before; -1 where no bucket
+            gets full.
+        next_use: [P, n+1] the first instruction from there on that uses a parameter; n where none does.
+        first_use, tied_bytes: [P] the first instruction of all that uses it, and its bytes.
+        samples: N, or 0 where a micro-batch splits evenly.
+    """
+
+    boundary: IntArray
+    W: FloatArray
+    backward: FloatArray
+    holder: IntArray
+    closes: IntArray
+    next_use: IntArray
+    first_use: IntArray
+    tied_bytes: FloatArray
+    samples: float
+
+
+def scheduled_stages(problem: StagedProblem, boundary: IntArray) -> ScheduledStages:
+    """The stages of a problem without shardings between these boundaries, [m+1] instructions."""
+    profile, count = problem.profile, len(problem.profile)
+    W, backward = (np.append(0.0, np.cumsum(of)) for of in (profile.W, profile.C - profile.C_fwd))
+    shared = profile.shared_parameters
+    return ScheduledStages(
+        boundary=np.ascontiguousarray(boundary, dtype=np.int64),
+        W=W,
+        backward=backward,
+        holder=_next(np.flatnonzero(profile.W), count),
+        closes=np.searchsorted(W, W - BUCKET_BYTES, side="right") - 1,
+        next_use=np.array([_next(np.array(of.instructions), count) for of in shared]).reshape(len(shared), count + 1),
+        first_use=np.array([of.instructions[0] for of in shared], dtype=np.int64),
+        tied_bytes=np.array([of.nbytes for of in shared], dtype=np.float64),
+        samples=float(problem.samples or 0),
+    )
+
+
+def _next(some: IntArray, count: int) -> IntArray:
+    """[n+1] the first of some ascending instructions that is not before each; n where there is none."""
+    following: IntArray = np.append(some, count)[np.searchsorted(some, np.arange(count + 1))].astype(np.int64)
+    return following

@@ -1,0 +1,136 @@
+"""Plans for the simulated step: judged as step_cost has it, never longer than their start, near the optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.profile import Profile, SharedParameter
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.overlap import BUCKET_BYTES
+from automap_models.planners import effort
+from automap_models.planners.staged.move_kernel import block, moved_on, search_from, step_of
+from automap_models.planners.staged.plain_stages import plain_stages
+from automap_models.planners.staged.plan_kernel import filled, least_step
+from automap_models.planners.staged.scheduled_stages import scheduled_stages
+from automap_models.planners.staged.step_plans import near, step_plan
+from automap_models.simulate.step import step_cost
+
+DrawProblems = Callable[..., list[StagedProblem]]
+
+
+def problem_of(seed: int, instructions: int, stages: int, micro_batches: int, schedule: str) -> StagedProblem:
+    """A problem on nodes of two to four devices, some with parameters used twice, buckets and whole samples."""
+    rng = np.random.default_rng(seed)
+    C, A = rng.uniform(0.1, 1.0, instructions), rng.uniform(size=instructions) * 10 ** rng.uniform(7, 10)
+    W = rng.integers(0, 2, instructions) * np.round(rng.uniform(size=instructions) * 10 ** rng.uniform(6, 8.5))
+    H = rng.uniform(size=instructions) * 1e9
+    shared = []
+    if rng.integers(0, 2):
+        uses = np.sort(rng.choice(instructions, 3, replace=False)).tolist()
+        W[uses[0]] = BUCKET_BYTES * rng.choice([0.25, 1.0, 3.0])
+        shared.append(SharedParameter("tied", float(W[uses[0]]), tuple(uses)))
+    meta = {"microbatch_size": int(rng.integers(1, 9))} if rng.integers(0, 2) else {}
+    profile = Profile.create(C, A, W, C * rng.uniform(0.2, 0.5, instructions), H, meta=meta, shared_parameters=shared)
+    cluster = Cluster(int(rng.integers(1, 4)), int(rng.integers(2, 5)), 1e11, 10 ** rng.uniform(9, 11), 4e10)
+    return StagedProblem(profile, cluster, min(stages, cluster.devices), micro_batches, schedule=schedule)
+
+
+def plan_of(problem: StagedProblem, route: np.ndarray) -> StagedPlan:
+    """A route of `plain_stages` as a plan."""
+    cuts = tuple((plain_stages(problem)[1][route[0, 1:-1]] - 1).tolist())
+    return StagedPlan(cuts, tuple(route[1, 1:-1].tolist()), problem.micro_batches, "moves")
+
+
+def step_s(problem: StagedProblem, plan: StagedPlan) -> float:
+    """The step; inf where the plan does not fit."""
+    cost = step_cost(problem, plan)
+    return cost.step_s if cost.feasible else np.inf
+
+
+def random_route(problem: StagedProblem, rng: np.random.Generator) -> np.ndarray:
+    """[2, S+1] where stages begin, and the end."""
+    ends = len(plain_stages(problem)[1]) - 1, problem.cluster.devices
+    places = [np.sort(rng.choice(np.arange(1, end), problem.stages - 1, replace=False)) for end in ends]
+    return np.array([[0, *inside, end] for inside, end in zip(places, ends, strict=True)])
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.integers(8, 40), st.integers(2, 5), st.integers(1, 40), st.sampled_from([*WARM_UPS]))
+def test_the_step_of_a_route_is_that_of_its_plan(seed: int, n: int, stages: int, micro: int, schedule: str) -> None:
+    """Whatever overlaps, is tied, padded, or shares a link; and no lower bound is longer."""
+    problem = problem_of(seed, n, stages, micro, schedule)
+    plain, boundary = plain_stages(problem)
+    own, rng = scheduled_stages(problem, boundary), np.random.default_rng(seed)
+    for _ in range(3):
+        route = random_route(problem, rng)
+        expected, own_s = step_s(problem, plan_of(problem, route)), step_of(plain, own, route)
+        assert own_s == pytest.approx(expected, rel=1e-9)
+        search = search_from(plain, own, route)
+        if filled(plain, own, route, 0, problem.stages, np.inf, search.draft):
+            assert least_step(plain, search.draft, search.room) <= own_s * (1 + 1e-12)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.integers(8, 40), st.integers(2, 5), st.integers(1, 40), st.sampled_from([*WARM_UPS]))
+def test_moves_lead_to_the_step_that_they_say(seed: int, n: int, stages: int, micro: int, schedule: str) -> None:
+    """Which is shorter than that of the start, or nothing is; the search stops when it has taken what it may."""
+    problem = problem_of(seed, n, stages, micro, schedule)
+    plain, boundary = plain_stages(problem)
+    own = scheduled_stages(problem, boundary)
+    start = random_route(problem, np.random.default_rng(seed))
+    begun_s = step_of(plain, own, start)
+    reached_s, route, _ = moved_on(plain, own, start, np.inf, near(8), near(4), 4, np.inf)
+    assert reached_s <= begun_s
+    if np.isfinite(reached_s):
+        plan = plan_of(problem, route)
+        assert plan.check_valid(problem) == (True, "")
+        assert step_s(problem, plan) == pytest.approx(reached_s, rel=1e-9)
+        assert np.isinf(moved_on(plain, own, route, reached_s, near(8), near(4), 4, np.inf)[0])
+        assert moved_on(plain, own, start, np.inf, near(8), near(4), 4, 1.0)[0] >= reached_s
+
+
+def test_tiny_problems_are_planned_nearly_optimally() -> None:
+    """Against all plans there are."""
+    ratios = []
+    for seed in range(30):
+        problem = problem_of(seed, 10, 3, 6, [*WARM_UPS][seed % 3])
+        ends = len(problem.profile), problem.cluster.devices
+        every = [list(combinations(range(1, end), problem.stages - 1)) for end in ends]
+        plans = [
+            StagedPlan(tuple(k - 1 for k in cuts), devices, problem.micro_batches, "all")
+            for cuts in every[0]
+            for devices in every[1]
+        ]
+        best_s = min(step_s(problem, plan) for plan in plans)
+        if np.isfinite(best_s):
+            ratios.append(step_s(problem, step_plan(problem, 4, 8, "moves")) / best_s)
+    assert len(ratios) >= 20
+    assert min(ratios) >= 1 - 1e-9
+    assert np.mean(ratios) < 1.01
+
+
+@pytest.mark.parametrize("schedule", WARM_UPS)
+def test_plans_for_the_step_are_valid_fit_and_are_the_same_again(random_problems: DrawProblems, schedule: str) -> None:
+    """And their work is counted."""
+    for problem in random_problems(5, 12, granularity=64, stages=(2, 5), memory=(4.0, 20.0)):
+        scheduled, before_s = replace(problem, schedule=schedule), effort.counted_s()
+        plan = step_plan(scheduled, 4, 8, "moves")
+        assert plan.check_valid(scheduled) == (True, "")
+        assert effort.counted_s() > before_s
+        assert plan == step_plan(scheduled, 4, 8, "moves")
+        assert plan.planner == "moves"
+
+
+def test_blocks_are_all_rows_of_neighbouring_stages() -> None:
+    blocks = [block(index, 5) for index in range(10)]
+    assert blocks[:4] == [(s, s + 1) for s in range(1, 5)]
+    assert sorted(blocks) == sorted((low, high) for low in range(1, 5) for high in range(low + 1, 6))
