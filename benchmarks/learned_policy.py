@@ -2,15 +2,18 @@
 
     python benchmarks/learned_policy.py [--policy FILE ...] [--problems 300] [--run FOLDER ...] [--plot FILE]
 
-L / L* on fresh random problems of 2 to 4 stages, greedily and with the plans of several first cuts, and the processor
-time of a plan in their batch. The claims: greedy mean ≤ 1.005 and p99 ≤ 1.05 without tables. `--plot` draws the curves
-of training runs (`out=` of train/run.py): mean and 99th percentile on their held-out problems.
+L / L* on fresh random problems of 2 to 4 stages, with the plans of one and several first cuts, greedily and with the
+searches that follow, and the processor time of a plan in their batch. What these searches come to from even stages is
+what nothing learned gives. The claims: greedy mean ≤ 1.005 and p99 ≤ 1.05 without tables. `--plot` draws the curves of
+training runs (`out=` of train/run.py): mean and 99th percentile on their held-out problems.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +24,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from automap_models.core.staged import StagedProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.planners.staged.local_search import even_route
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
+from automap_models.planners.staged.stage_tables import stage_tables
+from automap_models.planners.staged.table_plans import shortened
 
 FIRST_CUTS = (1, 4, 16)
+REACH = PolicyConfig().reach
 WORST = 20
 
 
@@ -69,6 +76,12 @@ def traits(label: str, ratios: NDArray[np.float64], problems: list[StagedProblem
     return [(name, *(f"{value:.3g}" for value in median)) for name, median in zip(names, medians, strict=True)]
 
 
+def even_plan(problem: StagedProblem) -> StagedPlan:
+    """Stages of equal computation on equally many devices, whether they fit or not."""
+    cuts, devices = even_route(stage_tables(problem)).cuts(stage_tables(problem))
+    return StagedPlan(cuts, devices, problem.micro_batches, "even", problem.grid.to_points(cuts))
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -85,15 +98,22 @@ def main() -> None:
     table = Table("policy, first cuts followed", "problems", "mean", "median", "p99", "max", "do not fit")
     times = Table("policy, first cuts followed", "ms of processor time a plan, in a batch")
     common = Table("medians", *features(problems[0]))
+
+    def add(label: str, maker: Callable[[], Sequence[StagedPlan | None]]) -> NDArray[np.float64]:
+        maker()  # has the loops compiled
+        plans, taken_s = timed(maker)
+        ratios = np.array([ratio(*case) for case in zip(problems, plans, optima, strict=True)])
+        summary(table, label, ratios)
+        times.add_row(label, f"{1e3 * taken_s / len(problems):.1f}")
+        return ratios
+
+    add("even stages, searched", lambda: [shortened(problem, even_plan(problem), REACH) for problem in problems])
     for file in (None, *arguments.policy):
-        for beam in FIRST_CUTS:
-            planner = PolicyPlanner(PolicyConfig(file, beam))
-            plans, taken_s = timed(lambda planner=planner: planner.raw_plans(problems))  # type: ignore[misc]
-            ratios = np.array([ratio(*case) for case in zip(problems, plans, optima, strict=True)])
-            label = f"{file or 'shipped'}, {beam}"
-            summary(table, label, ratios)
-            times.add_row(label, f"{1e3 * taken_s / len(problems):.1f}")
-            if beam == 1:
+        for beam, reach in product(FIRST_CUTS, (0, REACH)):
+            planner = PolicyPlanner(PolicyConfig(file, beam, reach))
+            label = f"{file or 'shipped'}, {beam}{', searched' if reach else ''}"
+            ratios = add(label, lambda planner=planner: planner.raw_plans(problems))  # type: ignore[misc]
+            if beam == 1 and not reach:
                 for row in traits(label, ratios, problems):
                     common.add_row(*row)
     console = Console(width=120)

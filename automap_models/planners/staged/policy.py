@@ -225,10 +225,18 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
             order = np.argsort(-earned, kind="stable")[: int(np.isfinite(earned).sum()) or 1]
             own = [policy.plan_of(problem, points[row], devices[row], self.name) for row in order.tolist()]
             if problem.schedule is None:
-                plans.append(joined(problem, own, self.config.reach))
+                plans.append(self._shortened(problem, joined(problem, own, self.config.reach)))
             else:
                 plans.append(shortest_step(problem, own))
         return plans
+
+    def _shortened(self, problem: StagedProblem, plan: StagedPlan) -> StagedPlan:
+        """Where compiled beam searches lead from a plan; the plan itself without them, or with a reach of 0."""
+        if not self.config.reach or compiled_kernel() is None:
+            return plan
+        from automap_models.planners.staged.table_plans import shortened  # numba takes half a second to import
+
+        return shortened(problem, plan, self.config.reach)
 
 
 def _chunks(indices: list[int]) -> list[list[int]]:

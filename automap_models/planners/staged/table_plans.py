@@ -68,21 +68,54 @@ def table_plans(problem: StagedProblem, beam: int, reach: int, planner: str) -> 
         planner: name of who plans.
     """
     stages, boundary = plain_stages(problem)
-    plans = []
     looks = next(looks for most, looks in LOOKS if stages.devices <= most)
-    for route in best_routes(stages, float(problem.samples or 0), beam, reach, looks):
-        cuts = tuple((boundary[route[0, 1:-1]] - 1).tolist())
-        devices = tuple(route[1, 1:-1].tolist())
-        plans.append(StagedPlan(cuts, devices, problem.micro_batches, planner, problem.grid.to_points(cuts)))
-    return plans
+    routes = best_routes(stages, float(problem.samples or 0), beam, reach, looks)
+    return [_plan_of(problem, boundary, route, planner) for route in routes]
 
 
-def best_routes(stages: PlainStages, samples: float, beam: int, reach: int, looks: Sequence[Look]) -> list[IntArray]:
-    """[2, S+1] the boundaries and devices where stages begin, and the end, of different plans; the shortest first."""
+def shortened(problem: StagedProblem, plan: StagedPlan, reach: int) -> StagedPlan:
+    """What beam searches from a plan on come to, without tables; that plan where nothing shorter comes out.
+
+    Args:
+        problem: of several stages on equal nodes.
+        plan: on its grid.
+        reach: as in `table_plans`.
+    """
+    stages, boundary = plain_stages(problem)
+    begin = np.zeros((2, problem.stages + 1), dtype=np.int64)
+    begin[0, 1:-1], begin[0, -1] = np.searchsorted(boundary, np.array(plan.cuts) + 1), stages.C.size - 1
+    begin[1, 1:-1], begin[1, -1] = plan.device_cuts, stages.devices
+    route = best_routes(stages, float(problem.samples or 0), 1, reach, (), begin)[0]
+    return plan if (route == begin).all() else _plan_of(problem, boundary, route, plan.planner)
+
+
+def _plan_of(problem: StagedProblem, boundary: IntArray, route: IntArray, planner: str) -> StagedPlan:
+    cuts = tuple((boundary[route[0, 1:-1]] - 1).tolist())
+    devices = tuple(route[1, 1:-1].tolist())
+    return StagedPlan(cuts, devices, problem.micro_batches, planner, problem.grid.to_points(cuts))
+
+
+def best_routes(
+    stages: PlainStages,
+    samples: float,
+    beam: int,
+    reach: int,
+    looks: Sequence[Look],
+    begin: IntArray | None = None,
+) -> list[IntArray]:
+    """[2, S+1] the boundaries and devices where stages begin, and the end, of different plans; the shortest first.
+
+    Args:
+        stages: two or more.
+        samples: in a micro-batch, 0 where a profile does not say.
+        beam, reach: see `table_plans`.
+        looks: the tables to look at, one after another.
+        begin: the route that the first beam search sets out from; even stages without one.
+    """
     ideal_s = float(stages.C[-1]) * stages.micro_batches / stages.devices
     arrays, given = scaled(stages, ideal_s, samples)
     finest = np.array(looks, dtype=np.float32).reshape(-1, 3)
-    even = even_places(stages.C, stages.stages, stages.devices)
+    even = even_places(stages.C, stages.stages, stages.devices) if begin is None else begin
     far, near = _far(stages.C.size - 1, stages.devices), offsets(stages.devices, reach)
     few = near[0] if stages.devices > FAR_DEVICES else powers_of_two(reach)
     routes = looked_at(stages, arrays, given, ideal_s, finest, even, *far, *near, few, beam, JOINS if reach else 0)

@@ -56,7 +56,7 @@ def test_the_offline_policys_plan_is_a_warm_start(tmp_path: Path, capsys: pytest
 
     start = tmp_path / "policy.json"
     arguments = [VGG, "--topo", "B", "--stages", "3", "--planner", "policy"]
-    assert infer([*arguments, "--out", str(start)]) == 0
+    assert infer([*arguments, "--objective", "length", "--out", str(start)]) == 0
     capsys.readouterr()
     assert search("--warm-start", str(start), "--json") == 0
     document = json.loads(capsys.readouterr().out)

@@ -15,11 +15,12 @@ from automap_models.cost.staged import plan_cost
 from automap_models.envs.pipeline.cost_to_go import END_POINTS as TORCH_END_POINTS
 from automap_models.envs.pipeline.cost_to_go import IMPOSSIBLE
 from automap_models.envs.pipeline.table_kernel import END_POINTS, IMPOSSIBLE_SPAN, plans_by_tables
+from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.local_search import even_places
 from automap_models.planners.staged.plain_stages import plain_of, plain_stages
 from automap_models.planners.staged.stage_tables import stage_tables
-from automap_models.planners.staged.table_plans import LOOKS, best_routes, scaled, table_plans
+from automap_models.planners.staged.table_plans import LOOKS, best_routes, scaled, shortened, table_plans
 
 DrawProblems = Callable[..., list[StagedProblem]]
 
@@ -54,6 +55,21 @@ def test_plans_of_small_problems_are_near_the_optimum(random_problems: DrawProbl
     assert min(ratios) >= 1 - 1e-9
     assert np.mean(np.isinf(ratios)) < 0.05
     assert np.mean([ratio for ratio in ratios if np.isfinite(ratio)]) < 1.01
+
+
+def test_a_plan_is_shortened_by_searches_from_it(random_problems: DrawProblems) -> None:
+    """Never longer, mostly shorter; what nothing is shorter than comes back as it is, and so do optima."""
+    exact, shorter, drawn = ExactPlanner(), 0, 0
+    for problem in random_problems(5, 30, granularity=64, stages=(2, 4), memory=(4.0, 20.0)):
+        plan = UniformPlanner().solve(problem).plan
+        best = exact.solve(problem)
+        if plan is None or best.plan is None:
+            continue
+        length_s = length_of(problem, shortened(problem, plan, 8))
+        assert best.cost.length_s * (1 - 1e-9) <= length_s <= length_of(problem, plan)
+        shorter, drawn = shorter + (length_s < length_of(problem, plan)), drawn + 1
+        assert shortened(problem, best.plan, 8) is best.plan
+    assert shorter > drawn / 2 > 5
 
 
 @pytest.mark.parametrize("reach", [0, 8])
