@@ -128,7 +128,8 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
             BadInput: one of them is larger than the policy can express.
         """
         begun_s = time.perf_counter()
-        watch(Progress(f"planning {len(problems)} problem(s) by the policy", 0, len(problems)))
+        once = " (its loops are compiled the first time, for half a minute)" if self.by_tables else ""
+        watch(Progress(f"planning {len(problems)} problem(s) by the policy{once}", 0, len(problems)))
         plans = self.raw_plans(problems, deadline)
         late = Infeasible("the time was up before the policy was asked", where="planner policy", do="allow more time")
         return [
