@@ -25,12 +25,17 @@ class Bisection(ABC):
     def is_too_short(self, step_s: float) -> bool:
         """Whether nothing of the family ends within so many seconds, but for what is done once a step."""
 
-    @abstractmethod
     def shorter_range(self, low_s: float, high_s: float) -> tuple[float, float]:
         """A part of a range of steps: what is below it is too short, what ends it may not be.
 
         The range is halved until one step more is known to be too short, or its ends are CLOSE.
         """
+        while high_s - low_s > CLOSE * high_s:
+            middle_s = 0.5 * (low_s + high_s)
+            if self.is_too_short(middle_s):
+                return middle_s, high_s
+            high_s = middle_s
+        return low_s, high_s
 
     def tighter(self, low_s: float, high_s: float) -> float:
         """No strategy of the family is shorter, seconds: `low_s` where nothing more is to be known.

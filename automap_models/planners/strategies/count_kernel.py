@@ -322,22 +322,6 @@ def can_be_dealt(step_s: float, tables: CountTables, options: RankOptions) -> bo
     return True
 
 
-@jit
-def shorter_range(
-    low_s: float, high_s: float, close: float, tables: CountTables, options: RankOptions
-) -> tuple[float, float]:
-    """A part of a range of steps: what is below it is too short for all counts, what ends it may not be.
-
-    The range is halved until one step more is known to be too short, or its ends are as close as is said, relative.
-    """
-    while high_s - low_s > close * high_s:
-        middle = 0.5 * (low_s + high_s)
-        if not can_be_dealt(middle, tables, options):
-            return middle, high_s
-        high_s = middle
-    return low_s, high_s
-
-
 def compile_loops() -> None:
     """Have the loops compiled, or read from numba's cache, before processor time is counted."""
     one, whole = np.ones((1, 1)), np.ones(1, dtype=np.int64)
@@ -345,4 +329,3 @@ def compile_loops() -> None:
     tables = CountTables(1, whole[:, None], whole, seconds, one[0], np.ones((3, 1)), moments, one, chains, one)
     options = rank_options(1.0, tables)
     can_be_dealt(1.0, tables, options)
-    shorter_range(1.0, 1.0, 0.5, tables, options)

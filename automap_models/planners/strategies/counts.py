@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from automap_models.planners.strategies.bisection import CLOSE, Bisection
+from automap_models.planners.strategies.bisection import Bisection
 from automap_models.planners.strategies.bounds import usual_chains
-from automap_models.planners.strategies.count_kernel import CountTables, can_be_dealt, rank_options, shorter_range
+from automap_models.planners.strategies.count_kernel import CountTables, can_be_dealt, rank_options
 from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.planners.strategies.partitions import chains_of_ranks, constants_of_chains, moments_of_ranks
 
@@ -46,11 +46,6 @@ class Counts(Bisection):
     def is_too_short(self, step_s: float) -> bool:
         """See Bisection."""
         return not can_be_dealt(step_s, self.tables, self.options)
-
-    def shorter_range(self, low_s: float, high_s: float) -> tuple[float, float]:
-        """See Bisection."""
-        low, high = shorter_range(low_s, high_s, CLOSE, self.tables, self.options)
-        return float(low), float(high)
 
 
 def all_alike(costs: FamilyCosts) -> bool:

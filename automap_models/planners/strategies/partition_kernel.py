@@ -88,7 +88,8 @@ def _recomputation(rank: int, moment: int, v: int, kind: int, tables: PartitionT
 
 
 @jit
-def _sums(tables: PartitionTables) -> _Sums:
+def sums_of(tables: PartitionTables) -> _Sums:
+    """What adds up over the blocks of a model on each rank: worked out once for all steps that are asked about."""
     ranks, chains = tables.constants.shape
     stages, moments = 2 if tables.folded else 1, tables.moments.shape[1]
     kinds, blocks = tables.bytes_of.shape[1], tables.kinds.size
@@ -247,32 +248,10 @@ def can_be_cut(step_s: float, tables: PartitionTables, sums: _Sums) -> bool:
     return False
 
 
-@jit
-def is_too_short(step_s: float, tables: PartitionTables) -> bool:
-    """Whether no cuts let every rank end within so many seconds."""
-    return not can_be_cut(step_s, tables, _sums(tables))
-
-
-@jit
-def shorter_range(low_s: float, high_s: float, close: float, tables: PartitionTables) -> tuple[float, float]:
-    """A part of a range of steps: what is below it is too short for any cuts, what ends it may not be.
-
-    The range is halved until one step more is known to be too short, or its ends are as close as is said, relative.
-    """
-    sums = _sums(tables)
-    while high_s - low_s > close * high_s:
-        middle = 0.5 * (low_s + high_s)
-        if not can_be_cut(middle, tables, sums):
-            return middle, high_s
-        high_s = middle
-    return low_s, high_s
-
-
 def compile_loops() -> None:
     """Have the loops compiled, or read from numba's cache, before processor time is counted."""
     one, block = np.ones((1, 1)), np.zeros(1, dtype=np.int64)
     seconds, before, bytes_of = np.ones((1, 1, 1, 3)), np.ones((2, 3)), np.ones((3, 1, 1))
     moments, chains = np.ones((1, 1, 2, 1)), np.ones((1, 1, 5, 3))
     tables = PartitionTables(False, block, block, seconds, before, one, bytes_of, moments, one, chains, one)
-    is_too_short(1.0, tables)
-    shorter_range(1.0, 1.0, 0.5, tables)
+    can_be_cut(1.0, tables, sums_of(tables))

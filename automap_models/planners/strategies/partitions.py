@@ -27,10 +27,10 @@ import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.schedules import SCHEDULES
-from automap_models.planners.strategies.bisection import CLOSE, Bisection
+from automap_models.planners.strategies.bisection import Bisection
 from automap_models.planners.strategies.bounds import UsualChains, fullest_moments, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts
-from automap_models.planners.strategies.partition_kernel import PartitionTables, is_too_short, shorter_range
+from automap_models.planners.strategies.partition_kernel import PartitionTables, can_be_cut, sums_of
 
 
 def can_bound(schedule: str, vp: int) -> bool:
@@ -50,15 +50,11 @@ class Partition(Bisection):
     def __init__(self, costs: FamilyCosts, recompute: list[int], least: list[int]) -> None:
         super().__init__(costs)
         self.tables = _tables(costs, recompute, least)
+        self.sums = sums_of(self.tables)
 
     def is_too_short(self, step_s: float) -> bool:
         """See Bisection."""
-        return bool(is_too_short(step_s, self.tables))
-
-    def shorter_range(self, low_s: float, high_s: float) -> tuple[float, float]:
-        """See Bisection."""
-        low, high = shorter_range(low_s, high_s, CLOSE, self.tables)
-        return float(low), float(high)
+        return not can_be_cut(step_s, self.tables, self.sums)
 
 
 def _tables(costs: FamilyCosts, recompute: list[int], least: list[int]) -> PartitionTables:

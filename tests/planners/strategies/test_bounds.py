@@ -28,7 +28,7 @@ from automap_models.planners.strategies.counts import Counts, all_alike
 from automap_models.planners.strategies.divisions import DividedModel
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 from automap_models.planners.strategies.grid import Division, Grid
-from automap_models.planners.strategies.partition_kernel import PartitionTables, _fits, _sums, can_be_cut
+from automap_models.planners.strategies.partition_kernel import PartitionTables, _fits, can_be_cut, sums_of
 from automap_models.planners.strategies.partitions import Partition, _around, can_bound
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation
@@ -118,7 +118,7 @@ def random_tables(draw: np.random.Generator, *, folded: bool) -> PartitionTables
 
 def cut_in_some_way(step_s: float, tables: PartitionTables) -> bool:
     """Whether any of all cuts has ranks that fit, each by itself; one that takes nothing does."""
-    blocks, ranks, sums = tables.kinds.size, tables.gradients.shape[0], _sums(tables)
+    blocks, ranks, sums = tables.kinds.size, tables.gradients.shape[0], sums_of(tables)
     stages = ranks * (1 + tables.folded)
     for bars in combinations_with_replacement(range(blocks + 1), stages - 1):
         ends = (0, *bars, blocks)
@@ -142,7 +142,7 @@ def test_ranges_that_contain_others_need_not_be_gone_on_from(folded: bool) -> No
         tables = random_tables(draw, folded=folded)
         for step_s in (10.0, 16.0, 24.0, 36.0):
             some = cut_in_some_way(step_s, tables)
-            assert can_be_cut(step_s, tables, _sums(tables)) == some
+            assert can_be_cut(step_s, tables, sums_of(tables)) == some
             answers[some] += 1
     assert min(answers.values()) >= 60
 
