@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.pareto import IntArray, compiled_search
 from automap_models.planners.staged.plan_batch import PlanBatch
 from automap_models.planners.staged.stage_tables import ROUNDING, Reach, ShardingTables, StageTables
 
@@ -143,18 +143,37 @@ def _reached(tables: StageTables, length_s: float, memory: float) -> list[IntArr
     furthest[0] = 0
     reached = [furthest]
     for s in range(stages - 1):
-        a, q = _device_pairs(reached[s], s, devices - (stages - 1 - s))
         first, last = tables.windows[s + 1]
-        furthest = np.full(devices + 1, -1)
-        for sharding in tables.shardings:
-            on = sharding.allowed[a, q]
-            begin, stop = a[on], q[on]
-            i = reached[s][begin]
-            k = np.minimum(_furthest_end(_Stages(tables, sharding, s, i, (begin, stop), memory), length_s), last)
-            np.maximum.at(furthest, stop, cut_before[stop, k])
+        ends = _furthest_ends(tables, s, reached[s], (length_s, memory), int(last))
+        furthest = np.where(ends < 0, -1, cut_before[np.arange(devices + 1), ends])
         furthest[furthest < first] = -1
         reached.append(furthest)
     return reached
+
+
+def _furthest_ends(
+    tables: StageTables, stage: int, begin: IntArray, limits: tuple[float, float], last: int
+) -> IntArray:
+    """[D+1] the furthest boundary, of those up to the last, where the stage can end before each device; -1 if none.
+
+    Args:
+        begin: [D+1] where it begins at the furthest on each device; -1 nowhere.
+        limits: the length, and the memory of the smallest devices.
+    """
+    (length_s, memory), kernel = limits, compiled_search()
+    stops = stage + 1, tables.replicas_in_all - (tables.stages - 1 - stage)
+    furthest = np.full(begin.size, -1)
+    if kernel is not None:
+        of_stage, memories = tables.limits(stage, length_s), (float(memory), float(tables.memory))
+        for sharding in tables.shardings:
+            kernel.furthest_ends(sharding.arrays, of_stage, begin, stops, memories, last, furthest)
+        return furthest
+    a, q = _device_pairs(begin, *stops)
+    for sharding in tables.shardings:
+        on = sharding.allowed[a, q]
+        stages = _Stages(tables, sharding, stage, begin[a[on]], (a[on], q[on]), memory)
+        np.maximum.at(furthest, q[on], np.minimum(_furthest_end(stages, length_s), last))
+    return furthest
 
 
 def _last_stage_fits(
@@ -166,10 +185,10 @@ def _last_stage_fits(
     return _Stages(tables, sharding, tables.stages - 1, furthest[a], (a, stop), memory).within(end, length_s).any()
 
 
-def _device_pairs(furthest: IntArray, stage: int, stop: int) -> tuple[IntArray, IntArray]:
+def _device_pairs(furthest: IntArray, start: int, stop: int) -> tuple[IntArray, IntArray]:
     """All (first, end) devices of a stage: from where the stages before got to, to where later ones may begin."""
     a = np.flatnonzero(furthest >= 0)
-    first, last = np.meshgrid(a, np.arange(stage + 1, stop + 1), indexing="ij")
+    first, last = np.meshgrid(a, np.arange(start, stop + 1), indexing="ij")
     some = last > first
     return first[some], last[some]
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.compiled import is_compiled
 from automap_models.core.profile import FloatArray
 
 IntArray = NDArray[np.int64]
+
+
+@cache
+def compiled_search() -> ModuleType | None:
+    """The compiled loops of the exact search; None where numba is not installed."""
+    from automap_models.planners.staged import search_kernel  # numba takes half a second to import
+
+    return search_kernel if is_compiled(search_kernel.undominated) else None
 
 
 def pareto_front(group: IntArray, numbers: FloatArray) -> IntArray:
@@ -24,6 +35,10 @@ def pareto_front(group: IntArray, numbers: FloatArray) -> IntArray:
     """
     if not group.size:
         return np.zeros(0, dtype=np.int64)
+    kernel = compiled_search()
+    if kernel is not None:
+        front: IntArray = kernel.undominated(group, np.ascontiguousarray(numbers))
+        return front
     alive = _beyond_pivots(group, numbers)
     order = alive[np.lexsort((*numbers[::-1, alive], group[alive]))]
     if len(numbers) > 2:

@@ -19,7 +19,7 @@ from automap_models.errors import Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.feasibility import best_packed, stages_exist
-from automap_models.planners.staged.pareto import IntArray, window_minima
+from automap_models.planners.staged.pareto import IntArray, compiled_search, window_minima
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.stage_tables import ROUNDING, Pace, ShardingTables, StageTables
 
@@ -165,24 +165,42 @@ def through_shardings(
 
     L ≥ T + AR_s - hidden_s and T ≥ Σ_{j≤2s} u_j + …, so the prefix counts u_s + AR_s + (Σ u_j - hidden_s).
     """
-    arrives = tables.A * tables.devices.arrival[a, q][:, None] if stage else 0.0
-    busy, forward = bounds.busy[stage, a] + 2.0 * arrives, bounds.forward[stage, a] + arrives
-    before = np.stack([busy, forward, forward])
-    through = []
-    effort.count(effort.THROUGH, a.size * (tables.end + 1) * len(tables.shardings))
+    arrives = (tables.devices.arrival[a, q] if stage else np.zeros(a.size))[:, None] * tables.A
+    through, kernel = [], compiled_search()
+    kind = effort.THROUGH if kernel is None else effort.COMPILED_THROUGH
+    effort.count(kind, a.size * (tables.end + 1) * len(tables.shardings))
     for index, sharding in enumerate(tables.shardings):
         rows = np.flatnonzero(sharding.allowed[a, q])
         if not rows.size:
             continue
-        entering, leaving = sharding.potentials(sharding.pace(a[rows], q))
-        begun = before[:, rows] - entering
-        least = window_minima(begun, _earliest_start(tables, sharding, stage, (a[rows], q), length_s))
-        least = np.where(tables.apart, least, np.minimum(least, begun))
-        hidden, after, unhidden = least + leaving
-        # What overlaps the last backward pass is not added to the stage's time.
-        busy = hidden if tables.suffixes.overlap else np.maximum(hidden, unhidden)
-        through.append(Through(index, rows, busy, after))
+        before = bounds.busy[stage], bounds.forward[stage], arrives[rows]
+        if kernel is None:
+            least = _least_through(tables, sharding, stage, before, (a[rows], q), length_s)
+        else:
+            limits = tables.limits(stage, length_s)
+            least = kernel.least_through(sharding.arrays, limits, *before, tables.apart, a[rows], q)
+        through.append(Through(index, rows, *least))
     return through
+
+
+def _least_through(
+    tables: StageTables,
+    sharding: ShardingTables,
+    stage: int,
+    before: tuple[FloatArray, FloatArray, FloatArray],
+    devices: tuple[IntArray, int],
+    length_s: float,
+) -> tuple[FloatArray, FloatArray]:
+    """`search_kernel.least_through` in numpy."""
+    (a, q), arrives = devices, before[2]
+    busy, forward = before[0][a] + 2.0 * arrives, before[1][a] + arrives
+    entering, leaving = sharding.potentials(sharding.pace(a, q))
+    begun = np.stack([busy, forward, forward]) - entering
+    least = window_minima(begun, _earliest_start(tables, sharding, stage, devices, length_s))
+    least = np.where(tables.apart, least, np.minimum(least, begun))
+    hidden, after, unhidden = least + leaving
+    # What overlaps the last backward pass is not added to the stage's time.
+    return hidden if tables.suffixes.overlap else np.maximum(hidden, unhidden), after
 
 
 def least_through(through: list[Through], first_devices: int, end: int) -> tuple[FloatArray, FloatArray]:

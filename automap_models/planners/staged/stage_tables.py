@@ -19,6 +19,7 @@ from automap_models.cost.staged import stage_memory_bytes
 from automap_models.cost.suffixes import LengthSuffixes, StageTimes, StepSuffixes, Suffixes
 from automap_models.planners.staged.device_tables import DeviceTables, device_tables
 from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.search_arrays import ShardingArrays, StageLimits
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +120,31 @@ class ShardingTables:
         several = len(self.C) > 1
         least: FloatArray = np.append(0.0, np.diff(self.C, axis=1).min(0)).cumsum() if several else self.C[0]
         return least
+
+    @cached_property
+    def arrays(self) -> ShardingArrays:
+        """All of it for compiled loops."""
+        nothing = np.zeros_like(self.C)
+        shared = self.shared or SharedWork(nothing, nothing[0], nothing[0], nothing)
+        return ShardingArrays(
+            C=np.ascontiguousarray(self.C),
+            F=np.ascontiguousarray(self.F),
+            least_C=np.ascontiguousarray(self.least_C),
+            W=np.ascontiguousarray(self.W),
+            H=np.ascontiguousarray(self.H),
+            gather_s=np.ascontiguousarray(shared.gather_s),
+            start_s=np.ascontiguousarray(shared.start_s),
+            start_forward_s=np.ascontiguousarray(shared.start_forward_s),
+            gradient_s=np.ascontiguousarray(shared.gradient_s),
+            copies_end=np.ascontiguousarray(self.copies.end),
+            copies_nbytes=np.ascontiguousarray(self.copies.nbytes),
+            place=np.zeros(self.allowed.shape, dtype=np.int64) if self.place is None else self.place,
+            rate=np.ascontiguousarray(self.paces.rate),
+            ring=np.ascontiguousarray(self.all_reduce),
+            parts=np.ascontiguousarray(self.paces.parts),
+            memory=np.ascontiguousarray(self.paces.memory),
+            allowed=np.ascontiguousarray(self.allowed),
+        )
 
     def work_s(self, i: IntArray, k: IntArray, pace: Pace) -> FloatArray:
         """[n] forward and backward time of one micro-batch but for what is gathered: never more for a smaller stage."""
@@ -295,6 +321,11 @@ class StageTables:
     def in_flight(self, stage: int) -> int:
         """Micro-batches whose activations a stage holds at once."""
         return self.held[stage]
+
+    def limits(self, stage: int, length_s: float) -> StageLimits:
+        """What a stage of a plan of at most that length is bounded by, for compiled loops."""
+        overlap, held = self.suffixes.overlap, self.in_flight(stage)
+        return StageLimits(self.micro_batches, held, float(self.state_factor), overlap, float(length_s))
 
     def stage_numbers(
         self,

@@ -1,0 +1,230 @@
+"""The innermost loops of the exact search, compiled by numba: the same numbers to the last bit as in numpy.
+
+    least_through    relaxation.through_shardings     one window a row that slides, in place of a table of minima
+    undominated      pareto.pareto_front              group by group, in place of segmented scans
+    furthest_ends    feasibility._reached             only stages that get further than those before them are bisected
+
+Each pass over numpy's arrays that this saves takes longer than its arithmetic.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from automap_models.core.compiled import jit
+from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.planners.staged.search_arrays import ShardingArrays, StageLimits
+
+ROUNDING = 1e-12
+"""As planners.staged.stage_tables."""
+
+
+@jit
+def least_through(
+    own: ShardingArrays,
+    stage: StageLimits,
+    busy: FloatArray,
+    forward: FloatArray,
+    arrives: FloatArray,
+    apart: IntArray,
+    a: IntArray,
+    q: int,
+) -> FloatArray:
+    """[2, a, m+1] the least busy and forward time of prefixes that end at k with a stage on devices a … q-1.
+
+    Args:
+        busy, forward: [D+1, m+1] before the stage (relaxation.PrefixBounds).
+        arrives: [a, m+1] the least transfer into it, one direction.
+        apart: [m+1] see StageTables.
+    """
+    rows, n = arrives.shape
+    least = np.empty((2, rows, n))
+    begun, waiting = np.empty((3, n)), np.empty((3, n), np.int64)
+    for r in range(rows):
+        first, last = np.zeros(3, np.int64), np.zeros(3, np.int64)  # the queue of each number, ascending in both
+        place, rate, ring = own.place[a[r], q], own.rate[a[r], q], own.ring[a[r], q]
+        memory, parts = own.memory[a[r], q], own.parts[a[r], q]
+        reduced = stage.length_s / ring if ring > 0 else np.inf
+        state, kept = min(reduced, memory / stage.state_factor), memory * parts / stage.in_flight
+        computed = stage.length_s / stage.micro_batches * rate
+        of_work, of_state, of_stash = 0, 0, 0
+        for k in range(n):
+            of_work = _first_at(own.least_C, own.least_C[k] - computed - ROUNDING * own.least_C[-1], of_work)
+            of_state = _first_at(own.W, own.W[k] - state - ROUNDING * own.W[-1], of_state)
+            of_stash = _first_at(own.H, own.H[k] - kept - ROUNDING * own.H[-1], of_stash)
+            start = max(of_work, of_state, of_stash)
+            gather = own.gather_s[place, k] / rate
+            compute = own.C[place, k] / rate + own.start_s[k]
+            ahead = own.F[place, k] / rate + own.start_forward_s[k]
+            reduce = compute + ring * own.W[k] + own.gradient_s[place, k]
+            before = forward[a[r], k] + arrives[r, k]
+            begun[0, k] = busy[a[r], k] + 2.0 * arrives[r, k] - (compute - gather)
+            begun[1, k] = before - (ahead - gather)
+            begun[2, k] = before - (reduce - gather)
+            for c in range(3):
+                value = np.inf
+                if k > 0:
+                    last[c] = _queued(begun[c], waiting[c], first[c], last[c], k - 1)
+                while first[c] < last[c] and waiting[c, first[c]] < start:
+                    first[c] += 1
+                if first[c] < last[c]:
+                    value = begun[c, waiting[c, first[c]]]
+                if apart[k] == 0:
+                    value = min(value, begun[c, k])
+                if c == 0:
+                    least[0, r, k] = value + (compute + gather)
+                elif c == 1:
+                    least[1, r, k] = value + ahead
+                elif not stage.overlap:
+                    least[0, r, k] = max(least[0, r, k], value + (reduce + gather))
+    return least
+
+
+@jit
+def _first_at(sums: FloatArray, least: float, i: int) -> int:
+    """The first index from i on at which sums that never fall are no less; their number where there is none."""
+    while i < sums.size and sums[i] < least:
+        i += 1
+    return i
+
+
+@jit
+def _queued(values: FloatArray, waiting: IntArray, first: int, last: int, i: int) -> int:
+    """Where a queue ends after index i is put behind those of smaller values."""
+    while last > first and values[waiting[last - 1]] >= values[i]:
+        last -= 1
+    waiting[last] = i
+    return last + 1
+
+
+@jit
+def undominated(group: IntArray, numbers: FloatArray) -> IntArray:
+    """See `pareto.pareto_front`."""
+    n = group.size
+    kept, count, begin = np.empty(n, np.int64), 0, 0
+    alive = np.empty(n, np.int64)
+    while begin < n:
+        end = begin + 1
+        while end < n and group[end] == group[begin]:
+            end += 1
+        size = _beyond_pivot(numbers, begin, end, alive)
+        order = alive[:size].copy()
+        if size > 1:
+            for c in range(len(numbers) - 1, -1, -1):
+                order = order[np.argsort(numbers[c][order], kind="mergesort")]
+        count = _kept_of(numbers, order, kept, count)
+        begin = end
+    return kept[:count].copy()
+
+
+@jit
+def _beyond_pivot(numbers: FloatArray, begin: int, end: int, alive: IntArray) -> int:
+    """How many of a group are not dominated by the one of the least sum, or are that one; which, into `alive`."""
+    pivot, least = begin, np.inf
+    for j in range(begin, end):
+        total = numbers[0, j]
+        for c in range(1, len(numbers)):
+            total += numbers[c, j]
+        if total < least:
+            pivot, least = j, total
+    size = 0
+    for j in range(begin, end):
+        below = j == pivot
+        for c in range(len(numbers)):
+            below = below or numbers[c, j] < numbers[c, pivot]
+        if below:
+            alive[size] = j
+            size += 1
+    return size
+
+
+@jit
+def _kept_of(numbers: FloatArray, order: IntArray, kept: IntArray, count: int) -> int:
+    """Append those of a group, sorted by their numbers, that none of a few before them dominates."""
+    several = len(numbers) > 2
+    tracked = len(numbers) if several else 1  # by each number but the first, and by their sum
+    at, least = np.full(tracked, -1), np.full(tracked, np.inf)
+    for j in order:
+        alive, total = True, 0.0
+        for t in range(tracked):
+            value = numbers[1, j]
+            if t + 1 < len(numbers):
+                value = numbers[t + 1, j]
+                total = value if t == 0 else total + value
+            else:
+                value = total
+            if several:
+                alive = alive and (at[t] < 0 or _below_somewhere(numbers, j, at[t]))
+            elif at[t] >= 0:
+                alive = value < least[t]
+            if at[t] < 0 or value < least[t]:
+                at[t], least[t] = j, value
+        if alive:
+            kept[count] = j
+            count += 1
+    return count
+
+
+@jit
+def _below_somewhere(numbers: FloatArray, j: int, other: int) -> bool:
+    """Whether an entry is below another one in any number but the first."""
+    below = False
+    for c in range(1, len(numbers)):
+        below = below or numbers[c, j] < numbers[c, other]
+    return below
+
+
+@jit
+def furthest_ends(
+    own: ShardingArrays,
+    stage: StageLimits,
+    begin: IntArray,
+    stops: tuple[int, int],
+    memory: tuple[float, float],
+    last: int,
+    furthest: IntArray,
+) -> None:
+    """The furthest boundary at which a stage can end before each device, where that is further than is known.
+
+    Args:
+        begin: [D+1] where it begins at the furthest on each device; -1 nowhere.
+        stops: the first and the last device before which it may end.
+        memory: that the smallest devices may hold, and that they have.
+        last: boundary where it may end.
+        furthest: [D+1] what is known, and then what is found.
+    """
+    for q in range(stops[0], stops[1] + 1):
+        for a in range(q):
+            if begin[a] < 0 or not own.allowed[a, q]:
+                continue
+            low, high = begin[a], last
+            if low <= furthest[q]:
+                low = furthest[q] + 1
+                if low > last or not _is_within(own, stage, begin[a], low, a, q, memory):
+                    continue
+            while low < high:
+                middle = (low + high + 1) // 2
+                if _is_within(own, stage, begin[a], middle, a, q, memory):
+                    low = middle
+                else:
+                    high = middle - 1
+            furthest[q] = max(furthest[q], min(low, last))
+
+
+@jit
+def _is_within(
+    own: ShardingArrays, stage: StageLimits, i: int, k: int, a: int, q: int, memory: tuple[float, float]
+) -> bool:
+    """See `feasibility._Stages.within`."""
+    place, copies = own.place[a, q], 0.0
+    for p in range(own.copies_nbytes.size):
+        if k >= own.copies_end[p, i]:
+            copies += own.copies_nbytes[p]
+    weights = own.W[k] - own.W[i] + copies
+    busy = (own.C[place, k] - own.C[place, i]) / own.rate[a, q] + (own.start_s[k] - own.start_s[i])
+    reduce = own.ring[a, q] * weights + (own.gradient_s[place, k] - own.gradient_s[place, i])
+    if stage.overlap:
+        reduce = max(reduce - busy, 0.0)
+    held = stage.state_factor * weights + stage.in_flight * (own.H[k] - own.H[i]) / own.parts[a, q]
+    short = stage.micro_batches * busy + reduce <= stage.length_s * (1.0 + ROUNDING)
+    return short and held <= memory[0] * (own.memory[a, q] / memory[1]) * (1.0 + ROUNDING)  # type: ignore[no-any-return]

@@ -1,0 +1,74 @@
+"""The compiled loops of the exact search against those in numpy, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from automap_models.core.compiled import is_compiled
+from automap_models.planners.staged import feasibility, pareto, relaxation
+from automap_models.planners.staged.feasibility import even_plan, stages_exist
+from automap_models.planners.staged.pareto import pareto_front
+from automap_models.planners.staged.problem_tables import tables_of
+from automap_models.planners.staged.relaxation import least_length_s
+from automap_models.planners.staged.search import exact_search
+
+pytest.importorskip("numba")
+search_kernel = pareto.compiled_search()
+MODULES = (feasibility, pareto, relaxation)
+
+
+def test_the_loops_are_compiled():
+    assert search_kernel is not None
+    assert all(map(is_compiled, (search_kernel.least_through, search_kernel.undominated, search_kernel.furthest_ends)))
+
+
+def in_numpy(patch: pytest.MonkeyPatch) -> None:
+    """From now on as where numba is not installed."""
+    for module in MODULES:
+        patch.setattr(module, "compiled_search", lambda: None)
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    count=st.integers(2, 5),
+    size=st.integers(0, 60),
+    groups=st.integers(1, 5),
+    values=st.integers(1, 12),
+)
+def test_fronts_are_the_same(seed, count, size, groups, values):
+    """With many equal numbers, infinite ones among them, and groups of one entry."""
+    rng = np.random.default_rng(seed)
+    group = np.sort(rng.integers(groups, size=size))
+    numbers = rng.integers(values, size=(count, size)) * rng.uniform(0.5, 1.0, size=(count, 1))
+    numbers[-1, rng.uniform(size=size) < 0.2] = -np.inf
+    compiled = pareto_front(group, numbers)
+    with pytest.MonkeyPatch.context() as patch:
+        in_numpy(patch)
+        assert compiled.tolist() == pareto_front(group, numbers).tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), stretch=st.floats(0.8, 3.0))
+def test_what_stages_reach_and_plans_are_the_same(seed, stretch, make_problem):
+    problem = make_problem(seed, max_n=30, max_devices=12, max_stages=5)
+    tables = tables_of(problem)
+    if not stages_exist(tables, np.inf, tables.memory):
+        return
+
+    def looked_at() -> list[object]:
+        """Of plans of a random length what each module says, from nothing known."""
+        tables.reach.too_short_s = tables.reach.enough_s = np.nan
+        length_s = stretch * tables.micro_batches * float(tables.C[-1]) / tables.replicas_in_all
+        plan = even_plan(tables, length_s, tables.memory)
+        reached = [of.tolist() for of in feasibility._reached(tables, length_s, tables.memory)]
+        result = exact_search(problem)
+        return [reached, plan and plan.q.tolist(), least_length_s(tables, relaxation.Deadline()), result]
+
+    compiled = looked_at()
+    with pytest.MonkeyPatch.context() as patch:
+        in_numpy(patch)
+        assert compiled == looked_at()
