@@ -110,7 +110,8 @@ def compete(
 ) -> StagedResult:
     """The best plan that fits the memory, for whichever of the problems it is, with what is proven about all.
 
-    Its facts have the results of the planners that others are compared with under "baselines".
+    Its facts have the results of the planners that others are compared with under "baselines", and all plans that were
+    refined, or could not be, under "plans": the problem, the plan and its cost of each, the shortest step first.
 
     Args:
         problems: at least one; the first of those whose plans tie wins.
@@ -151,7 +152,13 @@ def compete(
         bound,
         notes,
         log,
-        facts={"baselines": tuple(baselines)},
+        facts={
+            "baselines": tuple(baselines),
+            "plans": tuple(
+                (contender.problem, plan, contender.costs(plan))
+                for _, contender, plan in sorted(refined, key=itemgetter(0))
+            ),
+        },
     )
 
 

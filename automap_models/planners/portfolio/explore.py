@@ -302,7 +302,8 @@ def chosen_pipeline(
     `share`: of the time that the default planner takes; where the length L counts, its proofs get less.
 
     Without a schedule that planner takes any micro-batch for evenly split over the replicas of a stage. Where its plan
-    has more of them than samples, it chooses again among the problems whose micro-batches have as many.
+    has more of them than samples, it chooses again among the problems whose micro-batches have as many, and the
+    shortest of all plans counts that it came across and whose replicas have samples.
     """
     defaults = AutoConfig()
     makers = Makers.with_policy(PolicyConfig(defaults.policy, defaults.beam))
@@ -313,7 +314,11 @@ def chosen_pipeline(
         competition = space.pipelines(out_of_range, space.several)
     except BadInput:  # too few samples for any number of stages
         return None, ()
-    problems = competition.problems
+
+    def has_samples(plan: StagedPlan) -> bool:
+        return plan.check_valid(space.split(plan.stages, plan.micro_batches))[0]
+
+    problems, best = competition.problems, None
     while problems:
         try:
             result = compete(problems, makers, budget, deadline, min_gain=min_gain)
@@ -321,16 +326,20 @@ def chosen_pipeline(
             break
         if result.plan is None:
             break
-        problem = space.split(result.plan.stages, result.plan.micro_batches)
-        if result.plan.check_valid(problem)[0]:
-            notes: tuple[str, ...] = ()
-            if competition.left_out:
-                what = "the policy was not asked about"
-                notes = (f"{what} {competition.left_out} numbers of stages and micro-batches: {competition.reason}",)
-            return Candidate(problem, result.plan, result.cost, result.bound), notes
-        most = max(replicas for replicas, _ in result.plan.degrees(problem))
+        plans = [(result.problem, result.plan, result.cost), *result.facts["plans"]]
+        valid = next(((plan, cost) for _, plan, cost in plans if has_samples(plan)), None)
+        if valid is not None and (best is None or valid[1].step_s < best.step_s):
+            plan, cost = valid
+            best = Candidate(space.split(plan.stages, plan.micro_batches), plan, cost, result.bound)
+        if has_samples(result.plan):
+            break
+        most = max(replicas for replicas, _ in result.plan.degrees(result.problem))
         problems = tuple(p for p in problems if (microbatch_size(p.profile) or most) >= most)
-    return None, ()
+    notes: tuple[str, ...] = ()
+    if best is not None and competition.left_out:
+        what = "the policy was not asked about"
+        notes = (f"{what} {competition.left_out} numbers of stages and micro-batches: {competition.reason}",)
+    return best, notes
 
 
 MISSING = "online training left out: torch is not installed (pip install 'automap-models[train]')"
