@@ -365,8 +365,8 @@ def _regrouped(of_stages: Mapping[tuple[int, int], Contender], origin: Contender
     ):
         contender = of_stages.get((stages, plan.micro_batches))
         if contender is not None and stages > 1:
-            plans = shortest_first(contender, regroup(contender.problem, origin.problem, plan))
-            starts += [_Start(contender.costs(start).step_s, contender, start) for start in plans[:SPLITS]]
+            plans = shortest_first(contender, regroup(contender.problem, origin.problem, plan), SPLITS)
+            starts += [_Start(contender.costs(start).step_s, contender, start) for start in plans]
     return sorted(starts, key=lambda start: start.step_s)[:SPLITS]
 
 

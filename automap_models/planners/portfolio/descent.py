@@ -31,6 +31,8 @@ from automap_models.errors import BadInput
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.portfolio.contender import Contender, best_of
+from automap_models.planners.staged.beam_search import compiled_kernel
+from automap_models.planners.staged.costs import is_plain
 from automap_models.planners.staged.feasibility import even_plan, stages_exist
 from automap_models.planners.staged.frameworks import framework_plans
 from automap_models.planners.staged.pareto import IntArray
@@ -138,7 +140,7 @@ def _climb(
         look_around(contender, one_s, deadline)
         contender.own = contender.plan
         if last is not None and last.plan is not None:
-            halved = shortest_first(contender, splits(contender.problem, last.problem, last.plan))[:SPLITS]
+            halved = shortest_first(contender, splits(contender.problem, last.problem, last.plan), SPLITS)
             improve(contender, halved, deadline.part(one_s, effort.counted_s))
         if few and contender.plan is None and not contender.closed:
             stuck.append(contender)
@@ -237,10 +239,36 @@ def _carry_over(
         look_around(contender, one_s, deadline)
 
 
-def shortest_first(contender: Contender, plans: Iterable[StagedPlan]) -> list[StagedPlan]:
-    """Those of the plans that are valid for a contender and fit, the shortest first."""
-    valid = [plan for plan in plans if plan.check_valid(contender.problem)[0] and contender.costs(plan).feasible]
-    return sorted(valid, key=lambda plan: contender.costs(plan).step_s)
+def shortest_first(contender: Contender, plans: Iterable[StagedPlan], most: int | None = None) -> list[StagedPlan]:
+    """Those of the plans that are valid for a contender and fit, the shortest first.
+
+    Args:
+        contender: the problem.
+        plans: of it.
+        most: so many at most; those that are not among them are not costed where compiled loops order them.
+    """
+    valid = [plan for plan in plans if plan.check_valid(contender.problem)[0]]
+    chosen = list[StagedPlan]()
+    for plan in _ordered(contender, valid):
+        if len(chosen) == most:
+            break
+        if contender.costs(plan).feasible:
+            chosen.append(plan)
+    return chosen
+
+
+def _ordered(contender: Contender, plans: list[StagedPlan]) -> list[StagedPlan]:
+    """The plans by their steps; where those are compiled, without those that do not fit."""
+    problem, steps = contender.problem, None
+    scheduled = problem.schedule is not None and problem.stages > 1 and is_plain(problem)
+    if len(plans) > 1 and scheduled and compiled_kernel() is not None:
+        from automap_models.planners.staged.step_plans import steps_of  # numba takes half a second to import
+
+        steps = steps_of(problem, plans)
+    if steps is None:
+        return sorted(plans, key=lambda plan: contender.costs(plan).step_s)
+    order = np.argsort(steps, kind="stable")
+    return [plans[row] for row in order[np.isfinite(steps[order])].tolist()]
 
 
 def splits(
@@ -357,7 +385,7 @@ def rough_plans(contender: Contender, deadline: Deadline) -> None:
         plans.append(_even_work(contender.problem))
     if not contender.closed and equal is not None:
         plans += _even_plans(equal, tables_of(equal), deadline)
-    for plan in shortest_first(contender, plans)[:1]:
+    for plan in shortest_first(contender, plans, 1):
         contender.offer(plan, contender.costs(plan))
 
 

@@ -45,7 +45,7 @@ def with_stages_merged(
         fewer = of_stages.get((plan.stages - 1, plan.micro_batches))
         if fewer is None:
             return
-        starts = shortest_first(fewer, merges(fewer.problem, origin.problem, plan))[:MERGES]
+        starts = shortest_first(fewer, merges(fewer.problem, origin.problem, plan), MERGES)
         parts = partial(deadline.part, refine_s, effort.counted_s)
         moved = [refine(fewer.problem, start, parts(), costs=fewer.costs) for start in starts]
         valid = [(fewer.costs(one).step_s, fewer, one) for one in moved if one.check_valid(fewer.problem)[0]]
