@@ -31,6 +31,9 @@ LOOKS: tuple[tuple[float, tuple[Look, ...]], ...] = (
     (np.inf, ()),
 )
 """Most devices → the tables that such a problem is looked at by; moves mend more in the time of finer ones."""
+STARTS = 2
+"""Times as many plans as a beam has are what moves set out from: nearer the optimum than a descent of the lower bound as
+a further start is, in the same time (benchmarks/results/scheduled_policy.md)."""
 ROUTES = 2
 """Times as many plans by tables are looked at as moves set out from."""
 BOUNDARIES, DEVICES = 32, 8
@@ -46,14 +49,15 @@ def step_plan(problem: StagedProblem, beam: int, reach: int, planner: str) -> St
 
     Args:
         problem: of several stages on equal nodes, with a schedule.
-        beam: plans that moves set out from; reach: as table_plans has it.
+        beam: of it and STARTS depends from how many plans moves set out; reach: as table_plans has it.
         planner: name of who plans.
     """
     plain, boundary = plain_stages(problem)
     own = scheduled_stages(problem, boundary)
     looks = next(looks for most, looks in LOOKS if plain.devices <= most)
-    routes = best_routes(plain, float(problem.samples or 0), ROUTES * beam, reach, looks)
-    route = shortest(plain, own, routes, beam)
+    starts = STARTS * beam
+    routes = best_routes(plain, float(problem.samples or 0), ROUTES * starts, reach, looks)
+    route = shortest(plain, own, routes, starts)
     cuts = tuple((boundary[route[0, 1:-1]] - 1).tolist())
     devices = tuple(route[1, 1:-1].tolist())
     return StagedPlan(cuts, devices, problem.micro_batches, planner, problem.grid.to_points(cuts))
