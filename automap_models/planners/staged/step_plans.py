@@ -32,8 +32,8 @@ LOOKS: tuple[tuple[float, tuple[Look, ...]], ...] = (
 )
 """Most devices → the tables that such a problem is looked at by; moves mend more in the time of finer ones."""
 STARTS = 2
-"""Times as many plans as a beam has are what moves set out from: nearer the optimum than a descent of the lower bound as
-a further start is, in the same time (benchmarks/results/scheduled_policy.md)."""
+"""Times as many plans as a beam has are what moves set out from: nearer the optimum than with a descent of the lower
+bound as a further start, in the same time (benchmarks/results/scheduled_policy.md)."""
 ROUTES = 2
 """Times as many plans by tables are looked at as moves set out from."""
 BOUNDARIES, DEVICES = 32, 8
