@@ -32,6 +32,14 @@ def least_through(
 ) -> FloatArray:
     """[2, a, m+1] the least busy and forward time of prefixes that end at k with a stage on devices a … q-1.
 
+    A stage costs the difference of two sums, leaving[k] - entering[i], so that its best beginning i is the least of
+    before[i] - entering[i] among those that are not too far before k:
+
+        i:    0 1 2 3 4 5 6 7 8 …
+                  [· · · · ·)           from `start`, which never goes back, to k
+                     ╲   ╲  ╲           waiting: of these the indices that nothing after them is below; the first
+                     least              one's value is the least
+
     Args:
         busy, forward: [D+1, m+1] before the stage (relaxation.PrefixBounds).
         arrives: [a, m+1] the least transfer into it, one direction.
