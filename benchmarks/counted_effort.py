@@ -36,7 +36,8 @@ from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.staged.suffix_bound import compile_loops
 
 EIGHT = Cluster(8, 8, 130e9, 3.125e9, 32e9, "8 × 8")
-KINDS = {work: name for name, work in vars(effort).items() if isinstance(work, effort.Work)}
+KINDS = {id(work): name for name, work in vars(effort).items() if isinstance(work, effort.Work)}
+"""By object: two kinds of work may have the same rates."""
 
 
 class Recorder:
@@ -44,7 +45,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.count = effort.count
-        self.calls: dict[effort.Work, list[tuple[float, float]]] = defaultdict(list)
+        self.calls: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self.last: tuple[effort.Work, float, int] | None = None
         self.since_s = 0.0
 
@@ -59,7 +60,7 @@ class Recorder:
         now_s = time.thread_time()
         if self.last is not None and self.last[2] == threading.get_ident():
             work, units, _ = self.last
-            self.calls[work].append((units, now_s - self.since_s))
+            self.calls[KINDS[id(work)]].append((units, now_s - self.since_s))
         self.last = None
 
 
@@ -106,13 +107,14 @@ def main() -> None:
         commands.add_row(name, f"{taken_s:.2f}", f"{counted_s:.2f}", f"{counted_s / taken_s:.2f}")
     console.print(commands)
     kinds = Table("work", "calls", "core s", "counted s", "counted / core", "counted by, µs + ns", "here, µs + ns")
-    for work, calls in sorted(recorder.calls.items(), key=lambda item: -sum(taken_s for _, taken_s in item[1])):
+    for kind, calls in sorted(recorder.calls.items(), key=lambda item: -sum(taken_s for _, taken_s in item[1])):
+        work: effort.Work = getattr(effort, kind)
         units, taken_s = np.array(calls).T
         counted_s = work.call_s * units.size + work.unit_s * units.sum()
         both = (f"{1e6 * call_s:.3g} + {1e9 * unit_s:.3g}" for call_s, unit_s in (work, fitted(units, taken_s)))
         ratio = counted_s / taken_s.sum()
         figures = (f"{units.size:,}", f"{taken_s.sum():.2f}", f"{counted_s:.2f}", f"{ratio:.2f}")
-        kinds.add_row(KINDS[work], *figures, *both)
+        kinds.add_row(kind, *figures, *both)
     console.print(kinds)
 
 
