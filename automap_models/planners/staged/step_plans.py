@@ -112,14 +112,14 @@ def steps_of(problem: StagedProblem, plans: Sequence[StagedPlan]) -> FloatArray 
     """
     cuts = np.array([plan.cuts for plan in plans], dtype=np.int64)
     tables = stage_tables(problem, np.unique(cuts))
-    plain, own = plain_of(tables), scheduled_stages(problem, tables.boundary)
+    plain = plain_of(tables)
     if plain is None:
         return None
     effort.count(effort.MOVES, len(plans) * problem.stages * problem.micro_batches)
-    routes = np.zeros((len(plans), 2, problem.stages + 1), dtype=np.int64)
-    routes[:, 0, 1:-1] = np.searchsorted(tables.boundary, cuts + 1)
-    routes[:, 1, 1:-1] = [plan.device_cuts for plan in plans]
-    routes[:, :, -1] = tables.end, plain.devices
+    devices = np.array([plan.device_cuts for plan in plans], dtype=np.int64)
+    batch = PlanBatch.of(tables, np.searchsorted(tables.boundary, cuts + 1), devices)
+    routes = np.pad(np.stack((batch.k, batch.q), axis=1), ((0, 0), (0, 0), (1, 0)))
+    own = scheduled_stages(problem, tables.boundary)
     return np.array([step_of(plain, own, route) for route in routes])
 
 

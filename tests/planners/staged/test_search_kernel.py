@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.compiled import is_compiled
+from automap_models.core.profile import SharedParameter
 from automap_models.planners.staged import feasibility, pareto, relaxation
 from automap_models.planners.staged.feasibility import even_plan, stages_exist
 from automap_models.planners.staged.pareto import pareto_front
@@ -52,9 +55,17 @@ def test_fronts_are_the_same(seed, count, size, groups, values):
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10**6), stretch=st.floats(0.8, 3.0))
-def test_what_stages_reach_and_plans_are_the_same(seed, stretch, make_problem):
+@given(seed=st.integers(0, 10**6), stretch=st.floats(0.8, 3.0), tied=st.booleans())
+def test_what_stages_reach_and_plans_are_the_same(seed, stretch, tied, make_problem):
+    """With parameters that instructions share, too, of which stages hold copies."""
     problem = make_problem(seed, max_n=30, max_devices=12, max_stages=5)
+    if tied:
+        profile = problem.profile
+        uses = tuple(np.sort(np.random.default_rng(seed).choice(len(profile), 3, replace=False)).tolist())
+        W = profile.W.copy()
+        W[uses[0]] = max(W.max(), 1.0)
+        shared = (SharedParameter("table", float(W[uses[0]]), uses),)
+        problem = replace(problem, profile=replace(profile, W=W, shared_parameters=shared))
     tables = tables_of(problem)
     if not stages_exist(tables, np.inf, tables.memory):
         return
