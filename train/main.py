@@ -33,6 +33,7 @@ from .console import quiet, say
 from .data import PipelineData
 from .export import STATES, export_policy
 from .imitation import ImitationModule
+from .interrupts import fit
 from .rainbow import RainbowModule
 
 
@@ -72,7 +73,7 @@ def train(config: DictConfig) -> L.Trainer:
     if isinstance(module, ImitationModule):
         world = config.trainer.devices * config.trainer.num_nodes
         module.plans = data.exact_plans(Path(module.imitation.plans), epochs, world)
-    _fit(trainer, module, data, newest)
+    fit(trainer, module, data, newest)
     if trainer.is_global_zero:
         _finish(config, trainer, module, data)
     return trainer
@@ -113,16 +114,6 @@ def _write_config(config: DictConfig) -> None:
     except OSError as error:
         raise BadInput(f"cannot be made ({error.strerror})", where=str(out), do="set another out=") from error
     write_text(out / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
-
-
-def _fit(trainer: L.Trainer, module: RainbowModule, data: PipelineData, checkpoint: Path | None) -> None:
-    """Train; Ctrl-C passes through as what it is."""
-    try:
-        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
-    except SystemExit as left:  # so Lightning answers Ctrl-C
-        if isinstance(left.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from left
-        raise
 
 
 def _finish(config: DictConfig, trainer: L.Trainer, module: RainbowModule, data: PipelineData) -> None:

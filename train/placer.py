@@ -40,6 +40,7 @@ from automap_models.rl.ppo import PpoConfig, advantages, ppo_loss
 
 from .build import AtomicCheckpoints
 from .console import say
+from .interrupts import fit
 from .placer_examples import MoveExample, examples, stacked, varied, walked
 from .placer_graphs import kept_graph
 
@@ -388,7 +389,7 @@ def train_placer(config: DictConfig) -> L.Trainer:
         log_every_n_steps=20,
     )
     held_out = settings["held_out"] + len(settings["graphs"]) if settings["graph"] is None else 1
-    trainer.fit(module, StepNumbers(settings["validate"], held_out), ckpt_path=last or None, weights_only=True)
+    fit(trainer, module, StepNumbers(settings["validate"], held_out), last or None)
     if config.export:
         best: Any = trainer.checkpoint_callback
         load_placer(module, Path(best.best_model_path or folder / "last.ckpt"))

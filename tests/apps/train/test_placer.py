@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import hydra
@@ -19,7 +21,7 @@ from automap_models.rl.networks.placement import PlacerNetwork, PlacerSize
 from automap_models.rl.ppo import PpoConfig
 from automap_models.train import placer_graphs
 from automap_models.train.main import train
-from automap_models.train.placer import of_all_moves, policy_loss, tensors
+from automap_models.train.placer import PlacerModule, of_all_moves, policy_loss, tensors
 from automap_models.train.placer_examples import MoveExample, sampled_moves, walked
 
 pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
@@ -75,6 +77,13 @@ def test_a_resumed_training_ends_with_the_weights_of_an_unbroken_one_and_is_fine
     graph = f"placement.graph={tmp_path / 'line.json'}"
     tuned = weights(run("tuned", 2, "experiment=gdp_finetune", *TINY, graph, f"init_from={best}"))
     assert any(not torch.equal(tuned[name], unbroken[name]) for name in tuned)
+
+
+def test_ctrl_c_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning ends with the code of one; commands end with 130 where KeyboardInterrupt arrives."""
+    monkeypatch.setattr(PlacerModule, "training_step", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(compose(*PRETRAIN, "placement.steps=2", "placement.imitation=0", f"out={tmp_path}"))
 
 
 def test_a_graph_is_traced_once_and_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
