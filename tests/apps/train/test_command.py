@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -73,7 +72,10 @@ def test_one_command_trains_and_its_policy_plans_a_real_profile(tiny_arguments: 
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_training_in_one_line_and_it_goes_on_later(tiny_arguments: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_a_training_in_one_line_and_it_goes_on_later(
+    number: signal.Signals, tiny_arguments: list[str], tmp_path: Path
+) -> None:
     long = [*tiny_arguments, "episodes=1000000", "visits=10000", "out=run"]
     started = subprocess.Popen(
         command(*long), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -82,7 +84,7 @@ def test_ctrl_c_ends_a_training_in_one_line_and_it_goes_on_later(tiny_arguments:
     deadline = time.monotonic() + 120
     while not last.exists() and started.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
-    os.kill(started.pid, signal.SIGINT)
+    started.send_signal(number)
     _, stderr = started.communicate(timeout=60)
     assert (started.returncode, stderr) == (130, "train: interrupted: go on with ckpt_path=last\n")
     assert torch.load(last, weights_only=True)["rainbow"]["episodes"] > 0

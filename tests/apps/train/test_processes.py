@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,28 @@ def test_two_processes_share_weights_split_the_problems_and_go_on_together(
     assert (checkpoint["epoch"], checkpoint["rainbow"]["episodes"]) == (2, 192)
     for process, before, after in zip(checkpoint["rainbow"]["processes"], held, left, strict=True):
         assert before < replayed(process) <= before | set(after["visited"].tolist())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_first_process_ends_both_after_a_batch(
+    number: signal.Signals, tiny_arguments: list[str], tmp_path: Path
+) -> None:
+    """Both have standard error: it is read to its end only when both are gone."""
+    run = Path(__file__).resolve().parents[3] / "train" / "run.py"
+    out = tmp_path / "run"
+    long = [*tiny_arguments, "episodes=1000000", "visits=10000", f"out={out}", "trainer=ddp", "trainer.threads=1"]
+    started = subprocess.Popen(
+        [sys.executable, str(run), *long], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    last = out / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 120
+    while not last.exists() and started.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    started.send_signal(number)
+    _, stderr = started.communicate(timeout=60)
+    assert (started.returncode, stderr) == (130, "train: interrupted: go on with ckpt_path=last\n")
+    assert torch.load(last, weights_only=True)["rainbow"]["episodes"] > 0
 
 
 def replayed(process: dict[str, Any]) -> set[int]:
