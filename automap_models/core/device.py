@@ -56,7 +56,7 @@ class StepConstants:
                 raise BadInput(f"{field.name} is {value!r}", where="step", do=do)
 
     def product_efficiencies(self, sizes: FloatArray, multiprocessors: int | None) -> FloatArray:
-        """[n] share of the peak that products of these sizes reach.
+        """[…] share of the peak that products of these sizes reach.
 
             product_efficiency · depth / (depth + half_size) · best tile's (whole · filled · side)
 
@@ -70,17 +70,17 @@ class StepConstants:
         "Matrix Multiplication Background User's Guide".
 
         Args:
-            sizes: [n, 4] how many products, rows, columns and depth.
+            sizes: […, 4] how many products, rows, columns and depth.
             multiprocessors: of the device; None counts no rounds.
         """
-        count, rows, columns, depth = np.asarray(sizes, np.float64).T
+        count, rows, columns, depth = np.moveaxis(np.asarray(sizes, np.float64), -1, 0)
         high, wide = np.array(TILES, np.float64).T
-        tiles = count[:, None] * np.ceil(rows[:, None] / high) * np.ceil(columns[:, None] / wide)
-        shares = (count * rows * columns)[:, None] / (tiles * high * wide)
+        tiles = count[..., None] * np.ceil(rows[..., None] / high) * np.ceil(columns[..., None] / wide)
+        shares = (count * rows * columns)[..., None] / (tiles * high * wide)
         if multiprocessors is not None:
             shares *= tiles / multiprocessors / np.ceil(tiles / multiprocessors)
         read = 1.0 / high + 1.0 / wide
-        best = (shares / (1.0 + self.half_size * (read - read.min()))).max(axis=1)
+        best = (shares / (1.0 + self.half_size * (read - read.min()))).max(axis=-1)
         return np.asarray(self.product_efficiency * best * depth / (depth + self.half_size))
 
 

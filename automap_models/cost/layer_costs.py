@@ -16,6 +16,7 @@ behind a share of the computation beside them, and never more than that share of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -106,6 +107,11 @@ class LayerCosting:
         self.blocks = frozenset(work.order[1:-1])
         self._kernels: dict[object, _Kernels] = {}
         self._costs: dict[object, LayerCosts] = {}
+        self._expected: tuple[int, ...] = ()
+
+    def expect(self, micro_batches: Iterable[int]) -> None:
+        """Have kernels timed with micro-batches of all these sizes as soon as they are with one of them."""
+        self._expected = tuple(sorted(set(micro_batches)))
 
     def groups(self, strategy: Strategy) -> ProcessGroups:
         """The groups of a strategy's devices."""
@@ -117,53 +123,60 @@ class LayerCosting:
         Raises:
             BadInput: the device has no peak for the precision.
         """
-        s = strategy
-        once = s.micro_batches if self.runtime.casts_weights_once and s.precision == "fp8" else 0
-        divided = (s.tp, s.cp, s.ep, s.micro_batch, s.sequence_parallel, s.precision, once)
-        of_kernels = (divided, groups.tensor, groups.context, groups.experts)
-        of_gathers = (groups.data, groups.expert_data) if s.zero == 3 else None
-        key = (of_kernels, of_gathers)
+        of_kernels = self._divided(strategy, groups, strategy.micro_batch)
+        key = (of_kernels, (groups.data, groups.expert_data) if strategy.zero == 3 else None)
         if key not in self._costs:
             if of_kernels not in self._kernels:
-                self._kernels[of_kernels] = self._timed(s, groups)
-            self._costs[key] = self._with_gathers(s, groups, self._kernels[of_kernels])
+                sizes = self._expected if strategy.micro_batch in self._expected else (strategy.micro_batch,)
+                for size, kernels in zip(sizes, self._timed(strategy, groups, sizes), strict=True):
+                    self._kernels[self._divided(strategy, groups, size)] = kernels
+            self._costs[key] = self._with_gathers(strategy, groups, self._kernels[of_kernels])
         return self._costs[key]
 
-    def shares(self, strategy: Strategy) -> Shares:
-        """What a strategy makes of quantities with marks."""
-        return Shares(strategy, ITEM_BYTES[strategy.dtype] / ITEM_BYTES[self.work.dtype])
+    def _divided(self, strategy: Strategy, groups: ProcessGroups, micro_batch: int) -> object:
+        """What kernels depend on, with micro-batches of this size."""
+        s = strategy
+        once = s.micro_batches if self.runtime.casts_weights_once and s.precision == "fp8" else 0
+        divided = (s.tp, s.cp, s.ep, micro_batch, s.sequence_parallel, s.precision, once)
+        return divided, groups.tensor, groups.context, groups.experts
 
-    def _timed(self, strategy: Strategy, groups: ProcessGroups) -> _Kernels:
-        shares, layers = self.shares(strategy), self.work.layers
+    def shares(self, strategy: Strategy, sizes: tuple[int, ...] = ()) -> Shares:
+        """What a strategy makes of quantities with marks, with micro-batches of these sizes, or of its own."""
+        return Shares(strategy, ITEM_BYTES[strategy.dtype] / ITEM_BYTES[self.work.dtype], sizes)
+
+    def _timed(self, strategy: Strategy, groups: ProcessGroups, sizes: tuple[int, ...]) -> list[_Kernels]:
+        """With micro-batches of each of these sizes."""
+        shares, layers = self.shares(strategy, sizes), self.work.layers
         clock = StepClock(strategy, self.device, groups, shares, self.runtime)
         saved = [
             [self._saved_bytes(clock, layer, i in self.blocks, kind) for kind in RECOMPUTE]
             for i, layer in enumerate(layers)
         ]
-        return _Kernels(
-            times=[clock.layer(layer, i in self.blocks) for i, layer in enumerate(layers)],
-            memory=np.array(saved),
-            parameters=np.array([shares.parameters_of(layer.parameters) for layer in layers]),
-            boundary_bytes=np.array([shares.bytes_of(layer.boundary) for layer in layers]),
-        )
+        memory = np.moveaxis(np.array(saved), -1, 0)
+        parameters = np.array([shares.parameters_of(layer.parameters) for layer in layers])
+        boundary_bytes = np.stack([shares.bytes_of(layer.boundary) for layer in layers], axis=1)
+        times = zip(*(clock.layer(layer, i in self.blocks) for i, layer in enumerate(layers)), strict=True)
+        return [
+            _Kernels(list(of_size), memory[i], parameters, boundary_bytes[i]) for i, of_size in enumerate(times)
+        ]
 
     def _saved_bytes(
         self, clock: StepClock, layer: LayerWork, block: bool, recompute: Recompute
-    ) -> tuple[float, float, float]:
-        """Bytes saved from F to I, kept of them until W, and needed while the layer is recomputed."""
-        shares, strategy = clock.shares, clock.strategy
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """[B] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed."""
+        shares, strategy, nothing = clock.shares, clock.strategy, np.zeros(clock.shares.samples.size)
         kept, for_weights = shares.bytes_of(layer.kept), shares.bytes_of(layer.kept_for_weights)
         if block and strategy.precision == "fp8":
-            for_weights /= EIGHT_BITS
-            kept -= (EIGHT_BITS - 1) * for_weights
-        core = 0.0 if self.runtime.flash else shares.bytes_of(layer.kept_core)
+            for_weights = for_weights / EIGHT_BITS
+            kept = kept - (EIGHT_BITS - 1) * for_weights
+        core = nothing if self.runtime.flash else shares.bytes_of(layer.kept_core)
         recompute = recompute if block else "none"
         if recompute == "full":
             return shares.bytes_of(layer.boundary), for_weights, kept + core
         if recompute == "selective" and self.runtime.flash:
             saved = shares.bytes_of(layer.boundary) + clock.selected_bytes(layer.kernels)
-            return min(kept, saved), for_weights, max(0.0, kept - saved)
-        return kept + (0.0 if recompute == "selective" else core), for_weights, 0.0
+            return np.minimum(kept, saved), for_weights, np.maximum(0.0, kept - saved)
+        return kept + (nothing if recompute == "selective" else core), for_weights, nothing
 
     def _with_gathers(self, strategy: Strategy, groups: ProcessGroups, kernels: _Kernels) -> LayerCosts:
         count = len(kernels.times)

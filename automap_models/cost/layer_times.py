@@ -21,9 +21,10 @@ in bfloat16.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,55 +91,62 @@ DEFAULT_RUNTIME = Runtime()
 
 @dataclass(frozen=True)
 class Shares:
-    """What a strategy makes of quantities with marks.
+    """What a strategy makes of quantities with marks, with each of B sizes of micro-batches.
 
     Attributes:
         strategy: that divides.
         widening: bytes of an element over those of the element that quantities are counted in.
+        sizes: [B] samples of a micro-batch; none given are the strategy's own.
     """
 
     strategy: Strategy
     widening: float = 1.0
+    sizes: tuple[int, ...] = ()
+
+    @cached_property
+    def samples(self) -> FloatArray:
+        """[B] of a micro-batch."""
+        return np.array(self.sizes or (self.strategy.micro_batch,), np.float64)
 
     @cached_property
     def gathered(self) -> FloatArray:
-        """[16] factor of each combination of marks where the devices of tp have whole tokens."""
-        s, factors = self.strategy, np.ones(16)
+        """[B, 16] factor of each combination of marks where the devices of tp have whole tokens."""
+        s, factors = self.strategy, np.ones((self.samples.size, 16))
         for marks in range(16):
             if marks & Mark.SAMPLES:
-                factors[marks] *= s.micro_batch
+                factors[:, marks] *= self.samples
             if marks & Mark.EXPERTS:
-                factors[marks] /= s.ep
+                factors[:, marks] /= s.ep
             if marks & Mark.TOKENS:
-                factors[marks] /= s.cp
+                factors[:, marks] /= s.cp
             if marks & Mark.TENSOR:
-                factors[marks] /= s.tp
+                factors[:, marks] /= s.tp
         return factors
 
     @cached_property
     def divided(self) -> FloatArray:
-        """[16] factor where they share the tokens, with sequence parallelism."""
+        """[B, 16] factor where they share the tokens, with sequence parallelism."""
         factors = self.gathered.copy()
         if self.strategy.sequence_parallel:
             for marks in range(16):
                 if marks & Mark.TOKENS and not marks & Mark.TENSOR:
-                    factors[marks] /= self.strategy.tp
+                    factors[:, marks] /= self.strategy.tp
         return factors
 
-    def bytes_of(self, amounts: Amounts, *, gathered: bool = False) -> float:
-        """Bytes of amounts on a device."""
+    def bytes_of(self, amounts: Amounts, *, gathered: bool = False) -> FloatArray:
+        """[B] bytes of amounts on a device."""
         factors = self.gathered if gathered else self.divided
-        return float(amounts.values @ factors[amounts.marks]) * self.widening
+        return np.asarray(factors[:, amounts.marks] @ amounts.values * self.widening)
 
     def parameters_of(self, amounts: Amounts) -> tuple[float, float]:
         """Parameters of a layer on a device, those of experts apart: others, and they."""
-        values, of_experts = amounts.values * self.gathered[amounts.marks], (amounts.marks & Mark.EXPERTS) > 0
+        values, of_experts = amounts.values * self.gathered[0, amounts.marks], (amounts.marks & Mark.EXPERTS) > 0
         return float(values[~of_experts].sum()), float(values[of_experts].sum())
 
     def sizes_of(self, kernels: Kernels) -> FloatArray:
-        """[n, 4] sizes of products on a device: how many, rows, columns, depth."""
+        """[B, n, 4] sizes of products on a device: how many, rows, columns, depth."""
         s, marks = self.strategy, kernels.size_marks
-        sizes = kernels.sizes * self.gathered[marks]
+        sizes = kernels.sizes * self.gathered[:, marks]
         if s.sequence_parallel and s.tp > 1:
             replicated = np.logical_not(_any(marks, Mark.TENSOR))[:, None]
             sizes = np.where(replicated & ((marks & Mark.TOKENS) > 0), sizes / s.tp, sizes)
@@ -173,17 +181,20 @@ class LayerTimes(NamedTuple):
 
 
 class _KernelTimes(NamedTuple):
-    """[3] seconds of kernels by pass, of attention cores forward and backward, and of what selective recomputation
-    runs again."""
+    """[B, 3] seconds of kernels by pass, [B] of attention cores forward and backward, and of what selective
+    recomputation runs again."""
 
     passes: FloatArray
-    core_forward: float
-    core_backward: float
-    again: float
+    core_forward: FloatArray
+    core_backward: FloatArray
+    again: FloatArray
 
 
 class StepClock:
-    """Times of layers of one strategy on one kind of device.
+    """Times of layers of one strategy on one kind of device, with micro-batches of B sizes at once.
+
+    A search prices each division of a model with every size that the global batch allows: in arrays of all of them a
+    layer takes little longer than with one.
 
     Args:
         strategy: as priced.
@@ -206,8 +217,8 @@ class StepClock:
         self.peak = device.sustained * device.matrix_peak(strategy.dtype)
         self.fp8_peak = device.sustained * device.matrix_peak("float8") if strategy.precision == "fp8" else None
 
-    def layer(self, work: LayerWork, block: bool) -> LayerTimes:
-        """Times of a layer.
+    def layer(self, work: LayerWork, block: bool) -> list[LayerTimes]:
+        """[B] times of a layer.
 
         Args:
             work: of the layer.
@@ -215,66 +226,62 @@ class StepClock:
         """
         kernels = self._kernels(work, block)
         groups, shares = self.groups, self.shares
-        passed_on_s = groups.context.passed_on_s(shares.bytes_of(work.context, gathered=True))
-        hidden = (min(passed_on_s, kernels.core_forward), min(2 * passed_on_s, kernels.core_backward))
-        exchanges_s = 2 * groups.experts.all_to_all_s(shares.bytes_of(work.exchanged))
-        forward, inputs, weights = kernels.passes.tolist()
-        return LayerTimes(
-            forward=forward,
-            input=inputs,
-            weight=weights,
-            again=kernels.again,
-            tensor=(self._sums_s(work.sums_forward), self._sums_s(work.sums_backward)),
-            context=(passed_on_s - hidden[0], 2 * passed_on_s - hidden[1]),
-            hidden_context=hidden,
-            experts=(exchanges_s, exchanges_s),
-        )
+        passed_on_s = _each(groups.context.passed_on_s, shares.bytes_of(work.context, gathered=True))
+        hidden = (np.minimum(passed_on_s, kernels.core_forward), np.minimum(2 * passed_on_s, kernels.core_backward))
+        context = (passed_on_s - hidden[0], 2 * passed_on_s - hidden[1])
+        exchanges_s = 2 * _each(groups.experts.all_to_all_s, shares.bytes_of(work.exchanged))
+        sums = (self._sums_s(work.sums_forward), self._sums_s(work.sums_backward))
+        columns = (*kernels.passes.T, kernels.again, *sums, *context, *hidden, exchanges_s, exchanges_s)
+        return [
+            LayerTimes(*row[:4], tensor=row[4:6], context=row[6:8], hidden_context=row[8:10], experts=row[10:])
+            for row in zip(*(column.tolist() for column in columns), strict=True)
+        ]
 
-    def _sums_s(self, sums: Amounts) -> float:
-        """All-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""
-        sent = sums.values * self.shares.gathered[sums.marks] * self.shares.widening
-        return (1.0 - self.runtime.tensor_overlap) * sum(map(self.groups.tensor.all_reduce_s, sent.tolist()))
+    def _sums_s(self, sums: Amounts) -> FloatArray:
+        """[B] all-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""
+        sent = sums.values * self.shares.gathered[:, sums.marks] * self.shares.widening
+        return (1.0 - self.runtime.tensor_overlap) * _each(self.groups.tensor.all_reduce_s, sent).sum(axis=1)
 
     def _kernels(self, work: LayerWork, block: bool) -> _KernelTimes:
         kernels = work.kernels
         is_product, core = kernels.kinds == WorkKind.PRODUCT, kernels.core
         moved, moved_core = self._moved_bytes(kernels, is_product)
         times_s = moved / self.bytes_per_s
-        sizes = self.shares.sizes_of(kernels)[is_product]
-        flop = np.zeros(len(kernels))
-        flop[is_product] = 2.0 * sizes.prod(axis=1)
-        computed_s = flop[is_product] / self._rates(sizes, core[is_product], block)
-        times_s[is_product] = np.maximum(times_s[is_product], computed_s)
+        sizes = self.shares.sizes_of(kernels)[:, is_product]
+        flop = np.zeros(times_s.shape)
+        flop[:, is_product] = 2.0 * sizes.prod(axis=2)
+        computed_s = flop[:, is_product] / self._rates(sizes, core[is_product], block)
+        times_s[:, is_product] = np.maximum(times_s[:, is_product], computed_s)
         times_s += self.constants.launch_s
-        times_s[kernels.casts] *= self.runtime.gradient_moved_bytes / CAST_GRADIENT_BYTES
+        times_s[:, kernels.casts] *= self.runtime.gradient_moved_bytes / CAST_GRADIENT_BYTES
         if block and self.fp8_peak is not None:
             times_s += self._casts_s(kernels)
-        cores = _by_pass(kernels.passes[core], times_s[core])
-        others = _by_pass(kernels.passes[~core], times_s[~core])
+        cores = _by_pass(kernels.passes[core], times_s[:, core])
+        others = _by_pass(kernels.passes[~core], times_s[:, ~core])
         forward = kernels.passes == WorkPass.FORWARD
-        again = float(cores[0])
+        again = cores[:, 0]
         if self.runtime.flash:
             if core.any():
-                cores = self._flash_s(float(flop[core & forward].sum()) / (2 if work.causal else 1), moved_core)
-            products = float(times_s[forward & is_product & ~core].sum())
-            again = products / 2 + float(times_s[forward & ~is_product & ~core].sum())
-        return _KernelTimes(others + cores, float(cores[0]), float(cores[1] + cores[2]), again)
+                cores = self._flash_s(flop[:, core & forward].sum(axis=1) / (2 if work.causal else 1), moved_core)
+            products = times_s[:, forward & is_product & ~core].sum(axis=1)
+            again = products / 2 + times_s[:, forward & ~is_product & ~core].sum(axis=1)
+        return _KernelTimes(others + cores, cores[:, 0], cores[:, 1] + cores[:, 2], again)
 
     def _rates(self, sizes: FloatArray, core: BoolArray, block: bool) -> FloatArray:
-        """[n] FLOP/s of products; `sizes`, [n, 4], are how many, rows, columns and depth."""
+        """[B, n] FLOP/s of products; `sizes`, [B, n, 4], are how many, rows, columns and depth."""
         rates = self.peak * self.constants.product_efficiencies(sizes, self.multiprocessors)
         if not block or self.strategy.precision == "fp32":
             return rates
         if self.fp8_peak is not None:
             rates = np.where(core, rates, rates * (self.fp8_peak / self.peak))
-        return rates * alignment_shares(sizes[:, 1:])
+        return rates * alignment_shares(sizes[..., 1:])
 
     def _casts_s(self, kernels: Kernels) -> FloatArray:
-        """[n] seconds of casting to 8 bits what products are the first to read."""
+        """[B, n] seconds of casting to 8 bits what products are the first to read."""
         chosen = (kernels.kinds == WorkKind.PRODUCT) & ~kernels.core & (kernels.passes != WorkPass.WEIGHT)
         marks, forward = kernels.size_marks, kernels.passes == WorkPass.FORWARD
-        count, rows, columns, depth = self.shares.sizes_of(kernels).T
-        elements = np.zeros(len(kernels))
+        count, rows, columns, depth = np.moveaxis(self.shares.sizes_of(kernels), -1, 0)
+        elements = np.zeros(count.shape)
         for side, other in ((1, rows), (2, columns)):
             of_tokens = (marks[:, side] & Mark.SAMPLES) > 0
             gathered = of_tokens & _any(marks, Mark.TENSOR) & ((marks[:, side] | marks[:, 3]) & Mark.TENSOR == 0)
@@ -287,33 +294,35 @@ class StepClock:
         return np.where(chosen, elements, 0.0) * (CAST_BYTES / self.bytes_per_s)
 
     def _moved_bytes(self, kernels: Kernels, is_product: BoolArray) -> tuple[FloatArray, FloatArray]:
-        """[n] bytes of kernels, and [3] bytes of a flash kernel in the passes: products read tokens that are whole."""
+        """[B, n] bytes of kernels, and [B, 3] bytes of a flash kernel in the passes: products read tokens that are whole."""
         whole = is_product & _any(kernels.size_marks, Mark.TENSOR)
         marks = kernels.moved_marks
-        factors = np.where(whole[kernels.moved_kernels], self.shares.gathered[marks], self.shares.divided[marks])
+        gathered, divided = self.shares.gathered[:, marks], self.shares.divided[:, marks]
+        factors = np.where(whole[kernels.moved_kernels], gathered, divided)
         moved = kernels.moved_bytes * factors * self.shares.widening
         flash = kernels.core[kernels.moved_kernels] & ~kernels.moved_scores
         passes = kernels.passes[kernels.moved_kernels[flash]]
-        of_kernels = np.bincount(kernels.moved_kernels, moved, minlength=len(kernels)).astype(np.float64)
-        return of_kernels, _by_pass(passes, moved[flash])
+        return _sums_of(kernels.moved_kernels, moved, len(kernels)), _by_pass(passes, moved[:, flash])
 
-    def selected_bytes(self, kernels: Kernels) -> float:
-        """Bytes of results of every second product of the forward pass, from the first, and of the attention core."""
+    def selected_bytes(self, kernels: Kernels) -> FloatArray:
+        """[B] bytes of results of every second product of the forward pass, from the first, and of the attention core."""
         products = (kernels.kinds == WorkKind.PRODUCT) & (kernels.passes == WorkPass.FORWARD)
-        results = self.shares.sizes_of(kernels)[:, :3].prod(axis=1)
-        of_core = results[products & kernels.core]
-        elements = results[products & ~kernels.core][::2].sum() + (of_core.min() if of_core.size else 0.0)
-        return float(elements) * ITEM_BYTES[self.strategy.dtype]
+        results = self.shares.sizes_of(kernels)[..., :3].prod(axis=-1)
+        of_core = results[:, products & kernels.core]
+        elements = results[:, products & ~kernels.core][:, ::2].sum(axis=1)
+        if of_core.size:
+            elements = elements + of_core.min(axis=1)
+        return np.asarray(elements * ITEM_BYTES[self.strategy.dtype])
 
-    def _flash_s(self, forward_flop: float, moved: FloatArray) -> FloatArray:
-        """[3] seconds of a flash kernel forward and backward; its backward pass makes gradients of activations only."""
+    def _flash_s(self, forward_flop: FloatArray, moved: FloatArray) -> FloatArray:
+        """[B, 3] seconds of a flash kernel forward and backward; its backward pass makes gradients of activations only."""
         attained = self.peak * self.constants.attention_efficiency
         if self.runtime.hopper_attention:
             attained = min(self.peak, HOPPER_ATTENTION * attained)
-        flop = np.array([forward_flop, FLASH_BACKWARD * forward_flop])
-        both = np.array([moved[0], moved[1] + moved[2]])
+        flop = np.stack([forward_flop, FLASH_BACKWARD * forward_flop], axis=1)
+        both = np.stack([moved[:, 0], moved[:, 1] + moved[:, 2]], axis=1)
         times_s = np.maximum(flop / attained, both / self.bytes_per_s) + self.constants.launch_s
-        return np.append(times_s, 0.0)
+        return np.pad(times_s, ((0, 0), (0, 1)))
 
 
 def _any(marks: MarkArray, mark: Mark) -> BoolArray:
@@ -321,8 +330,20 @@ def _any(marks: MarkArray, mark: Mark) -> BoolArray:
 
 
 def _by_pass(passes: NDArray[np.int8], amounts: FloatArray) -> FloatArray:
-    """[3] sums of amounts by the pass that they are of."""
-    return np.bincount(passes, amounts, minlength=3).astype(np.float64)
+    """[B, 3] sums of [B, n] amounts by the pass that they are of."""
+    return _sums_of(passes, amounts, 3)
+
+
+def _sums_of(bins: NDArray[np.integer[Any]], amounts: FloatArray, count: int) -> FloatArray:
+    """[B, count] sums of [B, n] amounts by the bin of each."""
+    rows = len(amounts)
+    places = bins + count * np.arange(rows)[:, None]
+    return np.bincount(places.ravel(), amounts.ravel(), minlength=rows * count).reshape(rows, count)
+
+
+def _each(seconds: Callable[[float], float], sent_bytes: FloatArray) -> FloatArray:
+    """Seconds of a collective for each of these bytes."""
+    return np.array([seconds(sent) for sent in sent_bytes.ravel().tolist()]).reshape(sent_bytes.shape)
 
 
 def model_flop(kernels: Kernels) -> float:

@@ -38,7 +38,8 @@ def _times(layer: LayerWork, runtime: Runtime = UNFUSED, block: bool = True, **f
     strategy = Strategy(**fields)  # type: ignore[arg-type]
     cluster = Cluster(1, strategy.devices, 1e11, 1e11, 8e10)
     groups = process_groups(strategy, cluster, CONSTANTS)
-    return StepClock(strategy, DEVICE, groups, Shares(strategy), runtime).layer(layer, block)
+    (times,) = StepClock(strategy, DEVICE, groups, Shares(strategy), runtime).layer(layer, block)
+    return times
 
 
 def _product(rows: float, columns: float, depth: float, marks: tuple[int, int, int, int]) -> LayerWork:
@@ -57,7 +58,7 @@ def test_a_product_runs_at_the_clock_that_the_power_limit_sustains() -> None:
     layer, strategy = _product(1024, 1024, 448, (0, 0, 0, 0)), Strategy(micro_batch=1, global_batch=16)
     groups = process_groups(strategy, Cluster(1, 1, 1e11, 1e11, 8e10), CONSTANTS)
     device = replace(DEVICE, sustained=0.8)
-    limited = StepClock(strategy, device, groups, Shares(strategy), UNFUSED).layer(layer, True)
+    (limited,) = StepClock(strategy, device, groups, Shares(strategy), UNFUSED).layer(layer, True)
     assert limited.forward - 1e-6 == pytest.approx((_times(layer).forward - 1e-6) / 0.8)
 
 
@@ -138,7 +139,7 @@ def test_flash_kernels_written_for_hopper_are_1_6_times_as_fast_up_to_the_peak(
     strategy = Strategy(micro_batch=1, global_batch=16)
     groups = process_groups(strategy, Cluster(1, 1, 1e11, 1e11, 8e10), CONSTANTS)
     clock = StepClock(strategy, device, groups, Shares(strategy), Runtime(hopper_attention=True))
-    times, rest = clock.layer(block, True), clock.layer(replace(block, kernels=_without_core(block)), True)
+    (times,), (rest,) = clock.layer(block, True), clock.layer(replace(block, kernels=_without_core(block)), True)
     assert times.forward - rest.forward == pytest.approx(flop / (reached * 1e14) + 1e-6)
     assert times.input - rest.input == pytest.approx(2.5 * flop / (reached * 1e14) + 1e-6)
 

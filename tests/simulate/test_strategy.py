@@ -155,7 +155,7 @@ def test_one_device_takes_the_plain_sum_of_its_kernels() -> None:
     estimate = strategy_estimate(WORK, strategy, _cluster(1), DEVICE)
     groups = process_groups(strategy, _cluster(1), USUAL)
     clock = StepClock(strategy, DEVICE, groups, Shares(strategy), Runtime())
-    kernels = sum(sum(clock.layer(WORK.layers[layer], 0 < place < 9)[:3]) for place, layer in enumerate(WORK.order))
+    kernels = sum(sum(clock.layer(WORK.layers[layer], 0 < place < 9)[0][:3]) for place, layer in enumerate(WORK.order))
     assert estimate.parts.compute == pytest.approx(4 * kernels)
     assert estimate.step_s == pytest.approx(4 * kernels + estimate.parts.optimizer)
     assert [part for part in estimate.parts if part] == [estimate.parts.compute, estimate.parts.optimizer]

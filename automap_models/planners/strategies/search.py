@@ -258,6 +258,8 @@ class Search:
         Where listing them takes half of the time, the others are left out, and nothing is proven.
         """
         divisions = [division for division in self.grid.divisions() if self.grid.ways(division)]
+        for layers in self.pricing.layers:
+            layers.expect(division.micro_batch for division in divisions)
         usual = usual_divisions(divisions, self.problem.cluster.devices_per_node, self.problem.work.shape.experts or 1)
         self.price_guesses(usual, FIRST_PRICES)
         listing = self.deadline.part(LISTING * self.config.budget_s, time.process_time)
