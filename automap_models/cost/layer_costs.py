@@ -17,6 +17,8 @@ behind a share of the computation beside them, and never more than that share of
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +46,8 @@ TIMES = 12
 """Columns of LayerCosts.times."""
 
 
-class LayerCosts(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LayerCosts:
     """Of the k distinct layers of a model, with each kind of recomputation (RECOMPUTE) where it makes a difference.
 
     Attributes:
@@ -63,7 +66,7 @@ class LayerCosts(NamedTuple):
     parameters: FloatArray
     boundary_bytes: FloatArray
 
-    @property
+    @cached_property
     def passes(self) -> FloatArray:
         """[k, 3, 3] seconds of F, I and W."""
         both = self.times[..., 4:].reshape(*self.times.shape[:2], 4, 2).sum(axis=2)
@@ -156,9 +159,7 @@ class LayerCosting:
         parameters = np.array([shares.parameters_of(layer.parameters) for layer in layers])
         boundary_bytes = np.stack([shares.bytes_of(layer.boundary) for layer in layers], axis=1)
         times = zip(*(clock.layer(layer, i in self.blocks) for i, layer in enumerate(layers)), strict=True)
-        return [
-            _Kernels(list(of_size), memory[i], parameters, boundary_bytes[i]) for i, of_size in enumerate(times)
-        ]
+        return [_Kernels(list(of_size), memory[i], parameters, boundary_bytes[i]) for i, of_size in enumerate(times)]
 
     def _saved_bytes(
         self, clock: StepClock, layer: LayerWork, block: bool, recompute: Recompute

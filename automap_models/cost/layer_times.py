@@ -231,16 +231,18 @@ class StepClock:
         context = (passed_on_s - hidden[0], 2 * passed_on_s - hidden[1])
         exchanges_s = 2 * _each(groups.experts.all_to_all_s, shares.bytes_of(work.exchanged))
         sums = (self._sums_s(work.sums_forward), self._sums_s(work.sums_backward))
-        columns = (*kernels.passes.T, kernels.again, *sums, *context, *hidden, exchanges_s, exchanges_s)
+        columns = (*kernels.passes.T, kernels.again, *sums, *context, *hidden, exchanges_s)
         return [
-            LayerTimes(*row[:4], tensor=row[4:6], context=row[6:8], hidden_context=row[8:10], experts=row[10:])
-            for row in zip(*(column.tolist() for column in columns), strict=True)
+            LayerTimes(r[0], r[1], r[2], r[3], (r[4], r[5]), (r[6], r[7]), (r[8], r[9]), (r[10], r[10]))
+            for r in np.stack(columns, axis=1).tolist()
         ]
 
     def _sums_s(self, sums: Amounts) -> FloatArray:
         """[B] all-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""
         sent = sums.values * self.shares.gathered[:, sums.marks] * self.shares.widening
-        return (1.0 - self.runtime.tensor_overlap) * _each(self.groups.tensor.all_reduce_s, sent).sum(axis=1)
+        return np.asarray(
+            (1.0 - self.runtime.tensor_overlap) * _each(self.groups.tensor.all_reduce_s, sent).sum(axis=1)
+        )
 
     def _kernels(self, work: LayerWork, block: bool) -> _KernelTimes:
         kernels = work.kernels
@@ -294,7 +296,7 @@ class StepClock:
         return np.where(chosen, elements, 0.0) * (CAST_BYTES / self.bytes_per_s)
 
     def _moved_bytes(self, kernels: Kernels, is_product: BoolArray) -> tuple[FloatArray, FloatArray]:
-        """[B, n] bytes of kernels, and [B, 3] bytes of a flash kernel in the passes: products read tokens that are whole."""
+        """[B, n] bytes of kernels, [B, 3] of a flash kernel in the passes: products read tokens that are whole."""
         whole = is_product & _any(kernels.size_marks, Mark.TENSOR)
         marks = kernels.moved_marks
         gathered, divided = self.shares.gathered[:, marks], self.shares.divided[:, marks]
@@ -305,7 +307,7 @@ class StepClock:
         return _sums_of(kernels.moved_kernels, moved, len(kernels)), _by_pass(passes, moved[:, flash])
 
     def selected_bytes(self, kernels: Kernels) -> FloatArray:
-        """[B] bytes of results of every second product of the forward pass, from the first, and of the attention core."""
+        """[B] bytes of results of every second forward product, from the first, and of the attention core."""
         products = (kernels.kinds == WorkKind.PRODUCT) & (kernels.passes == WorkPass.FORWARD)
         results = self.shares.sizes_of(kernels)[..., :3].prod(axis=-1)
         of_core = results[:, products & kernels.core]
@@ -315,7 +317,7 @@ class StepClock:
         return np.asarray(elements * ITEM_BYTES[self.strategy.dtype])
 
     def _flash_s(self, forward_flop: FloatArray, moved: FloatArray) -> FloatArray:
-        """[B, 3] seconds of a flash kernel forward and backward; its backward pass makes gradients of activations only."""
+        """[B, 3] seconds of a flash kernel by pass; its backward pass makes gradients of activations only."""
         attained = self.peak * self.constants.attention_efficiency
         if self.runtime.hopper_attention:
             attained = min(self.peak, HOPPER_ATTENTION * attained)
@@ -338,7 +340,8 @@ def _sums_of(bins: NDArray[np.integer[Any]], amounts: FloatArray, count: int) ->
     """[B, count] sums of [B, n] amounts by the bin of each."""
     rows = len(amounts)
     places = bins + count * np.arange(rows)[:, None]
-    return np.bincount(places.ravel(), amounts.ravel(), minlength=rows * count).reshape(rows, count)
+    sums = np.bincount(places.ravel(), amounts.ravel(), minlength=rows * count)
+    return sums.reshape(rows, count).astype(np.float64)
 
 
 def _each(seconds: Callable[[float], float], sent_bytes: FloatArray) -> FloatArray:

@@ -54,6 +54,31 @@ def test_a_product_takes_its_flop_over_what_its_tiles_and_depth_let_it_reach() -
     assert _times(_product(1024, 1024, 448, (0, 0, 0, 0))).forward == pytest.approx(expected + 1e-6)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tp": 4, "sequence_parallel": True},
+        {"tp": 2, "cp": 2},
+        {"tp": 2, "precision": "fp8"},
+        {"precision": "fp32"},
+    ],
+)
+@pytest.mark.parametrize("runtime", [Runtime(), UNFUSED])
+def test_micro_batches_of_several_sizes_at_once_take_what_each_takes_alone(
+    fields: dict[str, object], runtime: Runtime
+) -> None:
+    layer = gpt_work(1, 1024, 16, sequence=1024).layers[1]
+    sizes = (1, 2, 3, 16)
+    strategies = [Strategy(micro_batch=size, global_batch=48, **fields) for size in sizes]  # type: ignore[arg-type]
+    groups = process_groups(strategies[0], Cluster(1, strategies[0].devices, 1e11, 1e11, 8e10), CONSTANTS)
+    at_once = StepClock(strategies[0], DEVICE, groups, Shares(strategies[0], sizes=sizes), runtime).layer(layer, True)
+    for times, strategy in zip(at_once, strategies, strict=True):
+        (alone,) = StepClock(strategy, DEVICE, groups, Shares(strategy), runtime).layer(layer, True)
+        np.testing.assert_allclose(np.hstack(times), np.hstack(alone), rtol=1e-12)
+    assert at_once[0].forward < at_once[1].forward < at_once[3].forward
+
+
 def test_a_product_runs_at_the_clock_that_the_power_limit_sustains() -> None:
     layer, strategy = _product(1024, 1024, 448, (0, 0, 0, 0)), Strategy(micro_batch=1, global_batch=16)
     groups = process_groups(strategy, Cluster(1, 1, 1e11, 1e11, 8e10), CONSTANTS)

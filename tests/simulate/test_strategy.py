@@ -22,7 +22,7 @@ from automap_models.cost.stage_costs import stage_costs
 from automap_models.errors import BadInput
 from automap_models.simulate.calibration import USUAL
 from automap_models.simulate.engine import simulate
-from automap_models.simulate.strategy import strategy_estimate
+from automap_models.simulate.strategy import StrategyPricing, strategy_estimate
 
 DEVICE = Device("device", {"float32": 20e12, "bfloat16": 300e12}, 20e12, 2e12, 0.6, 0.75, step=USUAL)
 WORK = gpt_work(8, 1024, 16, sequence=512, vocabulary=8192)
@@ -159,6 +159,21 @@ def test_one_device_takes_the_plain_sum_of_its_kernels() -> None:
     assert estimate.parts.compute == pytest.approx(4 * kernels)
     assert estimate.step_s == pytest.approx(4 * kernels + estimate.parts.optimizer)
     assert [part for part in estimate.parts if part] == [estimate.parts.compute, estimate.parts.optimizer]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_what_micro_batches_are_expected_changes_no_price(precision: str) -> None:
+    """Where weights are cast once a step, too, which depends on how many micro-batches there are."""
+    cluster, runtime = _cluster(8), Runtime(casts_weights_once=True)
+    device = replace(DEVICE, matrix={**DEVICE.matrix, "float8": 1e15})
+    pricing = StrategyPricing(WORK, cluster, device, runtime)
+    for layers in pricing.layers:
+        layers.expect((1, 2, 4))
+    for micro_batch in (4, 1, 8, 2):
+        fields: dict[str, Any] = {"micro_batch": micro_batch, "global_batch": 32, "precision": precision}
+        strategy = Strategy(tp=2, dp=2, pp=2, zero=3, recompute="selective", **fields)
+        alone = strategy_estimate(WORK, strategy, cluster, device, runtime)
+        assert pricing.estimate(strategy).step_s == pytest.approx(alone.step_s, rel=1e-12)
 
 
 def test_model_flop_utilisation_counts_no_recomputation() -> None:

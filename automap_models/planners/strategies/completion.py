@@ -56,6 +56,7 @@ class Completions:
         self.bytes_of = np.stack([costs.ranks.saved, costs.ranks.kept, temporary])
         self._choices: dict[tuple[int, int], tuple[list[Choice], IntArray, IntArray]] = {}
         self._priced: dict[tuple[int, ...], Completion | None] = {}
+        self._of_ranks: dict[tuple[int, tuple[bytes, ...]], list[Choice] | None] = {}
         shown, _ = repeating_micro_batches(*self._schedule())
         name, ranks, _, vp = self._schedule()
         self.waiting = pass_table(name, ranks, shown, vp).fullest
@@ -208,22 +209,33 @@ class Completions:
         """[V] of each virtual stage: the shortest that fits its rank, or nearly; None where nothing does."""
         chosen: list[Choice] = [(NONE, 0)] * len(layers)
         begin = np.concatenate([[0], np.cumsum(layers)])
-        for rank, (stages, moments) in enumerate(self.waiting):
-            listed = [self._listed(stage, layers[stage]) for stage in stages]
-            counts = np.array([len(choices) for choices, _, _ in listed])
-            tables = np.zeros((len(stages), 4, counts.max()))
-            room, needed = self._room(rank, stages)
-            for table, stage, (_, kinds, blocks) in zip(tables, stages, listed, strict=True):
-                own = self.blocks[begin[stage] : begin[stage + 1]]
-                room -= self._state(stage, own)
-                table[:3] += self._ends(stage, rank)
-                fill_choices(own, kinds, blocks, self.seconds[rank], self.bytes_of, table)
-            fitting = shortest_choices(counts, tables, moments.astype(np.float64), room, needed).tolist()
-            if fitting[0] < 0:
+        for rank, (stages, _) in enumerate(self.waiting):
+            own = [self.blocks[begin[stage] : begin[stage + 1]] for stage in stages]
+            key = (rank, tuple(blocks.tobytes() for blocks in own))  # a move changes two virtual stages
+            if key not in self._of_ranks:
+                self._of_ranks[key] = self._of_rank(rank, own)
+            fitting = self._of_ranks[key]
+            if fitting is None:
                 return None
-            for stage, (choices, *_), i in zip(stages, listed, fitting, strict=True):
-                chosen[stage] = choices[i]
+            for stage, choice in zip(stages, fitting, strict=True):
+                chosen[stage] = choice
         return chosen
+
+    def _of_rank(self, rank: int, own: Sequence[IntArray]) -> list[Choice] | None:
+        """The same of one rank, whose virtual stages have these blocks."""
+        stages, moments = self.waiting[rank]
+        listed = [self._listed(stage, blocks.size) for stage, blocks in zip(stages, own, strict=True)]
+        counts = np.array([len(choices) for choices, _, _ in listed])
+        tables = np.zeros((len(stages), 4, counts.max()))
+        room, needed = self._room(rank, stages)
+        for table, stage, blocks, (_, kinds, recomputed) in zip(tables, stages, own, listed, strict=True):
+            room -= self._state(stage, blocks)
+            table[:3] += self._ends(stage, rank)
+            fill_choices(blocks, kinds, recomputed, self.seconds[rank], self.bytes_of, table)
+        fitting = shortest_choices(counts, tables, moments.astype(np.float64), room, needed).tolist()
+        if fitting[0] < 0:
+            return None
+        return [choices[i] for (choices, *_), i in zip(listed, fitting, strict=True)]
 
     def _listed(self, stage: int, count: int) -> tuple[list[Choice], IntArray, IntArray]:
         """The choices of a virtual stage of so many layers, and kinds and blocks of each as arrays."""

@@ -31,6 +31,8 @@ TOLERANCE = 1e-9
 GATHERING = 3
 """The stage of ZeRO whose gathering of weights is part of what layers take."""
 USUAL_MICRO_BATCH = 2
+REMEMBERED = 4096
+"""Costs of divisions that are kept."""
 
 
 class DividedModel:
@@ -43,11 +45,17 @@ class DividedModel:
 
     def __init__(self, grid: Grid, pricing: StrategyPricing) -> None:
         self.grid, self.pricing, self.problem = grid, pricing, grid.problem
+        self._costs: dict[tuple[Division, int], RankCosts] = {}
 
     def costs(self, division: Division, zero: int) -> RankCosts:
-        """Of a stage of ZeRO, whatever the way."""
-        strategy = self.grid.strategy(Family(division, zero, self.grid.ways(division)[0]))
-        return RankCosts(self.pricing, strategy, self.problem.reserve(strategy.pp))
+        """Of a stage of ZeRO, whatever the way; what was asked for lately is at hand."""
+        key = (division, zero)
+        if key not in self._costs:
+            if len(self._costs) >= REMEMBERED:
+                self._costs.clear()
+            strategy = self.grid.strategy(Family(division, zero, self.grid.ways(division)[0]))
+            self._costs[key] = RankCosts(self.pricing, strategy, self.problem.reserve(strategy.pp))
+        return self._costs[key]
 
     def bounded(
         self, divisions: Sequence[Division], recompute: list[int], late: Callable[[], bool]
