@@ -226,10 +226,10 @@ class StepClock:
         """
         kernels = self._kernels(work, block)
         groups, shares = self.groups, self.shares
-        passed_on_s = _each(groups.context.passed_on_s, shares.bytes_of(work.context, gathered=True))
+        passed_on_s = _collective_s(groups.context.passed_on_s, shares.bytes_of(work.context, gathered=True))
         hidden = (np.minimum(passed_on_s, kernels.core_forward), np.minimum(2 * passed_on_s, kernels.core_backward))
         context = (passed_on_s - hidden[0], 2 * passed_on_s - hidden[1])
-        exchanges_s = 2 * _each(groups.experts.all_to_all_s, shares.bytes_of(work.exchanged))
+        exchanges_s = 2 * _collective_s(groups.experts.all_to_all_s, shares.bytes_of(work.exchanged))
         sums = (self._sums_s(work.sums_forward), self._sums_s(work.sums_backward))
         columns = (*kernels.passes.T, kernels.again, *sums, *context, *hidden, exchanges_s)
         return [
@@ -241,7 +241,7 @@ class StepClock:
         """[B] all-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""
         sent = sums.values * self.shares.gathered[:, sums.marks] * self.shares.widening
         return np.asarray(
-            (1.0 - self.runtime.tensor_overlap) * _each(self.groups.tensor.all_reduce_s, sent).sum(axis=1)
+            (1.0 - self.runtime.tensor_overlap) * _collective_s(self.groups.tensor.all_reduce_s, sent).sum(axis=1)
         )
 
     def _kernels(self, work: LayerWork, block: bool) -> _KernelTimes:
@@ -344,7 +344,7 @@ def _sums_of(bins: NDArray[np.integer[Any]], amounts: FloatArray, count: int) ->
     return sums.reshape(rows, count).astype(np.float64)
 
 
-def _each(seconds: Callable[[float], float], sent_bytes: FloatArray) -> FloatArray:
+def _collective_s(seconds: Callable[[float], float], sent_bytes: FloatArray) -> FloatArray:
     """Seconds of a collective for each of these bytes."""
     return np.array([seconds(sent) for sent in sent_bytes.ravel().tolist()]).reshape(sent_bytes.shape)
 
