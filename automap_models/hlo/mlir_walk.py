@@ -209,6 +209,8 @@ def _captured(op: Any, known: dict[Any, int]) -> list[Any]:
 
 def read_from_outside(op: Any) -> list[Any]:
     """Everything from outside that an operation reads, each value once."""
+    if not len(op.regions):
+        return list(dict.fromkeys(op.operands))
     inside = {result for inner in nested_operations(op) for result in inner.results}
     for region_op in [op, *nested_operations(op)]:
         inside |= {argument for region in region_op.regions for block in region.blocks for argument in block.arguments}

@@ -90,16 +90,17 @@ def number_constant(value: int, kind: Any) -> Any:
 
 def folded(op: Any, terms: Sequence[Any]) -> int | None:
     """The number that an operation makes of numbers; None where it makes none, or not of numbers."""
+    opcode, is_constant = opcode_of(op), op.name == "stablehlo.constant"
+    if not (is_constant or (terms and are_numbers(terms))):
+        return None
     if len(op.results) != 1 or not is_index(op.results[0].type):
         return None
-    if opcode_of(op) == "constant":
+    if is_constant:
         return constant_integer(op.results[0])
-    if not terms or not are_numbers(terms):
-        return None
-    if opcode_of(op) == "compare":
+    if opcode == "compare":
         name = str(op.attributes["comparison_direction"])
         return next((int(holds(*terms)) for word, holds in _COMPARISONS.items() if f" {word}>" in name), None)
-    function = _INTEGERS.get(opcode_of(op))
+    function = _INTEGERS.get(opcode)
     return None if function is None else int(function(*terms))
 
 

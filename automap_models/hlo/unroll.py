@@ -34,7 +34,7 @@ from automap_models.core.instruction_graph import Argument
 from automap_models.hlo.flat_module import nested_operations
 from automap_models.hlo.hlo_text import order_mark, read_marks, with_label
 from automap_models.hlo.locations import scopes
-from automap_models.hlo.mlir_walk import constant_integer, loop_counter, read_from_outside
+from automap_models.hlo.mlir_walk import constant_integer, loop_counter, read_from_outside, replace_operands
 from automap_models.hlo.stablehlo_values import (
     are_numbers,
     before_reshape,
@@ -230,7 +230,7 @@ class _Unroller:
         known += [self._loop_of[value] for value in sources if value in self._loop_of]
         if known:
             return known[0]
-        where = scopes(_path(loop))
+        where = scopes(read_marks(name_of(loop))[2])
         key = where, self._loops[where]
         self._loops[where] += 1
         self._loop_of |= dict.fromkeys(filter(self._is_layered, sources), key)
@@ -370,6 +370,9 @@ class _Round:
 
     def __init__(self, unroller: _Unroller, loop: Any, terms: dict[Any, _Term], key: _Key, number: int) -> None:
         self._unroller, self._loop, self.terms, self._key, self._number = unroller, loop, terms, key, number
+        _, order, path = read_marks(name_of(loop))
+        self._prefix = path + _BODY
+        self._marks = "".join(map(order_mark, (*order, number))) if order else ""
 
     def run(self, operations: Sequence[Any], returned: Sequence[Any]) -> list[_Term]:
         """Copy the operations of the body; what each value is that it returns."""
@@ -440,23 +443,16 @@ class _Round:
             read = [value for value in read_from_outside(op) if value in self.terms]
             values = {value: self._unroller.value(self.terms[value], value.type) for value in read}
             copy = op.clone()
-        for reader in [copy, *nested_operations(copy)]:
-            for i, value in enumerate(list(reader.operands)):
-                if value in values:
-                    reader.operands[i] = values[value]
+        replace_operands(copy, values)
         self._relocate(copy, label)
         results = self._unroller.visit(copy) or list(copy.results)
         self.terms |= dict(zip(op.results, results, strict=True))
 
     def _relocate(self, copy: Any, label: str) -> None:
         """Say in the locations of an operation and of what is in it which round it is of."""
-        prefix = _path(self._loop) + _BODY
-        for op in [copy, *nested_operations(copy)]:
-            op.location = ir.Location.name(with_label(name_of(op), prefix, label))
-        order = read_marks(name_of(self._loop))[1]
-        if order:
-            marks = "".join(map(order_mark, (*order, self._number)))
-            copy.location = ir.Location.name(marks + name_of(copy))
+        for op in nested_operations(copy):
+            op.location = ir.Location.name(with_label(name_of(op), self._prefix, label))
+        copy.location = ir.Location.name(self._marks + with_label(name_of(copy), self._prefix, label))
 
 
 def _added(first: _Term, second: _Term) -> _Stack | None:
@@ -491,7 +487,3 @@ def _sliced_arguments(loop: Any) -> list[int]:
 def _is_counted(op: Any) -> bool:
     """Whether a dynamic slice is taken at a place that is no constant of the body, though it may be a number by now."""
     return any(constant_integer(index) is None for index in list(op.operands)[1:])
-
-
-def _path(op: Any) -> str:
-    return read_marks(name_of(op))[2]
