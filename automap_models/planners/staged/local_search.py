@@ -124,10 +124,14 @@ def even_places(C: FloatArray, stages: int, devices: int) -> IntArray:
     stage, end = np.arange(stages + 1), C.size - 1
     boundary = np.searchsorted(C, C[-1] * stage / stages)
     boundary[0], boundary[-1] = 0, end
-    # No two cuts at one boundary: each at least one after the one before it, and early enough for those after it.
-    boundary = np.maximum.accumulate(boundary - stage) + stage
-    boundary = np.minimum(boundary, end - stages + stage)
-    return np.stack((boundary, np.rint(stage * devices / stages).astype(np.int64)))
+    return np.stack((spread_out(boundary, end), np.rint(stage * devices / stages).astype(np.int64)))
+
+
+def spread_out(places: IntArray, end: int) -> IntArray:
+    """Ascending places, moved where two are equal: each one after the one before it, and early enough for the rest."""
+    stage = np.arange(places.size)
+    apart: IntArray = np.maximum.accumulate(places - stage) + stage
+    return np.minimum(apart, end - stage[::-1])
 
 
 def _drawn(

@@ -22,6 +22,7 @@ from automap_models.core.compiled import jit
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.envs.pipeline.table_kernel import ANY_LENGTH, plans_by_tables
 from automap_models.planners.staged.beam_kernel import route_length_s, shortest_around
+from automap_models.planners.staged.far_search import far_routes
 from automap_models.planners.staged.local_search import even_places, powers_of_two
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages, plain_stages
@@ -40,18 +41,16 @@ class Look(NamedTuple):
     guess: float = 1.0
 
 
+MOST_DEVICES = 256
+"""That tables are made for: with more, far searches (planners.staged.far_search) come further in the same time."""
 LOOKS: tuple[tuple[float, tuple[Look, ...]], ...] = (
     (32, (Look(48, 32), Look(32, 32, 0.0))),
-    (256, (Look(32, 32), Look(56, 64))),
+    (MOST_DEVICES, (Look(32, 32), Look(56, 64))),
     (np.inf, ()),
 )
-"""Most devices → the tables that such a problem is looked at by, one after another. On hundreds of devices beam
-searches come as far in the time of the first tables (benchmarks/results/table_plans.md)."""
+"""Most devices → the tables that such a problem is looked at by, one after another."""
 STAGE_UNITS = np.array((*range(1, 32), *range(32, 48, 2), 48, 56, 64, 80, 96, 112))
 """Units that a stage of the rest may have, but for the last one, which gets all that are left."""
-FAR_DEVICES = 256
-"""On more devices than these a stage may in the end begin few devices beside its place, and powers of two."""
-FEW = 2
 JOINS = 30
 """Beam searches through and beside the plans in the end, at most; most often the third one is the last."""
 LIMIT_SLACK = 1.0 + 1e-5
@@ -112,15 +111,21 @@ def best_routes(
         looks: the tables to look at, one after another.
         begin: the route that the first beam search sets out from; even stages without one.
     """
+    if stages.devices > MOST_DEVICES:
+        return _different(far_routes(stages, reach, begin), beam)
     ideal_s = float(stages.C[-1]) * stages.micro_batches / stages.devices
     arrays, given = scaled(stages, ideal_s, samples)
     finest = np.array(looks, dtype=np.float32).reshape(-1, 3)
     even = even_places(stages.C, stages.stages, stages.devices) if begin is None else begin
-    far, near = _far(stages.C.size - 1, stages.devices), offsets(stages.devices, reach)
-    few = near[0] if stages.devices > FAR_DEVICES else powers_of_two(reach)
-    routes = looked_at(stages, arrays, given, ideal_s, finest, even, *far, *near, few, beam, JOINS if reach else 0)
+    far, near = _far(stages.C.size - 1, stages.devices), np.arange(-reach, reach + 1)
+    joins = JOINS if reach else 0
+    routes = looked_at(stages, arrays, given, ideal_s, finest, even, *far, near, powers_of_two(reach), beam, joins)
+    return _different(routes, beam)
+
+
+def _different(routes: IntArray, most: int) -> list[IntArray]:
     different = {route.tobytes(): route for route in routes}
-    return list(different.values())[:beam]
+    return list(different.values())[:most]
 
 
 @jit
@@ -133,8 +138,7 @@ def looked_at(
     even: IntArray,
     far_boundary: IntArray,
     far_device: IntArray,
-    near_boundary: IntArray,
-    near_device: IntArray,
+    near: IntArray,
     few: IntArray,
     beam: int,
     joins: int,
@@ -145,9 +149,9 @@ def looked_at(
         arrays, given: see `scaled`, by ideal_s.
         looks: [l, 3] points, units and guess of each.
         even: the route to begin with; far_boundary, far_device: how far its stages may move.
-        near_boundary, near_device: how far those of the best one may in the end, in up to so many joins: first and last
-            by a few of these, as long as that helps, and in between once by all of them.
-        few: some of them, for boundaries and devices alike; if all, all are looked at from the beginning on.
+        near: how far those of the best one may in the end, in up to so many joins: first and last by a few of these, as
+            long as that helps, and in between once by all of them.
+        few: some of them; if all, all are looked at from the beginning on.
         beam: routes of each look.
     """
     length_s, number = np.full(1 + looks.shape[0] * beam, np.inf), 1
@@ -169,11 +173,11 @@ def looked_at(
             number += 1
     routes[joins : joins + number] = routes[joins : joins + number][np.argsort(length_s[:number], kind="mergesort")]
     known_s, first, others = length_s.min() * LIMIT_SLACK, joins, routes[joins + 1 : joins + number]
-    both = few.size < near_boundary.size
+    both = few.size < near.size
     turn = 0 if both else 2
     for _ in range(joins):  # in float32 the best route may seem a little shorter than it is
-        by_boundary, by_device = (few, few) if both and turn != 1 else (near_boundary, near_device)
-        shorter_s, shorter = shortest_around(stages, routes[first], known_s, others, by_boundary, by_device)
+        beside = few if both and turn != 1 else near
+        shorter_s, shorter = shortest_around(stages, routes[first], known_s, others, beside, beside)
         if turn == 1 or np.isinf(shorter_s):
             turn += 1
         if np.isfinite(shorter_s):
@@ -182,16 +186,6 @@ def looked_at(
         elif turn > 1:
             break
     return routes[first : joins + number]
-
-
-@cache
-def offsets(devices: int, reach: int) -> tuple[IntArray, IntArray]:
-    """How many boundaries and devices beside a route its stages may begin."""
-    near = np.arange(-reach, reach + 1)
-    if devices <= FAR_DEVICES:
-        return near, near
-    few = np.arange(-FEW, FEW + 1)
-    return near, np.unique(np.concatenate((few, powers_of_two(devices // 16))))
 
 
 @cache
