@@ -6,7 +6,8 @@ Random problems of the training mix with 32 stages on 128 nodes of 8 devices. Th
 them device by device; networks that know so many stages can be given. Local searches know 512 devices at most: they
 plan for groups of neighbouring devices that always work together (planners.staged.policy_plans.grouped). The best known
 plan is the shortest of all made here, among them those of searches of `--search` seconds over pairs of devices, from
-even stages and other plans, and of what is shipped with more reach, before and after them. The claim: greedily ≤ 1.05 of it in ≤ 100 ms. All times are of processor time.
+even stages and other plans, and of what is shipped with more reach, before and after them. The claim: greedily ≤ 1.05
+of it in ≤ 100 ms. All times are of processor time.
 """
 
 from __future__ import annotations

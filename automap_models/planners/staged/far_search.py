@@ -4,15 +4,14 @@
     even points      ──▶ far beam search ──▶ descent ─┼─▶ the shortest goes on, beside and through the runner-up
     even parameters  ──▶ far beam search ──▶ descent ─┘
 
-So many stages and devices have thousands of routes that no search around them shortens, up to twice as long as others.
-Where a search ends depends on where it begins and on the shape of what it looks at: windows that are long in boundaries
-and narrow in devices, or the other way round, come further in the same time than square ones, since a beam search
-takes the square of their area (benchmarks/results/huge_problems.md has what was measured).
+On so many devices thousands of routes are such that no search around them shortens them, some twice as long as others.
+Where a search ends depends on where it begins, and on the shape of what it looks at. A round looks at one window around
+every place of the route, the next round at the next one. A beam search takes the square of a window's area, so that
+windows that are long one way and narrow the other come further in the same time than square ones
+(benchmarks/results/huge_problems.md). Of the last searches, in boundaries and devices beside a place:
 
-     boundary                                     a round looks at one of these windows around every place of the
-        ┆          ▐                              route, the next one after it; windows that lie within each other are
-     ───┼──▐▐▐──▐▐▐▐▐▐                            not needed
-        ┆          ▐   device
+    boundaries  ±24  ┃ ┃ ┃                ±12 ┃ ┃ ┃              ±2 ▒▒▒▒▒▒▒ ▒ ▒  ▒   ▒
+    devices        -16 0 16                  -4 0 4                 0 … 8, 16 … 64, 128
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def _windows(reach: int) -> tuple[Windows, Windows]:
     narrow, wide = max(reach // 4, 1), 3 * reach // 2
     many = (*range(1, 9), 16, 24, 32, 40, 48, 64, 128)
     descent = ((wide, (8,)), (narrow, (1, 2, 4, 16, 32)))
-    last = ((4 * reach, (16,)), (wide, (4,)), (wide, (1,)), (narrow, many))
+    last = ((3 * reach, (16,)), (wide, (4,)), (narrow, many))
     return _padded(descent), _padded(last)
 
 

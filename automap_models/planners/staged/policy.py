@@ -2,7 +2,8 @@
 
 What plans is what measured best at equal time (docs/explanation/what-training-buys.md):
 
-    for the length L                                     compiled tables (planners.staged.table_plans)
+    for the length L                                     compiled tables (planners.staged.table_plans); on more than
+                                                         256 devices beam searches alone (planners.staged.far_search)
     for the simulated step under a schedule              the same, then compiled moves (planners.staged.step_plans)
     where numba is not installed                         networks: pipeline_1f1b.onnx under 1F1B, in the ranges of its
                                                          training, else pipeline.onnx

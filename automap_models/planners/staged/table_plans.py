@@ -5,8 +5,9 @@
 
 The tables (envs.pipeline.table_kernel) hold one rest for each place, the best under a guess of what comes before; where
 the all-reduce of earlier stages is hidden or not decides between rests, so that small problems are looked at under two
-guesses. The beam search (beam_kernel) then mends what the tables' coarse points and units have lost. Nothing is learned
-and nothing proven.
+guesses. The beam search (beam_kernel) then mends what the tables' coarse points and units have lost. On hundreds of
+devices beam searches alone come further in that time (planners.staged.far_search). Nothing is learned, and nothing is
+proven.
 """
 
 from __future__ import annotations
