@@ -1,7 +1,7 @@
 """Plans on hundreds of devices: quick descents from unlike routes, then beam searches of several shapes from the best.
 
     even computation ──▶ far beam search ──▶ descent ─┐
-    even points      ──▶ far beam search ──▶ descent ─┼─▶ the shortest goes on, beside and through the runner-up
+    even points      ──▶ far beam search ──▶ descent ─┼─▶ the shortest goes on, beside itself and through the others
     even parameters  ──▶ far beam search ──▶ descent ─┘
 
 On so many devices thousands of routes are such that no search around them shortens them, some twice as long as others.
@@ -27,7 +27,7 @@ from automap_models.planners.staged.local_search import even_places, powers_of_t
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages
 
-DESCENT_ROUNDS = 8
+DESCENT_ROUNDS = 5
 """Beam searches of a descent at most."""
 LAST_ROUNDS = 60
 """Beam searches from the best of the descents at most; most often some twenty."""
@@ -125,7 +125,7 @@ def _searched(
     ends[:] = ends[order]
     best_s, at = length_s[order[0]], last_rounds
     if np.isfinite(best_s):
-        _, at = descent(stages, routes[: last_rounds + 1], best_s, ends[1:2].copy(), last, last_rounds, True)
+        _, at = descent(stages, routes[: last_rounds + 1], best_s, ends[1:].copy(), last, last_rounds, True)
     return routes[at:]
 
 
