@@ -3,6 +3,7 @@
     even computation ──▶ far beam search ──▶ descent ─┐
     even points      ──▶ far beam search ──▶ descent ─┼─▶ the shortest goes on, beside itself and through the others
     even parameters  ──▶ far beam search ──▶ descent ─┘
+    (even memory, where none of these leads to what fits)
 
 On so many devices thousands of routes are such that no search around them shortens them, some twice as long as others.
 Where a search ends depends on where it begins, and on the shape of what it looks at. A round looks at one window around
@@ -22,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from automap_models.core.compiled import jit
+from automap_models.core.profile import FloatArray
 from automap_models.planners.staged.beam_kernel import route_length_s, shortest_around
 from automap_models.planners.staged.local_search import even_places, powers_of_two, spread_out
 from automap_models.planners.staged.pareto import IntArray
@@ -62,17 +64,24 @@ def far_routes(stages: PlainStages, reach: int, begin: IntArray | None = None) -
 
 
 def even_routes(stages: PlainStages) -> IntArray:
-    """[3, 2, S+1] routes of even computation, and of even numbers of points and of even parameters.
+    """[4, 2, S+1] routes of even computation, numbers of points and parameters, and for need of even memory.
 
-    Stages get equally many devices in the first, and in the others as they have to compute.
+    Stages get equally many devices in the first and the last, and in the others as they have to compute.
     """
     count, devices, points = stages.stages, stages.devices, np.arange(stages.C.size, dtype=np.float64)
     routes = [even_places(stages.C, count, devices)]
-    for measure in (points, stages.W + 1e-9 * max(float(stages.W[-1]), 1.0) * points):
-        boundary = even_places(measure, count, devices)[0]
+    for measure in (points, stages.W):
+        boundary = even_places(_ascending(measure), count, devices)[0]
         own = np.rint(devices * stages.C[boundary] / stages.C[-1]).astype(np.int64)
         routes.append(np.stack((boundary, spread_out(own, devices))))
+    stash = float(np.mean(stages.held)) / float(stages.parts[max(devices // count, 1)]) * stages.H
+    routes.append(even_places(_ascending(stages.state_factor * stages.W + stash), count, devices))
     return np.array(routes)
+
+
+def _ascending(sums: FloatArray) -> FloatArray:
+    """Prefix sums to which every point adds a little, so that they can be divided."""
+    return sums + 1e-9 * max(float(sums[-1]), 1.0) * np.arange(sums.size)
 
 
 @cache
@@ -106,7 +115,7 @@ def _searched(
     """[n, 2, S+1] the routes from the best of the starts on, the shortest first, and where the other starts led.
 
     Args:
-        starts: [n, 2, S+1].
+        starts: [n, 2, S+1]; of several the last is for need, where none of those before it leads to what fits.
         far_boundary, far_device: beside these the first searches look.
         first, last: windows of the descents, and of the searches behind them.
         descent_rounds, last_rounds: how many searches these may take.
@@ -116,17 +125,21 @@ def _searched(
     ends = routes[last_rounds:]
     ends[:] = starts
     for n in range(count):
+        if n == count - 1 and np.isfinite(length_s).any():
+            count = n
+            break
         length_s[n], ends[n] = shorter(stages, ends[n], np.inf, none, far_boundary, far_device)
         if np.isfinite(length_s[n]):
             ahead = ends[n : n + 1].copy()
             length_s[n], _ = descent(stages, ahead, length_s[n], none, first, descent_rounds, False)
             ends[n] = ahead[0]
+    ends, length_s = ends[:count], length_s[:count]
     order = np.argsort(length_s, kind="mergesort")
     ends[:] = ends[order]
     best_s, at = length_s[order[0]], last_rounds
     if np.isfinite(best_s):
         _, at = descent(stages, routes[: last_rounds + 1], best_s, ends[1:].copy(), last, last_rounds, True)
-    return routes[at:]
+    return routes[at : last_rounds + count]
 
 
 @jit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -59,11 +60,14 @@ def test_places_are_spread_out(drawn: list[int], room: int) -> None:
 def test_routes_to_begin_with_are_even_in_what_they_say(seed: int) -> None:
     """Points differ by one at most; parameters by no more than the largest point holds; devices go by computation."""
     stages, _ = plain_stages(problem_of(seed))
-    computed, counted, weighed = routes = even_routes(stages)
+    computed, counted, weighed, held = routes = even_routes(stages)
     assert all(is_route(stages, route) for route in routes)
     assert (computed == even_places(stages.C, stages.stages, stages.devices)).all()
     assert np.ptp(np.diff(counted[0])) <= 1
     assert np.ptp(np.diff(stages.W[weighed[0]])) <= 2 * np.diff(stages.W).max()
+    assert (held[1] == computed[1]).all()
+    per_stage = stages.state_factor * stages.W + stages.held.mean() * stages.H / stages.parts[64]
+    assert np.ptp(np.diff(per_stage[held[0]])) <= 2 * np.diff(per_stage).max()
     for route in (counted, weighed):
         deserved = np.diff(stages.C[route[0]]) / stages.C[-1] * stages.devices
         assert np.abs(np.diff(route[1]) - deserved).max() <= 1.0
@@ -138,3 +142,23 @@ def test_what_fits_counts() -> None:
     assert cost_of(tight, far_routes(plain_stages(tight)[0], 8)[0]).feasible
     little = plain_stages(problem_of(2, memory=1.0))[0]
     assert (far_routes(little, 8)[0] == routes[0]).all()
+
+
+def test_where_hardly_anything_fits_memory_is_shared_evenly() -> None:
+    """Very uneven computation, and memory for the fourth even route: of some problems no other leads to what fits."""
+    rng, alone = np.random.default_rng(7), 0
+    for _ in range(6):
+        C, W, stash = (
+            rng.lognormal(sigma=3.0, size=200),
+            rng.uniform(size=200) * 1e6,
+            rng.lognormal(sigma=0.5, size=200),
+        )
+        profile = Profile.create(C, 1e9 * stash, W, stash=1e9 * stash)
+        roomy = StagedProblem(profile, Cluster(128, 8, 1e11, 1e9, 1e18), 32, 64)
+        need = cost_of(roomy, even_routes(plain_stages(roomy)[0])[3]).memory_bytes.max()
+        tight = replace(roomy, cluster=Cluster(128, 8, 1e11, 1e9, float(need)))
+        stages = plain_stages(tight)[0]
+        assert cost_of(tight, far_routes(stages, 8)[0]).feasible
+        others = [far_routes(stages, 8, route)[0] for route in even_routes(stages)[:3]]
+        alone += not any(cost_of(tight, route).feasible for route in others)
+    assert alone >= 2
