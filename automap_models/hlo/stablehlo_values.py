@@ -90,12 +90,12 @@ def number_constant(value: int, kind: Any) -> Any:
 
 def folded(op: Any, terms: Sequence[Any]) -> int | None:
     """The number that an operation makes of numbers; None where it makes none, or not of numbers."""
-    opcode, is_constant = opcode_of(op), op.name == "stablehlo.constant"
-    if not (is_constant or (terms and are_numbers(terms))):
+    opcode = opcode_of(op)
+    if opcode != "constant" and not (terms and are_numbers(terms)):  # most operations end here
         return None
     if len(op.results) != 1 or not is_index(op.results[0].type):
         return None
-    if is_constant:
+    if opcode == "constant":
         return constant_integer(op.results[0])
     if opcode == "compare":
         name = str(op.attributes["comparison_direction"])

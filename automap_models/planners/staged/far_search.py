@@ -25,7 +25,7 @@ import numpy as np
 from automap_models.core.compiled import jit
 from automap_models.core.profile import FloatArray
 from automap_models.planners.staged.beam_kernel import route_length_s, shortest_around
-from automap_models.planners.staged.local_search import even_places, powers_of_two, spread_out
+from automap_models.planners.staged.local_search import even_places, far_offsets, spread_out
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages
 
@@ -58,7 +58,7 @@ def far_routes(stages: PlainStages, reach: int, begin: IntArray | None = None) -
         begin: the one route to set out from; several even ones without one.
     """
     starts = even_routes(stages) if begin is None else begin[None]
-    far = powers_of_two((stages.C.size - 1) // 4), powers_of_two(stages.devices // 4)
+    far = far_offsets(stages.C.size - 1, stages.devices)
     first, last = _windows(reach)
     return _searched(stages, starts, *far, first, last, DESCENT_ROUNDS if reach else 0, LAST_ROUNDS if reach else 0)
 

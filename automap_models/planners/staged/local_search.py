@@ -11,6 +11,7 @@ the three has its own. The longer nothing shorter comes out, the more places are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -67,7 +68,7 @@ def _wander(
 
 def _descend(tables: StageTables, route: Route, deadline: Deadline) -> Route:
     """From plan to shorter plan as long as there is one whose every cut moves by powers of two."""
-    by_boundary, by_device = powers_of_two(tables.end // 4), powers_of_two(tables.replicas_in_all // 4)
+    by_boundary, by_device = far_offsets(tables.end, tables.replicas_in_all)
     while not deadline.passed:
         k, d = route.boundary, route.device
         near = [every_pair(tables, s, k[s] + by_boundary, d[s] + by_device) for s in range(1, tables.stages)]
@@ -82,6 +83,12 @@ def powers_of_two(most: int) -> IntArray:
     """0 and ± all powers of two up to the most, or up to 1."""
     some = 1 << np.arange(max(most, 1).bit_length())
     return np.concatenate((-some[::-1], [0], some))
+
+
+@cache
+def far_offsets(boundaries: int, devices: int) -> tuple[IntArray, IntArray]:
+    """By how many boundaries and devices the stages of an even plan may move to begin with."""
+    return powers_of_two(boundaries // 4), powers_of_two(devices // 4)
 
 
 def every_pair(tables: StageTables, stage: int, boundary: IntArray, device: IntArray) -> Places:

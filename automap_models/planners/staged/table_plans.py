@@ -13,7 +13,6 @@ proven.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.envs.pipeline.table_kernel import ANY_LENGTH, plans_by_tables
 from automap_models.planners.staged.beam_kernel import route_length_s, shortest_around
 from automap_models.planners.staged.far_search import far_routes
-from automap_models.planners.staged.local_search import even_places, powers_of_two
+from automap_models.planners.staged.local_search import even_places, far_offsets, powers_of_two
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages, plain_stages
 
@@ -118,7 +117,7 @@ def best_routes(
     arrays, given = scaled(stages, ideal_s, samples)
     finest = np.array(looks, dtype=np.float32).reshape(-1, 3)
     even = even_places(stages.C, stages.stages, stages.devices) if begin is None else begin
-    far, near = _far(stages.C.size - 1, stages.devices), np.arange(-reach, reach + 1)
+    far, near = far_offsets(stages.C.size - 1, stages.devices), np.arange(-reach, reach + 1)
     joins = JOINS if reach else 0
     routes = looked_at(stages, arrays, given, ideal_s, finest, even, *far, near, powers_of_two(reach), beam, joins)
     return _different(routes, beam)
@@ -187,12 +186,6 @@ def looked_at(
         elif turn > 1:
             break
     return routes[first : joins + number]
-
-
-@cache
-def _far(boundaries: int, devices: int) -> tuple[IntArray, IntArray]:
-    """Offsets by which even stages may move to begin with."""
-    return powers_of_two(boundaries // 4), powers_of_two(devices // 4)
 
 
 def scaled(stages: PlainStages, ideal_s: float, samples: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
