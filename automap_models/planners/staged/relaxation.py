@@ -21,7 +21,7 @@ from automap_models.planners.base import Deadline
 from automap_models.planners.staged.feasibility import best_packed, stages_exist
 from automap_models.planners.staged.pareto import IntArray, compiled_search, window_minima
 from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.stage_tables import ROUNDING, Pace, ShardingTables, StageTables
+from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,32 +88,50 @@ def least_excess(tables: StageTables) -> FloatArray:
     """[S, D+1, m+1] what one of the stages before a place adds to a micro-batch's round trip (cost.suffixes) at least.
 
     E(s+1, q, k) is the least over a and i of max(E(s, a, i), own of the stage from i to k on devices a … q-1). The one
-    never falls with i and the other never rises: where they meet is found by bisection, for all a, q and k at a time.
+    never falls with i and the other never rises: what counts is where they meet, for each a, q and k.
     """
-    devices, end = tables.replicas_in_all, tables.end
+    devices, end, kernel = tables.replicas_in_all, tables.end, compiled_search()
     excess = np.zeros((tables.stages, devices + 1, end + 1))
     if not tables.suffixes.overlap:
         return excess
+    kinds = [_kinds_of_work(sharding) for sharding in tables.shardings]
+    before = np.full((devices + 1, end + 1), np.inf)
+    before[0, 0] = 0.0
+    least = _least_maxima if kernel is None else kernel.least_maxima
     for s in range(tables.stages - 1):
-        after = np.full((devices + 1, end + 1), np.inf)
-        for sharding in tables.shardings:
-            a, q = np.nonzero(sharding.allowed & ((np.arange(devices + 1) == 0)[:, None] | (s > 0)))
-            if not a.size:
-                continue
-            own = _own_sums(tables, sharding, s, sharding.pace(a, q))
-            at = _least_maxima(excess[s, a], own) if s else own - own[:, :1]
-            by_stop = np.argsort(q, kind="stable")
-            stops, first = np.unique(q[by_stop], return_index=True)
-            after[stops] = np.minimum(after[stops], np.minimum.reduceat(at[by_stop], first))
-        excess[s + 1] = after
+        after = np.full_like(before, np.inf)
+        for sharding, (rate, place, kind) in zip(tables.shardings, kinds, strict=True):
+            least(before, _own_sums(tables, sharding, s, rate, place), kind, after)
+        excess[s + 1] = before = after
     return excess
 
 
-def _least_maxima(before: FloatArray, own: FloatArray) -> FloatArray:
-    """[n, m+1] least over i ≤ k of max(before[i], own[k] - own[i]) for each k; both arrays never fall with i.
+def _kinds_of_work(sharding: ShardingTables) -> tuple[FloatArray, IntArray, IntArray]:
+    """[n] how fast devices work together, [n] at which kind of place, and [D+1, D+1] which of these devices a … q-1 do.
 
-    Where the two cross is found by bisection.
+    Devices on which no stage may run have -1.
     """
+    places = len(sharding.C)
+    rates, at = np.unique(sharding.paces.rate[sharding.allowed], return_inverse=True)
+    place = 0 if sharding.place is None else sharding.place[sharding.allowed]
+    kind = np.full(sharding.allowed.shape, -1)
+    kind[sharding.allowed] = at * places + place
+    return np.repeat(rates, places), np.tile(np.arange(places), rates.size), kind
+
+
+def _least_maxima(before: FloatArray, own: FloatArray, kind: IntArray, after: FloatArray) -> None:
+    """`search_kernel.least_maxima` in numpy: for all a, q and k at a time, by bisection."""
+    a, q = np.nonzero((kind >= 0) & np.isfinite(before[:, :1]))
+    if not a.size:
+        return
+    at = _where_they_meet(before[a], own[kind[a, q]])
+    by_stop = np.argsort(q, kind="stable")
+    stops, first = np.unique(q[by_stop], return_index=True)
+    after[stops] = np.minimum(after[stops], np.minimum.reduceat(at[by_stop], first))
+
+
+def _where_they_meet(before: FloatArray, own: FloatArray) -> FloatArray:
+    """[n, m+1] least over i ≤ k of max(before[i], own[k] - own[i]) for each k; both arrays never fall with i."""
     # One-dimensional indices are several times as fast as one index an axis.
     n, size = own.shape
     first, before, sums = np.arange(n)[:, None] * size, before.ravel(), own.ravel()
@@ -127,11 +145,12 @@ def _least_maxima(before: FloatArray, own: FloatArray) -> FloatArray:
     return least
 
 
-def _own_sums(tables: StageTables, sharding: ShardingTables, stage: int, pace: Pace) -> FloatArray:
+def _own_sums(
+    tables: StageTables, sharding: ShardingTables, stage: int, rate: FloatArray, place: IntArray
+) -> FloatArray:
     """[n, m+1] prefix sums of what stages in that sharding add to a round trip at least; they never fall."""
     of_both, of_forward = tables.suffixes.own_weights(stage)
-    at = pace.place
-    sums: FloatArray = (of_both * sharding.C[at] + of_forward * sharding.F[at]) / pace.rate[:, None]
+    sums: FloatArray = (of_both * sharding.C[place] + of_forward * sharding.F[place]) / rate[:, None]
     if sharding.shared:
         sums = sums + of_both * sharding.shared.start_s + of_forward * sharding.shared.start_forward_s
     return sums

@@ -15,7 +15,7 @@ from automap_models.planners.staged import feasibility, pareto, relaxation
 from automap_models.planners.staged.feasibility import even_plan, stages_exist
 from automap_models.planners.staged.pareto import pareto_front
 from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.relaxation import least_length_s
+from automap_models.planners.staged.relaxation import least_excess, least_length_s
 from automap_models.planners.staged.search import exact_search
 
 pytest.importorskip("numba")
@@ -25,7 +25,8 @@ MODULES = (feasibility, pareto, relaxation)
 
 def test_the_loops_are_compiled():
     assert search_kernel is not None
-    assert all(map(is_compiled, (search_kernel.least_through, search_kernel.undominated, search_kernel.furthest_ends)))
+    names = ("least_through", "undominated", "furthest_ends", "least_maxima")
+    assert all(is_compiled(getattr(search_kernel, name)) for name in names)
 
 
 def in_numpy(patch: pytest.MonkeyPatch) -> None:
@@ -83,3 +84,36 @@ def test_what_stages_reach_and_plans_are_the_same(seed, stretch, tied, make_prob
     with pytest.MonkeyPatch.context() as patch:
         in_numpy(patch)
         assert compiled == looked_at()
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), schedule=st.sampled_from(["1f1b", "gpipe"]))
+def test_what_earlier_stages_add_to_round_trips_is_the_same(seed, schedule, make_problem):
+    tables = tables_of(replace(make_problem(seed, max_n=30, max_devices=12, max_stages=6), schedule=schedule))
+    compiled = least_excess.__wrapped__(tables)
+    with pytest.MonkeyPatch.context() as patch:
+        in_numpy(patch)
+        assert np.array_equal(compiled, least_excess.__wrapped__(tables))
+    if tables.stages > 1:
+        assert np.array_equal(compiled[-1], by_brute_force(tables))
+
+
+def by_brute_force(tables) -> np.ndarray:
+    """What one of the stages before the last adds at least, from all ways to divide what comes before it."""
+    excess = np.full((tables.replicas_in_all + 1, tables.end + 1), np.inf)
+    excess[0, 0] = 0.0
+    for s in range(tables.stages - 1):
+        of_both, of_forward = tables.suffixes.own_weights(s)
+        after = np.full_like(excess, np.inf)
+        for sharding in tables.shardings:
+            for a, q in zip(*np.nonzero(sharding.allowed), strict=True):
+                place, rate = (0 if sharding.place is None else sharding.place[a, q]), sharding.paces.rate[a, q]
+                sums = (of_both * sharding.C[place] + of_forward * sharding.F[place]) / rate
+                if sharding.shared:
+                    sums = sums + of_both * sharding.shared.start_s + of_forward * sharding.shared.start_forward_s
+                for k in range(tables.end + 1):
+                    before = excess[a, : k + 1]
+                    least = np.maximum(before, sums[k] - sums[: k + 1]).min()
+                    after[q, k] = min(after[q, k], least)
+        excess = after
+    return excess
