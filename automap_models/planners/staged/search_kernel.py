@@ -202,8 +202,11 @@ def furthest_ends(
         last: boundary where it may end.
         furthest: [D+1] what is known, and then what is found.
     """
+    best = 0
     for q in range(stops[0], stops[1] + 1):
-        for a in range(q):
+        # What gets furthest before one device mostly does so before the next one: the others then fail at once.
+        for at in range(-1, q):
+            a = best if at < 0 else at
             if begin[a] < 0 or not own.allowed[a, q]:
                 continue
             low, high = begin[a], last
@@ -217,7 +220,7 @@ def furthest_ends(
                     low = middle
                 else:
                     high = middle - 1
-            furthest[q] = max(furthest[q], min(low, last))
+            furthest[q], best = max(furthest[q], min(low, last)), a
 
 
 @jit
@@ -225,18 +228,22 @@ def _is_within(
     own: ShardingArrays, stage: StageLimits, i: int, k: int, a: int, q: int, memory: tuple[float, float]
 ) -> bool:
     """See `feasibility._Stages.within`."""
-    place, copies = own.place[a, q], 0.0
+    place, most_s = own.place[a, q], stage.length_s * (1.0 + ROUNDING)
+    busy = (own.C[place, k] - own.C[place, i]) / own.rate[a, q] + (own.start_s[k] - own.start_s[i])
+    if stage.micro_batches * busy > most_s:
+        return False
+    copies = 0.0
     for p in range(own.copies_nbytes.size):
         if k >= own.copies_end[p, i]:
             copies += own.copies_nbytes[p]
     weights = own.W[k] - own.W[i] + copies
-    busy = (own.C[place, k] - own.C[place, i]) / own.rate[a, q] + (own.start_s[k] - own.start_s[i])
     reduce = own.ring[a, q] * weights + (own.gradient_s[place, k] - own.gradient_s[place, i])
     if stage.overlap:
         reduce = max(reduce - busy, 0.0)
+    if stage.micro_batches * busy + reduce > most_s:
+        return False
     held = stage.state_factor * weights + stage.in_flight * (own.H[k] - own.H[i]) / own.parts[a, q]
-    short = stage.micro_batches * busy + reduce <= stage.length_s * (1.0 + ROUNDING)
-    return short and held <= memory[0] * (own.memory[a, q] / memory[1]) * (1.0 + ROUNDING)  # type: ignore[no-any-return]
+    return held <= memory[0] * (own.memory[a, q] / memory[1]) * (1.0 + ROUNDING)  # type: ignore[no-any-return]
 
 
 @jit
