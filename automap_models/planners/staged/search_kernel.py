@@ -2,7 +2,7 @@
 
     least_through    relaxation.through_shardings     one window a row that slides, in place of a table of minima
     undominated      pareto.pareto_front              group by group, in place of segmented scans
-    furthest_ends    feasibility._reached             only stages that get further than those before them are bisected
+    furthest_ends    feasibility._reached             only stages that get further than those before them go on
     least_maxima     relaxation.least_excess          where two sums meet never goes back, in place of bisections
 
 Each pass over numpy's arrays that this saves takes longer than its arithmetic.
@@ -202,48 +202,32 @@ def furthest_ends(
         last: boundary where it may end.
         furthest: [D+1] what is known, and then what is found.
     """
-    best = 0
+    C, W, H, start_s, gradient_s = own.C, own.W, own.H, own.start_s, own.gradient_s
+    most_s, best = stage.length_s * (1.0 + ROUNDING), 0
     for q in range(stops[0], stops[1] + 1):
-        # What gets furthest before one device mostly does so before the next one: the others then fail at once.
+        # What gets furthest before one device mostly does so before the next one: most others then fail at once.
         for at in range(-1, q):
             a = best if at < 0 else at
-            if begin[a] < 0 or not own.allowed[a, q]:
+            i = begin[a]
+            if i < 0 or not own.allowed[a, q]:
                 continue
-            low, high = begin[a], last
-            if low <= furthest[q]:
-                low = furthest[q] + 1
-                if low > last or not _is_within(own, stage, begin[a], low, a, q, memory):
-                    continue
-            while low < high:
-                middle = (low + high + 1) // 2
-                if _is_within(own, stage, begin[a], middle, a, q, memory):
-                    low = middle
-                else:
-                    high = middle - 1
-            furthest[q], best = max(furthest[q], min(low, last)), a
-
-
-@jit
-def _is_within(
-    own: ShardingArrays, stage: StageLimits, i: int, k: int, a: int, q: int, memory: tuple[float, float]
-) -> bool:
-    """See `feasibility._Stages.within`."""
-    place, most_s = own.place[a, q], stage.length_s * (1.0 + ROUNDING)
-    busy = (own.C[place, k] - own.C[place, i]) / own.rate[a, q] + (own.start_s[k] - own.start_s[i])
-    if stage.micro_batches * busy > most_s:
-        return False
-    copies = 0.0
-    for p in range(own.copies_nbytes.size):
-        if k >= own.copies_end[p, i]:
-            copies += own.copies_nbytes[p]
-    weights = own.W[k] - own.W[i] + copies
-    reduce = own.ring[a, q] * weights + (own.gradient_s[place, k] - own.gradient_s[place, i])
-    if stage.overlap:
-        reduce = max(reduce - busy, 0.0)
-    if stage.micro_batches * busy + reduce > most_s:
-        return False
-    held = stage.state_factor * weights + stage.in_flight * (own.H[k] - own.H[i]) / own.parts[a, q]
-    return held <= memory[0] * (own.memory[a, q] / memory[1]) * (1.0 + ROUNDING)  # type: ignore[no-any-return]
+            end, place, rate, ring = max(i, furthest[q]), own.place[a, q], own.rate[a, q], own.ring[a, q]
+            parts, most_bytes = own.parts[a, q], memory[0] * (own.memory[a, q] / memory[1]) * (1.0 + ROUNDING)
+            within = True  # see `feasibility._Stages.within`; here and not in a function, which takes twice as long
+            while within and end < last:
+                k, copies = end + 1, 0.0
+                for p in range(own.copies_nbytes.size):
+                    if k >= own.copies_end[p, i]:
+                        copies += own.copies_nbytes[p]
+                weights, busy = W[k] - W[i] + copies, (C[place, k] - C[place, i]) / rate + (start_s[k] - start_s[i])
+                reduce = ring * weights + (gradient_s[place, k] - gradient_s[place, i])
+                if stage.overlap:
+                    reduce = max(reduce - busy, 0.0)
+                held = stage.state_factor * weights + stage.in_flight * (H[k] - H[i]) / parts
+                within = stage.micro_batches * busy + reduce <= most_s and held <= most_bytes
+                end += within
+            if end > furthest[q]:
+                furthest[q], best = min(end, last), a
 
 
 @jit
