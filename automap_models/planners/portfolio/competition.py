@@ -33,6 +33,7 @@ from automap_models.planners.portfolio.descent import (
     SPLITS,
     between_blocks,
     descend,
+    has_many_stages,
     merges,
     merges_and_splits,
     shortest_first,
@@ -300,8 +301,7 @@ def _refined(contenders: Sequence[Contender], refine_s: float, deadline: Deadlin
     ends = block_ends(contenders[0].problem.profile) if refine_s and contenders[0].problem.schedule is not None else ()
     for contender in sorted(contenders, key=lambda contender: contender.step_s) if refine_s else ():
         plans = [] if contender.plan is None else [contender.plan]
-        many = contender.problem.stages > 2 * contender.problem.cluster.nodes
-        far = contender.step_s > best_s * (1.0 + CLOSE) if plans else many
+        far = contender.step_s > best_s * (1.0 + CLOSE) if plans else has_many_stages(contender.problem)
         if ends and not far and contender.outcome != "discarded":
             blocks = between_blocks(contender, ends, best_s, deadline.part(BLOCKS * refine_s, effort.counted_s))
             plans += [] if blocks is None else [blocks]

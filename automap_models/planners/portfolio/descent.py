@@ -41,9 +41,11 @@ from automap_models.planners.staged.relaxation import least_length_s, out_of_rea
 from automap_models.planners.staged.search import MOVES, StagedSearch, anytime_search
 from automap_models.planners.staged.stage_tables import StageTables
 
+FEW = 16
+"""So many stages are few, and on a smaller cluster two a node: each number of them is gone through."""
 PATIENCE = 2
-"""So many numbers of more than two stages a node in a row may be no better before those after them, or those of longer
-rough plans, are left alone."""
+"""So many numbers of many stages in a row may be no better before those after them, or those of longer rough plans, are
+left alone."""
 CLOSE = 0.15
 """How much longer than the best, relatively, a plan may be for its problem to be looked at further."""
 CARRIED = 0.25
@@ -93,18 +95,22 @@ def descend(
     counts = sorted({contender.problem.micro_batches for contender in several})
     middle = min(counts, key=lambda M: (abs(np.log2(M / DEFAULT_MICRO_BATCHES)), M))
     ladder = sorted(_of_count(several, middle), key=lambda contender: contender.problem.stages)
-    most = 2 * several[0].problem.cluster.nodes
-    ask([contender for contender in ladder if contender.problem.stages <= most])
+    ask([contender for contender in ladder if not has_many_stages(contender.problem)])
     stuck = _climb(ladder, contenders, ask, one_s, deadline, min_gain)
     if len(counts) > 1:
         others = [contender for contender in several if contender.problem.micro_batches != middle]
-        ask([contender for contender in others if contender.problem.stages <= most])
+        ask([contender for contender in others if not has_many_stages(contender.problem)])
         _carry_over(ladder, others, contenders, one_s, deadline.part(others_s, effort.counted_s), min_gain)
         nearest = min(others, key=lambda contender: contender.step_s)
         if nearest.step_s <= best_of(contenders).step_s * (1.0 + CARRIED):
             again = sorted(_of_count(several, nearest.problem.micro_batches), key=lambda c: c.problem.stages)
             _climb(again, contenders, ask, one_s, deadline.part(others_s, effort.counted_s), min_gain)
     return stuck
+
+
+def has_many_stages(problem: StagedProblem) -> bool:
+    """Whether a problem has more than two stages a node, or more than FEW."""
+    return problem.stages > min(2 * problem.cluster.nodes, FEW)
 
 
 def _of_count(contenders: Sequence[Contender], micro_batches: int) -> list[Contender]:
@@ -121,15 +127,15 @@ def _climb(
 ) -> list[Contender]:
     """From few stages to many, each beginning at the best of its own and of what splitting the last one gives.
 
-    Numbers of more than two stages a node, which the policy is asked about here, are gone through as long as they get
-    better, but for PATIENCE of them. Those after these follow in the order of their rough plans.
+    Numbers of many stages, which the policy is asked about here, are gone through as long as they get better, but for
+    PATIENCE of them. Those after these follow in the order of their rough plans.
 
     Returns:
-        Those of at most two stages a node that have no plan.
+        Those of few stages that have no plan.
     """
     last, stuck, worse = None, [], 0
     for i, contender in enumerate(ladder):
-        few = contender.problem.stages <= 2 * contender.problem.cluster.nodes
+        few = not has_many_stages(contender.problem)
         best_s = best_of(contenders).step_s
         if deadline.passed:
             break

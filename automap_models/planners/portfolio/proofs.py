@@ -86,6 +86,8 @@ def _prove_one(contender: Contender, best_s: float, deadline: Deadline | None) -
         if not contender.bound_s:
             contender.bound_s = lower_bound_s(contender.problem, deadline)
         contender.bound_s = min(contender.bound_s, best_s)
+        if deadline.passed:  # even to begin with takes a while where devices are many
+            return
         limit_s = min(contender.step_s, best_s)
         search = search_below(contender.problem, deadline, limit_s, contender.costs, whole=True)
         contender.take_search(search)
