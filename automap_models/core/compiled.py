@@ -14,11 +14,24 @@ def jit(function: FunctionT) -> FunctionT:
 
     Importing numba takes half a second: modules that use this are imported when they are first needed.
     """
+    return _compiled(function, "never")
+
+
+def inlined(function: FunctionT) -> FunctionT:
+    """The same, but written into the compiled functions that call it.
+
+    For the innermost steps of a loop that work on several arrays: a call passes half a dozen numbers for each of them,
+    which takes longer than what a step computes.
+    """
+    return _compiled(function, "always")
+
+
+def _compiled(function: FunctionT, inline: str) -> FunctionT:
     try:
         from numba import njit
     except ImportError:
         return function
-    return cast(FunctionT, njit(cache=True, error_model="numpy", nogil=True)(function))
+    return cast(FunctionT, njit(cache=True, error_model="numpy", nogil=True, inline=inline)(function))
 
 
 def is_compiled(function: Callable[..., Any]) -> bool:

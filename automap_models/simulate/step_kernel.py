@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.compiled import jit
+from automap_models.core.compiled import inlined, jit
 from automap_models.core.profile import FloatArray
 
 IntArray = NDArray[np.int64]
@@ -46,7 +46,7 @@ def room_of(stages: int, micro_batches: int) -> Room:
     return Room(sums[0], sums[1], ready, arrival, np.zeros((stages, micro_batches), dtype=np.bool_), sums[2])
 
 
-@jit
+@inlined
 def forward_pass(
     s: int,
     j: int,
@@ -69,7 +69,7 @@ def forward_pass(
             ready[s, j] = free[s]
 
 
-@jit
+@inlined
 def send_forward(
     link: int, j: int, time: float, link_free: FloatArray, ready: FloatArray, arrival: FloatArray, done: FlagArray
 ) -> None:
@@ -79,7 +79,7 @@ def send_forward(
     done[link, j] = True
 
 
-@jit
+@inlined
 def reduce_gradients(
     s: int,
     pass_s: float,

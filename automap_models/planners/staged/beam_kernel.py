@@ -50,6 +50,14 @@ def weights_bytes(stages: PlainStages, i: int, k: int) -> float:
 
 
 @jit
+def fits(stages: PlainStages, route: IntArray, s: int) -> bool:
+    """Whether the memory of its devices holds stage s of a route."""
+    i, k, replicas = route[0, s], route[0, s + 1], route[1, s + 1] - route[1, s]
+    stash = stages.held[s] * (stages.H[k] - stages.H[i]) / stages.parts[replicas]
+    return bool(stages.state_factor * weights_bytes(stages, i, k) + stash <= stages.memory)
+
+
+@jit
 def prefixes(stages: PlainStages, boundary: IntArray, device: IntArray) -> FloatArray:
     """[S+1, 4] busy, span, hidden and exposed before each stage of a route (beam_search._Prefix), and at its end."""
     count, rounds = boundary.size - 1, stages.micro_batches
@@ -74,9 +82,7 @@ def prefixes(stages: PlainStages, boundary: IntArray, device: IntArray) -> Float
 def route_length_s(stages: PlainStages, route: IntArray) -> float:
     """L of a route; inf where it does not fit the memory."""
     for s in range(route.shape[1] - 1):
-        i, k, replicas = route[0, s], route[0, s + 1], route[1, s + 1] - route[1, s]
-        stash = stages.held[s] * (stages.H[k] - stages.H[i]) / stages.parts[replicas]
-        if stages.state_factor * weights_bytes(stages, i, k) + stash > stages.memory:
+        if not fits(stages, route, s):
             return np.inf
     whole = prefixes(stages, route[0], route[1])[-1]
     return whole[1] + whole[3]  # type: ignore[no-any-return]

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from automap_models.core.compiled import jit
+from automap_models.planners.staged.beam_kernel import fits
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages
 from automap_models.planners.staged.plan_kernel import Times, copied, filled, least_step, summed_s, times_of
@@ -104,7 +105,7 @@ def moved_on(
         if index < blocks:
             best = shift(search, index, by_boundary, by_device, best, best < limit_s)
         else:
-            best = relocate(search, index - blocks + 1, parts, best)
+            best = relocate(search, index - blocks + 1, parts, best, best < limit_s)
         if best < before:
             last = turn
     return (best if best < limit_s else np.inf), search.route, passes(search)
@@ -182,18 +183,19 @@ def may_be(plain: PlainStages, route: IntArray, s: int, limit_s: float) -> bool:
 
 
 @jit
-def relocate(search: Search, gone: int, parts: int, best: float) -> float:
+def relocate(search: Search, gone: int, parts: int, best: float, known: bool) -> float:
     """Make stage `gone` and the one before it one stage, and divide some stage; up to the first shorter plan.
 
     Args:
         gone: 1 … S-1.
         parts: see `moved_on`.
         best: step of the best plan so far, or a limit.
+        known: as of `shift`.
 
     Returns:
         The step of the route in the end.
     """
-    plain, trial, count = search.plain, search.trial, search.plain.held.size
+    plain, trial, count, limit_s = search.plain, search.trial, search.plain.held.size, best * (1.0 - SLACK)
     fewer = np.empty((2, count), dtype=np.int64)
     for s in range(count):
         fewer[0, s], fewer[1, s] = search.route[0, s + (s >= gone)], search.route[1, s + (s >= gone)]
@@ -203,17 +205,58 @@ def relocate(search: Search, gone: int, parts: int, best: float) -> float:
             continue
         for s in range(count + 1):
             trial[0, s], trial[1, s] = fewer[0, s - (s > divided)], fewer[1, s - (s > divided)]
+        first, stop = 0, count
+        if known:
+            first, stop = kept(search, gone, divided, limit_s)
         new, ends = divided + 1, fewer[:, divided : divided + 2]
         of_devices, of_boundaries = min(parts, ends[1, 1] - ends[1, 0] - 1), min(parts, ends[0, 1] - ends[0, 0] - 1)
-        for device in range(of_devices):
+        for device in range(of_devices if first < stop else 0):
             trial[1, new] = spread(ends[1], device, of_devices)
             for boundary in range(of_boundaries):
                 trial[0, new] = spread(ends[0], boundary, of_boundaries)
                 if may_be(plain, trial, divided, best) and may_be(plain, trial, new, best):
-                    step_s = judged(search, 0, count, best * (1.0 - SLACK))
+                    step_s = judged(search, first, stop, limit_s)
                     if step_s < best:
                         return step_s
     return best
+
+
+@jit
+def kept(search: Search, gone: int, divided: int, limit_s: float) -> tuple[int, int]:
+    """Put into the draft what stays as it is wherever a stage is divided, and the stage that two became.
+
+        of the best plan   |   0   | gone-1 | gone |    3    |   4   |
+                           |   0   |      merged   |  3 | 3  |   4   |         neighbours of either send and share links
+                                                  divided, new                 otherwise than before
+
+    Stages between the two come one place earlier or later; earlier, they hold more micro-batches.
+
+    Args:
+        gone, divided: see `relocate`; the trial is the route but for where the new stage begins.
+
+    Returns:
+        The first of the stages that are left to be worked out, and the one after the last; both 0 where the others do
+        not fit or take too long.
+    """
+    plain, trial, times, draft = search.plain, search.trial, search.times, search.draft
+    count, first, stop = plain.held.size, max(divided - 1, 0), min(divided + 3, search.plain.held.size)
+    merged = gone - 1 + (divided < gone - 1)
+    for s in range(count):
+        if s in (divided, divided + 1, merged):
+            continue
+        fewer = s - (s > divided)
+        before = fewer + (fewer > gone - 1)
+        for row in range(3):
+            draft.rounds[row, s] = times.rounds[row, before]
+        draft.late[s], draft.reduce[s], draft.shares[s] = times.late[before], times.reduce[before], times.shares[before]
+        if s < before and not fits(plain, trial, s):
+            return 0, 0
+    if divided == gone - 1:
+        return first, stop
+    low, high = max(merged - 1, 0), min(merged + 2, count)
+    if low < stop and first < high:
+        return min(low, first), max(high, stop)
+    return (first, stop) if filled(plain, search.own, trial, low, high, limit_s, draft) else (0, 0)
 
 
 @jit

@@ -17,7 +17,7 @@ from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.overlap import BUCKET_BYTES
 from automap_models.planners import effort
-from automap_models.planners.staged.move_kernel import block, moved_on, search_from, step_of
+from automap_models.planners.staged.move_kernel import block, judged, moved_on, relocate, search_from, step_of
 from automap_models.planners.staged.plain_stages import plain_stages
 from automap_models.planners.staged.plan_kernel import filled, least_step
 from automap_models.planners.staged.scheduled_stages import scheduled_stages
@@ -96,6 +96,29 @@ def test_moves_lead_to_the_step_that_they_say(seed: int, n: int, stages: int, mi
         assert step_s(problem, plan) == pytest.approx(reached_s, rel=1e-9)
         assert np.isinf(moved_on(plain, own, route, reached_s, near(8), near(4), 4, np.inf)[0])
         assert moved_on(plain, own, start, np.inf, near(8), near(4), 4, 1.0)[0] >= reached_s
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.integers(8, 40), st.integers(2, 6), st.integers(1, 20), st.sampled_from([*WARM_UPS]))
+def test_what_relocation_keeps_of_a_plan_changes_nothing(
+    seed: int, n: int, stages: int, micro: int, schedule: str
+) -> None:
+    """Where a stage holds more micro-batches for coming earlier, too: the route just fits the memory, or nearly."""
+    problem = problem_of(seed, n, stages, micro, schedule)
+    if problem.stages < 2:
+        return
+    (plain, boundary), rng = plain_stages(problem), np.random.default_rng(seed)
+    own, route = scheduled_stages(problem, boundary), random_route(problem, rng)
+    plan = step_cost(problem, plan_of(problem, route))
+    plain = plain._replace(memory=float(max(plan.memory_bytes)) * rng.uniform(1.0, 1.2))
+    limit_s = step_of(plain, own, route) * rng.uniform(1.0, 1.5)
+    for gone in range(1, problem.stages):
+        known, anew = search_from(plain, own, route), search_from(plain, own, route)
+        assert np.isfinite(judged(known, 0, problem.stages, np.inf))
+        step_s = relocate(known, gone, 4, limit_s, True)
+        assert step_s == pytest.approx(relocate(anew, gone, 4, limit_s, False), rel=1e-12)
+        assert known.route.tolist() == anew.route.tolist()
+        assert step_s == limit_s or step_s == pytest.approx(step_of(plain, own, known.route), rel=1e-12)
 
 
 def test_tiny_problems_are_planned_nearly_optimally() -> None:
