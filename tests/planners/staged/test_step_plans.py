@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
@@ -100,6 +100,8 @@ def test_moves_lead_to_the_step_that_they_say(seed: int, n: int, stages: int, mi
 
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(8, 40), st.integers(2, 6), st.integers(1, 20), st.sampled_from([*WARM_UPS]))
+@example(452, 28, 6, 6, "1f1b")  # these two hold too much where a stage comes earlier
+@example(1741, 19, 6, 7, "1f1b")
 def test_what_relocation_keeps_of_a_plan_changes_nothing(
     seed: int, n: int, stages: int, micro: int, schedule: str
 ) -> None:
@@ -110,15 +112,17 @@ def test_what_relocation_keeps_of_a_plan_changes_nothing(
     (plain, boundary), rng = plain_stages(problem), np.random.default_rng(seed)
     own, route = scheduled_stages(problem, boundary), random_route(problem, rng)
     plan = step_cost(problem, plan_of(problem, route))
-    plain = plain._replace(memory=float(max(plan.memory_bytes)) * rng.uniform(1.0, 1.2))
-    limit_s = step_of(plain, own, route) * rng.uniform(1.0, 1.5)
-    for gone in range(1, problem.stages):
-        known, anew = search_from(plain, own, route), search_from(plain, own, route)
-        assert np.isfinite(judged(known, 0, problem.stages, np.inf))
-        step_s = relocate(known, gone, 4, limit_s, True)
-        assert step_s == pytest.approx(relocate(anew, gone, 4, limit_s, False), rel=1e-12)
+    plain = plain._replace(memory=float(max(plan.memory_bytes)) * rng.uniform(1.0, 2.0))
+    known, anew = search_from(plain, own, route), search_from(plain, own, route)
+    best_s = judged(known, 0, problem.stages, np.inf)
+    assert np.isfinite(best_s)
+    gone = [gone for _ in range(8) for gone in range(1, problem.stages)]
+    for stage in gone:
+        step_s = relocate(known, stage, 4, best_s, True)
+        assert step_s == pytest.approx(relocate(anew, stage, 4, best_s, False), rel=1e-12)
         assert known.route.tolist() == anew.route.tolist()
-        assert step_s == limit_s or step_s == pytest.approx(step_of(plain, own, known.route), rel=1e-12)
+        assert step_s == pytest.approx(step_of(plain, own, known.route), rel=1e-12)
+        best_s = step_s
 
 
 def test_tiny_problems_are_planned_nearly_optimally() -> None:
