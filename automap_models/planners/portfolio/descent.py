@@ -37,7 +37,7 @@ from automap_models.planners.staged.feasibility import even_plan, stages_exist
 from automap_models.planners.staged.frameworks import framework_plans
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.relaxation import least_length_s, out_of_reach
+from automap_models.planners.staged.relaxation import NEAR, least_length_s, out_of_reach
 from automap_models.planners.staged.search import MOVES, StagedSearch, anytime_search
 from automap_models.planners.staged.stage_tables import StageTables
 
@@ -56,8 +56,11 @@ ENDS = 2
 """Of the plans that coarse moves lead to, so many are moved on."""
 FAR = 1.5
 """So many times the time for one beginning is what the coarser grids may take."""
-EVEN = 1.002
-"""How much longer than the relaxation's bound, relatively, the stages of even work may be."""
+EVEN = 2.0
+"""So many times as far as the relaxation's bound may be from what it does not rule out, relatively, stages of even work
+may be from the bound."""
+ROUGHLY = 1.05
+"""So near to what it does not rule out the bound is for more than FEW stages, of which there are many numbers."""
 COARSE_MOVES = (np.array([8]), np.array([2]))
 """How far a cut moves at first, in boundaries."""
 BLOCK_MOVES = np.array([1, 2])
@@ -167,9 +170,11 @@ def _climb_roughly(
     min_gain: float,
 ) -> None:
     """Rough plans of many stages, the best of which are gone through as long as they get better, but for PATIENCE."""
+    bound_s = 0.0
     for contender in many:
         if not deadline.passed and not discarded(contender, best_of(contenders).step_s, min_gain):
-            rough_plans(contender, deadline)
+            rough_plans(contender, deadline, bound_s)
+            bound_s = contender.bound_s
     worse = 0
     for contender in sorted(many, key=lambda contender: contender.step_s):
         best_s = best_of(contenders).step_s
@@ -359,14 +364,19 @@ def equal_problem(problem: StagedProblem) -> StagedProblem | None:
     return equal
 
 
-def _even_stages(contender: Contender, deadline: Deadline) -> list[StagedPlan]:
+def _even_stages(contender: Contender, deadline: Deadline, guess_s: float = 0.0) -> list[StagedPlan]:
     """The plan of stages of even work that fit the memory, on as many devices as that takes; closed if nothing fits."""
     problem, tables = contender.problem, tables_of(contender.problem)
     if not stages_exist(tables, np.inf, tables.memory):
         contender.close("does not fit", np.inf)
         return []
-    contender.bound_s = max(contender.bound_s, least_length_s(tables, deadline))
+    contender.bound_s = max(contender.bound_s, least_length_s(tables, deadline, _near(problem), guess_s))
     return _even_plans(problem, tables, deadline, contender.bound_s)
+
+
+def _near(problem: StagedProblem) -> float:
+    """How near a bound is to what the relaxation does not rule out."""
+    return ROUGHLY if problem.stages > FEW else NEAR
 
 
 def _even_plans(
@@ -375,18 +385,25 @@ def _even_plans(
     """That plan, where there is one; the bound is that of relaxation.least_length_s."""
     if not stages_exist(tables, np.inf, tables.memory):
         return []
-    bound_s = least_length_s(tables, deadline) if bound_s is None else bound_s
-    even = even_plan(tables, EVEN * bound_s, tables.memory)
+    near = _near(problem)
+    bound_s = least_length_s(tables, deadline, near) if bound_s is None else bound_s
+    even = even_plan(tables, (1.0 + EVEN * (near - 1.0)) * bound_s, tables.memory)
     plan = None if even is None else even.plan(tables, 0, PLANNER)
     if plan is None or not plan.check_valid(problem)[0]:
         return []
     return [replace(plan, coarse_cuts=problem.grid.to_points(plan.cuts))]
 
 
-def rough_plans(contender: Contender, deadline: Deadline) -> None:
-    """Offer stages of even work, on any devices and on equally many: little work, which tells the good problems."""
+def rough_plans(contender: Contender, deadline: Deadline, guess_s: float = 0.0) -> None:
+    """Offer stages of even work, on any devices and on equally many: little work, which tells the good problems.
+
+    Args:
+        contender: is given them, and a bound.
+        deadline: when to stop.
+        guess_s: about what its bound is, such as a neighbour's; 0 is not known.
+    """
     equal = equal_problem(contender.problem)
-    plans = _even_stages(contender, deadline)
+    plans = _even_stages(contender, deadline, guess_s)
     if not contender.closed:
         plans.append(_even_work(contender.problem))
     if not contender.closed and equal is not None:

@@ -274,15 +274,29 @@ def lower_bound_s(problem: StagedProblem, deadline: Deadline | None = None) -> f
     return least_length_s(tables, deadline or Deadline())
 
 
-def least_length_s(tables: StageTables, deadline: Deadline) -> float:
-    """The bound of `lower_bound_s` for tables that have successive stages of some length within the memory."""
+NEAR = 1.001
+"""So many times the bound is a length that the relaxation does not rule out."""
+
+
+def least_length_s(tables: StageTables, deadline: Deadline, near: float = NEAR, guess_s: float = 0.0) -> float:
+    """The bound of `lower_bound_s` for tables that have successive stages of some length within the memory.
+
+    Args:
+        tables, deadline: see there.
+        near: so many times the bound is a length that the relaxation does not rule out, if there is time.
+        guess_s: about what the bound is, such as that of one stage fewer; 0 is not known.
+    """
     low = tables.micro_batches * _least_work_s(tables) / float(tables.capacity[-1])
     if stages_exist(tables, low, tables.memory):
         return low * (1.0 - ROUNDING)
-    high = 1.1 * low
+    high, wider = 1.1 * low, near**0.5
+    if guess_s > low * near and not deadline.passed:
+        below, high = guess_s / wider, guess_s * wider
+        low = low if stages_exist(tables, below, tables.memory) else below
+        high = below if low < below else high
     while not deadline.passed and not stages_exist(tables, high, tables.memory):
         low, high = high, 1.5 * high
-    while not deadline.passed and high > 1.001 * low:
+    while not deadline.passed and high > near * low * (1.0 + ROUNDING):
         middle = (low * high) ** 0.5
         if stages_exist(tables, middle, tables.memory):
             high = middle
