@@ -284,13 +284,13 @@ def least_length_s(tables: StageTables, deadline: Deadline, near: float = NEAR, 
     Args:
         tables, deadline: see there.
         near: so many times the bound is a length that the relaxation does not rule out, if there is time.
-        guess_s: about what the bound is, such as that of one stage fewer; 0 is not known.
+        guess_s: about what the bound is, such as that of one stage fewer; 0 or infinite is not known.
     """
     low = tables.micro_batches * _least_work_s(tables) / float(tables.capacity[-1])
     if stages_exist(tables, low, tables.memory):
         return low * (1.0 - ROUNDING)
     high, wider = 1.1 * low, near**0.5
-    if guess_s > low * near and not deadline.passed:
+    if low * near < guess_s < np.inf and not deadline.passed:
         below, high = guess_s / wider, guess_s * wider
         low = low if stages_exist(tables, below, tables.memory) else below
         high = below if low < below else high

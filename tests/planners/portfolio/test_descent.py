@@ -214,3 +214,31 @@ def test_every_number_of_stages_has_a_plan_or_cannot_win(monkeypatch: pytest.Mon
     assert all(entry.step_s is not None or entry.outcome != "planned" for entry in result.search_log)
     shortest_s = min(entry.step_s for entry in result.search_log if entry.step_s is not None)
     assert result.cost.step_s <= shortest_s * (1.0 + AutoConfig().min_gain)
+
+
+def test_on_many_nodes_only_numbers_of_stages_that_may_be_good_are_gone_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 40 numbers; on 64 nodes of 8 the command went through 128 and did not end in ten minutes."""
+    rng, blocks, looked_at = np.random.default_rng(5), 12, list[int]()
+    work_s = np.tile([0.004, 0.002, 0.006, 0.001], blocks) * rng.uniform(0.9, 1.1, 4 * blocks)
+    crossing, parameters = np.full(4 * blocks, 2e7), np.tile([4e6, 0.0, 8e6, 0.0], blocks)
+    meta = {"model": "blocks", "microbatch_size": 64}
+    profile = Profile.create(work_s, crossing, parameters, work_s / 3.0, crossing, meta=meta)
+    cluster, numbers = Cluster(40, 1, 130e9, 3.125e9, 32e9, "many"), tuple(range(1, 41))
+    space = PlanningSpace(ProfiledModel(profile), cluster, stages=numbers, schedule="1f1b")
+    look_around = descent.look_around
+
+    def counted(contender: Contender, one_s: float, deadline: Deadline) -> None:
+        looked_at.append(contender.problem.stages)
+        look_around(contender, one_s, deadline)
+
+    monkeypatch.setattr(descent, "look_around", counted)
+    planner = AutoPlanner(AutoConfig(certify_s=0.02, refine_s=0.0))
+    result = planner.solve(space)
+    assert 0 < len({stages for stages in looked_at if stages > descent.FEW}) < 12
+    assert tuple(entry.stages for entry in result.search_log) == numbers
+    assert all(entry.bound_s for entry in result.search_log)
+    assert 0 < result.bound.value <= result.cost.step_s
+    monkeypatch.setattr(descent, "FEW", 10**6)
+    assert result.cost.step_s <= planner.solve(space).cost.step_s * (1.0 + AutoConfig().min_gain)

@@ -23,7 +23,7 @@ from automap_models.planners.registry import make_planner
 from automap_models.planners.staged import feasibility, label_setting, pareto, relaxation
 from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs
 from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.relaxation import least_length_s
+from automap_models.planners.staged.relaxation import NEAR, least_length_s
 from automap_models.planners.staged.search import SearchResult, anytime_search, exact_search
 from automap_models.simulate.step import step_cost
 
@@ -189,6 +189,18 @@ def test_the_relaxation_bounds_the_optimum(seed, make_problem):
     if np.isfinite(best_s):
         tables = tables_of(problem)
         assert 0 < least_length_s(tables, Deadline()) <= best_s * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("guess", [0.0, 0.4, 0.97, 1.0, 1.03, 2.5, np.inf])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_guess_of_the_bound_only_saves_time(seed, guess, make_problem):
+    problem = hybrid_problem(seed, make_problem, max_n=20, max_devices=8)
+    if not feasibility.stages_exist(tables_of(problem), np.inf, problem.cluster.memory):
+        return
+    bound_s = least_length_s(tables_of(problem), Deadline())
+    tables = replace(tables_of(problem))  # of whose reach nothing is known
+    rough_s = least_length_s(tables, Deadline(), 1.05, guess * bound_s)
+    assert bound_s / 1.05 * (1 - 1e-9) <= rough_s <= bound_s * NEAR
 
 
 @pytest.mark.parametrize("seed", range(20))
