@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.compiled import jit
+from automap_models.core.compiled import inlined, jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
 
 SLACK = 1e-9
@@ -117,7 +117,7 @@ def _number_of_choices(blocks: int, least: int, stages: int, kinds: int) -> floa
     return splits * of_stage ** (stages - 1) * kinds
 
 
-@jit
+@inlined
 def _fits(rank: int, counts: IntArray, kinds: IntArray, recomputed: IntArray, tables: CountTables) -> bool:
     """Whether memory holds so many blocks of each virtual stage, so many of which are recomputed in one way."""
     for moment in range(tables.moments.shape[1]):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.compiled import jit
+from automap_models.core.compiled import inlined, jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
 
 SLACK = 1e-9
@@ -117,7 +117,7 @@ def sums_of(tables: PartitionTables) -> _Sums:
     return _Sums(own, around, held, freed, rate)
 
 
-@jit
+@inlined
 def _seconds(rank: int, c: int, ends: IntArray, counts: FloatArray, sums: _Sums) -> float:
     """Of a chain without recomputation, but for its constant; arguments as of `_fits`."""
     before, between, after = sums.around[rank, c]
@@ -128,7 +128,7 @@ def _seconds(rank: int, c: int, ends: IntArray, counts: FloatArray, sums: _Sums)
     return float(seconds)
 
 
-@jit
+@inlined
 def _fits(step_s: float, rank: int, ends: IntArray, counts: FloatArray, tables: PartitionTables, sums: _Sums) -> bool:
     """Whether a rank may hold some blocks in a step of so many seconds.
 
