@@ -230,12 +230,17 @@ def _carry_over(
     deadline: Deadline,
     min_gain: float,
 ) -> None:
-    """Begin with the same cuts in other numbers of micro-batches; those that look best are searched, the best first."""
-    former = {contender.problem.stages: contender for contender in before}
+    """Begin with the same cuts in other numbers of micro-batches; those that look best are searched, the best first.
+
+    More than FEW stages, of which there are many numbers, are left out where they were far from the best before.
+    """
+    former, far_s = {contender.problem.stages: contender for contender in before}, best_of(before).step_s
     for contender in others:
-        plan = former[contender.problem.stages].plan
+        plan, stages = former[contender.problem.stages].plan, contender.problem.stages
         if deadline.passed:
             return
+        if stages > FEW and former[stages].step_s > far_s * (1.0 + CARRIED):
+            continue
         if discarded(contender, best_of(contenders).step_s, min_gain):
             continue
         carried = [] if plan is None else [replace(plan, micro_batches=contender.problem.micro_batches)]

@@ -15,8 +15,9 @@ from automap_models.errors import Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.contender import Contender, best_of
+from automap_models.planners.portfolio.descent import FEW
 from automap_models.planners.staged.exact import certify
-from automap_models.planners.staged.relaxation import lower_bound_s, out_of_reach
+from automap_models.planners.staged.relaxation import evenly_s, lower_bound_s, out_of_reach
 from automap_models.planners.staged.search import search_below
 
 SHARES = (0.8, 0.9, 0.95)
@@ -75,6 +76,9 @@ def _bound_of(contenders: Sequence[Contender]) -> Bound:
 
 def _prove_one(contender: Contender, best_s: float, deadline: Deadline | None) -> None:
     """Close one contender, or raise its bound; None is no time at all."""
+    if contender.plan is None and contender.problem.stages > FEW and deadline is not None and deadline.passed:
+        contender.bound_s = max(contender.bound_s, evenly_s(contender.problem))
+        return
     if contender.step_s > best_s and out_of_reach(contender.problem, best_s):
         contender.close("discarded", best_s)
     elif contender.plan is None:

@@ -25,7 +25,7 @@ from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.feasibility import stages_exist
 from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.relaxation import least_length_s
+from automap_models.planners.staged.relaxation import evenly_s, least_length_s
 from automap_models.planners.staged.search import anytime_search, search_below
 from automap_models.planners.staged.stage_tables import StageTables
 from automap_models.simulate.step import step_cost
@@ -216,7 +216,7 @@ def _within_reach(contenders: Sequence[Contender], below_s: float, deadline: Dea
     """The problems that the relaxation does not rule out, each with its bound; when the time is up, all others."""
     for contender in contenders:
         if deadline.passed:
-            contender.bound_s = _least_s(contender.problem)
+            contender.bound_s = evenly_s(contender.problem)
             yield contender
             continue
         tables = possible_tables(contender.problem)
@@ -227,12 +227,6 @@ def _within_reach(contenders: Sequence[Contender], below_s: float, deadline: Dea
             contender.close("does not fit", np.inf)
         else:
             contender.close("discarded", below_s)
-
-
-def _least_s(problem: StagedProblem) -> float:
-    """No plan is shorter: all micro-batches, each instruction in its best sharding, evenly on all devices."""
-    work_s = np.min([sharding.degree * sharding.C for sharding in problem.all_shardings], axis=0).sum()
-    return float(problem.micro_batches * work_s / problem.capacity)
 
 
 def _bound_s(tables: StageTables, below_s: float, deadline: Deadline) -> float:

@@ -314,6 +314,12 @@ def _least_work_s(tables: StageTables) -> float:
     return float(np.sum(np.min([sharding.degree * np.diff(sharding.least_C) for sharding in tables.shardings], axis=0)))
 
 
+def evenly_s(problem: StagedProblem) -> float:
+    """No plan is shorter: all micro-batches, each instruction in its best sharding, evenly on all devices."""
+    work_s = np.min([sharding.degree * sharding.C for sharding in problem.all_shardings], axis=0).sum()
+    return float(problem.micro_batches * work_s / problem.capacity)
+
+
 def out_of_reach(problem: StagedProblem, length_s: float) -> bool:
     """Whether the relaxation of `lower_bound_s` proves that no plan on the grid that fits is so short, or shorter."""
     return not stages_exist(tables_of(problem), length_s, problem.cluster.memory)
