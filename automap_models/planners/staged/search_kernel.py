@@ -213,9 +213,9 @@ def furthest_ends(
                 continue
             end, place, rate, ring = max(i, furthest[q]), own.place[a, q], own.rate[a, q], own.ring[a, q]
             parts, most_bytes = own.parts[a, q], memory[0] * (own.memory[a, q] / memory[1]) * (1.0 + ROUNDING)
-            within = True  # see `feasibility._Stages.within`; here and not in a function, which takes twice as long
-            while within and end < last:
-                k, copies = end + 1, 0.0
+            step, grows = 1, True  # what is further is looked for by steps that double, and then by ever smaller ones
+            while step and end < last:
+                k, copies = min(end + step, last), 0.0
                 for p in range(own.copies_nbytes.size):
                     if k >= own.copies_end[p, i]:
                         copies += own.copies_nbytes[p]
@@ -224,8 +224,10 @@ def furthest_ends(
                 if stage.overlap:
                     reduce = max(reduce - busy, 0.0)
                 held = stage.state_factor * weights + stage.in_flight * (H[k] - H[i]) / parts
+                # `feasibility._Stages.within`; here and not in a function, whose arrays take longer to pass
                 within = stage.micro_batches * busy + reduce <= most_s and held <= most_bytes
-                end += within
+                grows = grows and within
+                end, step = (k if within else end), (2 * step if grows else step // 2)
             if end > furthest[q]:
                 furthest[q], best = min(end, last), a
 
