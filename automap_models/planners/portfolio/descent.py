@@ -13,6 +13,9 @@ The numbers of stages are gone through upwards, in one number of micro-batches; 
 numbers, and the problems that look best there are searched in the same way. In the best of these other numbers all
 numbers of stages are gone through once more.
 
+On many nodes these are many numbers. Up to FEW stages each is gone through; more stages as long as they get better, and
+then those whose rough plans look best.
+
 The ends of blocks, where little crosses a cut, are seldom on the grid. `between_blocks` begins at the plans that
 frameworks make by default and moves their cuts by whole blocks.
 """
