@@ -21,7 +21,7 @@ from automap_models.core.units import counted
 from automap_models.cost.staged import StagedCost
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
 from automap_models.planners.portfolio.competition import Budget, Makers, compete
-from automap_models.planners.portfolio.descent import merges
+from automap_models.planners.portfolio.regroup import merges
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.policy import PolicyConfig

@@ -34,10 +34,7 @@ from automap_models.planners.portfolio.descent import (
     between_blocks,
     descend,
     has_many_stages,
-    merges,
-    merges_and_splits,
     shortest_first,
-    splits,
 )
 from automap_models.planners.portfolio.gain import (
     fewest_stages,
@@ -47,6 +44,7 @@ from automap_models.planners.portfolio.gain import (
 )
 from automap_models.planners.portfolio.notes import what_was_corrected, what_was_refined, who_stood_in
 from automap_models.planners.portfolio.proofs import prove
+from automap_models.planners.portfolio.regroup import merges, merges_and_splits, splits
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult, is_plain
 from automap_models.planners.staged.exact import ExactPlanner

@@ -22,7 +22,7 @@ frameworks make by default and moves their cuts by whole blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -34,6 +34,7 @@ from automap_models.errors import BadInput
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.portfolio.contender import Contender, best_of
+from automap_models.planners.portfolio.regroup import PLANNER, splits
 from automap_models.planners.staged.beam_search import compiled_kernel
 from automap_models.planners.staged.costs import is_plain
 from automap_models.planners.staged.feasibility import even_plan, stages_exist
@@ -68,9 +69,6 @@ COARSE_MOVES = (np.array([8]), np.array([2]))
 """How far a cut moves at first, in boundaries."""
 BLOCK_MOVES = np.array([1, 2])
 """How far a cut moves between blocks."""
-PLANNER = "auto"
-"""Who makes plans that come of other problems' plans."""
-
 AskPolicy = Callable[[Sequence[Contender]], object]
 
 
@@ -288,61 +286,6 @@ def _ordered(contender: Contender, plans: list[StagedPlan]) -> list[StagedPlan]:
         return sorted(plans, key=lambda plan: contender.costs(plan).step_s)
     order = np.argsort(steps, kind="stable")
     return [plans[row] for row in order[np.isfinite(steps[order])].tolist()]
-
-
-def splits(
-    problem: StagedProblem, former: StagedProblem, plan: StagedPlan, *, uneven: bool = False
-) -> Iterator[StagedPlan]:
-    """The plans with one stage split where half of its work is done; each part gets half of the devices.
-
-    Args:
-        problem: of one stage more.
-        former: that the plan is of.
-        plan: to be split.
-        uneven: whether there are also plans in which a part gets one device, and the other part the rest.
-    """
-    grid, devices = problem.grid, problem.cluster.devices
-    places = np.array(grid.to_instructions(tuple(grid.cut_points.tolist())))
-    work = np.cumsum(problem.profile.C)
-    bounds = plan.stage_devices(devices)
-    for (first, last), (begin, end) in zip(plan.stage_instructions(len(problem.profile)), bounds, strict=True):
-        inside = places[(places >= first) & (places < last)]
-        if end == begin or not inside.size:
-            continue
-        half = (work[last] + (work[first - 1] if first else 0.0)) / 2
-        cut = int(inside[np.argmin(np.abs(work[inside] - half))])
-        cuts = tuple(sorted((*plan.cuts, cut)))
-        middle = (begin + end + 1) // 2
-        for boundary in sorted({middle, begin + 1, end} if uneven else {middle}):
-            device_cuts = tuple(sorted((*plan.device_cuts, boundary)))
-            yield StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, grid.to_points(cuts))
-
-
-def merges(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
-    """The plans with two neighbouring stages as one, which gets the devices of both.
-
-    Args:
-        problem: of one stage fewer.
-        former: that the plan is of.
-        plan: with stages to be merged.
-    """
-    for s in range(former.stages - 1):
-        cuts, device_cuts = (tuple(np.delete(of_plan, s).tolist()) for of_plan in (plan.cuts, plan.device_cuts))
-        yield StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, problem.grid.to_points(cuts))
-
-
-def merges_and_splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
-    """The plans of as many stages with two of them merged and one split; none of stages of equally many devices.
-
-    Args:
-        problem, former: that the plan is of.
-        plan: of two stages or more.
-    """
-    if problem.constraints.equal_replicas:
-        return
-    fewer = replace(problem, stages=problem.stages - 1)
-    for merged in merges(fewer, former, plan):
-        yield from splits(problem, fewer, merged, uneven=True)
 
 
 def equal_stages(contender: Contender, deadline: Deadline) -> StagedPlan:

@@ -16,7 +16,8 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.contender import Contender, Rated
-from automap_models.planners.portfolio.descent import merges, shortest_first
+from automap_models.planners.portfolio.descent import shortest_first
+from automap_models.planners.portfolio.regroup import merges
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.refine import refine
 

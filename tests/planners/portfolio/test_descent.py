@@ -23,7 +23,8 @@ from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio import descent
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.contender import Contender
-from automap_models.planners.portfolio.descent import descend, improve, merges, splits
+from automap_models.planners.portfolio.descent import descend, improve
+from automap_models.planners.portfolio.regroup import merges, splits
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.simulate.step import step_cost
