@@ -82,8 +82,11 @@ class Makers:
 
     @classmethod
     def with_policy(cls, config: PolicyConfig | None = None) -> Makers:
-        """The usual ones; the policy's file is read once."""
-        return cls(PolicyPlanner(config))
+        """The usual ones; the policy's file is read once.
+
+        Searches go on from its plans, so that it asks no network beside the tables.
+        """
+        return cls(PolicyPlanner(replace(config or PolicyConfig(), network=False)))
 
 
 @dataclass(frozen=True)

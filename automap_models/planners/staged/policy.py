@@ -4,7 +4,10 @@ What plans is what measured best at equal time (docs/explanation/what-training-b
 
     for the length L                                     compiled tables (planners.staged.table_plans); on more than
                                                          256 devices beam searches alone (planners.staged.far_search)
-    for the simulated step under a schedule              the same, then compiled moves (planners.staged.step_plans)
+    for the simulated step under a schedule              the same, then compiled moves (planners.staged.step_plans);
+                                                         under 1F1B, where pipeline_1f1b.onnx was trained for the size,
+                                                         moves from its plans, too: the best at equal time but for
+                                                         greedy plans and where a search follows
     where numba is not installed                         networks: pipeline_1f1b.onnx under 1F1B, in the ranges of its
                                                          training, else pipeline.onnx
     a policy file given                                  the network in it
@@ -23,11 +26,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.envs.pipeline.encoding import encode
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.staged.beam_search import compiled_kernel
@@ -64,11 +64,14 @@ class PolicyConfig:
             greedy.
         reach: boundaries and devices beside those of its best plan at which a stage may begin in the end; with 0 its
             best plan stays as it is.
+        network: whether a beam of 2 or more asks the shipped network as well as tables, where it was trained for the
+            schedule: twice the time, and a quarter of a second to open it. Whoever searches on does without.
     """
 
     policy: Path | None = None
     beam: int = 4
     reach: int = 8
+    network: bool = True
 
 
 class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
@@ -94,12 +97,7 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         """The file that plans a problem; None is the tables."""
         if self.by_tables:
             return None
-        name = None if self.config.policy or problem.schedule is None else SHIPPED_FOR.get(problem.schedule)
-        if name is not None and problem.stages > 1:
-            own = policy_of(zoo_dir() / name)
-            if own.out_of_range(problem) is None:
-                return own
-        return self.policy
+        return (None if self.config.policy else _trained_for(problem)) or self.policy
 
     def out_of_range(self, problem: StagedProblem) -> str | None:
         """A sentence on which value lies outside what its plans were measured or trained for; None if none does.
@@ -172,21 +170,39 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
     ) -> list[tuple[list[int], Part]]:
         """What the tables plan, in parts."""
         own = [i for i, policy in enumerate(policies) if policy is None and problems[i].stages > 1]
+        own.sort(key=lambda i: problems[i].stages)  # for the network beside them, see _by_networks
 
         def part_of(part: list[int]) -> Part:
-            return lambda: [self._by_table(plain(problems[i])) for i in part]
+            return lambda: self._by_table([plain(problems[i]) for i in part])
 
         return [(part, part_of(part)) for part in _chunks(own)]
 
-    def _by_table(self, problem: StagedProblem) -> StagedPlan:
-        """By tables alone, or under a schedule by moves from their plans; numba takes half a second to import."""
-        if problem.schedule is None:
-            from automap_models.planners.staged.table_plans import table_plans
+    def _by_table(self, problems: list[StagedProblem]) -> list[StagedPlan]:
+        """By tables alone, or under a schedule by moves from their plans and those of a network."""
+        asked = (self.config.beam, self.config.reach, self.name)
 
-            return table_plans(problem, self.config.beam, self.config.reach, self.name)[0]
-        from automap_models.planners.staged.step_plans import step_plan
+        def planned(problem: StagedProblem, beside: list[StagedPlan]) -> StagedPlan:  # numba takes half a second
+            if problem.schedule is None:
+                from automap_models.planners.staged.table_plans import table_plans
 
-        return step_plan(problem, self.config.beam, self.config.reach, self.name)
+                return table_plans(problem, *asked)[0]
+            from automap_models.planners.staged.step_plans import step_plan
+
+            return step_plan(problem, *asked, beside)
+
+        return [planned(problem, own) for problem, own in zip(problems, self._beside(problems), strict=True)]
+
+    def _beside(self, problems: list[StagedProblem]) -> list[list[StagedPlan]]:
+        """What the networks that are shipped for schedules plan, from which moves set out as well as from tables."""
+        plans: list[list[StagedPlan]] = [[] for _ in problems]
+        if self.config.network and self.config.beam > 1:
+            policies = [_trained_for(problem) for problem in problems]
+            for policy in {policy for policy in policies if policy is not None}:
+                own = [i for i, chosen in enumerate(policies) if chosen is policy]
+                best = policy.best_plans([problems[i] for i in own], self.config.beam, self.name)
+                for i, of_problem in zip(own, best, strict=True):
+                    plans[i] = of_problem
+        return plans
 
     def _by_networks(
         self, problems: Sequence[StagedProblem], policies: Sequence[Policy | None]
@@ -221,16 +237,13 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
 
     def _by_network(self, policy: Policy, problems: list[StagedProblem]) -> list[StagedPlan]:
         """The best of each beam: joined with the others for the length L, or under a schedule the shortest step."""
-        cuts, device_cuts, reward = policy.plans(encode(problems), self.config.beam)
-        plans = []
-        for problem, points, devices, earned in zip(problems, cuts, device_cuts, reward, strict=True):
-            order = np.argsort(-earned, kind="stable")[: int(np.isfinite(earned).sum()) or 1]
-            own = [policy.plan_of(problem, points[row], devices[row], self.name) for row in order.tolist()]
-            if problem.schedule is None:
-                plans.append(self._shortened(problem, joined(problem, own, self.config.reach)))
-            else:
-                plans.append(shortest_step(problem, own))
-        return plans
+        best = policy.best_plans(problems, self.config.beam, self.name)
+        return [
+            self._shortened(problem, joined(problem, own, self.config.reach))
+            if problem.schedule is None
+            else shortest_step(problem, own)
+            for problem, own in zip(problems, best, strict=True)
+        ]
 
     def _shortened(self, problem: StagedProblem, plan: StagedPlan) -> StagedPlan:
         """Where compiled beam searches lead from a plan; the plan itself without them, or with a reach of 0."""
@@ -239,6 +252,15 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         from automap_models.planners.staged.table_plans import shortened  # numba takes half a second to import
 
         return shortened(problem, plan, self.config.reach)
+
+
+def _trained_for(problem: StagedProblem) -> Policy | None:
+    """The shipped network for the simulated step of a problem; None where there is none of its schedule and size."""
+    name = None if problem.schedule is None or problem.stages < 2 else SHIPPED_FOR.get(problem.schedule)
+    if name is None:
+        return None
+    policy = policy_of(zoo_dir() / name)
+    return policy if policy.out_of_range(problem) is None else None
 
 
 def _chunks(indices: list[int]) -> list[list[int]]:

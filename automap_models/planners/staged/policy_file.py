@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks
+from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks, encode
 from automap_models.errors import BadInput
 from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
 from automap_models.resources import is_file
@@ -137,6 +137,23 @@ class Policy:
                     do=EXPORT_AGAIN,
                 )
         return cuts, device_cuts, np.where(np.isnan(reward), -np.inf, reward)
+
+    def best_plans(self, problems: Sequence[StagedProblem], beam: int, planner: str) -> list[list[StagedPlan]]:
+        """The plans of each problem from its `beam` best first cuts, the best first by what the graph says of them.
+
+        Args:
+            problems: with several stages, of the policy's granularity and in its sizes.
+            beam: first cuts that are followed.
+            planner: name of who plans.
+
+        Raises:
+            BadInput: the graph fails or answers something else.
+        """
+        plans = []
+        for problem, points, devices, earned in zip(problems, *self.plans(encode(problems), beam), strict=True):
+            order = np.argsort(-earned, kind="stable")[: int(np.isfinite(earned).sum()) or 1]
+            plans.append([self.plan_of(problem, points[row], devices[row], planner) for row in order.tolist()])
+        return plans
 
     def plan_of(self, problem: StagedProblem, points: Ints, device_cuts: Ints, planner: str) -> StagedPlan:
         """A row of `plans`, [max_stages - 1] each, as a plan of its problem.

@@ -1,10 +1,12 @@
 """Plans for the simulated step under a schedule, in milliseconds: tables for the length L, then compiled moves.
 
-    tables for L ──▶ their plans by the step ──▶ moves from the best, as far as they lead ──▶ moves from the others,
-    (table_plans)                                (move_kernel)                                 below the best step
+    tables for L ──▶ their plans by the step ──┬──▶ moves from the best, as far as they lead ──▶ moves from the others,
+    (table_plans)                              │    (move_kernel)                                 below the best step
+                         plans of a network ───┘
 
-A plan that is short by L is mostly near one whose step is short, and the moves find that one. Nothing is learned and
-nothing proven. Work is counted, not timed, so that a plan is the same on every machine.
+A plan that is short by L is mostly near one whose step is short, and the moves find that one. A network that was
+trained for the step has plans in other valleys; they come from the caller. Nothing is proven. Work is counted, not
+timed, so that a plan is the same on every machine.
 """
 
 from __future__ import annotations
@@ -44,34 +46,53 @@ PASSES = 8e5
 """Of the simulator, in all, about: some 25 ms."""
 
 
-def step_plan(problem: StagedProblem, beam: int, reach: int, planner: str) -> StagedPlan:
+def step_plan(
+    problem: StagedProblem, beam: int, reach: int, planner: str, beside: Sequence[StagedPlan] = ()
+) -> StagedPlan:
     """The plan with the shortest step found; one that does not fit where none was found that does.
 
     Args:
         problem: of several stages on equal nodes, with a schedule.
-        beam: of it and STARTS depends from how many plans moves set out; reach: as table_plans has it.
+        beam: of it and STARTS depends from how many plans of the tables moves set out; reach: as table_plans has it.
         planner: name of who plans.
+        beside: other plans on its grid from which moves set out, too.
     """
     plain, boundary = plain_stages(problem)
     own = scheduled_stages(problem, boundary)
     looks = next(looks for most, looks in LOOKS if plain.devices <= most)
     starts = STARTS * beam
     routes = best_routes(plain, float(problem.samples or 0), ROUTES * starts, reach, looks)
-    route = shortest(plain, own, routes, starts)
+    route = shortest(plain, own, routes, starts, [begins_of(plan, boundary, plain.devices) for plan in beside])
     cuts = tuple((boundary[route[0, 1:-1]] - 1).tolist())
     devices = tuple(route[1, 1:-1].tolist())
     return StagedPlan(cuts, devices, problem.micro_batches, planner, problem.grid.to_points(cuts))
 
 
-def shortest(plain: PlainStages, own: ScheduledStages, routes: Sequence[IntArray], starts: int) -> IntArray:
-    """The route with the shortest step that moves lead to from the best of these; the first where none fits."""
-    steps = np.array([step_of(plain, own, route) for route in routes])
+def begins_of(plan: StagedPlan, boundary: IntArray, devices: int) -> IntArray:
+    """[2, S+1] where the stages of a plan that cuts at some of these boundaries begin."""
+    begins = np.searchsorted(boundary, np.array(plan.cuts, dtype=np.int64) + 1)
+    return np.array([[0, *begins.tolist(), len(boundary) - 1], [0, *plan.device_cuts, devices]], dtype=np.int64)
+
+
+def shortest(
+    plain: PlainStages, own: ScheduledStages, routes: Sequence[IntArray], starts: int, beside: Sequence[IntArray] = ()
+) -> IntArray:
+    """The route with the shortest step that moves lead to from the best of these; the first where none fits.
+
+    Args:
+        plain, own: the problem.
+        routes: of which so many of the shortest steps are `starts`.
+        beside: which are starts in any case.
+    """
+    steps = [step_of(plain, own, route) for route in routes]
+    chosen = [(steps[i], routes[i]) for i in np.argsort(steps, kind="stable")[:starts].tolist()]
+    chosen += [(step_of(plain, own, route), route) for route in beside]
     best_s, best, left = np.inf, routes[0], PASSES
-    for start in np.argsort(steps, kind="stable")[:starts].tolist():
+    for _, start in sorted(chosen, key=lambda of: of[0]):
         if left <= 0.0:
             break
         offsets = near(BOUNDARIES), near(DEVICES)
-        step_s, route, taken = moved_on(plain, own, routes[start], best_s, *offsets, parts_of(plain), left)
+        step_s, route, taken = moved_on(plain, own, start, best_s, *offsets, parts_of(plain), left)
         left -= taken
         if step_s < best_s:
             best_s, best = step_s, route
