@@ -37,6 +37,7 @@ from automap_models.planners.staged.policy import (
 from automap_models.planners.staged.policy_file import Policy
 from automap_models.planners.staged.policy_plans import grouped, joined
 from automap_models.planners.staged.stage_tables import stage_tables
+from automap_models.planners.staged.step_plans import step_plan
 from automap_models.resources import zoo_dir
 from automap_models.rl import targets
 from automap_models.simulate.step import step_cost
@@ -233,6 +234,28 @@ def test_a_schedule_has_a_policy_of_its_own_for_what_it_was_trained_for(
         if micro_batches == 8:
             assert own != PolicyPlanner(PolicyConfig(policy=other, beam=2)).raw_plans(variants)
     assert (Policy(shipped).objective, Policy(scheduled).objective) == ("length", "1f1b")
+
+
+def test_under_1f1b_moves_set_out_from_the_plans_of_its_network_as_well_as_those_of_tables(
+    random_problems: Callable[..., list[StagedProblem]],
+) -> None:
+    """With numba, where the network was trained for it, from a beam of 2 on, unless a search follows."""
+    drawn = random_problems(5, 40, granularity=128, stages=(3, 4), instructions=(60, 200), clusters=[(3, 8)])
+    scheduled = Policy(zoo_dir() / SHIPPED_FOR["1f1b"])
+    drawn = [replace(problem, micro_batches=8) for problem in drawn]
+    problems = [problem for problem in drawn if scheduled.out_of_range(problem) is None]
+    assert len(problems) > 20
+    shorter = 0
+    for problem in [replace(problem, schedule="1f1b") for problem in problems]:
+        (beside,) = scheduled.best_plans([problem], 2, "policy")
+        alone, both = (step_plan(problem, 2, 8, "policy", plans) for plans in ([], beside))
+        assert PolicyPlanner(PolicyConfig(beam=2)).raw_plans([problem]) == [both]
+        assert PolicyPlanner(PolicyConfig(beam=2, network=False)).raw_plans([problem]) == [alone]
+        assert PolicyPlanner(PolicyConfig(beam=1)).raw_plans([problem]) == [step_plan(problem, 1, 8, "policy")]
+        shorter += step_cost(problem, both).step_s < step_cost(problem, alone).step_s * (1 - 1e-9)
+    assert shorter > 0
+    others = [replace(problem, schedule=schedule) for problem in problems[:3] for schedule in ("gpipe", "1f1b-deep")]
+    assert PolicyPlanner().raw_plans(others) == [step_plan(problem, 4, 8, "policy") for problem in others]
 
 
 def test_fewer_plans_than_the_beam_is_wide_leave_rows_that_count_as_nothing(trained: Trained) -> None:
@@ -467,13 +490,16 @@ def test_what_is_shipped_plans_what_it_is_made_for(compiled: bool, monkeypatch: 
     assert all(low <= shipped[name][0] and shipped[name][1] <= high for name, (low, high) in TABLE_RANGES.items())
 
 
-@pytest.mark.parametrize("objective", ["length", "step"])
-def test_planning_by_tables_and_moves_imports_neither_torch_nor_onnxruntime(objective: str) -> None:
+@pytest.mark.parametrize(
+    "options", [["policy", "--objective", "length"], ["policy", "--beam", "1"], ["auto", "--stages", "2"]]
+)
+def test_planning_by_tables_and_moves_imports_neither_torch_nor_onnxruntime(options: list[str]) -> None:
+    """Only under 1F1B, with a beam and no search that follows, a network is asked as well."""
     profile = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.npz"))[0]
     code = f"""
 import sys
 from automap_models.infer.app import infer as main
-assert main({[str(profile), "--topo", "A", "--planner", "policy", "--objective", objective, "--json"]!r}) == 0
+assert main({[str(profile), "--topo", "A", "--json", "--planner", *options]!r}) == 0
 print(sorted({{"torch", "lightning", "onnx", "onnxruntime", "hydra"}} & set(sys.modules)), file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

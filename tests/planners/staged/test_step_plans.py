@@ -145,6 +145,24 @@ def test_tiny_problems_are_planned_nearly_optimally() -> None:
     assert np.mean(ratios) < 1.01
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(8, 40), st.integers(2, 5), st.integers(1, 20), st.sampled_from([*WARM_UPS]))
+def test_moves_from_further_plans_end_nowhere_longer(seed: int, n: int, stages: int, micro: int, schedule: str) -> None:
+    """Not than these plans are, wherever on the grid they cut."""
+    rng, drawn = np.random.default_rng(seed), problem_of(seed, n, stages, micro, schedule)
+    for problem in (drawn, replace(drawn, granularity=7)):
+        points, devices = problem.grid.cut_points, problem.cluster.devices
+        if problem.stages < 2 or len(points) < problem.stages - 1:
+            continue
+        beside = []
+        for _ in range(3):
+            cuts = problem.grid.to_instructions(np.sort(rng.choice(points, problem.stages - 1, replace=False)))
+            begins = np.sort(rng.choice(np.arange(1, devices), problem.stages - 1, replace=False))
+            beside.append(StagedPlan(cuts, tuple(begins.tolist()), micro, "any"))
+        shortest_s = min(step_s(problem, plan) for plan in beside)
+        assert step_s(problem, step_plan(problem, 1, 8, "moves", beside)) <= shortest_s * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("schedule", WARM_UPS)
 def test_plans_for_the_step_are_valid_fit_and_are_the_same_again(random_problems: DrawProblems, schedule: str) -> None:
     """And their work is counted."""
