@@ -211,6 +211,7 @@ def one_more(
     new[0], new[2] = IMPOSSIBLE_SPAN, devices
     of_size, score = np.empty((3, sizes.size), dtype=np.float32), np.empty(sizes.size * count, dtype=np.float32)
     where, stage = np.empty((2, score.size), dtype=np.int32), np.empty((10, score.size), dtype=np.float32)
+    begins = np.empty(count + 1, dtype=np.int64)
     for u in range(units):
         first = np.float32(u) * unit
         if first >= devices:
@@ -221,12 +222,13 @@ def one_more(
         most = max(first - max(stages - left, ONE) + ONE, ONE)  # devices of a stage before
         of_size[1] = ring[u]
         before, factor = sizes_from(given, sizes, left, first, unit, of_size)
-        number = stages_from(at, legal, given, sizes, of_size, left, rest, u, window, where, stage)
+        number = stages_from(at, legal, given, sizes, of_size, left, rest, u, window, where, stage, begins)
         for k in range(low, high):
             enough = guess * (before * (at[0, k] - at[3, k]) / max(first, ONE) + at[2, k] / before * factor)
-            lengths_from(at, k, state, micro, in_flight, enough, limit, where[0, :number], stage, score)
-            x = first_least(score[:number], where[:, :number])
-            if x < 0:
+            own = begins[k]
+            lengths_from(at, k, state, micro, in_flight, enough, limit, stage, own, score[: number - own])
+            x = own + first_least(score[: number - own])
+            if x < own:
                 continue
             e, stop = where[0, x], first + np.float32(sizes[where[1, x]]) * unit
             table[0, u, k], table[1, u, k], table[2, u, k] = np.float32(e), stop, stage[9, x]
@@ -259,38 +261,49 @@ def stages_from(
     window: Integers,
     where: Small,
     stage: Floats,
+    begins: Integers,
 ) -> int:
-    """The ends and sizes that stages which begin with a unit may have, wherever they begin, size after size.
+    """The ends and sizes that stages which begin with a unit may have, wherever they begin, end after end.
 
     Args:
         where: [2, n] becomes the end of each and the number of its size.
         stage: [10, n] becomes the channels C, W, F and H at the end; T from the transfer behind it on and R less that
             transfer (_behind_a_cut); the three of its size (`sizes_from`); where the devices of the stage behind end.
+        begins: [K + 1] becomes how many there are with an end up to each point.
 
     Returns:
         How many there are.
     """
     devices, per_node, ratio, _, _, micro, samples = given
-    unit, x = np.ceil(devices / np.float32(rest.shape[1])), 0
-    for r in range(sizes.size):
+    unit, number = np.ceil(devices / np.float32(rest.shape[1])), 0
+    begins[:] = 0
+    while number < sizes.size:
+        behind = u + sizes[number]
+        if np.float32(behind) * unit > devices - (left - ONE) or behind >= rest.shape[1]:
+            break
+        for e in range(window[0, behind], window[1, behind]):
+            begins[e + 1] += legal[e] and rest[0, behind, e] < IMPOSSIBLE_SPAN
+        number += 1
+    for e in range(1, begins.size):
+        begins[e] += begins[e - 1]
+    for r in range(number):
         behind = u + sizes[r]
         boundary = np.float32(behind) * unit
-        if boundary > devices - (left - ONE) or behind >= rest.shape[1]:
-            break
         begun = sent(np.float32(u) * unit, boundary, per_node, samples)
         for e in range(window[0, behind], window[1, behind]):
             if not legal[e] or rest[0, behind, e] >= IMPOSSIBLE_SPAN:
                 continue
             after = max(rest[2, behind, e], boundary + ONE)
             moved = at[1, e] * received(begun, boundary, after, per_node, ratio, samples)
+            x = begins[e]
+            begins[e] += 1
             where[0, x], where[1, x] = e, r
             stage[0, x], stage[1, x], stage[2, x], stage[3, x] = at[0, e], at[2, e], at[3, e], at[4, e]
             stage[4, x] = max(TWO * micro * moved, TWO * moved + rest[0, behind, e])
             stage[5, x] = rest[1, behind, e] - moved
             stage[6, x], stage[7, x], stage[8, x] = of_size[0, r], of_size[1, r], of_size[2, r]
             stage[9, x] = after
-            x += 1
-    return x
+    return begins[-1]
 
 
 @jit
@@ -302,35 +315,45 @@ def lengths_from(
     in_flight: np.float32,
     enough: np.float32,
     limit: np.float32,
-    ends: Small,
     stage: Floats,
+    begin: int,
     score: Floats,
 ) -> None:
     """The sum T + max(R, enough) of each stage from a point on, T with the transfer into it; inf where it does not fit.
 
-    k ├──── e, r                      all ends and sizes one after another in memory: processors work on several
-      ├────── e, r                    of them at a time
+    k ├──── e, r                      all sizes of all ends behind it, one after another in memory: processors work on
+      ├────── e, r                    several of them at a time
     """
     C, A, W, F, H = at[0, k], at[1, k], at[2, k], at[3, k], at[4, k]
-    for x in range(ends.size):
+    for i in range(score.size):
+        x = np.uintp(begin) + np.uintp(i)  # no number from the end, which would have to be looked out for
         per_device, compute, weights = stage[8, x], stage[0, x] - C, stage[1, x] - W
         time, into = compute * per_device, TWO * (A * stage[6, x])
         whole = max(micro * into, into + max(micro * time, time + stage[4, x]))
         backward = (compute - (stage[2, x] - F)) * per_device
         length = whole + max(weights * stage[7, x], stage[5, x] - backward, enough)
         hold = (ONE - state * weights) / max((stage[3, x] - H) * per_device, HARDLY_ANY)
-        possible = (ends[x] > k) & (hold >= in_flight) & (micro * time <= limit)
-        score[x] = length if possible else np.float32(np.inf)
+        possible = (hold >= in_flight) & (micro * time <= limit)
+        score[i] = length if possible else np.float32(np.inf)
 
 
 @jit
-def first_least(score: Floats, where: Small) -> int:
-    """Which is the least; of equals the first end, then the smallest size; -1 where all are infinite."""
-    least, best = np.float32(np.inf), -1
-    for x in range(score.size):
-        if score[x] <= least and score[x] < np.inf and (score[x] < least or where[0, x] < where[0, best]):
-            least, best = score[x], x
-    return best
+def first_least(score: Floats) -> int:
+    """Which is the least, of equals the first; -1 where all are infinite.
+
+    None is negative: their bits are in the order of the numbers, and processors compare several whole ones at a time.
+    """
+    bits = score.view(np.int32)
+    least = np.float32(np.inf).view(np.int32)
+    infinite = least
+    for x in range(bits.size):
+        least = min(least, bits[x])
+    if least == infinite:
+        return -1
+    for x in range(bits.size):
+        if bits[x] == least:
+            return x
+    return -1
 
 
 @jit
@@ -403,7 +426,8 @@ def first_stages(at: Floats, given: Floats, sizes: Integers, rest: Floats, windo
         of_size[2, r] = ONE / parts_of(size, samples)
     where = np.empty((2, sizes.size * count), dtype=np.int32)
     stage, legal = np.empty((10, where.shape[1]), dtype=np.float32), np.ones(count, dtype=np.bool_)
-    number = stages_from(at, legal, given, sizes, of_size, stages, rest, 0, window, where, stage)
+    begins = np.empty(count + 1, dtype=np.int64)
+    number = stages_from(at, legal, given, sizes, of_size, stages, rest, 0, window, where, stage, begins)
     length, size = np.full(count, np.float32(np.inf)), np.zeros(count, dtype=np.int64)
     for x in range(number):
         e, per_device = where[0, x], stage[8, x]
