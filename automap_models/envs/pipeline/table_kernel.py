@@ -303,7 +303,7 @@ def stages_from(
             stage[5, x] = rest[1, behind, e] - moved
             stage[6, x], stage[7, x], stage[8, x] = of_size[0, r], of_size[1, r], of_size[2, r]
             stage[9, x] = after
-    return begins[-1]
+    return int(begins[-1])
 
 
 @jit
