@@ -29,7 +29,7 @@ from automap_models.planners.staged.table_plans import Look, best_routes
 
 LOOKS: tuple[tuple[float, tuple[Look, ...]], ...] = (
     (32, (Look(48, 32), Look(48, 32, 0.3), Look(48, 32, 3.0))),
-    (256, (Look(32, 32), Look(32, 64))),
+    (256, (Look(32, 32), Look(64, 64))),
     (np.inf, ()),
 )
 """Most devices → the tables that such a problem is looked at by; moves mend more in the time of finer ones."""

@@ -45,7 +45,7 @@ MOST_DEVICES = 256
 """That tables are made for: with more, far searches (planners.staged.far_search) come further in the same time."""
 LOOKS: tuple[tuple[float, tuple[Look, ...]], ...] = (
     (32, (Look(48, 32), Look(32, 32, 0.0))),
-    (MOST_DEVICES, (Look(32, 32), Look(56, 64))),
+    (MOST_DEVICES, (Look(32, 32), Look(64, 64))),
     (np.inf, ()),
 )
 """Most devices → the tables that such a problem is looked at by, one after another."""
