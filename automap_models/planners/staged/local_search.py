@@ -81,14 +81,21 @@ def _descend(tables: StageTables, route: Route, deadline: Deadline) -> Route:
 
 def powers_of_two(most: int) -> IntArray:
     """0 and ± all powers of two up to the most, or up to 1."""
-    some = 1 << np.arange(max(most, 1).bit_length())
-    return np.concatenate((-some[::-1], [0], some))
+    return powers(2, most)
 
 
 @cache
-def far_offsets(boundaries: int, devices: int) -> tuple[IntArray, IntArray]:
-    """By how many boundaries and devices the stages of an even plan may move to begin with."""
-    return powers_of_two(boundaries // 4), powers_of_two(devices // 4)
+def powers(base: int, most: int) -> IntArray:
+    """0 and ± all powers of a whole number up to the most, or up to 1."""
+    some = [1]
+    while some[-1] * base <= most:
+        some.append(some[-1] * base)
+    return np.array([*(-power for power in reversed(some)), 0, *some])
+
+
+def far_offsets(boundaries: int, devices: int, base: int = 2) -> tuple[IntArray, IntArray]:
+    """By how many boundaries and devices the stages of an even plan may move to begin with: powers of a number."""
+    return powers(base, boundaries // 4), powers(base, devices // 4)
 
 
 def every_pair(tables: StageTables, stage: int, boundary: IntArray, device: IntArray) -> Places:

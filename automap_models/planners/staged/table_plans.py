@@ -49,6 +49,9 @@ LOOKS: tuple[tuple[float, tuple[Look, ...]], ...] = (
     (np.inf, ()),
 )
 """Most devices → the tables that such a problem is looked at by, one after another."""
+FAR = ((32, 2), (MOST_DEVICES, 3))
+"""Most devices → by powers of which number the stages of the even plan may move to begin with: with three there are
+half as many places, and what is left out is mended later."""
 STAGE_UNITS = np.array((*range(1, 32), *range(32, 48, 2), 48, 56, 64, 80, 96, 112))
 """Units that a stage of the rest may have, but for the last one, which gets all that are left."""
 JOINS = 30
@@ -117,7 +120,8 @@ def best_routes(
     arrays, given = scaled(stages, ideal_s, samples)
     finest = np.array(looks, dtype=np.float32).reshape(-1, 3)
     even = even_places(stages.C, stages.stages, stages.devices) if begin is None else begin
-    far, near = far_offsets(stages.C.size - 1, stages.devices), np.arange(-reach, reach + 1)
+    base = next(base for most, base in FAR if stages.devices <= most)
+    far, near = far_offsets(stages.C.size - 1, stages.devices, base), np.arange(-reach, reach + 1)
     joins = JOINS if reach else 0
     routes = looked_at(stages, arrays, given, ideal_s, finest, even, *far, near, powers_of_two(reach), beam, joins)
     return _different(routes, beam)
