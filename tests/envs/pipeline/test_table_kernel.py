@@ -118,3 +118,11 @@ def rollout_reward(problems: Problems, fineness: Fineness) -> Tensor:
     network = Promises(size, fineness)
     agent = PipelineAgent(PipelineEnv(5, 18), network, network, AgentConfig())
     return rollout(agent, problems, 0.0, torch.Generator()).reward
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, float(np.float32(1e30)), width=32) | st.sampled_from([0.0, 1.5, np.inf]), max_size=40))
+def test_the_least_by_bits_is_the_first_least_by_number(lengths: list[float]) -> None:
+    score = np.abs(np.array(lengths, dtype=np.float32))  # -0.0 is no length
+    finite = score.size and np.isfinite(score.min())
+    assert table_kernel.first_least(score) == (int(score.argmin()) if finite else -1)

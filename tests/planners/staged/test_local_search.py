@@ -18,7 +18,7 @@ from automap_models.planners.staged import beam_search
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.beam_search import Places, Route, route_of, shortest_through
 from automap_models.planners.staged.exact import certify
-from automap_models.planners.staged.local_search import even_route, every_pair, local_search
+from automap_models.planners.staged.local_search import even_route, every_pair, far_offsets, local_search, powers
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.search import exact_search, is_large
 from automap_models.planners.staged.stage_tables import StageTables, stage_tables
@@ -215,3 +215,12 @@ def test_a_plan_that_is_not_proven_is_refined_far_from_where_it_is() -> None:
     start = StagedPlan((9,), (1,), problem.micro_batches, "test", (0,))
     best = refine(problem, start, Deadline())
     assert best.cuts == (50,)
+
+
+def test_offsets_are_all_powers_in_both_directions() -> None:
+    assert powers(3, 26).tolist() == [-9, -3, -1, 0, 1, 3, 9]
+    assert powers(3, 27).tolist() == [-27, -9, -3, -1, 0, 1, 3, 9, 27]
+    assert powers(2, 0).tolist() == [-1, 0, 1]
+    by_boundary, by_device = far_offsets(128, 16)
+    assert by_boundary.tolist()[-6:] == [1, 2, 4, 8, 16, 32]
+    assert by_device.tolist() == [-4, -2, -1, 0, 1, 2, 4]
