@@ -35,13 +35,11 @@ from rich.table import Table
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.planners.staged.plain_stages import plain_stages
-from automap_models.planners.staged.policy import SHIPPED, SHIPPED_FOR, PolicyConfig, PolicyPlanner
+from automap_models.planners.staged.policy import SHIPPED, SHIPPED_FOR, PolicyConfig
 from automap_models.planners.staged.policy_file import LENGTH, policy_of
 from automap_models.planners.staged.policy_plans import shortest_step
-from automap_models.planners.staged.scheduled_stages import scheduled_stages
 from automap_models.planners.staged.search import anytime_search
-from automap_models.planners.staged.step_plans import STARTS, begins_of, shortest, step_plan
+from automap_models.planners.staged.step_plans import STARTS, moved_plan, step_plan
 from automap_models.planners.staged.table_plans import table_plans
 from automap_models.resources import zoo_dir
 from automap_models.simulate.step import step_cost
@@ -50,7 +48,6 @@ FIRST_CUTS = (1, 4, 16)
 BEAMS = (1, 4, 8, 16)
 BEAM, REACH = PolicyConfig().beam, PolicyConfig().reach
 BUDGETS_S = (0.02, 0.1, 0.3)
-PLANNERS: dict[tuple[Path, int], PolicyPlanner] = {}
 
 Plan = Callable[[], StagedPlan]
 
@@ -74,22 +71,13 @@ def by_tables(problem: StagedProblem) -> StagedPlan:
 
 
 def by_network(problem: StagedProblem, file: Path, beam: int) -> StagedPlan:
-    """The plan of a policy file."""
-    if (file, beam) not in PLANNERS:
-        PLANNERS[file, beam] = PolicyPlanner(PolicyConfig(file, beam))
-    (plan,) = PLANNERS[file, beam].raw_plans([problem])
-    assert plan is not None
-    return plan
+    """The plan of the shortest step of a policy file's, from as many first cuts."""
+    return shortest_step(problem, policy_of(file).best_plans([problem], beam, file.stem)[0])
 
 
 def moved_from_network(problem: StagedProblem, file: Path, beam: int) -> StagedPlan:
     """Where compiled moves lead from a network's plans."""
-    plain, boundary = plain_stages(problem)
-    plans = policy_of(file).best_plans([problem], beam, file.stem)[0]
-    routes = [begins_of(plan, boundary, plain.devices) for plan in plans]
-    route = shortest(plain, scheduled_stages(problem, boundary), routes, len(routes))
-    cuts, devices = (boundary[route[0, 1:-1]] - 1).tolist(), route[1, 1:-1].tolist()
-    return StagedPlan(tuple(cuts), tuple(devices), problem.micro_batches, file.stem)
+    return moved_plan(problem, policy_of(file).best_plans([problem], beam, file.stem)[0])
 
 
 def by_both(problem: StagedProblem, file: Path, beam: int) -> StagedPlan:

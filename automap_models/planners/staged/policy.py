@@ -12,7 +12,8 @@ What plans is what measured best at equal time (docs/explanation/what-training-b
                                                          training, else pipeline.onnx
     a policy file given                                  the network in it
 
-A network's plans are joined to a shorter one (planners.staged.policy_plans), and so are those of the tables.
+A network's plans are joined to a shorter one (planners.staged.policy_plans), or under a schedule moved on from, and so
+are those of the tables.
 """
 
 from __future__ import annotations
@@ -75,10 +76,7 @@ class PolicyConfig:
 
 
 class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
-    """Plans by tables, moves or trained networks. They know neither shardings nor constraints.
-
-    Under a schedule the one of a network's plans from its first cuts is taken whose step is the shortest.
-    """
+    """Plans by tables, moves or trained networks. They know neither shardings nor constraints."""
 
     name: ClassVar[str] = "policy"
     config_type: ClassVar[type[PolicyConfig]] = PolicyConfig
@@ -179,16 +177,16 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
 
     def _by_table(self, problems: list[StagedProblem]) -> list[StagedPlan]:
         """By tables alone, or under a schedule by moves from their plans and those of a network."""
-        asked = (self.config.beam, self.config.reach, self.name)
+        arguments = (self.config.beam, self.config.reach, self.name)
 
         def planned(problem: StagedProblem, beside: list[StagedPlan]) -> StagedPlan:  # numba takes half a second
             if problem.schedule is None:
                 from automap_models.planners.staged.table_plans import table_plans
 
-                return table_plans(problem, *asked)[0]
+                return table_plans(problem, *arguments)[0]
             from automap_models.planners.staged.step_plans import step_plan
 
-            return step_plan(problem, *asked, beside)
+            return step_plan(problem, *arguments, beside)
 
         return [planned(problem, own) for problem, own in zip(problems, self._beside(problems), strict=True)]
 
@@ -236,22 +234,29 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         return grouped(replace(plain(problem), schedule=None), most_nodes, most_per_node)
 
     def _by_network(self, policy: Policy, problems: list[StagedProblem]) -> list[StagedPlan]:
-        """The best of each beam: joined with the others for the length L, or under a schedule the shortest step."""
+        """What the plans of each beam lead to."""
         best = policy.best_plans(problems, self.config.beam, self.name)
-        return [
-            self._shortened(problem, joined(problem, own, self.config.reach))
-            if problem.schedule is None
-            else shortest_step(problem, own)
-            for problem, own in zip(problems, best, strict=True)
-        ]
+        return [self._shortened(problem, own) for problem, own in zip(problems, best, strict=True)]
 
-    def _shortened(self, problem: StagedProblem, plan: StagedPlan) -> StagedPlan:
-        """Where compiled beam searches lead from a plan; the plan itself without them, or with a reach of 0."""
-        if not self.config.reach or compiled_kernel() is None:
-            return plan
-        from automap_models.planners.staged.table_plans import shortened  # numba takes half a second to import
+    def _shortened(self, problem: StagedProblem, plans: list[StagedPlan]) -> StagedPlan:
+        """A network's plans joined for the length L, or under a schedule the one of the shortest step.
 
-        return shortened(problem, plan, self.config.reach)
+        Compiled beam searches, or moves, go on from there, unless the reach is 0.
+        """
+        reach = self.config.reach
+        compiled = reach > 0 and compiled_kernel() is not None  # numba takes half a second to import
+        if problem.schedule is None:
+            plan = joined(problem, plans, reach)
+            if not compiled:
+                return plan
+            from automap_models.planners.staged.table_plans import shortened
+
+            return shortened(problem, plan, reach)
+        if not compiled:
+            return shortest_step(problem, plans)
+        from automap_models.planners.staged.step_plans import moved_plan
+
+        return moved_plan(problem, plans)
 
 
 def _trained_for(problem: StagedProblem) -> Policy | None:

@@ -62,37 +62,46 @@ def step_plan(
     looks = next(looks for most, looks in LOOKS if plain.devices <= most)
     starts = STARTS * beam
     routes = best_routes(plain, float(problem.samples or 0), ROUTES * starts, reach, looks)
-    route = shortest(plain, own, routes, starts, [begins_of(plan, boundary, plain.devices) for plan in beside])
+    chosen = np.argsort([step_of(plain, own, route) for route in routes], kind="stable")[:starts].tolist()
+    others = [_route_of(plan, boundary, plain.devices) for plan in beside]
+    route = _shortest(plain, own, [*(routes[i] for i in chosen), *others])
+    return _plan_of(problem, route, boundary, planner)
+
+
+def moved_plan(problem: StagedProblem, plans: Sequence[StagedPlan]) -> StagedPlan:
+    """The plan with the shortest step that moves from some others lead to; one that does not fit where none does.
+
+    Args:
+        problem: of several stages on equal nodes, with a schedule.
+        plans: one or more on its grid.
+    """
+    plain, boundary = plain_stages(problem)
+    routes = [_route_of(plan, boundary, plain.devices) for plan in plans]
+    route = _shortest(plain, scheduled_stages(problem, boundary), routes)
+    return _plan_of(problem, route, boundary, plans[0].planner)
+
+
+def _plan_of(problem: StagedProblem, route: IntArray, boundary: IntArray, planner: str) -> StagedPlan:
     cuts = tuple((boundary[route[0, 1:-1]] - 1).tolist())
     devices = tuple(route[1, 1:-1].tolist())
     return StagedPlan(cuts, devices, problem.micro_batches, planner, problem.grid.to_points(cuts))
 
 
-def begins_of(plan: StagedPlan, boundary: IntArray, devices: int) -> IntArray:
+def _route_of(plan: StagedPlan, boundary: IntArray, devices: int) -> IntArray:
     """[2, S+1] where the stages of a plan that cuts at some of these boundaries begin."""
     begins = np.searchsorted(boundary, np.array(plan.cuts, dtype=np.int64) + 1)
     return np.array([[0, *begins.tolist(), len(boundary) - 1], [0, *plan.device_cuts, devices]], dtype=np.int64)
 
 
-def shortest(
-    plain: PlainStages, own: ScheduledStages, routes: Sequence[IntArray], starts: int, beside: Sequence[IntArray] = ()
-) -> IntArray:
-    """The route with the shortest step that moves lead to from the best of these; the first where none fits.
-
-    Args:
-        plain, own: the problem.
-        routes: of which so many of the shortest steps are `starts`.
-        beside: which are starts in any case.
-    """
-    steps = [step_of(plain, own, route) for route in routes]
-    chosen = [(steps[i], routes[i]) for i in np.argsort(steps, kind="stable")[:starts].tolist()]
-    chosen += [(step_of(plain, own, route), route) for route in beside]
-    best_s, best, left = np.inf, routes[0], PASSES
-    for _, start in sorted(chosen, key=lambda of: of[0]):
+def _shortest(plain: PlainStages, own: ScheduledStages, starts: Sequence[IntArray]) -> IntArray:
+    """The route with the shortest step that moves from these lead to, the best first; the first where none fits."""
+    steps = np.array([step_of(plain, own, route) for route in starts])
+    best_s, best, left = np.inf, starts[0], PASSES
+    for start in np.argsort(steps, kind="stable").tolist():
         if left <= 0.0:
             break
         offsets = near(BOUNDARIES), near(DEVICES)
-        step_s, route, taken = moved_on(plain, own, start, best_s, *offsets, parts_of(plain), left)
+        step_s, route, taken = moved_on(plain, own, starts[start], best_s, *offsets, parts_of(plain), left)
         left -= taken
         if step_s < best_s:
             best_s, best = step_s, route

@@ -37,7 +37,7 @@ from automap_models.planners.staged.policy import (
 from automap_models.planners.staged.policy_file import Policy
 from automap_models.planners.staged.policy_plans import grouped, joined
 from automap_models.planners.staged.stage_tables import stage_tables
-from automap_models.planners.staged.step_plans import step_plan
+from automap_models.planners.staged.step_plans import moved_plan, step_plan
 from automap_models.resources import zoo_dir
 from automap_models.rl import targets
 from automap_models.simulate.step import step_cost
@@ -208,6 +208,21 @@ def test_under_a_schedule_a_beam_returns_the_plan_with_the_shortest_step(trained
             shortest = min((cost.length_s, i) for i, cost in enumerate(costs) if cost.feasible)[1]
             others += steps[shortest] > min(steps) * (1 + 1e-6)
     assert others > 0  # the one with the shortest length L is another now and then
+
+
+def test_under_a_schedule_moves_lead_on_from_the_plans_of_a_policy_file(trained: Trained) -> None:
+    shorter = 0
+    for problem in [replace(problem, schedule="1f1b") for problem in trained.problems[:20]]:
+        (plans,) = Policy(trained.file).best_plans([problem], 3, "policy")
+        (own,), (chosen,) = planner(trained, 3).raw_plans([problem]), planner(trained, 3, reach=8).raw_plans([problem])
+        assert chosen == moved_plan(problem, plans)
+        assert own is not None and chosen is not None
+        before, after = step_cost(problem, own), step_cost(problem, chosen)
+        if before.feasible:
+            assert after.feasible
+            assert after.step_s <= before.step_s * (1 + 1e-9)
+            shorter += after.step_s < before.step_s * (1 - 1e-6)
+    assert shorter > 0
 
 
 def test_a_schedule_has_a_policy_of_its_own_for_what_it_was_trained_for(
