@@ -341,7 +341,7 @@ def lengths_from(
 def first_least(score: Floats) -> int:
     """Which is the least, of equals the first; -1 where all are infinite.
 
-    None is negative: their bits are in the order of the numbers, and processors compare several whole ones at a time.
+    No length is negative: bits are in the order of the numbers, and processors compare several whole ones at a time.
     """
     bits = score.view(np.int32)
     least = np.float32(np.inf).view(np.int32)
