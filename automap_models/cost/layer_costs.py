@@ -27,6 +27,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.model_work import LayerWork, ModelWork
+from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
 from automap_models.cost.layer_times import (
     DEFAULT_RUNTIME,
@@ -110,6 +111,7 @@ class LayerCosting:
         self.blocks = frozenset(work.order[1:-1])
         self._kernels: dict[object, _Kernels] = {}
         self._costs: dict[object, LayerCosts] = {}
+        self._groups: dict[object, ProcessGroups] = {}
         self._expected: tuple[int, ...] = ()
 
     def expect(self, micro_batches: Iterable[int]) -> None:
@@ -118,7 +120,11 @@ class LayerCosting:
 
     def groups(self, strategy: Strategy) -> ProcessGroups:
         """The groups of a strategy's devices."""
-        return process_groups(strategy, self.cluster, self.constants)
+        s = strategy
+        key = (s.tp, s.cp, s.ep, s.dp, s.pp, s.vp, SCHEDULES[s.schedule].placement)
+        if key not in self._groups:
+            self._groups[key] = process_groups(strategy, self.cluster, self.constants)
+        return self._groups[key]
 
     def costs(self, strategy: Strategy, groups: ProcessGroups) -> LayerCosts:
         """The costs of each distinct layer; of the strategy, neither its schedule nor its cuts nor what it recomputes.

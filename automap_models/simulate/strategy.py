@@ -32,6 +32,8 @@ from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes
 from automap_models.errors import BadInput
 from automap_models.simulate.rounds import PassTimes, rank_ends
 
+ROUNDING = 1e-9
+"""Share of what a rank's passes take that waiting for less counts as none: what is left of sums of floats."""
 REMEMBERED = 20_000
 """Strategies but for cuts and recomputation whose costs are kept."""
 WITHOUT_WAITING = frozenset({"zb-h2"})
@@ -224,13 +226,14 @@ def _parts(strategy: Strategy, costs: StageCosts) -> StepParts:
     waiting = 0.0
     if costs.sends_beside and costs.transfer_s.any():
         waiting = float(ends[rank] - _ends(strategy, costs, np.zeros_like(costs.transfer_s))[rank])
+    bubble = idle - waiting
     return StepParts(
         compute=spent(times.forward + times.input + times.weight),
         recompute=spent(times.recompute),
         tensor_parallel=spent(times.tensor),
         context_parallel=spent(times.context),
         expert_parallel=spent(times.experts),
-        bubble=max(0.0, idle - waiting),
+        bubble=bubble if bubble > ROUNDING * float(ends[rank]) else 0.0,
         transfers=spent(sends) + waiting,
         data_parallel=spent(times.gathers) + float(costs.data_s[rank]) + costs.tied_s,
         optimizer=costs.optimizer_s,
