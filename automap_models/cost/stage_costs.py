@@ -21,6 +21,7 @@ received in one call. Schedules that split it, and 1f1b-deep, send beside their 
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -131,16 +132,26 @@ class StageCosting:
 
     def __init__(self, layers: LayerCosting, strategy: Strategy) -> None:
         self.layers, self.work, self.runtime, self.constants = layers, layers.work, layers.runtime, layers.constants
-        self.strategy, self.groups = strategy, layers.groups(strategy)
+        self._run(strategy)
         self.of_layers: LayerCosts = layers.costs(strategy, self.groups)
         self.bytes_per_s = layers.device.bandwidth * self.constants.bandwidth_efficiency
         self.weight_bytes, self.gradient_bytes, self.state_bytes = parameter_bytes(
             strategy, self.runtime.gradient_bytes
         )
+        self.tied = self.work.tied / strategy.tp
+
+    def _run(self, strategy: Strategy) -> None:
+        """What the schedule and the virtual stages of a strategy decide."""
+        self.strategy, self.groups = strategy, self.layers.groups(strategy)
         placement = SCHEDULES[strategy.schedule].placement
         self.rank_of = ranks_of_stages(strategy.stages, strategy.pp, placement)
-        self.tied = self.work.tied / strategy.tp
         self.tied_apart = self.rank_of[0] != self.rank_of[-1]
+
+    def run_by(self, strategy: Strategy) -> StageCosting:
+        """The same for a strategy with another schedule and other virtual stages: its layers cost the same."""
+        other = copy(self)
+        other._run(strategy)
+        return other
 
     def costs(self, strategy: Strategy) -> StageCosts:
         """The costs of one of the strategies."""

@@ -13,7 +13,7 @@ the slowest links of all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 from types import MappingProxyType
@@ -103,13 +103,18 @@ class StrategyPricing:
         """The costs of a strategy's stages, of each rank on its slowest devices."""
         return _slowest(strategy, self.cluster, [costing.costs(strategy) for costing in self.stages(strategy)])
 
-    def stages(self, strategy: Strategy) -> list[StageCosting]:
-        """What prices a strategy and all that differ from it only in cuts and recomputation, on each kind of device."""
+    def stages(self, strategy: Strategy, like: Sequence[StageCosting] = ()) -> list[StageCosting]:
+        """What prices a strategy and all that differ from it only in cuts and recomputation, on each kind of device.
+
+        Args:
+            like: the same of one that differs from it in schedule and virtual stages, too, if that is at hand.
+        """
         uniform = _UNIFORM(strategy)
         if uniform not in self._stages:
             if len(self._stages) > REMEMBERED:
                 self._stages.clear()
-            self._stages[uniform] = [StageCosting(layers, strategy) for layers in self.layers]
+            own = [of.run_by(strategy) for of in like]
+            self._stages[uniform] = own or [StageCosting(layers, strategy) for layers in self.layers]
         return self._stages[uniform]
 
     def estimate(self, strategy: Strategy) -> Estimate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from gpt_work import gpt_work
 
@@ -11,10 +12,10 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device, StepConstants
 from automap_models.core.estimate import DeviceMemory
 from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_costs import exposed_s
+from automap_models.cost.layer_costs import LayerCosting, exposed_s
 from automap_models.cost.layer_times import PREFETCHED, Runtime
 from automap_models.cost.process_groups import LATENCY_S
-from automap_models.cost.stage_costs import GROUP_BYTES, StageCosts, stage_costs
+from automap_models.cost.stage_costs import GROUP_BYTES, StageCosting, StageCosts, stage_costs
 
 CONSTANTS = StepConstants(
     product_efficiency=0.8,
@@ -209,3 +210,17 @@ def test_a_stage_recomputes_its_first_blocks_and_keeps_the_others() -> None:
     assert saved[0] - saved[1] == pytest.approx((saved[0] - saved[2]) / 4)
     assert some.memory[1] == none.memory[1]
     assert some.memory[0].temporary == full.memory[0].temporary
+
+
+@pytest.mark.parametrize("zero", [0, 2, 3])
+@pytest.mark.parametrize(("schedule", "vp"), [("1f1b", 1), ("interleaved", 2), ("zb-v", 2), ("zb-h1", 2)])
+def test_another_schedule_costs_the_same_as_one_that_was_never_anothers(schedule: str, vp: int, zero: int) -> None:
+    """The layers of a strategy are taken over by one with another schedule (`run_by`), and nothing else is."""
+    cluster = Cluster(8, 8, 3e11, 2e11, 8e10)
+    layers = LayerCosting(gpt_work(24, 1024, 16), cluster, DEVICE, UNFUSED)
+    first = Strategy(micro_batch=2, global_batch=128, tp=2, pp=4, dp=8, zero=zero, schedule="zb-h2")
+    other = replace(first, schedule=schedule, vp=vp)
+    taken_over = StageCosting(layers, first).run_by(other).costs(other)
+    alone = stage_costs(gpt_work(24, 1024, 16), other, cluster, DEVICE, UNFUSED)
+    for name, theirs in vars(alone).items():
+        np.testing.assert_equal(getattr(taken_over, name), theirs)

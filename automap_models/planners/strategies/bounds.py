@@ -251,32 +251,23 @@ def closed_bound(
         family: costs of the family; None for all whose ranks hold as much.
         enough_s: of a longer bound it is enough to know that it is as long as this.
     """
-    strategy, blocks = costs.strategy, np.flatnonzero(costs.blocks)
-    micro_batches = strategy.micro_batches
-    seconds, work = costs.step_seconds, costs.work_s
-    spent, room, once_s = np.zeros(strategy.pp), costs.room, costs.even_update_s
-    whole = float(work @ costs.blocks)
-    if family is None:
-        whole += float(work[list(costs.ends)].sum())
-        blocks = np.flatnonzero(costs.blocks + np.bincount(costs.ends, minlength=work.size))
-    else:
+    columns = costs.columns(recompute, ends=family is None)
+    spent: FloatArray = np.zeros(costs.strategy.pp)
+    room, once_s = costs.room, costs.even_update_s
+    if family is not None:
         room, once_s = family.room.copy(), once_s + family.tied_s
-        np.add.at(spent, family.rank_of, micro_batches * (family.sends.sum(axis=0) + family.starts))
+        beside = costs.strategy.micro_batches * (family.sends.sum(axis=0) + family.starts)
+        spent = np.asarray(np.bincount(family.rank_of, beside, minlength=spent.size), np.float64)
         for rank, layer in ((family.rank_of[0], costs.ends.first), (family.rank_of[-1], costs.ends.last)):
-            spent[rank] += seconds[rank, layer, 0]
+            spent[rank] += costs.step_seconds[rank, layer, 0]
             room[rank] -= costs.state[layer] + in_flight[rank] * costs.saved[layer, 0]
-    if (room < 0).any():
+    if room.min() < 0:
         return float("inf")
-    columns = np.ix_(np.arange(strategy.pp), blocks, np.array(recompute))
-    times = seconds[columns].reshape(strategy.pp, -1)
-    held = costs.state[:, None] + in_flight[:, None, None] * costs.saved[None]
-    held = held[columns].reshape(strategy.pp, -1)
-    unit = float(work[blocks[0]]) if blocks.size == 1 else 0.0
-    amounts = np.repeat(work[blocks], len(recompute))
-    limits = (spent, room, whole, unit, enough_s - once_s)
+    held = columns.state + in_flight[:, None] * columns.saved
+    limits = (spent, room, columns.whole, columns.unit, enough_s - once_s)
     if COMPILED:
-        return float(kernel.least_time(times, held, amounts, *limits, BISECTIONS)) + once_s
-    return _least_time(times, held, amounts, *limits) + once_s
+        return float(kernel.least_time(columns.times, held, columns.work, *limits, BISECTIONS)) + once_s
+    return _least_time(columns.times, held, columns.work, *limits) + once_s
 
 
 def _least_time(

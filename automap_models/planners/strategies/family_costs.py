@@ -29,6 +29,25 @@ class Ends(NamedTuple):
     last: int
 
 
+class Columns(NamedTuple):
+    """Layers with kinds of recomputation, n of them, of which ranks may hold any number.
+
+    Attributes:
+        times: [S, n] seconds of a step.
+        state, saved: [n] bytes, and for each micro-batch in flight.
+        work: [n] seconds of a micro-batch without recomputation.
+        whole: seconds of all that is to be held.
+        unit: work that comes in whole pieces of so much; 0 for any.
+    """
+
+    times: FloatArray
+    state: FloatArray
+    saved: FloatArray
+    work: FloatArray
+    whole: float
+    unit: float
+
+
 class RankCosts:
     """Costs of layers on ranks, of all families that differ in nothing but their schedule and virtual stages.
 
@@ -59,6 +78,7 @@ class RankCosts:
         self.passes = self._least([of.of_layers.passes for of in self.of_groups])
         self.saved, self.kept = layers.memory[..., 0], layers.memory[..., 1]
         self.reserve_bytes = reserve_bytes
+        self._columns: dict[tuple[int, ...], Columns] = {}
 
     @cached_property
     def state(self) -> FloatArray:
@@ -98,6 +118,22 @@ class RankCosts:
         """[k] seconds of a layer's update, once a step; the slowest rank's counts."""
         rows = [[of.optimizer_s(*own) for own in of.of_layers.parameters.tolist()] for of in self.of_groups]
         return np.asarray(np.max(rows, axis=0))
+
+    def columns(self, recompute: list[int], *, ends: bool) -> Columns:
+        """Of blocks with each of some kinds of recomputation; or of all layers, `ends` among them."""
+        key = (*recompute, ends)
+        if key not in self._columns:
+            held = self.blocks + np.bincount(self.ends, minlength=self.blocks.size) if ends else self.blocks
+            layers, work = np.flatnonzero(held), self.work_s
+            self._columns[key] = Columns(
+                self.step_seconds[:, layers][:, :, recompute].reshape(self.strategy.pp, -1),
+                np.repeat(self.state[layers], len(recompute)),
+                self.saved[layers][:, recompute].ravel(),
+                np.repeat(work[layers], len(recompute)),
+                float(work @ held),
+                float(work[layers[0]]) if layers.size == 1 else 0.0,
+            )
+        return self._columns[key]
 
     def _least(self, of_groups: list[FloatArray]) -> FloatArray:
         """[S, …] of each rank the least over the groups that it has devices of."""
@@ -143,7 +179,7 @@ class FamilyCosts:
 
     def __init__(self, ranks: RankCosts, strategy: Strategy) -> None:
         self.ranks, self.strategy = ranks, strategy
-        self.of_groups: list[StageCosting] = ranks.pricing.stages(strategy)
+        self.of_groups: list[StageCosting] = ranks.pricing.stages(strategy, ranks.of_groups)
         costing = self.of_groups[0]
         self.rank_of: IntArray = np.array(costing.rank_of)
         tied = costing.tied if costing.tied_apart else 0.0
