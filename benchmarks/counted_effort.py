@@ -1,9 +1,10 @@
 """How well counted seconds (planners.effort) agree with seconds of a core, for each kind of work and each problem.
 
-    OMP_NUM_THREADS=1 python benchmarks/counted_effort.py [--profiles FOLDER] [--random 6] [--seed 7]
+    OMP_NUM_THREADS=1 python benchmarks/counted_effort.py [--profiles FOLDER] [--random 6] [--strategies t5_3b …]
 
 The default planner plans every profile on A, B and C and with S = 8 on eight nodes, and random problems of 8 to 16
-stages on 64 to 128 devices, with 3 s to prove each. What passes between one count and the next is the time of the kind
+stages on 64 to 128 devices, with 3 s to prove each. Strategies of the models of `--strategies` are searched for on the
+clusters of strategy_search.py, with 16 s each. What passes between one count and the next is the time of the kind
 counted first: what is not counted adds to it. The last columns are the rates that least squares gives here, in µs a
 call and ns a unit, beside those counted by.
 """
@@ -24,6 +25,7 @@ from large_problems import LARGE
 from rich.console import Console
 from rich.table import Table
 from scipy.optimize import nnls
+from strategy_search import CASES, strategy_problem
 
 from automap_models.core.cluster import Cluster
 from automap_models.errors import Infeasible
@@ -34,6 +36,8 @@ from automap_models.planners.options import PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.staged.suffix_bound import compile_loops
+from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.planner import StrategiesPlanner
 
 EIGHT = Cluster(8, 8, 130e9, 3.125e9, 32e9, "8 × 8")
 KINDS = {id(work): name for name, work in vars(effort).items() if isinstance(work, effort.Work)}
@@ -78,6 +82,15 @@ def searches(profiles: list[Path], count: int, seed: int) -> Iterator[tuple[str,
         yield name, lambda problem=problem: AutoPlanner(AutoConfig(certify_s=3.0)).solve(problem)  # type: ignore[misc]
 
 
+def strategy_searches(names: list[str]) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Searches of strategies by name; the first one's loops are compiled, or read from where they are kept."""
+    for number, problem in enumerate(map(strategy_problem, names)):
+        if not number:
+            StrategiesPlanner(StrategiesConfig(budget_s=1.0)).solve(problem)
+        name = f"strategies of {problem.work.shape.name} on {problem.cluster.name}"
+        yield name, lambda problem=problem: StrategiesPlanner(StrategiesConfig(budget_s=16.0)).solve(problem)  # type: ignore[misc]
+
+
 def fitted(units: np.ndarray, taken_s: np.ndarray) -> np.ndarray:
     """Seconds a call and a unit by least squares, none below 0; long calls weigh no more than they last."""
     terms = np.stack((np.ones_like(units), units), axis=1)
@@ -92,12 +105,17 @@ def main() -> None:
     add_profiles(parser)
     parser.add_argument("--random", type=int, default=6, help="random large problems")
     parser.add_argument("--seed", type=int, default=7, help="of their drawing")
+    parser.add_argument("--strategies", choices=CASES, nargs="*", default=[], help="models of strategy_search.py")
     arguments = parser.parse_args()
     compile_loops()
+    all_searches = [
+        *searches(profile_files(arguments.profiles), arguments.random, arguments.seed),
+        *strategy_searches(arguments.strategies),
+    ]
     recorder, console = Recorder(), Console(width=120)
     effort.count = recorder
     commands = Table("planned", "processor s", "counted s", "counted / processor")
-    for name, search in searches(profile_files(arguments.profiles), arguments.random, arguments.seed):
+    for name, search in all_searches:
         before_s, begun_s = effort.counted_s(), time.process_time()
         with suppress(Infeasible):
             search()
@@ -111,7 +129,7 @@ def main() -> None:
         work: effort.Work = getattr(effort, kind)
         units, taken_s = np.array(calls).T
         counted_s = work.call_s * units.size + work.unit_s * units.sum()
-        both = (f"{1e6 * call_s:.3g} + {1e9 * unit_s:.3g}" for call_s, unit_s in (work, fitted(units, taken_s)))
+        both = (f"{1e6 * call_s:.3g} + {1e9 * unit_s:.3g}" for call_s, unit_s in (work[:2], fitted(units, taken_s)))
         ratio = counted_s / taken_s.sum()
         figures = (f"{units.size:,}", f"{taken_s.sum():.2f}", f"{counted_s:.2f}", f"{ratio:.2f}")
         kinds.add_row(kind, *figures, *both)

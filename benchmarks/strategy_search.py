@@ -85,23 +85,30 @@ def plain_sweep(problem: StrategyProblem, pricing: StrategyPricing) -> tuple[Est
     return best, count
 
 
+def strategy_problem(name: str) -> StrategyProblem:
+    """The problem of one of CASES, its model traced."""
+    device_name, cluster, samples, sequence = CASES[name]
+    device, placed = read_device(device_name), read_cluster(cluster) if isinstance(cluster, str) else cluster
+    kinds = read_kinds(placed)
+    dtype = {"bf16": "bfloat16", "fp16": "float16"}[usual_precision([*kinds.values()] or [device])]
+    work = read_model_work(name.partition(",")[0], sequence=sequence, dtype=dtype)
+    return StrategyProblem(work=work, cluster=placed, device=device, global_batch=samples, kinds=kinds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds of computing of each search")
+    parser.add_argument("--budget", type=float, default=20.0, help="counted seconds of each search")
     parser.add_argument("--only", choices=CASES, action="append", help="search for this model only; may be repeated")
     parser.add_argument("--no-sweep", action="store_true", help="leave the plain sweep out, which takes longest")
     options = parser.parse_args()
     console = Console(width=260)
     columns = ("model", "cluster", "samples", "step, s", "MFU", "gap", "search, s", "families", "strategy")
     table = Table(*columns, "best of the plain sweep, s", "ratio", "its strategy")
-    for name, (device_name, cluster, samples, sequence) in CASES.items():
+    for name, (*_, samples, _) in CASES.items():
         if options.only and name not in options.only:
             continue
-        device, placed = read_device(device_name), read_cluster(cluster) if isinstance(cluster, str) else cluster
-        kinds = read_kinds(placed)
-        dtype = {"bf16": "bfloat16", "fp16": "float16"}[usual_precision([*kinds.values()] or [device])]
-        work = read_model_work(name.partition(",")[0], sequence=sequence, dtype=dtype)
-        problem = StrategyProblem(work=work, cluster=placed, device=device, global_batch=samples, kinds=kinds)
+        problem = strategy_problem(name)
+        work, placed, device, kinds = problem.work, problem.cluster, problem.device, problem.kinds
         begun_s = time.process_time()
         result = StrategiesPlanner(StrategiesConfig(budget_s=options.budget)).solve(problem)
         taken_s = time.process_time() - begun_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
@@ -37,3 +38,13 @@ def _compiled(function: FunctionT, inline: str) -> FunctionT:
 def is_compiled(function: Callable[..., Any]) -> bool:
     """Whether a function that `jit` gave is compiled, and not as it was."""
     return not isinstance(function, FunctionType)
+
+
+@cache
+def compiles() -> bool:
+    """Whether functions that `jit` gives are compiled here."""
+    return is_compiled(jit(_nothing))
+
+
+def _nothing() -> None:
+    """What is never called."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -53,6 +52,7 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
     from automap_models.cost.layer_times import Runtime
     from automap_models.export.targets import strategy_limits
     from automap_models.formats.hardware_yaml import device_of, read_kinds
+    from automap_models.planners import effort
     from automap_models.planners.portfolio.model import work_once
     from automap_models.planners.strategies.choices import Comparisons, of_sizes
     from automap_models.planners.strategies.config import StrategiesConfig
@@ -89,9 +89,9 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
         clusters = [] if wanted.sizes is None else _clusters(cluster, *wanted.sizes)
         searches = 1 + len(clusters) + (within is not None)
         config = replace(usual, budget_s=SEARCHING * budget_s / searches)
-        begun_s = time.process_time()
+        begun_s = effort.counted_s()
         result = StrategiesPlanner(config).solve(problem, watch=steps.watch)
-        searched_s = time.process_time() - begun_s
+        searched_s = effort.counted_s() - begun_s
         if result.plan is None:
             assert result.reason is not None
             raise what_would_fit(problem, result.reason, steps.watch)

@@ -136,10 +136,3 @@ def dealt_out(seconds: FloatArray, most: FloatArray, blocks: float) -> float:
         if filled >= blocks:
             return float(total)
     return total if filled >= blocks * (1 - SLACK) else np.inf
-
-
-def compile_loops() -> None:
-    """Have the loops compiled, or read from numba's cache, before processor time is counted."""
-    one = np.ones((1, 1))
-    least_time(one, one, one[0], one[0], one[0], 1.0, 0.0, 2.0, 1)
-    dealt_out(one, one, 1.0)

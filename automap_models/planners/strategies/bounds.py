@@ -29,6 +29,7 @@ from automap_models.core.pass_orders import WARM_UPS, micro_batches_per_round
 from automap_models.core.pass_tables import pass_table
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages, repeating_micro_batches
 from automap_models.cost.stage_costs import SENDING_ALONE
+from automap_models.planners import effort
 from automap_models.planners.strategies import bound_kernel as kernel
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
@@ -181,6 +182,7 @@ def chain_bound(costs: RankCosts, recompute: list[int], in_flight: FloatArray, f
     Args: as of `closed_bound`.
     """
     strategy = family.strategy
+    effort.count(effort.CHAINS, strategy.stages)
     shape = (strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
     chain = weighted_chain(*shape)
     constant = float((chain.counts[:2] * family.sends).sum() + chain.counts[0] @ family.starts)
@@ -252,6 +254,7 @@ def closed_bound(
         enough_s: of a longer bound it is enough to know that it is as long as this.
     """
     columns = costs.columns(recompute, ends=family is None)
+    effort.count(effort.CLOSED, columns.times.size)
     spent: FloatArray = np.zeros(costs.strategy.pp)
     room, once_s = costs.room, costs.even_update_s
     if family is not None:

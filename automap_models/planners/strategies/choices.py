@@ -6,7 +6,6 @@ the former ones came upon, so that none of them says less than what has been see
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +15,7 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
+from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.incumbent import Completion
@@ -68,7 +68,7 @@ class Comparisons:
         self.seen += self.result.search_log
         budget_s = 0.25 * self.config.budget_s if self.budget_s is None else self.budget_s
         self.short = replace(self.config, gap=COMPARED_GAP, budget_s=budget_s / SHARE)
-        self.deadline = Deadline(budget_s, time.process_time)
+        self.deadline = Deadline(budget_s, effort.counted_s)
 
     @property
     def problem(self) -> StrategyProblem:

@@ -18,6 +18,7 @@ from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.pass_tables import pass_table
 from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
+from automap_models.planners import effort
 from automap_models.planners.strategies.cuts import balanced_cuts
 from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.planners.strategies.fitting_kernel import fill_choices, shortest_choices
@@ -60,6 +61,7 @@ class Completions:
         shown, _ = repeating_micro_batches(*self._schedule())
         name, ranks, _, vp = self._schedule()
         self.waiting = pass_table(name, ranks, shown, vp).fullest
+        self.passes = shown * ranks * vp
 
     def _schedule(self) -> tuple[str, int, int, int]:
         s = self.strategy
@@ -159,6 +161,7 @@ class Completions:
 
     def priced(self, layers: tuple[int, ...], choices: Sequence[Choice]) -> Completion | None:
         """The step of a strategy; None where it does not fit."""
+        effort.count(effort.PRICE, self.passes)
         strategy = self._strategy(layers, choices)
         costs = self.pricing.costs(strategy)
         held = np.array([memory.total for memory in costs.memory])
@@ -226,6 +229,8 @@ class Completions:
         stages, moments = self.waiting[rank]
         listed = [self._listed(stage, blocks.size) for stage, blocks in zip(stages, own, strict=True)]
         counts = np.array([len(choices) for choices, _, _ in listed])
+        effort.count(effort.FITTING)
+        effort.count(effort.TRIALS, float(min(counts.prod(), counts.sum() ** 2)) * len(moments))
         tables = np.zeros((len(stages), 4, counts.max()))
         room, needed = self._room(rank, stages)
         for table, stage, blocks, (_, kinds, recomputed) in zip(tables, stages, own, listed, strict=True):

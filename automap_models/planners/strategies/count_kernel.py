@@ -320,12 +320,3 @@ def can_be_dealt(step_s: float, tables: CountTables, options: RankOptions) -> bo
         if not _narrowed(ranges, tables.blocks):
             return False
     return True
-
-
-def compile_loops() -> None:
-    """Have the loops compiled, or read from numba's cache, before processor time is counted."""
-    one, whole = np.ones((1, 1)), np.ones(1, dtype=np.int64)
-    seconds, chains, moments = np.ones((1, 1, 3)), np.ones((1, 1, 3, 1)), np.ones((1, 1, 2, 1))
-    tables = CountTables(1, whole[:, None], whole, seconds, one[0], np.ones((3, 1)), moments, one, chains, one)
-    options = rank_options(1.0, tables)
-    can_be_dealt(1.0, tables, options)

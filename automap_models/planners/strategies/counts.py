@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from automap_models.planners import effort
 from automap_models.planners.strategies.bisection import Bisection
 from automap_models.planners.strategies.bounds import usual_chains
 from automap_models.planners.strategies.count_kernel import CountTables, can_be_dealt, rank_options
@@ -41,10 +42,13 @@ class Counts(Bisection):
     def __init__(self, costs: FamilyCosts, recompute: list[int], least: list[int], high_s: float) -> None:
         super().__init__(costs)
         self.tables = _tables(costs, recompute, least)
+        self.size = len(self.tables.gradients) * self.tables.blocks
+        effort.count(effort.OPTIONS)
         self.options = rank_options(high_s - self.once_s, self.tables)
 
     def is_too_short(self, step_s: float) -> bool:
         """See Bisection."""
+        effort.count(effort.DEALS, self.size)
         return not can_be_dealt(step_s, self.tables, self.options)
 
 

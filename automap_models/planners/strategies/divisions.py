@@ -21,6 +21,7 @@ import numpy as np
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.cost.layer_costs import LayerCosts
 from automap_models.cost.stage_costs import StageCosting
+from automap_models.planners import effort
 from automap_models.planners.strategies.bounds import division_bound
 from automap_models.planners.strategies.family_costs import RankCosts
 from automap_models.planners.strategies.grid import Division, Family, Grid
@@ -101,6 +102,7 @@ class DividedModel:
         infinite where it may be shorter by any number, or hold less."""
         if zero not in self.grid.zeros(one):
             return float("inf")
+        effort.count(effort.ALIKE)
         a, b = self._costing(one, zero), self._costing(other, zero)
         groups = ("tensor", "data", "expert_data", "crossing", "ends_crossing", "intra", "inter")
         if any(getattr(a.groups, name) != getattr(b.groups, name) for name in groups):

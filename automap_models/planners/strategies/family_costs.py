@@ -19,6 +19,7 @@ from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.strategy import Strategy
 from automap_models.cost.stage_costs import SENDING_ALONE, StageCosting
 from automap_models.cost.strategy import gathered_bytes, state_bytes
+from automap_models.planners import effort
 from automap_models.simulate.strategy import StrategyPricing, groups_of_ranks, rank_memory
 
 
@@ -66,6 +67,7 @@ class RankCosts:
     """
 
     def __init__(self, pricing: StrategyPricing, strategy: Strategy, reserve_bytes: FloatArray | float = 0.0) -> None:
+        effort.count(effort.RANKS)
         self.pricing, self.strategy, self.work = pricing, strategy, pricing.work
         self.of_groups: list[StageCosting] = pricing.stages(strategy)
         costing = self.of_groups[0]
@@ -178,6 +180,7 @@ class FamilyCosts:
     """
 
     def __init__(self, ranks: RankCosts, strategy: Strategy) -> None:
+        effort.count(effort.FAMILY, strategy.stages)
         self.ranks, self.strategy = ranks, strategy
         self.of_groups: list[StageCosting] = ranks.pricing.stages(strategy, ranks.of_groups)
         costing = self.of_groups[0]

@@ -147,10 +147,3 @@ def fill_choices(
             table[2, i] += bytes_of[1, own[b], j]
             if b < blocks[i]:
                 table[3, i] = max(table[3, i], bytes_of[2, own[b], j])
-
-
-def compile_loops() -> None:
-    """Have the loops compiled, or read from numba's cache, before processor time is counted."""
-    one, table = np.zeros(1, dtype=np.int64), np.zeros((1, 4, 1))
-    fill_choices(one, one, one, np.ones((1, 1)), np.ones((3, 1, 1)), table[0])
-    shortest_choices(np.ones(1, dtype=np.int64), np.ones((1, 4, 1)), np.ones((1, 2, 1)), 4.0, 0.0)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from automap_models.planners import effort
 from automap_models.planners.strategies.family_costs import RankCosts
 from automap_models.planners.strategies.grid import Division, Family, Grid, Way
 
@@ -50,6 +51,7 @@ def guesses(grid: Grid, costs_of: RankCostsOf, divisions: Iterable[Division], re
     """
     of_all: list[Guess] = []
     for division in divisions:
+        effort.count(effort.GUESSES, len(grid.ways(division)))
         of_division = sorted(_of_division(grid, costs_of, division, recompute), key=lambda guess: guess.step_s)
         of_all += of_division[:OF_A_DIVISION]
     return sorted(of_all, key=lambda guess: guess.step_s)

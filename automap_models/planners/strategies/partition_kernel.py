@@ -246,12 +246,3 @@ def can_be_cut(step_s: float, tables: PartitionTables, sums: _Sums) -> bool:
             fewest = min(fewest, after[k])
         least = after
     return False
-
-
-def compile_loops() -> None:
-    """Have the loops compiled, or read from numba's cache, before processor time is counted."""
-    one, block = np.ones((1, 1)), np.zeros(1, dtype=np.int64)
-    seconds, before, bytes_of = np.ones((1, 1, 1, 3)), np.ones((2, 3)), np.ones((3, 1, 1))
-    moments, chains = np.ones((1, 1, 2, 1)), np.ones((1, 1, 5, 3))
-    tables = PartitionTables(False, block, block, seconds, before, one, bytes_of, moments, one, chains, one)
-    can_be_cut(1.0, tables, sums_of(tables))

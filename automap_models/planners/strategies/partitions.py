@@ -27,6 +27,7 @@ import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.schedules import SCHEDULES
+from automap_models.planners import effort
 from automap_models.planners.strategies.bisection import Bisection
 from automap_models.planners.strategies.bounds import UsualChains, fullest_moments, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts
@@ -54,6 +55,7 @@ class Partition(Bisection):
 
     def is_too_short(self, step_s: float) -> bool:
         """See Bisection."""
+        effort.count(effort.CUTS, self.tables.gradients.shape[0] * self.tables.kinds.size)
         return not can_be_cut(step_s, self.tables, self.sums)
 
 

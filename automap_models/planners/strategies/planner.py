@@ -13,14 +13,13 @@ from automap_models.core.framework import Limits
 from automap_models.core.result import TIE, Bound, Result, Status
 from automap_models.core.strategy import PARTS, Strategy, require_parts
 from automap_models.errors import BadInput, Infeasible
+from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
-from automap_models.planners.strategies import bound_kernel, count_kernel, fitting_kernel, partition_kernel
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.incumbent import Incumbent
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.search import Search, SearchCounts
-from automap_models.simulate import rounds
 from automap_models.simulate.strategy import require_device
 
 WITHIN = "target"
@@ -82,15 +81,13 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
         """
         orders, counts = node_orders(problem.cluster), SearchCounts()
         left_s = float("inf")
-        for loops in (rounds, bound_kernel, fitting_kernel, count_kernel, partition_kernel):
-            loops.compile_loops()
-        begun_s = time.process_time()
+        begun_s = effort.counted_s()
         chosen: Search | None = None
         incumbent: Incumbent | None = None
         for number, cluster in enumerate(orders):
-            spent_s = time.process_time() - begun_s
+            spent_s = effort.counted_s() - begun_s
             share_s = max(0.0, self.config.budget_s - spent_s) / (len(orders) - number)
-            part = deadline.part(share_s, time.process_time)
+            part = deadline.part(share_s, effort.counted_s)
             former = None if incumbent is None else incumbent.best
             search = Search(replace(problem, cluster=cluster), self.config, part, watch, counts, incumbent)
             search.run()

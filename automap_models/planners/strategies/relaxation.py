@@ -23,7 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE
+from automap_models.planners import effort
 from automap_models.planners.strategies.bounds import fullest_moments, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
@@ -34,6 +36,9 @@ CLOSE = 1e-3
 TOLERANCE = 1e-6
 """Relative, of the solver's values: bounds are lowered and memory is enlarged by it. A solver may else call a program
 infeasible that a strategy solves to the last byte."""
+MOST_NODES = 10**9
+NOT_ENDED = (1, 4)
+"""Of a solver that a limit stopped: of iterations, or of nodes, which is among its other reasons."""
 CHAINS = 4
 """Of the ranks that end last, that become rows at a time."""
 
@@ -74,6 +79,10 @@ class Relaxation:
         self.of_blocks = costs.ranks.passes[columns][costs.rank_of]  # [V, kinds, R', 3]
         self.constant = self._constant()
         self.scale = float(self.strategy.micro_batches * self.of_blocks.sum(axis=-1).min() * costs.ranks.blocks.sum())
+        shown, _ = repeating_micro_batches(
+            self.strategy.schedule, self.strategy.pp, self.strategy.micro_batches, self.strategy.vp
+        )
+        self.passes = shown * self.stages
         self.rows: list[FloatArray] = []
         self.limits: list[float] = []
         self._memory_rows()
@@ -167,6 +176,7 @@ class Relaxation:
                 break
             forward, inputs, weights = self._durations(solution.blocks)
             times = PassTimes(forward, inputs, weights, self.costs.messages)
+            effort.count(effort.PRICE, self.passes)
             ends, chains = longest_chains(*self._schedule(), times)
             if self.strategy.schedule in WITHOUT_WAITING:
                 ends = ends - np.concatenate([[0.0], np.cumsum(forward[:-1] + times.transfer_s)])
@@ -196,8 +206,12 @@ class Relaxation:
             result[rank] += gradients[self.kinds] @ counts[stage] + sum(gradients[i] for i in self._ends(stage))
         return result
 
-    def whole(self, seconds: float, enough_s: float = float("inf")) -> Relaxed:
-        """The bound with whole blocks, in so many seconds of computing at most; `enough_s` where it is that or more.
+    def nodes_in(self, seconds: float) -> float:
+        """Nodes of a program of whole blocks that so many counted seconds are enough for; less than 1 for none."""
+        return seconds / (effort.NODES.unit_s * len(self.rows) * self.size) - effort.ROOT
+
+    def whole(self, nodes: float, enough_s: float = float("inf")) -> Relaxed:
+        """The bound with whole blocks, of so many nodes of the search at most; `enough_s` where it is that or more.
 
         That nothing is shorter than `enough_s` is often seen at once where finding the bound takes minutes.
         """
@@ -209,21 +223,24 @@ class Relaxation:
         equal, counts = self._equalities()
         enough = (enough_s - self.costs.tied_s) / (self.scale * (1 - TOLERANCE))
         shorter = LinearConstraint(self._objective()[None], -np.inf, enough)
+        effort.count(effort.NODES, len(self.rows) * self.size * effort.ROOT)
         solution = milp(
             self._objective(),
             integrality=integrality,
             bounds=Bounds(0, np.inf),
             constraints=[rows, LinearConstraint(equal, counts, counts), shorter],
-            options={"time_limit": seconds, "mip_rel_gap": CLOSE},
+            options={"node_limit": int(min(nodes, MOST_NODES)), "mip_rel_gap": CLOSE},
         )
+        stopped = solution.status in NOT_ENDED
+        effort.count(effort.NODES, len(self.rows) * self.size * (solution.mip_node_count or stopped * nodes))
         if solution.status == 2:  # as far as it was looked for
             return Relaxed(enough_s, None)
         least = solution.mip_dual_bound
         if least is None or not np.isfinite(least):
-            return Relaxed(0.0, None, ended_early=solution.status == 1)
+            return Relaxed(0.0, None, ended_early=stopped)
         blocks = None if solution.x is None else np.maximum(solution.x[: self.size], 0.0).reshape(self.shape)
         bound_s = least * self.scale * (1 - TOLERANCE) + self.costs.tied_s
-        return Relaxed(bound_s, blocks, ended_early=solution.status == 1)
+        return Relaxed(bound_s, blocks, ended_early=stopped)
 
     def _objective(self) -> FloatArray:
         objective = np.zeros(self.size + 2)
@@ -243,6 +260,7 @@ class Relaxation:
         from scipy.optimize import linprog
 
         equal, counts = self._equalities()
+        effort.count(effort.PROGRAM, len(self.rows) * self.size)
         solution = linprog(
             self._objective(),
             A_ub=np.array(self.rows),

@@ -26,6 +26,7 @@ import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.result import TIE
+from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.strategies.bisection import Bisection
 from automap_models.planners.strategies.bounds import (
@@ -74,14 +75,12 @@ REFINING = 0.1
 SMALL_BUBBLE = 0.02
 """Share of a step that ranks of 1F1B wait in about; below it chains, which take milliseconds to find, wait for
 the linear program."""
-LONGER = 4
-"""So many times the time is given to a program of whole blocks that has not come to its end."""
+FURTHER = 4
+"""So many times as many nodes a program of whole blocks has next that has not come to its end."""
 BEYOND = 1.02
 """Share of the limit up to which such a program looks for solutions then: it says more where it finds one."""
 SMALL_PROGRAM = 100
 """Columns of a program of whole blocks up to which it is solved: larger ones say nothing new in seconds."""
-LOOKS = 16
-"""Of so many times one looks at the clock where that is done thousands of times."""
 NEWS_S = 0.2
 """Between two pieces of news for whoever watches."""
 
@@ -100,7 +99,7 @@ class Level(IntEnum):
     RELAXED = 6
     CHAINS = 7
     WHOLE = 8
-    """Only more time for whole blocks, or simulating all of its strategies, could tell more."""
+    """Only more nodes for whole blocks, or simulating all of its strategies, could tell more."""
 
 
 @dataclass(eq=False)
@@ -128,8 +127,8 @@ class _Family:
     bisection: Bisection | None = None
     relaxation: Relaxation | None = None
     completions: Completions | None = None
-    further_s: float = 0.0
-    """Seconds that its program of whole blocks is given next; none where more would not help."""
+    nodes: int = 0
+    """Of its program of whole blocks next; none where more would not help."""
 
 
 @dataclass
@@ -170,7 +169,7 @@ class Search:
         self.recompute = sorted({kind for kinds in problem.recompute_sets for kind in kinds})
         self.queue: list[tuple[float, int, Level, Division | _Ranks | _Family]] = []
         self.numbers = count()
-        self.reported_s, self.looks, self.late = 0.0, 0, self.deadline.passed
+        self.reported_s = 0.0
         self.dives, self.slack_s = DIVES, 0.0
         self.divisions: set[Division] = set()
         self.incumbent = Incumbent(self.config.gap) if self.seen is None else self.seen
@@ -185,14 +184,6 @@ class Search:
             heapq.heappush(self.queue, (bound_s, next(self.numbers), level, entry))
         elif bound_s < float("inf"):
             self.left = min(self.left, bound_s)
-
-    @property
-    def out_of_time(self) -> bool:
-        """Whether the deadline has passed, looked at now and then: clocks of processor time are slow."""
-        self.looks += 1
-        if self.looks % LOOKS == 0:
-            self.late = self.deadline.passed
-        return self.late
 
     @property
     def best(self) -> Completion | None:
@@ -262,7 +253,7 @@ class Search:
             layers.expect(division.micro_batch for division in divisions)
         usual = usual_divisions(divisions, self.problem.cluster.devices_per_node, self.problem.work.shape.experts or 1)
         self.price_guesses(usual, FIRST_PRICES)
-        listing = self.deadline.part(LISTING * self.config.budget_s, time.process_time)
+        listing = self.deadline.part(LISTING * self.config.budget_s, effort.counted_s)
         bounded, whole = self.divided.bounded(divisions, self.recompute, lambda: listing.passed)
         if not whole:
             self.left = 0.0
@@ -302,7 +293,7 @@ class Search:
     def sweep(self, divisions: Sequence[tuple[float, Division]]) -> None:
         """Price what a person would try first."""
         sweep = self.sweeping
-        part = self.deadline.part(SWEEPING * self.config.budget_s, time.process_time)
+        part = self.deadline.part(SWEEPING * self.config.budget_s, effort.counted_s)
         passes = int(SWEPT_PASSES * self.config.budget_s)
         sweep.run(divisions, int(SWEPT * self.config.budget_s), passes, lambda: part.passed)
         self.counts.swept = sweep.prices
@@ -320,7 +311,7 @@ class Search:
         """
         way, entries = Way("1f1b", 1), []
         for _, number, _, division in sorted(self.queue, key=lambda of: of[:2])[:FIRST_BOUNDS]:
-            if self.out_of_time:
+            if self.deadline.passed:
                 return
             if not isinstance(division, Division) or way not in self.grid.ways(division):
                 continue
@@ -437,9 +428,9 @@ class Search:
             self.counts.chained += 1
             relaxed = relaxation.solve(config.rounds, self.limit_s)
         elif level == Level.CHAINS and entry.costs.strategy.stages > 1 and relaxation.size <= SMALL_PROGRAM:
-            entry.further_s = config.whole_s
+            entry.nodes = config.nodes
             relaxed = self.whole(self.limit_s, entry, relaxation)
-        elif level == Level.WHOLE and entry.further_s:
+        elif level == Level.WHOLE and entry.nodes:
             relaxed = self.whole(BEYOND * self.limit_s, entry, relaxation)
         else:
             self.end(bound_s, entry)
@@ -449,10 +440,11 @@ class Search:
         self.push(max(bound_s, relaxed.bound_s), Level(min(level + 1, Level.WHOLE)), entry)
 
     def whole(self, enough_s: float, entry: _Family, relaxation: Relaxation) -> Relaxed:
-        """The bound with whole blocks, and how long the next try may take: none where more time would not help."""
+        """The bound with whole blocks, and how far the next try goes: none where more nodes would not help."""
         self.counts.whole += 1
-        relaxed = relaxation.whole(min(entry.further_s, self.deadline.left_s), enough_s)
-        entry.further_s = LONGER * entry.further_s if relaxed.ended_early else 0.0
+        nodes = min(entry.nodes, relaxation.nodes_in(self.deadline.left_s))
+        relaxed = relaxation.whole(nodes, enough_s) if nodes >= 1 else Relaxed(0.0, None)
+        entry.nodes = FURTHER * entry.nodes if relaxed.ended_early else 0
         return relaxed
 
     def simulate(self, entry: _Family, layers: tuple[int, ...], level: Level) -> bool:

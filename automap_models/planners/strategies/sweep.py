@@ -26,6 +26,7 @@ from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.result import TIE
 from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Strategy
+from automap_models.planners import effort
 from automap_models.planners.strategies.bounds import fullest_moments, usual_chains
 from automap_models.planners.strategies.cuts import balanced_cuts
 from automap_models.planners.strategies.divisions import DividedModel
@@ -105,6 +106,7 @@ class Sweep:
             self.push(bound_s, _Entry(division), rank)
         while self.queue and self.prices < prices and not late():
             _, _, bound_s, entry = heapq.heappop(self.queue)
+            effort.count(effort.EQUAL)
             if bound_s >= self.limit_s:
                 continue
             if entry.zero is not None:
@@ -255,6 +257,9 @@ class Sweep:
 
 def priced(pricing: StrategyPricing, strategy: Strategy, reserve: FloatArray) -> Completion | None:
     """The step of a strategy; None where it does not fit."""
+    s = strategy
+    shown, _ = repeating_micro_batches(s.schedule, s.pp, s.micro_batches, s.vp)
+    effort.count(effort.PRICE, shown * s.stages)
     costs = pricing.costs(strategy)
     held = np.array([memory.total for memory in costs.memory])
     if (held > rank_memory(strategy, pricing.cluster) - reserve).any():

@@ -265,8 +265,8 @@ def _bounds(problem: StrategyProblem, strategy: Strategy, high_s: float) -> dict
         "weighted chain": chain_bound(ranks, recompute, held, family),
         "few chains": relaxation.solve(0, float("inf")).bound_s,
         "more chains": relaxation.solve(4, float("inf")).bound_s,
-        "whole blocks": relaxation.whole(0.2).bound_s,
-        "whole blocks, as far as is enough": relaxation.whole(0.2, 1.05 * high_s).bound_s,
+        "whole blocks": relaxation.whole(100).bound_s,
+        "whole blocks, as far as is enough": relaxation.whole(100, 1.05 * high_s).bound_s,
     }
     if strategy.pp > 1 and can_bound(strategy.schedule, strategy.vp):
         least = [int(stage not in (0, strategy.stages - 1)) for stage in range(strategy.stages)]

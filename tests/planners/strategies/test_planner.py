@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -35,13 +36,30 @@ def _agrees(seed: int) -> bool:
     assert problem.fits(result.cost)
     assert result.cost.step_s == pytest.approx(best, rel=1e-6), f"problem {seed}"
     assert result.bound is not None and result.bound.value <= best * (1 + 1e-9), f"problem {seed}"
-    rough = StrategiesPlanner(StrategiesConfig(gap=0.2, exhaustive=0, whole_s=0.0)).solve(problem)
+    rough = StrategiesPlanner(StrategiesConfig(gap=0.2, exhaustive=0, nodes=0)).solve(problem)
     assert rough.bound is None or rough.bound.value <= best * (1 + 1e-9), f"problem {seed}"
     return True
 
 
 def test_plans_and_bounds_are_those_of_all_strategies_of_small_problems() -> None:
     assert all(_agrees(seed) for seed in range(SAMPLE))
+
+
+@pytest.mark.parametrize("budget_s", [0.02, 0.1, 0.4])
+def test_a_search_that_its_budget_ends_comes_to_the_same_whatever_the_clock_says(
+    budget_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget is of counted seconds: the second search has everything compiled, and a processor that takes ages."""
+    config = StrategiesConfig(gap=0.0, budget_s=budget_s)
+    problem = StrategyProblem(
+        work=gpt_work(24, 2048, 16), cluster=Cluster(2, 8, 3e11, 2e11, 4e10), device=DEVICE, global_batch=64
+    )
+    first = StrategiesPlanner(config).solve(problem)
+    ages = itertools.count(0.0, 10.0)
+    monkeypatch.setattr("time.process_time", lambda: next(ages))
+    second = StrategiesPlanner(config).solve(problem)
+    assert (first.plan, first.bound, first.facts) == (second.plan, second.bound, second.facts)
+    assert first.status == "feasible"
 
 
 def test_a_strategy_that_fills_the_memory_to_the_last_byte_is_found() -> None:
@@ -61,7 +79,7 @@ def test_no_layer_moved_to_another_stage_makes_the_best_strategy_shorter() -> No
         problem = random_problem(seed)
         if "layers" in problem.fixed or not any(True for _ in strategies(problem)):
             continue
-        best = StrategiesPlanner(StrategiesConfig(gap=0.5, trials=0, exhaustive=0, whole_s=0.0)).solve(problem).plan
+        best = StrategiesPlanner(StrategiesConfig(gap=0.5, trials=0, exhaustive=0, nodes=0)).solve(problem).plan
         if best is None or best.layers is None or best.stages == 1:
             continue
         several += 1

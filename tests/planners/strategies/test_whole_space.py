@@ -12,7 +12,7 @@ from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
 
 TO_THE_END = StrategiesConfig(gap=0.0, exhaustive=5000, budget_s=60.0)
-EARLY = StrategiesConfig(gap=0.2, exhaustive=0, whole_s=0.0)
+EARLY = StrategiesConfig(gap=0.2, exhaustive=0, nodes=0)
 """A search that leaves most to its bounds."""
 FAST, ALL, PARTS = 16, 1000, 20
 
