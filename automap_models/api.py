@@ -282,7 +282,7 @@ def search_strategies(
         target: a framework of `automap-export` that is to run it, such as "megatron"; None for any.
         reserve_bytes: of each device that is left free.
         rank_reserve_bytes: of devices of a rank beside that, by its number, from the last one on below 0.
-        budget_s: seconds of computing after which the search ends.
+        budget_s: counted seconds (see docs/explanation/proofs.md) after which the search ends.
         gap: share of the step by which another strategy may be shorter at most when it ends before.
         fixed: fields of `Strategy` that are given, by name; the others are searched.
 

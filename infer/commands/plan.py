@@ -162,8 +162,8 @@ def _add_searching(how: argparse._ArgumentGroup) -> None:
         "--budget",
         metavar="TIME",
         type=positive(SECONDS),
-        help="time for all searches together, without tracing (default: 20 s of processor time for strategies, 40 s, "
-        "counted by what is computed, for plans of stages)",
+        help="time for all searches together, without tracing, counted by what is computed (default: 20 s for "
+        "strategies, 40 s for plans of stages)",
     )
     how.add_argument(
         "--thorough",

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SEARCHING = 0.8
 """Share of the budget for searches of the best strategy: on the cluster, on others, without a target's limits. What its
 choices buy has the rest, or, where that took less, as large a share of what it took."""
-LEAST_COMPARING_S = 1.0
-"""Seconds of computing that all comparisons may take anyway, as far as the budget has them."""
+LEAST_COMPARING_S = 1.5
+"""Counted seconds that all comparisons may take anyway, as far as the budget has them."""
 
 
 def applies(request: PlanRequest) -> bool:
