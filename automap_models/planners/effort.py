@@ -102,10 +102,10 @@ TRIALS = Work(0.0, 3.0e-9, 150)
 """What a rank recomputes, tried: choices of its virtual stages at the moments of its order."""
 PROGRAM = Work(2.5e-3, 7.0e-8)
 """A linear program, by its rows times its columns."""
-NODES = Work(0.0, 2.1e-7)
-"""An integer program, by its rows times its columns times its nodes and ROOT."""
-ROOT = 500
-"""The first node takes as long as so many more: what HiGHS tries before it branches."""
+ROOT = Work(0.0, 9.0e-3)
+"""What HiGHS tries of an integer program before it branches, by columns."""
+NODES = Work(0.0, 3.2e-7)
+"""The nodes of its search after that, each by columns squared."""
 CUTS = Work(4.5e-4, 1.0e-6, 300)
 """Whether whole blocks can be cut in so many seconds, by ranks times blocks."""
 DEALS = Work(1.7e-4, 6.0e-8, 150)

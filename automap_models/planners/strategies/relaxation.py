@@ -208,7 +208,7 @@ class Relaxation:
 
     def nodes_in(self, seconds: float) -> float:
         """Nodes of a program of whole blocks that so many counted seconds are enough for; less than 1 for none."""
-        return seconds / (effort.NODES.unit_s * len(self.rows) * self.size) - effort.ROOT
+        return (seconds - self.size * effort.ROOT.unit_s) / (self.size**2 * effort.NODES.unit_s)
 
     def whole(self, nodes: float, enough_s: float = float("inf")) -> Relaxed:
         """The bound with whole blocks, of so many nodes of the search at most; `enough_s` where it is that or more.
@@ -223,7 +223,7 @@ class Relaxation:
         equal, counts = self._equalities()
         enough = (enough_s - self.costs.tied_s) / (self.scale * (1 - TOLERANCE))
         shorter = LinearConstraint(self._objective()[None], -np.inf, enough)
-        effort.count(effort.NODES, len(self.rows) * self.size * effort.ROOT)
+        effort.count(effort.ROOT, self.size)
         solution = milp(
             self._objective(),
             integrality=integrality,
@@ -232,7 +232,7 @@ class Relaxation:
             options={"node_limit": int(min(nodes, MOST_NODES)), "mip_rel_gap": CLOSE},
         )
         stopped = solution.status in NOT_ENDED
-        effort.count(effort.NODES, len(self.rows) * self.size * (solution.mip_node_count or stopped * nodes))
+        effort.count(effort.NODES, self.size**2 * (solution.mip_node_count or stopped * nodes))
         if solution.status == 2:  # as far as it was looked for
             return Relaxed(enough_s, None)
         least = solution.mip_dual_bound
