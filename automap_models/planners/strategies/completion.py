@@ -230,7 +230,8 @@ class Completions:
         listed = [self._listed(stage, blocks.size) for stage, blocks in zip(stages, own, strict=True)]
         counts = np.array([len(choices) for choices, _, _ in listed])
         effort.count(effort.FITTING)
-        effort.count(effort.TRIALS, float(min(counts.prod(), counts.sum() ** 2)) * len(moments))
+        ways = float(np.prod(counts, dtype=np.float64))
+        effort.count(effort.TRIALS, min(ways, float(counts.sum()) ** 2) * len(moments))
         tables = np.zeros((len(stages), 4, counts.max()))
         room, needed = self._room(rank, stages)
         for table, stage, blocks, (_, kinds, recomputed) in zip(tables, stages, own, listed, strict=True):

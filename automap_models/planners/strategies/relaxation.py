@@ -37,6 +37,7 @@ TOLERANCE = 1e-6
 """Relative, of the solver's values: bounds are lowered and memory is enlarged by it. A solver may else call a program
 infeasible that a strategy solves to the last byte."""
 MOST_NODES = 10**9
+"""That HiGHS counts as a limit."""
 NOT_ENDED = (1, 4)
 """Of a solver that a limit stopped: of iterations, or of nodes, which is among its other reasons."""
 CHAINS = 4
