@@ -77,7 +77,7 @@ def searches(profiles: list[Path], count: int, seed: int) -> Iterator[tuple[str,
             yield name, lambda profile=profile, cluster=cluster: planned(profile, cluster, PlanOptions())  # type: ignore[misc]
         eight = PlanOptions(stages=8)
         yield f"{path.stem} on 8 × 8", lambda profile=profile, eight=eight: planned(profile, EIGHT, eight)  # type: ignore[misc]
-    for number, problem in enumerate(drawn(count, seed, *LARGE)[0]):
+    for number, problem in enumerate(drawn(count, seed, *LARGE)[0] if count else ()):
         name = f"random {number}, {problem.stages} stages on {problem.cluster.devices}"
         yield name, lambda problem=problem: AutoPlanner(AutoConfig(certify_s=3.0)).solve(problem)  # type: ignore[misc]
 

@@ -28,6 +28,7 @@ from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.pass_orders import WARM_UPS, micro_batches_per_round
 from automap_models.core.pass_tables import pass_table
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages, repeating_micro_batches
+from automap_models.core.strategy import Strategy
 from automap_models.cost.stage_costs import SENDING_ALONE
 from automap_models.planners import effort
 from automap_models.planners.strategies import bound_kernel as kernel
@@ -43,6 +44,13 @@ SHORT = 0.01
 SLACK = kernel.SLACK
 COMPILED = is_compiled(kernel.least_time)
 """Whether the loops of bound_kernel take the place of those in numpy."""
+
+
+def passes_laid_out(strategy: Strategy) -> int:
+    """Of each kind, of all virtual stages: those that show all of its schedule."""
+    s = strategy
+    shown, _ = repeating_micro_batches(s.schedule, s.pp, s.micro_batches, s.vp)
+    return shown * s.stages
 
 
 def division_bound(costs: RankCosts, recompute: list[int]) -> float:

@@ -23,10 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE
 from automap_models.planners import effort
-from automap_models.planners.strategies.bounds import fullest_moments, usual_chains
+from automap_models.planners.strategies.bounds import fullest_moments, passes_laid_out, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
@@ -80,10 +79,7 @@ class Relaxation:
         self.of_blocks = costs.ranks.passes[columns][costs.rank_of]  # [V, kinds, R', 3]
         self.constant = self._constant()
         self.scale = float(self.strategy.micro_batches * self.of_blocks.sum(axis=-1).min() * costs.ranks.blocks.sum())
-        shown, _ = repeating_micro_batches(
-            self.strategy.schedule, self.strategy.pp, self.strategy.micro_batches, self.strategy.vp
-        )
-        self.passes = shown * self.stages
+        self.passes = passes_laid_out(self.strategy)
         self.rows: list[FloatArray] = []
         self.limits: list[float] = []
         self._memory_rows()

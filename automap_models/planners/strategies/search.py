@@ -441,10 +441,13 @@ class Search:
 
     def whole(self, enough_s: float, entry: _Family, relaxation: Relaxation) -> Relaxed:
         """The bound with whole blocks, and how far the next try goes: none where more nodes would not help."""
+        nodes, further = min(entry.nodes, relaxation.nodes_in(self.deadline.left_s)), FURTHER * entry.nodes
+        entry.nodes = 0
+        if nodes < 1:
+            return Relaxed(0.0, None)
         self.counts.whole += 1
-        nodes = min(entry.nodes, relaxation.nodes_in(self.deadline.left_s))
-        relaxed = relaxation.whole(nodes, enough_s) if nodes >= 1 else Relaxed(0.0, None)
-        entry.nodes = FURTHER * entry.nodes if relaxed.ended_early else 0
+        relaxed = relaxation.whole(nodes, enough_s)
+        entry.nodes = further if relaxed.ended_early else 0
         return relaxed
 
     def simulate(self, entry: _Family, layers: tuple[int, ...], level: Level) -> bool:

@@ -27,7 +27,7 @@ from automap_models.core.result import TIE
 from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Strategy
 from automap_models.planners import effort
-from automap_models.planners.strategies.bounds import fullest_moments, usual_chains
+from automap_models.planners.strategies.bounds import fullest_moments, passes_laid_out, usual_chains
 from automap_models.planners.strategies.cuts import balanced_cuts
 from automap_models.planners.strategies.divisions import DividedModel
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
@@ -257,9 +257,7 @@ class Sweep:
 
 def priced(pricing: StrategyPricing, strategy: Strategy, reserve: FloatArray) -> Completion | None:
     """The step of a strategy; None where it does not fit."""
-    s = strategy
-    shown, _ = repeating_micro_batches(s.schedule, s.pp, s.micro_batches, s.vp)
-    effort.count(effort.PRICE, shown * s.stages)
+    effort.count(effort.PRICE, passes_laid_out(strategy))
     costs = pricing.costs(strategy)
     held = np.array([memory.total for memory in costs.memory])
     if (held > rank_memory(strategy, pricing.cluster) - reserve).any():
