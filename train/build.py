@@ -399,6 +399,7 @@ def build_trainer(config: DictConfig, epochs: int, gap: float | None = None) -> 
     threads = options.pop("threads")
     if threads:
         torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision("high")  # TF32 on a GPU that has it; a CPU computes as ever
     loggers, watchers = build_loggers(config), progress(epochs * episodes_per_epoch(config), gap)
     try:
         return L.Trainer(

@@ -131,12 +131,16 @@ class RainbowModule(L.LightningModule):
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         """Play on each problem of the batch, then learn."""
         epsilon = self.agent.config.epsilon(self.global_step)
-        reward = self._play(batch.cpu(), epsilon)
+        reward, losses = self._play_and_learn(batch.cpu(), epsilon)
         self.episodes += len(batch) * self.settings.branches * self.trainer.world_size
-        losses = [self.learner.learn() for _ in range(self.settings.iterations)]
         for name, value in (("loss", torch.stack(losses).mean()), ("reward", reward.mean())):
             self.log(f"train/{name}", value, on_step=False, on_epoch=True)
         self.log("train/epsilon", epsilon, prog_bar=True, on_step=False, on_epoch=True)
+
+    def _play_and_learn(self, index: Tensor, epsilon: float) -> tuple[Tensor, list[Tensor]]:
+        """Rewards of the episodes on some problems, and the losses of what was learned behind them."""
+        reward = self._play(index, epsilon)
+        return reward, [self.learner.learn() for _ in range(self.settings.iterations)]
 
     def _play(self, index: Tensor, epsilon: float) -> Tensor:
         """Episodes into the replay; rewards [B]."""
@@ -267,7 +271,8 @@ class RainbowModule(L.LightningModule):
 
     def _remember_derived(self) -> None:
         """Fill in what a checkpoint leaves out of the replay."""
-        for rows in np.array_split(np.arange(len(self.replay)), -(-len(self.replay) // 256)):
+        for start in range(0, len(self.replay), 256):
+            rows = np.arange(start, min(start + 256, len(self.replay)))
             items = {name: column[rows] for name, column in self.replay.items.items()}
             for name, table in self._derive(self._pick(torch.from_numpy(items["problem"])), items).items():
                 self.replay.items[name][rows] = table

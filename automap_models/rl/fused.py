@@ -2,8 +2,8 @@
 
 What a network reads of a state is computed by a thousand small operators (envs.pipeline.one_step). One by one they
 write and read every tensor in between; `torch.compile` makes a few loops of them, a fifth of the time. It compiles for
-one shape, which takes a minute the first time on a machine, so that batches are cut into chunks and the last is filled
-up.
+one shape, which takes a minute the first time on a machine, so that batches are cut into chunks and the last is then
+filled up.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from automap_models.errors import BadInput
 
-ROWS = 32
+ROWS = {"cpu": 32}
 """States of a chunk: what is computed of them stays in a processor's cache."""
+OTHER_ROWS = 4096
+"""Elsewhere: as many as keep a GPU busy."""
 
 
 class Fused:
@@ -29,12 +30,11 @@ class Fused:
     Args:
         function: of batches, and of tensors that all states share; pure. It returns a tuple of [B, …] tensors.
         compiled: else it is called as it is, in chunks all the same.
-        rows: of a chunk.
     """
 
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]], *, compiled: bool, rows: int = ROWS) -> None:
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], *, compiled: bool) -> None:
         self._function = torch.compile(function, dynamic=False, fullgraph=True) if compiled else function
-        self.rows = rows
+        self._compiled = compiled
 
     @torch.no_grad()
     def __call__(self, index: Tensor, take: Callable[[Tensor], tuple[Any, ...]]) -> tuple[Tensor, ...]:
@@ -42,11 +42,11 @@ class Fused:
 
         Args:
             index: int64 [B], 1 or more, which states; results are in its order.
-            take: the function's arguments for some of these, int64 [rows].
+            take: the function's arguments for some of these, int64 [n].
         """
-        parts = []
-        for some in torch.split(index, self.rows):
-            filled = functional.pad(some, (0, self.rows - len(some)), value=int(some[-1]))
+        rows, parts = ROWS.get(index.device.type, OTHER_ROWS), []
+        for some in torch.split(index, rows):
+            filled = torch.cat([some, some[-1:].expand(rows - len(some))]) if self._compiled else some
             parts.append([tensor[: len(some)] for tensor in self._function(*take(filled))])
         return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
 

@@ -15,6 +15,7 @@ from automap_models.resources import conf_dir
 
 pytest.importorskip("lightning")
 
+import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from automap_models.rl.networks.one_step import OneStepQNetwork
@@ -109,6 +110,15 @@ def test_a_teacher_trains_the_network_that_sees_one_step() -> None:
     assert module.hparams["distillation"]["temperatures"] == module.distillation.temperatures
 
 
+def test_on_a_gpu_the_pupil_sees_the_points_and_learns_every_state_once() -> None:
+    config = compose("experiment=learned_gpu")
+    module = build(config)
+    assert isinstance(module, DistillationModule)
+    assert (config.trainer.accelerator, module.distillation.replayed) == ("gpu", False)
+    assert module.size.attention > 0
+    assert compose("experiment=learned").agent.size.get("attention", 0) == 0
+
+
 def test_the_paper_s_recipe_is_its_agent_on_arrays_alone_paid_by_one_over_the_length() -> None:
     """Then the same network is fine-tuned on arrays of CNNs, from where it ended."""
     config, tuned = compose("experiment=paper"), compose("experiment=paper_cnn")
@@ -134,12 +144,10 @@ def test_a_policy_for_a_schedule_goes_on_from_one_that_learned_the_length() -> N
 @pytest.mark.parametrize("name", shipped("trainer"))
 def test_every_trainer_is_built_with_what_it_says(name: str, tmp_path: Path) -> None:
     config = compose(f"trainer={name}", f"out={tmp_path / 'run'}", "trainer.threads=1")
-    if name == "gpu":
-        torch = pytest.importorskip("torch")
-        if not torch.cuda.is_available():
-            with pytest.raises(BadInput, match=r"trainer: .*gpu"):
-                build_trainer(config, epochs=3)
-            return
+    if name == "gpu" and not torch.cuda.is_available():
+        with pytest.raises(BadInput, match=r"trainer: .*gpu"):
+            build_trainer(config, epochs=3)
+        return
     trainer = build_trainer(config, epochs=3)
     assert trainer.num_devices == config.trainer.devices
     assert trainer.num_nodes == config.trainer.num_nodes
@@ -160,6 +168,8 @@ def test_every_experiment_composes_and_builds(name: str, tmp_path: Path) -> None
     config = compose(f"experiment={name}", f"out={tmp_path / 'run'}", "trainer.threads=1")
     assert config.run_name == name
     build(config)
+    if config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
+        config.trainer.accelerator = "cpu"
     checkpoints = [c for c in build_trainer(config, epochs=1).callbacks if isinstance(c, ModelCheckpoint)]  # type: ignore[attr-defined]
     assert [c.monitor for c in checkpoints] == ["val/gap_mean", None]
 

@@ -12,21 +12,21 @@ import torch
 from automap_models.core.staged import StagedProblem
 from automap_models.envs.pipeline.encoding import encode
 from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems, apply, terminal_reward
-from automap_models.rl import distillation
+from automap_models.rl import lessons as lessons_module
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.distillation import (
     DERIVED,
-    FINE,
     LOWEST,
-    Lessons,
     LossSettings,
     _loss,
     derived,
     empty_lesson,
-    legal_first,
+    in_parts,
     lesson_loss,
+    part_loss,
     taught,
 )
+from automap_models.rl.lessons import FINE, Lesson, Lessons, legal_first, played
 from automap_models.rl.networks.one_step import OneStepQNetwork
 from automap_models.rl.networks.pipeline import LookAheadQNetwork, NetworkSize
 from automap_models.rl.offline import PipelineAgent, rollout
@@ -164,7 +164,7 @@ def test_a_state_is_valued_the_same_whatever_it_is_looked_at_with(
     fineness = FINE[0][1]
     prepared, owner, most = lessons.prepare(problems, fineness), torch.arange(len(rows)), SIZE.max_devices
     seen, promises = lessons.seen(prepared, owner, states, most), lessons.promised(prepared, owner, states, most)
-    monkeypatch.setattr(distillation, "FINE", ((few, fineness), (None, fineness)))
+    monkeypatch.setattr(lessons_module, "FINE", ((few, fineness), (None, fineness)))
     reached = 0
     for some, limit, _ in lessons.classes(problems):
         here = lessons.prepare(problems.take(some), fineness)
@@ -292,3 +292,41 @@ def test_a_pupil_that_sees_one_step_comes_near_its_teacher(
     after = rollout(agent, problems, 0.0, generator).reward
     assert before.mean() < 0.85 * best.mean()
     assert after.mean() > 0.95 * best.mean()
+
+
+@pytest.mark.parametrize("attention", [0, 1])
+def test_states_are_learned_once_in_parts_and_from_them_as_from_a_replay(
+    attention: int, env: PipelineEnv, teacher: LookAheadQNetwork, problems: Problems
+) -> None:
+    """Every state is in one part, and the loss over all parts is that of the same rows in a replay's form."""
+    network = OneStepQNetwork(replace(SIZE, attention=attention))
+    agent, lessons = PipelineAgent(env, network, network, AgentConfig()), Lessons(network, teacher)
+    items, promised = rows_of(agent, lessons, problems)
+    learned, again = played(agent, lessons, problems, 2, 0.5, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(again, promised)
+    parts = list(in_parts(learned, 5, torch.Generator().manual_seed(2)))
+    count = [sum(len(one.owner) for one in part) for part in parts]
+    assert max(count) - min(count) <= 2
+
+    def states_in(owner: torch.Tensor, states: Partial) -> set[tuple[int, ...]]:
+        columns = torch.cat([owner.unsqueeze(1), states.step.unsqueeze(1), states.cuts, states.device_cuts], 1)
+        return set(map(tuple, columns.tolist()))
+
+    seen = [states_in(one.owner, one.states) for part in parts for one in part]
+    assert sum(map(len, seen)) == sum(count) == len(items["step"])
+    assert set().union(*seen) == states_in(torch.from_numpy(items["problem"]), states_of(items))
+    settings = LossSettings([0.05, 0.5], 0.02, 1.0)
+    parts = [[as_in_a_replay(one) for one in part] for part in parts]
+    with torch.no_grad():
+        whole = lesson_loss(network, items, torch.ones(len(items["step"])), settings)[0]
+        weighted = sum(
+            float(part_loss(network, part, settings)) * rows for part, rows in zip(parts, count, strict=True)
+        )
+    assert weighted / sum(count) == pytest.approx(float(whole), rel=1e-4)
+
+
+def as_in_a_replay(lesson: Lesson) -> Lesson:
+    """What a replay holds with half precision."""
+    seen = lesson.candidates
+    seen = seen._replace(features=seen.features.half().float(), points=seen.points.half().float())
+    return lesson._replace(candidates=seen, values=lesson.values.half().float())

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from automap_models.envs.pipeline.env import REWARDS, Partial, PipelineEnv, Problems
+from automap_models.errors import BadInput
 from automap_models.rl.networks.one_step import OneStepQNetwork
 from automap_models.rl.networks.pipeline import (
     HOPELESS,
@@ -51,6 +52,7 @@ def candidates(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 ESTIMATED = torch.zeros(BATCH, dtype=torch.bool)
 """No state's look-ahead is exact."""
+NO_POINTS = torch.zeros(BATCH, 0, 1)
 
 
 def network(atoms: int = 1, use_dueling: bool = True, residual: str = "log") -> CandidateNetwork:
@@ -89,15 +91,15 @@ def test_candidates_in_another_order_have_their_values_in_that_order(
     net = network(atoms, use_dueling, residual)
     features, globally, mask, estimate = candidates(2)
     order = torch.randperm(CANDIDATES, generator=torch.Generator().manual_seed(3))
-    ours = net(features[:, order], globally, mask[:, order], estimate[:, order], ESTIMATED)
-    torch.testing.assert_close(ours, net(features, globally, mask, estimate, ESTIMATED)[:, order])
+    ours = net(features[:, order], globally, mask[:, order], estimate[:, order], ESTIMATED, NO_POINTS)
+    torch.testing.assert_close(ours, net(features, globally, mask, estimate, ESTIMATED, NO_POINTS)[:, order])
 
 
 def test_illegal_candidates_do_not_touch_the_legal_ones() -> None:
     features, globally, mask, estimate = candidates(4)
     net, noise = network(), torch.randn(BATCH, CANDIDATES, FEATURES)
     other = torch.where(mask.unsqueeze(2), features, noise)
-    ours, theirs = (net(given, globally, mask, estimate, ESTIMATED) for given in (other, features))
+    ours, theirs = (net(given, globally, mask, estimate, ESTIMATED, NO_POINTS) for given in (other, features))
     torch.testing.assert_close(ours[mask], theirs[mask])
 
 
@@ -106,7 +108,7 @@ def test_the_residual_adds_the_estimate_as_a_value() -> None:
     features, globally, mask, estimate = candidates(5)
     estimate = 1 - 0.1 * estimate  # none is hopeless
     plain, linear, logarithmic = (
-        network(residual=kind)(features, globally, mask, estimate, ESTIMATED).squeeze(2)
+        network(residual=kind)(features, globally, mask, estimate, ESTIMATED, NO_POINTS).squeeze(2)
         for kind in ("none", "linear", "log")
     )
     torch.testing.assert_close(linear - plain, estimate)
@@ -117,7 +119,7 @@ def test_where_the_look_ahead_is_exact_the_values_are_its_own() -> None:
     features, globally, mask, estimate = candidates(6)
     estimate = 1 - 0.1 * estimate  # none is hopeless
     exact = torch.arange(BATCH) % 2 == 0
-    values = network(residual="log")(features, globally, mask, estimate, exact).squeeze(2)
+    values = network(residual="log")(features, globally, mask, estimate, exact, NO_POINTS).squeeze(2)
     torch.testing.assert_close(values[exact], estimate[exact].log())
     assert not torch.allclose(values[~exact], estimate[~exact].log())
 
@@ -129,6 +131,62 @@ def test_estimates_hopelessly_below_the_best_are_not_told_apart() -> None:
     base = net.base(mask, torch.tensor([[0.5, a_little_worse, -1.0, 0.9]]))
     expected = torch.tensor([math.log(0.5), math.log(0.5) - HOPELESS / 2, math.log(0.5) - HOPELESS])
     torch.testing.assert_close(base[0, :3], expected)
+
+
+# --- attention ---------------------------------------------------------------------------------------------------
+
+
+def looking(attention: int = 2) -> OneStepQNetwork:
+    torch.manual_seed(0)
+    return OneStepQNetwork(size(attention=attention, residual="none"))
+
+
+def test_a_candidate_sees_the_points_behind_it_and_none_before(problems: Problems) -> None:
+    """What lies at one point changes the candidates up to it: by what they see of each other they all would."""
+    net = looking()
+    ahead = net.cut.ahead
+    assert ahead is not None
+    described = net.describe_cuts(problems, Partial(*(t[: len(problems.stages)] for t in empty(problems))))
+    features, points = described.features, described.points.clone()
+    hidden, middle = torch.randn(*features.shape[:2], 8), 8
+    before = ahead(hidden, features, described.global_features, points)
+    points[:, middle, 3:] += 1.0
+    changed = (ahead(hidden, features, described.global_features, points) - before).abs().amax(2) > 1e-7
+    computed, seen = described.points[:, :, 0], described.points[:, :, 1] > 0
+    legal = described.legal
+    behind = computed > computed[:, middle : middle + 1]
+    assert not changed[behind & legal].any()
+    up_to_it = (computed <= computed[:, middle : middle + 1]) & seen[:, middle : middle + 1]
+    assert changed[up_to_it & legal].float().mean() > 0.95
+
+
+def empty(problems: Problems) -> Partial:
+    return PipelineEnv(4, 18).reset(problems)
+
+
+def test_without_attention_nobody_looks_at_the_points(problems: Problems, states: Partial) -> None:
+    for attention, points in ((0, 0), (1, 16)):
+        net = looking(attention)
+        described = net.describe(problems, states)
+        assert (described.cut.points.shape[1], described.device.points.shape[1]) == (points, points)
+        assert (net.cut.ahead is None) == (attention == 0)
+
+
+@pytest.mark.parametrize("attention", [1, 2])
+def test_a_state_is_worth_the_same_alone_where_points_are_looked_at(
+    attention: int, env: PipelineEnv, problems: Problems, states: Partial
+) -> None:
+    net = looking(attention)
+    together, legal = net(net.describe(problems, states)), env.legal(problems, states)
+    for i in range(0, len(problems.stages), 5):
+        row = torch.tensor([i])
+        alone = net(net.describe(problems.take(row), states.take(row)))
+        torch.testing.assert_close(alone[0, legal[i]], together[i, legal[i]], rtol=1e-4, atol=1e-5)
+
+
+def test_heads_that_do_not_share_a_width_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"agent\.size\.hidden: is 6; give a multiple of 4"):
+        OneStepQNetwork(size(attention=1, hidden=6))
 
 
 # --- whole networks ----------------------------------------------------------------------------------------------

@@ -16,9 +16,11 @@ All times are in units of the ideal length ΣC·M / D.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +43,25 @@ BLOCKS = 4
 CHUNK = {"cpu": 1}
 """Problems worked on at a time: on a CPU the largest tensors stay in its cache."""
 OTHER_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Fineness:
+    """How fine tables are.
+
+    Attributes:
+        points: grid points at which the rest of a pipeline may be cut, at most.
+        units: equal groups that devices are counted in.
+        stage_units: units that a stage of the rest may have, ascending.
+    """
+
+    points: int = POINTS
+    units: int = UNITS
+    stage_units: tuple[int, ...] = STAGE_UNITS
+
+
+SHIPPED = Fineness()
+"""As policies in files have them."""
 
 
 class Scaled(NamedTuple):
@@ -128,22 +149,43 @@ def _level(table: Tensor, left: Tensor) -> Tensor:
     return level.expand(-1, 1, table.shape[2], table.shape[3])
 
 
-def cost_to_go(scaled: Scaled, cut_mask: Tensor, max_stages: int) -> CostToGo:
-    """The tables of a batch of problems, of which bool [B, P] says where a stage may end."""
+def cost_to_go(
+    scaled: Scaled, cut_mask: Tensor, max_stages: int, fineness: Fineness = SHIPPED, *, compiled: bool = False
+) -> CostToGo:
+    """The tables of a batch of problems, of which bool [B, P] says where a stage may end.
+
+    Args:
+        compiled: by loops that torch.compile makes of the operators; problems are worked on in full chunks then.
+    """
     device = cut_mask.device
-    chunks = torch.split(torch.arange(len(cut_mask), device=device), CHUNK.get(device.type, OTHER_CHUNK))
-    parts = [_tables(scaled.take(rows), cut_mask[rows], max_stages) for rows in chunks]
-    return CostToGo(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    chunk = CHUNK.get(device.type, OTHER_CHUNK)
+    order = scaled.stages.flatten().argsort(stable=True)  # a chunk makes as many levels as its deepest pipeline needs
+    parts = []
+    for some in torch.split(order, chunk):
+        # Compiled for one shape: filled up with the last problem.
+        rows = torch.cat([some, some[-1:].expand(chunk - len(some))]) if compiled else some
+        tables = _tables(scaled.take(rows), cut_mask[rows], max_stages, fineness, compiled)
+        parts.append([tensor[: len(some)] for tensor in tables])
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order), device=device)
+    return CostToGo(*(torch.cat(tensors)[back] for tensors in zip(*parts, strict=True)))
 
 
-def _tables(scaled: Scaled, cut_mask: Tensor, max_stages: int) -> CostToGo:
-    points = choose_points(scaled.arrays, cut_mask)
+@cache
+def _loops(function: Callable[..., Any], fineness: Fineness, compiled: bool) -> Callable[..., Any]:
+    """A function for one fineness, compiled or not."""
+    bound = partial(function, fineness=fineness)
+    return torch.compile(bound, dynamic=False, fullgraph=True) if compiled else bound
+
+
+def _tables(scaled: Scaled, cut_mask: Tensor, max_stages: int, fineness: Fineness, compiled: bool) -> CostToGo:
+    points = choose_points(scaled.arrays, cut_mask, fineness.points)
     at, legal = scaled.at(points), cut_mask.gather(1, points)
-    stages = every_stage(scaled, at)
-    rest, tables = last_stage(scaled, at, first_devices(scaled)), []
+    stages = _loops(every_stage, fineness, compiled)(scaled, at)
+    rest, tables = last_stage(scaled, at, first_devices(scaled, fineness.units)), []
     needed = min(levels(max_stages), levels(int(scaled.stages.max())))
     for left in range(2, 2 + needed):
-        rest, plan = earlier_stage(scaled, at, legal, stages, rest, at.new_tensor(left))
+        rest, plan = _loops(earlier_stage, fineness, compiled)(scaled, at, legal, stages, rest, at.new_tensor(left))
         tables.append(plan)
     unused = (0, 0) * 2 + (0, levels(max_stages) - needed)
     return CostToGo(points, *(functional.pad(torch.stack(table, 1), unused) for table in zip(*tables, strict=True)))
@@ -165,9 +207,9 @@ def first_devices(scaled: Scaled, units: int = UNITS) -> Tensor:
     return number * devices_per_unit(scaled, units)
 
 
-def stage_devices(scaled: Scaled) -> Tensor:
+def stage_devices(scaled: Scaled, fineness: Fineness) -> Tensor:
     """[B, 1, R] devices of a stage of each of the sizes."""
-    return scaled.devices.new_tensor(STAGE_UNITS) * devices_per_unit(scaled)
+    return scaled.devices.new_tensor(fineness.stage_units) * devices_per_unit(scaled, fineness.units)
 
 
 def choose_points(arrays: Tensor, cut_mask: Tensor, points: int = POINTS) -> Tensor:
@@ -226,12 +268,12 @@ class Stages(NamedTuple):
     reduce: Tensor
 
 
-def every_stage(scaled: Scaled, at: Tensor) -> list[Stages]:
+def every_stage(scaled: Scaled, at: Tensor, fineness: Fineness = SHIPPED) -> list[Stages]:
     """The stages from points with channels [B, 5, K] on, in BLOCKS of these, each with the ends from its first on."""
-    first, sizes = first_devices(scaled).squeeze(1).unsqueeze(2), stage_devices(scaled)
+    first, sizes = first_devices(scaled, fineness.units).squeeze(1).unsqueeze(2), stage_devices(scaled, fineness)
     per_node, ratio = scaled.per_node, scaled.ratio
     factor = all_reduce_factor(first, first + sizes, per_node, ratio).unsqueeze(1)  # [B, 1, U, R]
-    sizes, count = sizes.unsqueeze(1), at.shape[2]
+    sizes, count, several = sizes.unsqueeze(1), at.shape[2], len(fineness.stage_units)
     blocks = []
     for low, high in pairwise(count * block // BLOCKS for block in range(BLOCKS + 1)):
         rows = slice(low, high)
@@ -241,7 +283,7 @@ def every_stage(scaled: Scaled, at: Tensor) -> list[Stages]:
         hold = (1 - scaled.state.unsqueeze(3) * weights) / (stash * per_device).clamp(min=1e-9)
         points = torch.arange(count, device=at.device)
         later = (points[rows].unsqueeze(1) < points[low:]).view(1, -1, count - low, 1)
-        whole, tiled = weights.expand(-1, -1, -1, len(STAGE_UNITS)), factor.repeat(1, 1, 1, count - low)
+        whole, tiled = weights.expand(-1, -1, -1, several), factor.repeat(1, 1, 1, count - low)
         blocks.append(
             Stages(
                 (compute * per_device).flatten(2).unsqueeze(2),
@@ -254,7 +296,13 @@ def every_stage(scaled: Scaled, at: Tensor) -> list[Stages]:
 
 
 def earlier_stage(
-    scaled: Scaled, at: Tensor, legal: Tensor, stages: list[Stages], rest: Rest, left: Tensor
+    scaled: Scaled,
+    at: Tensor,
+    legal: Tensor,
+    stages: list[Stages],
+    rest: Rest,
+    left: Tensor,
+    fineness: Fineness = SHIPPED,
 ) -> tuple[Rest, Plan]:
     """From the rest in left - 1 stages to that in `left`: the best stage to put in front, [B, K, U].
 
@@ -266,14 +314,15 @@ def earlier_stage(
         stages: see every_stage.
         rest: with one stage less.
         left: a number ≥ 2.
+        fineness: of the tables.
 
     Returns:
         Its cost, and the plan for the tables.
     """
-    first, count = first_devices(scaled), at.shape[2]
-    ahead = _behind_a_cut(scaled, at[:, 1], legal, rest, left)
+    first, count, several = first_devices(scaled, fineness.units), at.shape[2], len(fineness.stage_units)
+    ahead = _behind_a_cut(scaled, at[:, 1], legal, rest, left, fineness)
     enough = _reduce_before(scaled, at, first, left).unsqueeze(3)
-    into = 2 * _transfer_into(scaled, at, first, left)
+    into = 2 * _transfer_into(scaled, at, first, left, fineness)
     span, reduce = (t.flatten(2).unsqueeze(1) for t in ahead[:2])  # [B, 1, U, X]
     in_flight, micro = torch.minimum(scaled.micro, left).unsqueeze(3), scaled.micro.unsqueeze(3)
     best, done = [], 0
@@ -282,7 +331,7 @@ def earlier_stage(
         rows = slice(done, done + block.time.shape[1])
         steady = torch.where(block.hold >= in_flight, micro * block.time, IMPOSSIBLE)
         whole = span_before(block.time, steady, span[..., skip:])
-        transfer = into[:, rows].repeat(1, 1, 1, whole.shape[3] // len(STAGE_UNITS))
+        transfer = into[:, rows].repeat(1, 1, 1, whole.shape[3] // several)
         whole = span_before(transfer, micro * transfer, whole)
         exposed = torch.maximum(block.reduce, reduce[..., skip:] - block.backward)
         best.append((whole + torch.maximum(exposed, enough[:, rows])).argmin(3) + skip)
@@ -292,8 +341,8 @@ def earlier_stage(
     def behind(table: Tensor) -> Tensor:
         return table.flatten(2).gather(2, chosen.transpose(1, 2)).transpose(1, 2)
 
-    end = chosen // len(STAGE_UNITS)
-    stop = first + at.new_tensor(STAGE_UNITS)[chosen % len(STAGE_UNITS)] * devices_per_unit(scaled)
+    end = chosen // several
+    stop = first + at.new_tensor(fineness.stage_units)[chosen % several] * devices_per_unit(scaled, fineness.units)
     # Where nothing fits, all stages tie, those that end where they begin among them.
     span = torch.where(end > torch.arange(count, device=at.device).view(-1, 1), behind(ahead.span), IMPOSSIBLE)
     begun = Rest(span, behind(ahead.reduce), stop)
@@ -331,22 +380,24 @@ def gather_points(at: Tensor, index: Tensor) -> Tensor:
     return at.gather(2, flat).view(-1, 5, *index.shape[1:])
 
 
-def _behind_a_cut(scaled: Scaled, activation: Tensor, legal: Tensor, rest: Rest, left: Tensor) -> Rest:
+def _behind_a_cut(
+    scaled: Scaled, activation: Tensor, legal: Tensor, rest: Rest, left: Tensor, fineness: Fineness
+) -> Rest:
     """What follows a stage that begins with each unit, ends at point k and has a size r: [B, U, K, R].
 
     span: T from the transfer on; reduce: R', less the transfer; stop: of the stage behind.
     """
-    sizes = torch.tensor(STAGE_UNITS, device=activation.device)
-    unit = torch.arange(UNITS, device=activation.device).unsqueeze(1) + sizes
-    index = unit.clamp(max=UNITS - 1).flatten()
-    span, reduce, stop = (
-        t.index_select(2, index).view(-1, t.shape[1], UNITS, len(STAGE_UNITS)).transpose(1, 2) for t in rest
-    )
+    units, several = fineness.units, len(fineness.stage_units)
+    sizes = torch.tensor(fineness.stage_units, device=activation.device)
+    unit = torch.arange(units, device=activation.device).unsqueeze(1) + sizes
+    index = unit.clamp(max=units - 1).flatten()
+    span, reduce, stop = (t.index_select(2, index).view(-1, t.shape[1], units, several).transpose(1, 2) for t in rest)
     per_node, ratio, micro, total, unit_devices = (
-        t.unsqueeze(3) for t in (scaled.per_node, scaled.ratio, scaled.micro, scaled.devices, devices_per_unit(scaled))
+        t.unsqueeze(3)
+        for t in (scaled.per_node, scaled.ratio, scaled.micro, scaled.devices, devices_per_unit(scaled, units))
     )
     boundary = unit.to(activation.dtype).unsqueeze(1) * unit_devices  # [B, U, 1, R]
-    first = first_devices(scaled).squeeze(1).unsqueeze(2).unsqueeze(3)
+    first = first_devices(scaled, units).squeeze(1).unsqueeze(2).unsqueeze(3)
     stop = torch.maximum(stop, boundary + 1)
     transfer = activation.unsqueeze(1).unsqueeze(3) * transfer_factor(
         first, boundary, stop, per_node, ratio, _deeper(scaled.samples)
@@ -369,12 +420,12 @@ def _reduce_before(scaled: Scaled, at: Tensor, first: Tensor, left: Tensor) -> T
     return backward + at[:, 2].unsqueeze(2) / before * factor
 
 
-def _transfer_into(scaled: Scaled, at: Tensor, first: Tensor, left: Tensor) -> Tensor:
+def _transfer_into(scaled: Scaled, at: Tensor, first: Tensor, left: Tensor, fineness: Fineness) -> Tensor:
     """[B, K, U, R] the transfer into a stage of each size, if the stages before share their devices evenly."""
     before = (scaled.stages - left).clamp(min=1)
     sender = (first - torch.ceil(first / before)).clamp(min=0).unsqueeze(3)
     boundary = first.clamp(min=1).unsqueeze(3)
-    stop = boundary + stage_devices(scaled).unsqueeze(2)
+    stop = boundary + stage_devices(scaled, fineness).unsqueeze(2)
     per_node, ratio, samples = scaled.per_node.unsqueeze(3), scaled.ratio.unsqueeze(3), _deeper(scaled.samples)
     return at[:, 1].unsqueeze(2).unsqueeze(3) * transfer_factor(sender, boundary, stop, per_node, ratio, samples)
 

@@ -29,6 +29,8 @@ from automap_models.envs.pipeline.env import OUT_OF_MEMORY_REWARD, Partial, Prob
 TAILS = (4, 12, 32, 64)
 GLOBAL_FEATURES = 10 + 2 * len(TAILS)
 CANDIDATE_FEATURES = 20
+COMPUTED = 15
+"""Which of them is the share of the computation up to the cut."""
 
 
 class Progress(NamedTuple):
@@ -295,8 +297,10 @@ def first_best(reward: Tensor) -> Tensor:
     """
     best = reward.amax(2, keepdim=True)
     near = reward >= best - 1e-5 * best.abs()
-    unit = torch.arange(reward.shape[2], device=reward.device)
-    return torch.where(near, unit, reward.shape[2]).amin(2, keepdim=True).clamp(max=reward.shape[2] - 1)
+    # As floats, in which they are exact: TorchInductor 2.11 stumbles over the least of whole numbers.
+    unit = torch.arange(reward.shape[2], device=reward.device, dtype=reward.dtype)
+    first = torch.where(near, unit, reward.shape[2]).amin(2, keepdim=True)
+    return first.clamp(max=reward.shape[2] - 1).long()
 
 
 def _standing(problems: Problems, partial: Partial, scaled: Scaled, reward: Tensor) -> Tensor:

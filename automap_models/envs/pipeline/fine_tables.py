@@ -1,46 +1,31 @@
-"""Cost-to-go tables of any fineness for a teacher's batches, by compiled loops (envs.pipeline.table_kernel).
+"""Cost-to-go tables of any fineness for a teacher's batches: by compiled loops on a CPU, by tensor operators elsewhere.
 
 A policy's tables are made by tensor operators, because they are part of its file, and are as fine as its time allows. A
-teacher has more time, but needs them for every problem it teaches. Equal tables are equal to the last bit.
+teacher has more time, but needs them for every problem it teaches. On a CPU the loops of envs.pipeline.table_kernel
+take a hundredth of the operators' time, and equal tables are equal to the last bit. A GPU works on thousands of numbers
+at a time whatever they are for: there the operators serve.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from automap_models.envs.pipeline.cost_to_go import (
-    POINTS,
-    STAGE_UNITS,
-    UNITS,
-    CostToGo,
-    Scaled,
-    choose_points,
-    levels,
-)
+from automap_models.envs.pipeline.cost_to_go import CostToGo, Fineness, Scaled, choose_points, cost_to_go, levels
 from automap_models.envs.pipeline.table_kernel import ANY_LENGTH, problem_tables
 
 
-@dataclass(frozen=True)
-class Fineness:
-    """How fine tables are.
+def fine_cost_to_go(
+    scaled: Scaled, cut_mask: Tensor, max_stages: int, fineness: Fineness, *, compiled: bool = False
+) -> CostToGo:
+    """The tables of a batch of problems, of which bool [B, P] says where a stage may end.
 
-    Attributes:
-        points: grid points at which the rest of a pipeline may be cut, at most.
-        units: equal groups that devices are counted in.
-        stage_units: units that a stage of the rest may have, ascending.
+    Args:
+        compiled: whether tensor operators are compiled (envs.pipeline.cost_to_go); loops are, where numba is installed.
     """
-
-    points: int = POINTS
-    units: int = UNITS
-    stage_units: tuple[int, ...] = STAGE_UNITS
-
-
-def fine_cost_to_go(scaled: Scaled, cut_mask: Tensor, max_stages: int, fineness: Fineness) -> CostToGo:
-    """The tables of a batch of problems, of which bool [B, P] says where a stage may end."""
+    if cut_mask.device.type != "cpu":
+        return cost_to_go(scaled, cut_mask, max_stages, fineness, compiled=compiled)
     points = choose_points(scaled.arrays, cut_mask, fineness.points)
     at = scaled.at(points).numpy()
     legal = cut_mask.gather(1, points).numpy()

@@ -54,6 +54,7 @@ class NetworkSize:
     `residual` adds the look-ahead's estimate to the values: "none", "linear" as a reward, "log" as its rescaled value.
     `reward` is the environment's (one of envs.pipeline.env.REWARDS), in which estimates and values are. `objective` is
     the environment's, too (one of envs.pipeline.objective.OBJECTIVES); estimates are of the length L whatever it is.
+    `attention`: layers in which the points of the model see those behind them (rl.networks.one_step); 0 for none.
     """
 
     points: int = 128
@@ -65,6 +66,7 @@ class NetworkSize:
     residual: str = "log"
     reward: str = pipeline.IDEAL_OVER_LENGTH
     objective: str = LENGTH
+    attention: int = 0
 
 
 class CandidateNetwork(nn.Module):
@@ -90,9 +92,15 @@ class CandidateNetwork(nn.Module):
             nn.init.zeros_(last.bias)
 
     def forward(
-        self, features: Tensor, global_features: Tensor, mask: Tensor, estimate: Tensor, exact: Tensor
+        self,
+        features: Tensor,
+        global_features: Tensor,
+        mask: Tensor,
+        estimate: Tensor,
+        exact: Tensor,
+        points: Tensor,
     ) -> Tensor:
-        """[B, K, F], [B, G], [B, K], [B, K], [B] → [B, K, Z]."""
+        """[B, K, F], [B, G], [B, K], [B, K], [B] → [B, K, Z]; the points are not looked at."""
         hidden = torch.relu(self.embed(features) + self.embed_global(global_features).unsqueeze(1))
         context = self.context(masked_pool(hidden, mask)).unsqueeze(1)
         hidden = torch.relu(self.mix(hidden) + context)
@@ -110,16 +118,23 @@ class CandidateNetwork(nn.Module):
 
 
 class Described(NamedTuple):
-    """Candidates of a batch of states, as a CandidateNetwork takes them."""
+    """Candidates of a batch of states, as a CandidateNetwork takes them.
+
+    features: [B, K, F]; global_features: [B, G]; legal: bool [B, K]; estimate: [B, K] rewards; exact: bool [B];
+    points: [B, P, T] what lies at every point of the model, or [B, 0, …] for a network that does not look.
+    """
 
     features: Tensor
     global_features: Tensor
     legal: Tensor
     estimate: Tensor
     exact: Tensor
+    points: Tensor
 
 
-def _legal_only(features: Tensor, global_features: Tensor, legal: Tensor, estimate: Tensor, exact: Tensor) -> Described:
+def _legal_only(
+    features: Tensor, global_features: Tensor, legal: Tensor, estimate: Tensor, exact: Tensor, points: Tensor
+) -> Described:
     """Illegal candidates have no consequences: their features, which may be infinite, become zero."""
     return Described(
         torch.where(legal.unsqueeze(2), features, 0.0),
@@ -127,6 +142,7 @@ def _legal_only(features: Tensor, global_features: Tensor, legal: Tensor, estima
         legal,
         torch.where(legal, estimate, 0.0),
         exact,
+        points,
     )
 
 
@@ -191,19 +207,25 @@ class SplitQNetwork(nn.Module):
         """The same of starting the next stage at each of some devices, [a]."""
         raise NotImplementedError
 
+    def point_features(self, problems: Problems, partial: Partial) -> Tensor:
+        """[B, P, T] what lies at the points of the model; by default nobody looks, [B, 0, 1]."""
+        return problems.arrays[:, :0, :1]
+
     def describe_cuts(self, problems: Problems, partial: Partial) -> Described:
         """Candidates of states that cut instructions."""
         legal = pipeline.legal_cuts(problems, partial)
         features, globally, estimate = self.instruction_features(problems, partial)
         estimate = _as_paid(problems, estimate, self.size.reward)
-        return _legal_only(features, globally, legal, estimate, self._is_exact(problems, partial))
+        points = self.point_features(problems, partial)
+        return _legal_only(features, globally, legal, estimate, self._is_exact(problems, partial), points)
 
     def describe_device_cuts(self, problems: Problems, partial: Partial, first: Tensor) -> Described:
         """Candidates of states that cut devices: the devices [a] that the next stage may begin with."""
         legal = pipeline.legal_device_cuts(problems, partial, first)
         features, globally, estimate = self.device_features(problems, partial, first)
         estimate = _as_paid(problems, estimate, self.size.reward)
-        return _legal_only(features, globally, legal, estimate, self._is_exact(problems, partial))
+        points = self.point_features(problems, partial)
+        return _legal_only(features, globally, legal, estimate, self._is_exact(problems, partial), points)
 
     def _is_exact(self, problems: Problems, partial: Partial) -> Tensor:
         """bool [B]: one stage is left after the current one, so that the look-ahead is the whole plan and its length.

@@ -14,10 +14,18 @@ from torch import Tensor
 from automap_models.core.staged import StagedProblem
 from automap_models.cost import staged_torch
 from automap_models.envs.pipeline import table_kernel
-from automap_models.envs.pipeline.cost_to_go import IMPOSSIBLE, STAGE_UNITS, UNITS, CostToGo, Scaled
+from automap_models.envs.pipeline.cost_to_go import (
+    IMPOSSIBLE,
+    STAGE_UNITS,
+    UNITS,
+    CostToGo,
+    Fineness,
+    Scaled,
+    cost_to_go,
+)
 from automap_models.envs.pipeline.encoding import encode
 from automap_models.envs.pipeline.env import PipelineEnv, Problems
-from automap_models.envs.pipeline.fine_tables import Fineness, fine_cost_to_go
+from automap_models.envs.pipeline.fine_tables import fine_cost_to_go
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.networks.pipeline import LookAheadQNetwork, NetworkSize
 from automap_models.rl.offline import PipelineAgent, rollout
@@ -32,7 +40,7 @@ def stage_memory(scaled: Scaled, tables: CostToGo) -> Tensor:
     """[B, L, K, U] the fraction of a device's memory that the first stage of every entry takes."""
     begin = scaled.at(tables.points)[:, :, None, :, None]
     end = scaled.at(tables.points.gather(1, tables.end.flatten(1).long())).unflatten(2, tables.end.shape[1:])
-    units = torch.arange(UNITS) * torch.ceil(scaled.devices / UNITS)
+    units = torch.arange(tables.units) * torch.ceil(scaled.devices / tables.units)
     devices = (tables.stop - units.unsqueeze(1)).clamp(min=1)
     samples = None if scaled.samples is None else scaled.samples.unsqueeze(3)
     parts = staged_torch.equal_parts(devices, samples)
@@ -43,17 +51,20 @@ def stage_memory(scaled: Scaled, tables: CostToGo) -> Tensor:
 
 
 @LAW
-@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.5]))
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 0.5]),
+    st.sampled_from([Fineness(), Fineness(10, 32, (1, 2, 3, 5, 8)), Fineness(16, 9, tuple(range(1, 9)))]),
+)
 def test_tables_are_those_of_the_tensor_operators(
-    random_problems: DrawProblems, seed: int, whole_samples: float
+    random_problems: DrawProblems, seed: int, whole_samples: float, fineness: Fineness
 ) -> None:
     """Bit for bit, but where no stage that begins there fits: then the operators name any, the kernel none."""
     drawn = random_problems(seed, 4, stages=(2, MAX_STAGES), memory=(0.8, 20.0), whole_samples=whole_samples)
     problems = Problems.from_encoded(encode(drawn))
-    expected = problems.with_cost_to_go(MAX_STAGES).cost_to_go
     scaled = problems.scaled()
-    tables = fine_cost_to_go(scaled, problems.cut_mask, MAX_STAGES, Fineness())
-    assert expected is not None
+    expected = cost_to_go(scaled, problems.cut_mask, MAX_STAGES, fineness)
+    tables = fine_cost_to_go(scaled, problems.cut_mask, MAX_STAGES, fineness)
     assert torch.equal(tables.points, expected.points)
     left = torch.arange(2, 1 + MAX_STAGES - 1).view(1, -1, 1, 1)
     needed = (left < problems.stages.view(-1, 1, 1, 1)).expand_as(expected.span)
