@@ -399,7 +399,8 @@ def build_trainer(config: DictConfig, epochs: int, gap: float | None = None) -> 
     threads = options.pop("threads")
     if threads:
         torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision("high")  # TF32 on a GPU that has it; a CPU computes as ever
+    if options.get("accelerator") in ("gpu", "cuda"):
+        torch.set_float32_matmul_precision("high")  # TF32, where a GPU has it
     loggers, watchers = build_loggers(config), progress(epochs * episodes_per_epoch(config), gap)
     try:
         return L.Trainer(

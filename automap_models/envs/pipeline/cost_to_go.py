@@ -149,6 +149,7 @@ def _level(table: Tensor, left: Tensor) -> Tensor:
     return level.expand(-1, 1, table.shape[2], table.shape[3])
 
 
+@torch.no_grad()
 def cost_to_go(
     scaled: Scaled, cut_mask: Tensor, max_stages: int, fineness: Fineness = SHIPPED, *, compiled: bool = False
 ) -> CostToGo:
@@ -183,6 +184,8 @@ def _tables(scaled: Scaled, cut_mask: Tensor, max_stages: int, fineness: Finenes
     at, legal = scaled.at(points), cut_mask.gather(1, points)
     stages = _loops(every_stage, fineness, compiled)(scaled, at)
     rest, tables = last_stage(scaled, at, first_devices(scaled, fineness.units)), []
+    if compiled:  # for one layout in memory, too: that of every later rest
+        rest = Rest(*(tensor.contiguous() for tensor in rest))
     needed = min(levels(max_stages), levels(int(scaled.stages.max())))
     for left in range(2, 2 + needed):
         rest, plan = _loops(earlier_stage, fineness, compiled)(scaled, at, legal, stages, rest, at.new_tensor(left))

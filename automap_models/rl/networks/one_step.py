@@ -39,7 +39,8 @@ class Attention(nn.Module):
 
     def _heads(self, hidden: Tensor) -> Tensor:
         """[B, K, H] → [B, HEADS, K, H / HEADS]."""
-        return hidden.unflatten(2, (HEADS, -1)).transpose(1, 2)
+        batch, count, width = hidden.shape
+        return hidden.view(batch, count, HEADS, width // HEADS).transpose(1, 2)
 
 
 class Ahead(nn.Module):

@@ -222,3 +222,20 @@ def test_channels_at_points_begin_with_nothing_at_the_start_of_the_model(random_
     one = scaled.take(torch.tensor([1]))
     assert torch.equal(one.at(torch.tensor([[3]])), at[1:, :, :1])
     assert torch.equal(one.total, arrays[1:, :, -1:])
+
+
+@pytest.mark.slow
+def test_compiled_operators_make_the_same_tables_with_two_graphs(
+    random_problems: Callable[..., list[StagedProblem]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for the stages and one for every level; half a minute of compiling."""
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setattr(cost_to_go, "CHUNK", {"cpu": 4})
+    problems = Problems.from_encoded(encode(random_problems(3, 6, 16, stages=(3, 5), memory=(2.0, 20.0))))
+    given, fineness = (problems.scaled(), problems.cut_mask, 5), cost_to_go.Fineness(8, 9, (1, 2, 4))
+    counters.clear()
+    compiled = cost_to_go.cost_to_go(*given, fineness, compiled=True)
+    assert counters["stats"]["unique_graphs"] == 2
+    for ours, theirs in zip(compiled, cost_to_go.cost_to_go(*given, fineness), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
