@@ -26,6 +26,7 @@ from automap_models.rl.offline import PipelineAgent
 
 FINE = (
     (32, Fineness(48, 32, (*range(1, 13), 14, 16, 20, 24, 28))),
+    (64, Fineness(48, 64, (*range(1, 17), 18, 20, 22, 24, 28, 32, 40, 48, 56))),
     (None, Fineness(48, 128, (*range(1, 17), 18, 20, 22, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112))),
 )
 """Most devices of a cluster → how fine its teacher's tables are."""
@@ -62,7 +63,7 @@ class Lessons:
 
     def prepare(self, problems: Problems, fineness: Fineness) -> Problems:
         """The problems with the teacher's tables."""
-        most = self.size.max_stages
+        most = min(self.size.max_stages, int(problems.stages.max()))
         tables = fine_cost_to_go(problems.scaled(), problems.cut_mask, most, fineness, compiled=self.compiled)
         return problems._replace(cost_to_go=tables)
 
@@ -204,7 +205,7 @@ def played(
         here = lessons.prepare(problems.take(some), fineness)
         until = episode_steps(here) - skip_last
         owner = (until > 0).nonzero().squeeze(1).repeat_interleave(episodes)
-        states = agent.env.reset(here.take(owner))
+        states = agent.env.reset(problems.take(some[owner]))  # without the tables
         while len(owner):
             alike, states, owner = _different(owner, states)
             described = lessons.seen(here, owner, states, limit)
