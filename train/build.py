@@ -267,6 +267,9 @@ def build_module(config: DictConfig) -> RainbowModule:
         )
     if size["reward"] not in REWARDS:
         raise BadInput(f"is {size['reward']!r}", where="env.reward", do=f"choose from {', '.join(REWARDS)}")
+    if size["attention"] < 0 or (size["attention"] and network != "one_step"):
+        do = "give 0, or more with agent=one_step, whose network alone looks at points"
+        raise BadInput(f"is {size['attention']}", where="agent.size.attention", do=do)
     _require_objective(size["objective"], network, config)
     agent = _checked(AgentConfig, "agent.agent", config.agent.agent)
     learner = _checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)

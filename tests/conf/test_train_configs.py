@@ -198,6 +198,7 @@ def test_all_sizes_start_where_the_default_run_ends_and_measure_what_can_be_solv
         ("agent.network=deep", "agent.network: is 'deep'; choose from look_ahead, one_step, flat"),
         ("agent.size.residual=square", "agent.size.residual"),
         ("agent.size.hidden=0", "agent.size.hidden: is 0"),
+        ("+agent.size.attention=2", "agent.size.attention: is 2; give 0, or more with agent=one_step"),
         ("+agent.agent.momentum=0.5", "agent.agent.momentum: .*not in"),
         ("agent.agent.gamma=high", "agent.agent.gamma: is 'high'"),
         ("agent.agent.gamma=0.9", "log_values with gamma 0.9"),
@@ -251,6 +252,8 @@ def test_a_wrong_trainer_option_is_refused(override: str, tmp_path: Path) -> Non
         ("distillation.temperatures=[]", r"distillation.temperatures: is \[\]; give numbers above 0"),
         ("distillation.temperatures=[0.02,0]", "distillation.temperatures: is"),
         ("agent.size.atoms=11", "agent.size.atoms: is 11; set 1"),
+        ("agent.size.attention=-1", "agent.size.attention: is -1; give 0"),
+        ("distillation.replayed=sometimes", "distillation.replayed: .*'sometimes'"),
         ("+imitation={temperature: 1}", "distillation: is set beside imitation"),
     ],
 )

@@ -87,7 +87,7 @@ def assert_ended_alike(one: Path, other: Path) -> None:
         pytest.param(["experiment=imitation", "imitation.plans=${out}/plans"], marks=pytest.mark.slow),
         pytest.param(["agent=one_step", "+distillation={temperatures: [0.02]}"], marks=pytest.mark.slow),
         pytest.param(
-            ["agent=one_step", "+distillation={replayed: false}", "agent.size.hidden=8", "+agent.size.attention=1"],
+            ["agent=one_step", "+distillation={replayed: false}", "agent.size.hidden=8", "agent.size.attention=1"],
             marks=pytest.mark.slow,
         ),
     ],
