@@ -200,6 +200,9 @@ def _half_loss(
 def in_parts(learned: Sequence[Lesson], parts: int, generator: torch.Generator) -> Iterator[list[Lesson]]:
     """Each state once: random parts of all lessons, of like size, states of one kind together.
 
+    There are as many parts whatever there is to learn, some of them empty if it is little: processes that train
+    together wait for each other after every part.
+
     Args:
         learned: one at least.
         generator: of the order.
@@ -211,9 +214,11 @@ def in_parts(learned: Sequence[Lesson], parts: int, generator: torch.Generator) 
 
 
 def part_loss(online: OneStepQNetwork, part: Sequence[Lesson], settings: LossSettings) -> Tensor:
-    """The mean loss of a part of `in_parts`, a single number."""
+    """The mean loss of a part of `in_parts`, a single number; 0 of an empty one, with gradients of 0."""
     losses = [_half_loss(half_of(online, one.kind), one.candidates, one.values, settings)[0] for one in part]
-    return torch.cat(losses).mean()
+    missing = {0, 1} - {one.kind for one in part}
+    unused = [0.0 * weight.sum() for kind in missing for weight in half_of(online, kind).parameters()]
+    return torch.stack([*([torch.cat(losses).mean()] if losses else []), *unused]).sum()
 
 
 def _together(learned: Sequence[Lesson]) -> Lesson:

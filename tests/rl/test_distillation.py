@@ -330,3 +330,19 @@ def as_in_a_replay(lesson: Lesson) -> Lesson:
     seen = lesson.candidates
     seen = seen._replace(features=seen.features.half().float(), points=seen.points.half().float())
     return lesson._replace(candidates=seen, values=lesson.values.half().float())
+
+
+def test_of_little_there_are_as_many_parts_and_every_weight_has_a_gradient(
+    agent: PipelineAgent, lessons: Lessons, problems: Problems
+) -> None:
+    """Processes that train together wait for each other's gradients, of all weights and after every part."""
+    one = problems.take((problems.stages == 3).nonzero().squeeze(1)[:1])
+    learned, _ = played(agent, lessons, one, 1, 0.0, torch.Generator())
+    parts = list(in_parts(learned, 5, torch.Generator().manual_seed(1)))
+    assert sorted(sum(len(lesson.owner) for lesson in part) for part in parts) == [0, 0, 0, 0, 2]
+    for part in (parts[-1], [learned[0]]):
+        lessons.online.zero_grad()
+        loss = part_loss(lessons.online, part, LossSettings([0.1], 0.02))
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert all(weight.grad is not None for weight in lessons.online.parameters())
+        assert (float(loss.detach()) == 0.0) == (not part)
