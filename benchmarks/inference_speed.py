@@ -2,9 +2,9 @@
 
     python benchmarks/inference_speed.py [--policy FILE] [--profile FILE] [--exact 20]
 
-The claims: warm planning of one problem ≤ 2 ms on cluster C, a batch of 1,000 there at ≥ 2,000 plans a second. Aimed at
-and not reached (results/inference_speed.md): `automap-infer --objective length` as a whole ≤ 0.6 s; ≤ 10 ms for 16
-stages on 16 nodes of 8; on C the policy ≥ 500 times as fast as the exact search from nothing.
+The claims: warm planning of one problem ≤ 2 ms on cluster C, ≤ 10 ms for 16 stages on 16 nodes of 8, a batch of 1,000
+on C at ≥ 2,000 plans a second. Aimed at and not reached (results/inference_speed.md): the whole command
+`automap-infer --objective length` in ≤ 0.6 s; on C the policy ≥ 500 times as fast as the exact search from nothing.
 """
 
 from __future__ import annotations
