@@ -402,8 +402,8 @@ def build_trainer(config: DictConfig, epochs: int, gap: float | None = None) -> 
     threads = options.pop("threads")
     if threads:
         torch.set_num_threads(threads)
-    if options.get("accelerator") in ("gpu", "cuda"):
-        torch.set_float32_matmul_precision("high")  # TF32, where a GPU has it
+    if options.get("accelerator") in ("gpu", "cuda") and torch.cuda.is_available():
+        torch.set_float32_matmul_precision("high")  # TF32
     loggers, watchers = build_loggers(config), progress(epochs * episodes_per_epoch(config), gap)
     try:
         return L.Trainer(
