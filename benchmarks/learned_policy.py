@@ -1,18 +1,21 @@
 """How well a policy without tables plans, beside the shipped one, and how its training went.
 
     python benchmarks/learned_policy.py [--policy FILE ...] [--problems 300] [--run FOLDER ...] [--plot FILE]
+    python benchmarks/learned_policy.py --teacher
 
 L / L* on fresh random problems of 2 to 4 stages, with the plans of one and several first cuts, greedily and with the
 searches that follow, and the processor time of a plan in their batch. What these searches come to from even stages is
 what nothing learned gives. The claims: greedy mean ≤ 1.005 and p99 ≤ 1.05 without tables. `--plot` draws the curves of
-training runs (`out=` of train/run.py): mean and 99th percentile on their held-out problems.
+training runs (`out=` of train/run.py): mean and 99th percentile on their held-out problems. `--teacher` measures the
+greedy plans of the teacher's tables, by several finenesses: a pupil can come no nearer.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -82,6 +85,41 @@ def even_plan(problem: StagedProblem) -> StagedPlan:
     return StagedPlan(cuts, devices, problem.micro_batches, "even", problem.grid.to_points(cuts))
 
 
+def by_teacher(problems: list[StagedProblem]) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """Tables as the teacher has them on up to 32 devices, coarser and finer ones: [B] L of greedy plans by them, in
+    seconds; infinite where one does not fit.
+    """
+    import torch
+
+    from automap_models.envs.pipeline.encoding import encode
+    from automap_models.envs.pipeline.env import PipelineEnv, Problems
+    from automap_models.envs.pipeline.fine_tables import fine_cost_to_go
+    from automap_models.rl.agent import AgentConfig
+    from automap_models.rl.lessons import FINE
+    from automap_models.rl.networks.pipeline import LookAheadQNetwork, NetworkSize
+    from automap_models.rl.offline import PipelineAgent, rollout
+
+    devices, teacher = FINE[0]
+    if devices is None:
+        raise ValueError("the teacher's tables have no classes of devices")
+    size = NetworkSize(max_stages=max(p.stages for p in problems), max_devices=devices)
+    network = LookAheadQNetwork(size)
+    for half in (network.cut, network.device_cut):  # nothing learned: the estimates alone
+        for weight in (*half.advantage.parameters(), *half.value.parameters()):
+            torch.nn.init.zeros_(weight)
+    agent = PipelineAgent(PipelineEnv(size.max_stages, devices), network, network, AgentConfig())
+    encoded = Problems.from_encoded(encode(problems))
+    ideal_s = np.array([p.micro_batches * p.profile.C.sum() / p.cluster.devices for p in problems])
+    for points in (32, teacher.points, 64, 96, 128):
+        sizes = teacher.stage_units if points < 96 else tuple(range(1, devices))
+        fineness = replace(teacher, points=points, stage_units=sizes)
+        tables = fine_cost_to_go(encoded.scaled(), encoded.cut_mask, size.max_stages, fineness)
+        played = rollout(agent, encoded._replace(cost_to_go=tables), 0.0, torch.Generator())
+        reward = played.reward.double().numpy()
+        lengths_s = np.where(reward > 0, ideal_s / np.where(reward > 0, reward, 1.0), np.inf)
+        yield f"tables, {points} points, {len(sizes)} sizes", lengths_s
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -90,12 +128,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--run", type=Path, nargs="*", default=[], help="folders of training runs")
     parser.add_argument("--plot", type=Path, help="draw the runs' curves")
+    parser.add_argument("--teacher", action="store_true", help="measure the teacher's tables, nothing else")
     arguments = parser.parse_args()
     problems = fresh_problems(arguments.problems, arguments.seed)[0]
     optima = [optimum_s(p) for p in track(problems, "exact optima", console=Console(stderr=True))]
     solved = [i for i, optimum in enumerate(optima) if np.isfinite(optimum)]
     problems, optima = [problems[i] for i in solved], [optima[i] for i in solved]
     table = Table("policy, first cuts followed", "problems", "mean", "median", "p99", "max", "do not fit")
+    if arguments.teacher:
+        for label, lengths_s in by_teacher(problems):
+            summary(table, label, lengths_s / np.array(optima))
+        Console(width=120).print(table)
+        return
     times = Table("policy, first cuts followed", "ms of processor time a plan, in a batch")
     common = Table("medians", *features(problems[0]))
 

@@ -194,7 +194,7 @@ def _half_loss(
     network: ConsequencesNetwork, candidates: Described, wanted: Tensor, settings: LossSettings
 ) -> tuple[Tensor, Tensor]:
     """`_loss` of states of one kind and the teacher's values, [B, K], which count where a candidate is legal."""
-    return _loss(network(*candidates).squeeze(2), wanted, candidates.legal, settings)
+    return _loss(network(candidates).squeeze(2), wanted, candidates.legal, settings)
 
 
 def in_parts(learned: Sequence[Lesson], parts: int, generator: torch.Generator) -> Iterator[list[Lesson]]:
@@ -237,10 +237,8 @@ def _together(learned: Sequence[Lesson]) -> Lesson:
         torch.cat([one.exact for one in candidates]),
         torch.cat([one.points for one in candidates]),
     )
-    owner, values = (
-        torch.cat(tensors)
-        for tensors in zip(*((one.owner, wide(one.values, -torch.inf)) for one in learned), strict=True)
-    )
+    owner = torch.cat([one.owner for one in learned])
+    values = torch.cat([wide(one.values, -torch.inf) for one in learned])
     states = Partial(*(torch.cat(tensors) for tensors in zip(*(one.states for one in learned), strict=True)))
     return Lesson(owner, states, described, values)
 

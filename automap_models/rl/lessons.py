@@ -214,7 +214,7 @@ def played(
             values = promises.gather(1, order)
             learned.append(Lesson(some[owner], states, candidates, values))
             half = half_of(lessons.online, learned[-1].kind)
-            q = agent.expected(half(*candidates))[alike]
+            q = agent.expected(half(candidates))[alike]
             choice, _ = explore(q, candidates.legal[alike], epsilon, agent.config, generator)
             action = order[alike].gather(1, choice.unsqueeze(1)).squeeze(1)
             first = problems.points if learned[-1].kind else 0

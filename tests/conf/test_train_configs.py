@@ -116,7 +116,7 @@ def test_on_a_gpu_the_pupil_sees_the_points_and_learns_every_state_once() -> Non
     assert isinstance(module, DistillationModule)
     assert (config.trainer.accelerator, module.distillation.replayed) == ("gpu", False)
     assert module.size.attention > 0
-    assert compose("experiment=learned").agent.size.get("attention", 0) == 0
+    assert compose("experiment=learned").agent.size.attention == 0
 
 
 def test_the_paper_s_recipe_is_its_agent_on_arrays_alone_paid_by_one_over_the_length() -> None:

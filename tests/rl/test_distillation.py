@@ -188,7 +188,7 @@ def test_a_network_values_candidates_the_same_in_any_order(
     described = lessons.seen(problems.take(rows), torch.arange(len(rows)), states.take(rows), SIZE.max_devices)
     candidates, order = legal_first(described)
     with torch.no_grad():
-        expected, got = (agent.online.cut(*d).squeeze(2) for d in (described, candidates))
+        expected, got = (agent.online.cut(d).squeeze(2) for d in (described, candidates))
     assert candidates.legal.shape[1] < described.legal.shape[1]
     assert int(candidates.legal.sum()) == int(described.legal.sum())
     back = expected.gather(1, order)

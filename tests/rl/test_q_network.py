@@ -17,6 +17,7 @@ from automap_models.rl.networks.one_step import OneStepQNetwork
 from automap_models.rl.networks.pipeline import (
     HOPELESS,
     CandidateNetwork,
+    Described,
     FlatQNetwork,
     LookAheadQNetwork,
     NetworkSize,
@@ -91,15 +92,17 @@ def test_candidates_in_another_order_have_their_values_in_that_order(
     net = network(atoms, use_dueling, residual)
     features, globally, mask, estimate = candidates(2)
     order = torch.randperm(CANDIDATES, generator=torch.Generator().manual_seed(3))
-    ours = net(features[:, order], globally, mask[:, order], estimate[:, order], ESTIMATED, NO_POINTS)
-    torch.testing.assert_close(ours, net(features, globally, mask, estimate, ESTIMATED, NO_POINTS)[:, order])
+    ours = net(Described(features[:, order], globally, mask[:, order], estimate[:, order], ESTIMATED, NO_POINTS))
+    torch.testing.assert_close(ours, net(Described(features, globally, mask, estimate, ESTIMATED, NO_POINTS))[:, order])
 
 
 def test_illegal_candidates_do_not_touch_the_legal_ones() -> None:
     features, globally, mask, estimate = candidates(4)
     net, noise = network(), torch.randn(BATCH, CANDIDATES, FEATURES)
     other = torch.where(mask.unsqueeze(2), features, noise)
-    ours, theirs = (net(given, globally, mask, estimate, ESTIMATED, NO_POINTS) for given in (other, features))
+    ours, theirs = (
+        net(Described(given, globally, mask, estimate, ESTIMATED, NO_POINTS)) for given in (other, features)
+    )
     torch.testing.assert_close(ours[mask], theirs[mask])
 
 
@@ -108,7 +111,7 @@ def test_the_residual_adds_the_estimate_as_a_value() -> None:
     features, globally, mask, estimate = candidates(5)
     estimate = 1 - 0.1 * estimate  # none is hopeless
     plain, linear, logarithmic = (
-        network(residual=kind)(features, globally, mask, estimate, ESTIMATED, NO_POINTS).squeeze(2)
+        network(residual=kind)(Described(features, globally, mask, estimate, ESTIMATED, NO_POINTS)).squeeze(2)
         for kind in ("none", "linear", "log")
     )
     torch.testing.assert_close(linear - plain, estimate)
@@ -119,7 +122,7 @@ def test_where_the_look_ahead_is_exact_the_values_are_its_own() -> None:
     features, globally, mask, estimate = candidates(6)
     estimate = 1 - 0.1 * estimate  # none is hopeless
     exact = torch.arange(BATCH) % 2 == 0
-    values = network(residual="log")(features, globally, mask, estimate, exact, NO_POINTS).squeeze(2)
+    values = network(residual="log")(Described(features, globally, mask, estimate, exact, NO_POINTS)).squeeze(2)
     torch.testing.assert_close(values[exact], estimate[exact].log())
     assert not torch.allclose(values[~exact], estimate[~exact].log())
 

@@ -10,7 +10,7 @@ from automap_models.envs.pipeline.env import Partial, Problems
 from automap_models.envs.pipeline.features import COMPUTED
 from automap_models.errors import BadInput
 from automap_models.rl import targets
-from automap_models.rl.networks.pipeline import NetworkSize, SplitQNetwork, best_legal, dueling, masked_pool
+from automap_models.rl.networks.pipeline import Described, NetworkSize, SplitQNetwork, best_legal, dueling, masked_pool
 
 LAYERS = 2
 """Times that candidates see each other."""
@@ -95,16 +95,9 @@ class ConsequencesNetwork(nn.Module):
         nn.init.normal_(last.weight, std=1e-2)
         nn.init.zeros_(last.bias)
 
-    def forward(
-        self,
-        features: Tensor,
-        global_features: Tensor,
-        mask: Tensor,
-        estimate: Tensor,
-        exact: Tensor,
-        points: Tensor,
-    ) -> Tensor:
-        """[B, K, F], [B, G], [B, K], [B, K], [B], [B, P, T] → [B, K, Z]."""
+    def forward(self, described: Described) -> Tensor:
+        """[B, K, Z]."""
+        features, global_features, mask, estimate, exact, points = described
         hidden = torch.relu(self.embed(features) + self.embed_global(global_features).unsqueeze(1))
         if self.ahead is not None:
             hidden = self.ahead(hidden, features, global_features, points)

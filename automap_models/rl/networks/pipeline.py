@@ -72,6 +72,21 @@ class NetworkSize:
     attention: int = 0
 
 
+class Described(NamedTuple):
+    """Candidates of a batch of states, as networks that value candidates take them.
+
+    features: [B, K, F]; global_features: [B, G]; legal: bool [B, K]; estimate: [B, K] rewards; exact: bool [B];
+    points: [B, P, T] what lies at every point of the model, or [B, 0, …] for a network that does not look.
+    """
+
+    features: Tensor
+    global_features: Tensor
+    legal: Tensor
+    estimate: Tensor
+    exact: Tensor
+    points: Tensor
+
+
 class CandidateNetwork(nn.Module):
     """One small network shared by all candidates, which see each other through pooled context.
 
@@ -94,16 +109,9 @@ class CandidateNetwork(nn.Module):
             nn.init.normal_(last.weight, std=1e-2)
             nn.init.zeros_(last.bias)
 
-    def forward(
-        self,
-        features: Tensor,
-        global_features: Tensor,
-        mask: Tensor,
-        estimate: Tensor,
-        exact: Tensor,
-        points: Tensor,
-    ) -> Tensor:
-        """[B, K, F], [B, G], [B, K], [B, K], [B] → [B, K, Z]; the points are not looked at."""
+    def forward(self, described: Described) -> Tensor:
+        """[B, K, Z]; the points are not looked at."""
+        features, global_features, mask, estimate, exact, _ = described
         hidden = torch.relu(self.embed(features) + self.embed_global(global_features).unsqueeze(1))
         context = self.context(masked_pool(hidden, mask)).unsqueeze(1)
         hidden = torch.relu(self.mix(hidden) + context)
@@ -118,21 +126,6 @@ class CandidateNetwork(nn.Module):
         """[B, K] what the residual is added to: the estimate, cut off where it is hopelessly worse than the best."""
         base = targets.log_rescale(estimate) if self.size.residual == "log" else estimate
         return torch.maximum(base, best_legal(base, mask) - HOPELESS)
-
-
-class Described(NamedTuple):
-    """Candidates of a batch of states, as a CandidateNetwork takes them.
-
-    features: [B, K, F]; global_features: [B, G]; legal: bool [B, K]; estimate: [B, K] rewards; exact: bool [B];
-    points: [B, P, T] what lies at every point of the model, or [B, 0, …] for a network that does not look.
-    """
-
-    features: Tensor
-    global_features: Tensor
-    legal: Tensor
-    estimate: Tensor
-    exact: Tensor
-    points: Tensor
 
 
 def _legal_only(
@@ -246,8 +239,8 @@ class SplitQNetwork(nn.Module):
     def forward(self, described: Description) -> Tensor:
         """[B, P + max_devices - 1, Z] action values."""
         points, others = self.size.points, self.size.max_devices - 1
-        cut = functional.pad(self.cut(*described.cut), (0, 0, 0, others))
-        device = self.device_cut(*described.device)
+        cut = functional.pad(self.cut(described.cut), (0, 0, 0, others))
+        device = self.device_cut(described.device)
         device = functional.pad(device, (0, 0, points, others - device.shape[1]))
         rows = torch.cat([described.cut_rows, described.device_rows])
         return torch.cat([cut, device]).index_select(0, rows.argsort())
