@@ -302,7 +302,7 @@ def _require_objective(objective: str, network: str, config: DictConfig) -> None
     if objective not in OBJECTIVES:
         do = f"choose from {', '.join(OBJECTIVES)}"
         if objective in SCHEDULES:
-            do += "; in the others a device holds several stages or splits its backward passes, which no plan says"
+            do += "; the others split their backward passes, of which the arrays do not say the parts"
         raise BadInput(f"is {objective!r}", where="env.objective", do=do)
     if objective != LENGTH and config.imitation is not None:
         do = "set env.objective=length, or take experiment=scheduled"

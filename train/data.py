@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
+from automap_models.core.schedules import DEFAULT_SCHEDULE
+from automap_models.envs.pipeline.descent import Descent
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.envs.pipeline.env import Problems
-from automap_models.envs.pipeline.objective import LENGTH
+from automap_models.envs.pipeline.objective import INTERLEAVED, LENGTH, runs
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.dataset import read_dataset
@@ -29,6 +31,9 @@ from .imitation import ExactPlans, find_exact_plans
 
 SEARCH_S = 2.0
 """Of the search for the shortest step of a held-out problem."""
+JUDGED = 20_000
+"""Plans that a descent judges for it where no planner searches under the schedule, and the seed of its moves."""
+DESCENT_SEED = 0
 PREVIEWED = 8
 """Held-out problems on which the gap is measured before anything else."""
 
@@ -143,13 +148,13 @@ class PipelineData(L.LightningDataModule):
             return
         training, held_out = self._loaded or self._load()
         self._loaded = None
-        training = training.take(training.stages >= self.min_stages)
+        sizes = zip(training.stages.tolist(), training.micro_batches.tolist(), strict=True)
+        can_run = np.array([runs(self.objective, stages, micro) for stages, micro in sizes], dtype=bool)
+        training = training.take((training.stages >= self.min_stages) & can_run)
         if not len(training):
-            raise BadInput(
-                f"has no problem of {self.min_stages} stages or more to train on",
-                where=str(self.path),
-                do="lower data.min_stages or make more groups",
-            )
+            what = f"has no problem of {self.min_stages} stages or more to train on"
+            what += "" if can_run.all() else f" whose micro-batches run {self.objective}"
+            raise BadInput(what, where=str(self.path), do="lower data.min_stages or make more groups")
         optima = self._optima(held_out)
         solvable = np.isfinite(optima)
         self._training = training
@@ -237,12 +242,18 @@ def _read_optima(cache: Path, count: int) -> np.ndarray | None:
 def shortest(encoded: EncodedProblems, i: int, objective: str) -> float:
     """What problem i takes at least, in units of its MAX; NaN where nothing fits.
 
-    Its exact optimum L*; or the shortest step known, that of a search of SEARCH_S of processor time, which on problems
-    of 2 to 4 stages mostly proves it to be the optimum.
+    Its exact optimum L*; or the shortest step known: that of a search of SEARCH_S of processor time, which on problems
+    of 2 to 4 stages mostly proves it to be the optimum; or, run interleaved, that of descents from the plans of both.
     """
     if objective == LENGTH:
         result = ExactPlanner().solve(replace(decode(encoded, i), schedule=None))
         return result.cost.length_s if result.plan else float("nan")
-    problem = replace(decode(encoded, i), schedule=objective)
-    cost = anytime_search(problem, Deadline(SEARCH_S, time.process_time), far=True).cost
-    return float("nan") if cost is None else cost.step_s
+    problem = replace(decode(encoded, i), schedule=DEFAULT_SCHEDULE if objective == INTERLEAVED else objective)
+    search = anytime_search(problem, Deadline(SEARCH_S, time.process_time), far=True)
+    if objective != INTERLEAVED:
+        return float("nan") if search.cost is None else search.cost.step_s
+    descent = Descent(Problems.from_encoded(encoded.take(slice(i, i + 1))), objective)
+    plans = (search.plan, ExactPlanner().solve(replace(problem, schedule=None)).plan)
+    starts = [(plan.coarse_cuts, plan.device_cuts) for plan in plans if plan is not None and plan.coarse_cuts]
+    descent.search([*starts, descent.even()], JUDGED, np.random.default_rng(DESCENT_SEED))
+    return descent.best_time if descent.best is not None else float("nan")

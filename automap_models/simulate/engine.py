@@ -151,7 +151,7 @@ class _Run:
         self.schedule, self.duration, self.transfer = schedule, duration, transfer
         self.buckets, self.shares_link = buckets, shares_link
         self.rank_of, self.turns = schedule.rank_of, schedule.turns
-        self.links = [_link(*ends) for ends in pairwise(self.rank_of)]
+        self.links = [link_between(*ends) for ends in pairwise(self.rank_of)]
         self.last_gradient = {action.stage: action for order in schedule.orders for action in order}
         ranks = schedule.ranks
         self.next_action = [0] * ranks
@@ -250,7 +250,7 @@ class _Run:
                 self._occupy("tied-sum", rank, stage, last, start, start + sum_s)
 
 
-def _link(rank: int, other: int) -> int | None:
+def link_between(rank: int, other: int) -> int | None:
     """The link between the ranks of two neighbouring stages; rank and rank + 1, or the last one and rank 0."""
     if rank == other:
         return None

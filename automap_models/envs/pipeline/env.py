@@ -24,7 +24,7 @@ from torch import Tensor
 from automap_models.cost.staged_torch import BatchCost, pipeline_cost_batch
 from automap_models.envs.pipeline.cost_to_go import CostToGo, Scaled, cost_to_go
 from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks
-from automap_models.envs.pipeline.objective import LENGTH, simulated_steps, warm_ups
+from automap_models.envs.pipeline.objective import INTERLEAVED, LENGTH, simulated_steps, warm_ups
 
 OUT_OF_MEMORY_REWARD = -1.0
 IDEAL_OVER_LENGTH, INVERSE_LENGTH = REWARDS = ("ideal_over_length", "inverse_length")
@@ -239,6 +239,12 @@ def taken(problems: Problems, complete: Partial, objective: str = LENGTH) -> Tak
         cost = complete_cost(problems, complete)
         return Taken(cost.length, cost.feasible)
     micro, stages = problems.micro_batches, _stages(problems, complete)
+    if objective == INTERLEAVED:
+        from automap_models.envs.pipeline.virtual_stages import interleaved_steps  # numba takes half a second to import
+
+        own = torch.arange(len(micro), device=micro.device)
+        steps = interleaved_steps(problems.scaled(), problems.cut_mask, own, *stages)
+        return Taken(steps * ideal_length(problems), steps.isfinite())
     depth = warm_ups(
         objective, (stages.devices[:, 1:] > stages.devices[:, :-1]).sum(1), micro, complete.cuts.shape[1] + 1
     )

@@ -3,13 +3,12 @@
     length              L = T + R (cost.staged_torch): the closed form, for which exact searches exist
     1f1b, 1f1b-deep,    the step that simulate.engine would draw: passes in the order of the schedule, one message at a
     gpipe               time on a link, gradients reduced while the last backward pass goes on
+    interleaved         the same of the plan's ranks with two virtual stages each (envs.pipeline.virtual_stages)
 
 A schedule also sets how many micro-batches a stage holds, and so what fits. Encoded problems do not say how many bytes
 their parameters are: the gradients of a stage are one bucket, which is ready when the backward pass of the first of its
-points that has parameters is done, as cost.overlap has it of a stage that holds less than a bucket.
-
-A plan says where one stage a rank begins, so that schedules of several virtual stages a rank (interleaved, zb-v) are no
-objectives; the planners of staged plans do not search under them either.
+points that has parameters is done, as cost.overlap has it of a stage that holds less than a bucket. Nor do they say
+which part of a backward pass makes gradients of weights: schedules that split it are no objectives.
 """
 
 from __future__ import annotations
@@ -24,11 +23,25 @@ from torch import Tensor
 from torch.nn import functional
 
 from automap_models.core.pass_orders import WARM_UPS
-from automap_models.core.schedules import warm_up
+from automap_models.core.schedules import require_runnable, warm_up
 from automap_models.cost.staged_torch import BatchCost, equal_parts
+from automap_models.errors import BadInput
 
-LENGTH = "length"
-OBJECTIVES = (LENGTH, *WARM_UPS)
+LENGTH, INTERLEAVED = "length", "interleaved"
+OBJECTIVES = (LENGTH, *WARM_UPS, INTERLEAVED)
+VIRTUAL = 2
+"""Virtual stages of a rank where it runs interleaved."""
+
+
+def runs(objective: str, stages: int, micro_batches: int) -> bool:
+    """Whether plans of so many stages can be paid by it: interleaved, micro-batches have to make equal rounds."""
+    if objective != INTERLEAVED:
+        return True
+    try:
+        require_runnable(objective, stages, micro_batches, VIRTUAL)
+    except BadInput:
+        return False
+    return True
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,8 @@ is needed. For a state and an action, with q stages complete:
 Behind a cut k several a' around the devices that the stage's computation deserves are tried. Most of these plans are
 weeded out by an estimate, a few are simulated (simulate.step_kernel), and the shortest counts. The estimate is a
 micro-batch's way through all stages and back, and M - 1 times the longest steady round: under 1F1B stages s … e, which
-hold one micro-batch more the earlier they are, pass e - s + 1 of them in Σu + 2Σx between them at best.
+hold one micro-batch more the earlier they are, pass e - s + 1 of them in Σu + 2Σx between them at best. Plans that are
+to run interleaved are weeded out as under 1F1B, which holds less.
 """
 
 from __future__ import annotations
@@ -20,18 +21,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from automap_models.core.compiled import jit
-from automap_models.envs.pipeline.cost_to_go import CostToGo, Scaled, devices_per_unit
+from automap_models.envs.pipeline.cost_to_go import CostToGo, devices_per_unit
 from automap_models.envs.pipeline.env import Partial, Problems
-from automap_models.envs.pipeline.objective import warm_ups
-from automap_models.envs.pipeline.table_kernel import all_reduce, parts_of, transfer
+from automap_models.envs.pipeline.objective import INTERLEAVED, warm_ups
+from automap_models.envs.pipeline.stage_kernel import (
+    DEVICES,
+    MICRO,
+    PER_NODE,
+    RATIO,
+    SAMPLES,
+    SENT,
+    STAGES,
+    arrays_of,
+    numbers_of,
+    stage_times,
+)
+from automap_models.envs.pipeline.table_kernel import transfer
+from automap_models.envs.pipeline.virtual_stages import interleaved_steps
 from automap_models.simulate.step_kernel import room_of, simulated_step
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 SIMULATED = 3
 """Plans of an action that are simulated."""
-DEVICES, PER_NODE, RATIO, STATE, STAGES, MICRO, SAMPLES, UNIT = range(8)
-"""Columns of a problem's numbers."""
+UNIT = SAMPLES + 1
+"""A further column of a problem's numbers: devices of a unit of its tables."""
 
 
 def scheduled_values(
@@ -45,14 +59,15 @@ def scheduled_values(
         owner: int64 [n] which problem a state is of.
         states: n of them, all of which cut points, or all of which cut devices.
         actions: int64 [n, T] points, or devices less one; below 0 there is none.
-        schedule: a key of `core.pass_orders.WARM_UPS`.
+        schedule: one of envs.pipeline.objective.OBJECTIVES that is a schedule.
     """
-    scaled = problems.scaled()
-    depth = warm_ups(schedule, problems.stages, problems.micro_batches, states.cuts.shape[1] + 1)
-    values = np.full(actions.shape, -np.inf)
+    scaled, later = problems.scaled(), schedule == INTERLEAVED
+    depth = warm_ups("1f1b" if later else schedule, problems.stages, problems.micro_batches, states.cuts.shape[1] + 1)
+    values, plans = np.full(actions.shape, -np.inf), (*actions.shape, SIMULATED, 2, depth.shape[1] + 2)
+    routes = np.full(plans if later else (0, 0, 0, 0, 0), -1, dtype=np.int64)
     _values(
-        np.pad(scaled.arrays.numpy().astype(np.float64), ((0, 0), (0, 0), (1, 0))),
-        _numbers(scaled, tables.units),
+        arrays_of(scaled),
+        np.hstack([numbers_of(scaled), devices_per_unit(scaled, tables.units).view(-1, 1).numpy().astype(np.float64)]),
         depth.numpy(),
         tables.points.numpy(),
         tables.end.numpy().astype(np.int64),
@@ -64,16 +79,16 @@ def scheduled_values(
         actions.numpy(),
         schedule == "gpipe",
         values,
+        routes,
     )
-    return torch.from_numpy(values).float()
-
-
-def _numbers(scaled: Scaled, units: int) -> Floats:
-    none = torch.zeros_like(scaled.devices)
-    columns = (scaled.devices, scaled.per_node, scaled.ratio, scaled.state, scaled.stages, scaled.micro)
-    samples = none if scaled.samples is None else scaled.samples
-    numbers: Floats = torch.cat([*columns, samples, devices_per_unit(scaled, units)], 1).squeeze(2).numpy()
-    return numbers.astype(np.float64)
+    if not later:
+        return torch.from_numpy(values).float()
+    followed = torch.from_numpy(routes).flatten(0, 2)
+    rows = (followed[:, 1, 1] > 0).nonzero().squeeze(1)
+    of, (points, devices) = owner.repeat_interleave(actions.shape[1] * SIMULATED)[rows], followed[rows].unbind(1)
+    steps = torch.full((len(followed),), torch.inf)
+    steps[rows] = interleaved_steps(scaled, problems.cut_mask, of, points, devices).float()
+    return -steps.view(routes.shape[:3]).amin(2).log()
 
 
 @jit
@@ -119,21 +134,15 @@ def _times(arrays: Floats, given: Floats, depth: Integers, cuts: Integers, first
     """
     per_node, ratio, samples = np.float32(given[PER_NODE]), np.float32(given[RATIO]), np.float32(given[SAMPLES])
     for s in range(int(given[STAGES])):
-        i, j, a, e = cuts[s] + 1, cuts[s + 1] + 1, np.float32(firsts[s]), np.float32(firsts[s + 1])
-        parts = parts_of(e - a, samples)
-        weights = arrays[2, j] - arrays[2, i]
-        if given[STATE] * weights + depth[s] * (arrays[4, j] - arrays[4, i]) / parts > 1.0:
+        i, j, first, end = cuts[s] + 1, cuts[s + 1] + 1, firsts[s], firsts[s + 1]
+        times[0, s], times[1, s], ready, reduce, state, stash = stage_times(arrays, given, i, j, first, end)
+        if state + depth[s] * stash > 1.0:
             return False
-        compute, forward = arrays[0, j] - arrays[0, i], arrays[3, j] - arrays[3, i]
-        times[0, s], times[1, s], times[2, s] = forward / parts, (compute - forward) / parts, 0.0
+        a, e = np.float32(first), np.float32(end)
+        times[2, s] = 0.0
         if j + 1 < arrays.shape[1]:
-            times[2, s] = arrays[1, j] * transfer(a, e, np.float32(firsts[s + 2]), per_node, ratio, samples)
-        held = i
-        while held < j and arrays[2, held + 1] <= arrays[2, i]:
-            held += 1
-        times[3, s] = -(arrays[0, held] - arrays[0, i] - arrays[3, held] + arrays[3, i]) / parts
-        times[4, s] = weights * all_reduce(a, e, per_node, ratio)
-        times[3, s] += times[4, s]
+            times[2, s] = arrays[SENT, j] * transfer(a, e, np.float32(firsts[s + 2]), per_node, ratio, samples)
+        times[3, s], times[4, s] = ready + reduce, reduce
         last = (e - 1) // per_node
         times[5, s] = 1.0 if last > a // per_node or (s and last == firsts[s - 1] // per_node) else 0.0
     times[5, 0] = 0.0
@@ -175,12 +184,14 @@ def _shortlist(
     firsts: Integers,
     shortest: Floats,
     best: Floats,
+    routes: Integers,
 ) -> None:
     """The plans that fit with the smallest estimates, of those that end stage q at its cut and a device low … high.
 
     Args:
         arrays, given, depth, points, end, stop, cuts, firsts: as above, of one problem and state.
-        shortest, best: [SIMULATED] their estimates, inf where there are fewer, and [SIMULATED, 6, S] their times.
+        shortest, best, routes: [SIMULATED] their estimates, inf where there are fewer, [SIMULATED, 6, S] their times,
+            and [SIMULATED, 2, S+2] their cuts and first devices.
     """
     stages, unit, times = int(given[STAGES]), int(given[UNIT]), np.zeros(best.shape[1:])
     left, cut = stages - 1 - q, cuts[q + 1]
@@ -201,6 +212,7 @@ def _shortlist(
                 estimate, worst = _estimate(times, stages, given[MICRO], gpipe), shortest.argmax()
                 if estimate < shortest[worst]:
                     shortest[worst], best[worst] = estimate, times
+                    routes[worst, 0], routes[worst, 1] = cuts, firsts
 
 
 @jit
@@ -218,12 +230,19 @@ def _values(
     actions: Integers,
     gpipe: bool,
     values: Floats,
+    later: Integers,
 ) -> None:
-    """See scheduled_values; all problems' numbers, tables and depths, all states, which have made `step` decisions."""
+    """See scheduled_values; all problems' numbers, tables and depths, all states, which have made `step` decisions.
+
+    Args:
+        later: [n, T, SIMULATED, 2, S+2] the cuts and first devices of the plans that are to be simulated, to be filled
+            where another schedule judges them, 0 or less where there are fewer; of no size where they are judged here.
+    """
     width, q, most = depth.shape[1], step // 2, int(given[:, MICRO].max())
     room = room_of(width, most)
     cuts, firsts = np.zeros(width + 2, dtype=np.int64), np.zeros(width + 2, dtype=np.int64)
     estimates, best = np.zeros(SIMULATED), np.zeros((SIMULATED, 6, width))
+    routes = np.zeros((SIMULATED, 2, width + 2), dtype=np.int64)
     for n in range(len(owner)):
         b = owner[n]
         stages, devices = int(given[b, STAGES]), int(given[b, DEVICES])
@@ -239,9 +258,11 @@ def _values(
                 low, high = firsts[q] + 1, devices - (stages - 1 - q)
             cuts[q + 1] = actions[n, t] if step % 2 == 0 else state_cuts[n, q]
             own = (arrays[b], given[b], depth[b], points[b], end[b], stop[b])
-            _shortlist(*own, q, low, high, gpipe, cuts, firsts, estimates, best)
+            _shortlist(*own, q, low, high, gpipe, cuts, firsts, estimates, best, routes)
             for m in range(SIMULATED):
-                if estimates[m] < np.inf:
+                if estimates[m] < np.inf and later.size:
+                    later[n, t, m] = routes[m]
+                elif estimates[m] < np.inf:
                     times = best[m]
                     rounds, late, reduce = times[:3, :stages], times[3, :stages], times[4, :stages]
                     micro, shares = int(given[b, MICRO]), times[5, :stages] > 0.5
