@@ -36,7 +36,7 @@ RequestT = TypeVar("RequestT")
 OutcomeT = TypeVar("OutcomeT")
 
 DEFECT, INTERRUPTED = 1, 130
-NEW_OBJECTS = 50_000
+NEW_OBJECTS = 200_000
 """Objects that a command makes between two searches for cycles of them; with Python's own number, in the hundreds, they
 take a tenth and more of the time of a command that traces a model."""
 

@@ -62,12 +62,20 @@ class PassTable:
             of_ranks.append((tuple(own.tolist()), moments.reshape(-1, 2, self.virtual)))
         return tuple(of_ranks)
 
+    @cached_property
+    def _moments(self) -> tuple[IntArray, NDArray[np.float64], IntArray]:
+        """[n, vp] the virtual stages and [n, 2, vp] the numbers of all moments in `fullest`, rank by rank; [S] where
+        those of each begin."""
+        stages = [np.broadcast_to(own, (len(waiting), len(own))) for own, waiting in self.fullest]
+        begin = np.cumsum([0, *(len(waiting) for _, waiting in self.fullest)])[:-1]
+        waiting = np.concatenate([waiting for _, waiting in self.fullest]).astype(np.float64)
+        return np.concatenate(stages), waiting, begin
+
     def most_held(self, saved: Sequence[float], kept: Sequence[float]) -> tuple[float, ...]:
         """[S] as core.schedules.most_held."""
-        held = np.array([saved, kept], dtype=np.float64)
-        return tuple(
-            float((waiting * held[:, list(stages)]).sum(axis=(1, 2)).max()) for stages, waiting in self.fullest
-        )
+        stages, waiting, begin = self._moments
+        held = np.array([saved, kept], dtype=np.float64)[:, stages]  # [2, n, vp]
+        return tuple(np.maximum.reduceat(np.einsum("npv,pnv->n", waiting, held), begin).tolist())
 
 
 @lru_cache(maxsize=1024)

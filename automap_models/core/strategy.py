@@ -9,6 +9,7 @@ Every stage has as many devices as the others. Stages may differ in their layers
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Literal, get_args
 
 from automap_models.core.cluster import Cluster
@@ -63,6 +64,10 @@ class TransformerShape:
             raise BadInput(what, where="`kv_heads`", do="give a divisor of the heads")
 
 
+_COUNTS = ("micro_batch", "global_batch", "tp", "pp", "dp", "vp", "cp", "ep")
+_counts = attrgetter(*_COUNTS)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
     """How a model is trained: into what it is divided, in which order it runs, and what is kept.
@@ -107,8 +112,9 @@ class Strategy:
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for key in ("micro_batch", "global_batch", "tp", "pp", "dp", "vp", "cp", "ep"):
-            _require_count(key, getattr(self, key))
+        for key, count in zip(_COUNTS, _counts(self), strict=True):
+            if type(count) is not int or count < 1:  # searches make thousands
+                _require_count(key, count)
         of_stages = self.recompute if isinstance(self.recompute, tuple) else (self.recompute,)
         for key, value, values in (
             *(("recompute", kind, RECOMPUTE) for kind in of_stages),
@@ -250,5 +256,5 @@ def _is_count(value: object, least: int) -> bool:
 
 
 def _require_count(key: str, value: object) -> None:
-    if not _is_count(value, 1):
+    if not (type(value) is int and value > 0) and not _is_count(value, 1):  # the first is fast: searches ask often
         raise BadInput(f"{value!r} is no number of them", where=f"`{key}`", do="give a whole number from 1 on")

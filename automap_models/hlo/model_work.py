@@ -172,11 +172,18 @@ class _Work:
                 moved[i].append(_Entry(*self._of_one_sample(nbytes, self.marks.of_value(v)), scores))
         return moved
 
-    def _of_layer(self, layer: int) -> Iterator[int]:
+    def _of_layer(self, layer: int) -> list[int]:
         """The instructions of a layer whose kernels write something."""
-        for i, own in enumerate(self.layers.of_instructions):
-            if own == layer and i in self._moved and not self._changes_a_parameter(i):
-                yield i
+        return self._of_layers[layer]
+
+    @cached_property
+    def _of_layers(self) -> dict[int, list[int]]:
+        """Layer → the same of each."""
+        of_layers: dict[int, list[int]] = defaultdict(list)
+        for i in sorted(self._moved):
+            if not self._changes_a_parameter(i):
+                of_layers[self.layers.of_instructions[i]].append(i)
+        return of_layers
 
     def _changes_a_parameter(self, i: int) -> bool:
         """Whether an instruction of the forward pass gives a parameter another type or order."""
@@ -184,7 +191,7 @@ class _Work:
         return moves and self.layers.shown_parameters[self._read(i)[0]] in self.layers.of_parameters
 
     def _kernels(self, layer: int) -> Kernels:
-        chosen = list(self._of_layer(layer))
+        chosen = self._of_layer(layer)
         sizes, size_marks = np.ones((len(chosen), 4)), np.zeros((len(chosen), 4), dtype=np.int8)
         kinds = np.full(len(chosen), WorkKind.MEMORY, dtype=np.int8)
         for k, i in enumerate(chosen):

@@ -66,7 +66,7 @@ def pass_order(name: str, ranks: int, micro_batches: int, virtual: int) -> PassO
     schedule = build_schedule(name, ranks, micro_batches, virtual)
     if schedule.splits_backward:
         do = "take one that does not"
-        raise BadInput(f"schedule {name} splits the backward pass", where="`name`", do=do)
+        raise BadInput(f"schedule {name} splits the backward pass", where="`schedule`", do=do)
     columns = []
     for order, turns in zip(schedule.orders, schedule.turns, strict=True):
         last = {action.stage: position for position, action in enumerate(order)}

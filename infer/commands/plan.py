@@ -232,7 +232,7 @@ def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
     """The price of a strategy; what is wrong with it shows before the model is traced."""
     from automap_models.cost.layer_times import Runtime
     from automap_models.formats.hardware_yaml import device_of, read_kinds
-    from automap_models.planners.portfolio.model import work_once
+    from automap_models.planners.portfolio.work import work_once
     from automap_models.simulate.strategy import require_device, strategy_estimate
     from automap_models.workloads.source import transformer
 

@@ -53,7 +53,7 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
     from automap_models.export.targets import strategy_limits
     from automap_models.formats.hardware_yaml import device_of, read_kinds
     from automap_models.planners import effort
-    from automap_models.planners.portfolio.model import work_once
+    from automap_models.planners.portfolio.work import work_once
     from automap_models.planners.strategies.choices import Comparisons, of_sizes
     from automap_models.planners.strategies.config import StrategiesConfig
     from automap_models.planners.strategies.planner import StrategiesPlanner

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,6 @@ from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.layers import loop_notes
 from automap_models.core.mesh import MeshAxis
 from automap_models.core.microbatch import microbatch_size, sized
-from automap_models.core.model_work import ModelWork
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.sharding import ShardingProblem
@@ -27,7 +24,6 @@ from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import cluster_document
-from automap_models.formats.model_work_json import decode_model_work, encode_model_work
 from automap_models.formats.npz import model_from_npz, model_to_npz
 from automap_models.formats.schema import read_bytes
 from automap_models.hlo.foreign import LARGEST_MODULE_BYTES
@@ -36,14 +32,13 @@ from automap_models.hlo.module import MlirModule, Module
 from automap_models.hlo.profile import roofline_profile
 from automap_models.hlo.rule_sets import RuleSet, read_rule_set
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
+from automap_models.planners.portfolio.work import built_step, digest, versions
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
 from automap_models.planners.staged.stage_shardings import stage_shardings
-from automap_models.version import __version__
-from automap_models.workloads.source import Begin, Source, SourceKind, module_of, transformer
+from automap_models.workloads.source import Begin, Source, SourceKind, module_of
 
 RULES = "shardy"
 """What may be partitioned: all that propagates."""
-_TRACERS = ("jax", "flax", "optax", "torch")
 
 
 def profiled_model(
@@ -106,28 +101,10 @@ def profiled_once(
     """
     if source.kind is SourceKind.PROFILE:
         model = ProfiledModel(read_profile(source.what))  # before the digest: a device such as /dev/zero never ends
-        key = _digest(Path(source.what).read_bytes())
+        key = digest(Path(source.what).read_bytes())
     else:
         key, model = _traced_model(source, device, cluster, cache, begin)
     return key, replace(model, profile=sized(model.profile, microbatch_size))
-
-
-def work_once(source: Source, cache: Cache, begin: Begin) -> ModelWork:
-    """What a built-in transformer or that of a config.json costs, layer by layer.
-
-    Raises:
-        BadInput: it is neither, cannot be read, or its step cannot be traced.
-    """
-    model = transformer(source)
-    key = f"work-{fingerprint({'step': _step(source, None), 'versions': _versions()})}"
-    entry = cache.read(key)
-    if entry is not None:
-        with contextlib.suppress(BadInput):
-            return decode_model_work(entry)
-    begin(f"tracing {source.what}")
-    work = model.work()
-    cache.write(key, encode_model_work(work))
-    return work
 
 
 def _traced_model(
@@ -159,14 +136,10 @@ def _step(source: Source, module: Module | None) -> Mapping[str, object]:
             text = module.mlir.operation.get_asm(enable_debug_info=True)  # layers stand in its locations
         else:
             text = repr((module.meta, module.argument_types, module.operations, module.outputs))
-        return {"factory": source.what, "arguments": kinds, "module": _digest(text.encode())}
+        return {"factory": source.what, "arguments": kinds, "module": digest(text.encode())}
     if source.kind is SourceKind.MODULE:
-        return {"file": _digest(read_bytes(source.what, LARGEST_MODULE_BYTES)), "trainable": source.trainable}
-    sizes = {**source.sizes, "dropout": source.dropout}
-    if source.kind is SourceKind.CONFIG:  # its path names the model
-        path = Path(source.what).resolve()
-        return {"config": _digest(read_bytes(path)), "names": path.parts[-2:], **sizes}
-    return {"what": source.what, **sizes}
+        return {"file": digest(read_bytes(source.what, LARGEST_MODULE_BYTES)), "trainable": source.trainable}
+    return built_step(source)
 
 
 def _circumstances(device: Device, cluster: Cluster) -> dict[str, object]:
@@ -175,20 +148,5 @@ def _circumstances(device: Device, cluster: Cluster) -> dict[str, object]:
         "device": {**asdict(device), "matrix": dict(device.matrix)},
         "cluster": {name: value for name, value in cluster_document(cluster).items() if name not in ("name", "memory")},
         "rules": RULES,
-        "versions": _versions(),
+        "versions": versions(),
     }
-
-
-def _versions() -> dict[str, str | None]:
-    return {"automap": __version__, **{name: _version(name) for name in _TRACERS}}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -25,7 +25,7 @@ from automap_models.planners import effort
 from automap_models.planners.strategies.bounds import division_bound
 from automap_models.planners.strategies.family_costs import RankCosts
 from automap_models.planners.strategies.grid import Division, Family, Grid
-from automap_models.simulate.strategy import StrategyPricing
+from automap_models.planners.strategies.problem import KnownCosts
 
 TOLERANCE = 1e-9
 """Relative difference of computing that counts as none."""
@@ -41,21 +41,27 @@ class DividedModel:
 
     Args:
         grid: of a problem.
-        pricing: of its model on its cluster.
+        known: of its model on its cluster.
     """
 
-    def __init__(self, grid: Grid, pricing: StrategyPricing) -> None:
-        self.grid, self.pricing, self.problem = grid, pricing, grid.problem
+    def __init__(self, grid: Grid, known: KnownCosts) -> None:
+        self.grid, self.pricing, self.problem = grid, known.pricing, grid.problem
+        self._ranks = known.ranks
         self._costs: dict[tuple[Division, int], RankCosts] = {}
 
     def costs(self, division: Division, zero: int) -> RankCosts:
         """Of a stage of ZeRO, whatever the way; what was asked for lately is at hand."""
         key = (division, zero)
         if key not in self._costs:
-            if len(self._costs) >= REMEMBERED:
-                self._costs.clear()
-            strategy = self.grid.strategy(Family(division, zero, self.grid.ways(division)[0]))
-            self._costs[key] = RankCosts(self.pricing, strategy, self.problem.reserve(strategy.pp))
+            reserve = self.problem.reserve(division.pp)
+            whole = (*key, self.grid.precision, self.problem.global_batch, reserve.tobytes())
+            if whole not in self._ranks:
+                if len(self._ranks) >= REMEMBERED:
+                    self._ranks.clear()
+                    self._costs.clear()
+                strategy = self.grid.strategy(Family(division, zero, self.grid.ways(division)[0]))
+                self._ranks[whole] = RankCosts(self.pricing, strategy, reserve)
+            self._costs[key] = self._ranks[whole]
         return self._costs[key]
 
     def bounded(

@@ -49,6 +49,21 @@ class Columns(NamedTuple):
     unit: float
 
 
+class Even(NamedTuple):
+    """A rank on which all layers are evenly shared, R kinds of recomputation.
+
+    Attributes:
+        work_s, saved: [R] seconds and bytes of a micro-batch whose blocks all recompute in one way.
+        room: bytes that are left for what micro-batches save.
+        once_s: seconds of a step beside its passes.
+    """
+
+    work_s: list[float]
+    saved: list[float]
+    room: float
+    once_s: float
+
+
 class RankCosts:
     """Costs of layers on ranks, of all families that differ in nothing but their schedule and virtual stages.
 
@@ -81,6 +96,25 @@ class RankCosts:
         self.saved, self.kept = layers.memory[..., 0], layers.memory[..., 1]
         self.reserve_bytes = reserve_bytes
         self._columns: dict[tuple[int, ...], Columns] = {}
+
+    @cached_property
+    def boundary(self) -> float:
+        """Bytes that a virtual stage passes on, at least."""
+        return float(self.of_groups[0].of_layers.boundary_bytes[sorted(set(self.work.order[:-1]))].min())
+
+    @cached_property
+    def _hidden_s(self) -> FloatArray:
+        return np.asarray(np.min([of.of_layers.hidden_s for of in self.of_groups], axis=0))
+
+    @property
+    def first_start_s(self) -> float:
+        """Seconds of the gathering that the first virtual stage begins with."""
+        return float(self._hidden_s[self.ends.first])
+
+    @cached_property
+    def later_start_s(self) -> float:
+        """The same of any later one, at least."""
+        return float(self._hidden_s[sorted(set(self.work.order[1:]))].min())
 
     @cached_property
     def state(self) -> FloatArray:
@@ -162,6 +196,16 @@ class RankCosts:
         whole = float(self.optimizer @ self.blocks) + float(self.optimizer[list(self.ends)].sum())
         return whole / self.strategy.pp
 
+    @cached_property
+    def even(self) -> Even:
+        """What ranks take where they share everything evenly, on the slowest of their devices."""
+        ends, pp, seconds = list(self.ends), self.strategy.pp, self.passes.sum(axis=-1).max(axis=0)
+        work = (self.blocks @ seconds + seconds[ends, 0].sum()) / pp
+        saved = (self.blocks @ self.saved + self.saved[ends, 0].sum() / pp) / pp
+        state = float(self.blocks @ self.state) / pp + float(self.state[ends].max())
+        once_s = self.even_update_s + float(self.gradients.max(axis=0) @ self.blocks) / pp
+        return Even(work.tolist(), saved.tolist(), float(self.room.min()) - state, once_s)
+
 
 class FamilyCosts:
     """Costs of a family: of its ranks, and of its V virtual stages.
@@ -190,9 +234,7 @@ class FamilyCosts:
         tied_state = sum(state_bytes(strategy, tied, 0.0, costing.runtime.gradient_bytes))
         self.room[self.rank_of[-1]] -= costing.logits_bytes + tied_state
         self.tied_s = max(of.tied_s for of in self.of_groups)
-        order = ranks.work.order
-        boundary = float(costing.of_layers.boundary_bytes[sorted(set(order[:-1]))].min())
-        stages = strategy.stages
+        stages, boundary = strategy.stages, ranks.boundary
         crossing = costing.groups.crossing
         sent_s = {of: min(g.transfer_s(crossing.index(of), boundary) for g in self.of_groups) for of in set(crossing)}
         sent = np.array([sent_s[of] for of in crossing])
@@ -200,6 +242,5 @@ class FamilyCosts:
         if strategy.schedule in SENDING_ALONE and stages > 1:
             self.sends[0, :-1] = self.sends[1, 1:] = sent
             self.messages = np.zeros(stages - 1)
-        hidden = np.min([of.of_layers.hidden_s for of in self.of_groups], axis=0)
-        self.starts = np.full(stages, hidden[sorted(set(order[1:]))].min())
-        self.starts[0] = hidden[ranks.ends.first]
+        self.starts = np.full(stages, ranks.later_start_s)
+        self.starts[0] = ranks.first_start_s

@@ -63,17 +63,11 @@ def _of_division(grid: Grid, costs_of: RankCostsOf, division: Division, recomput
     chosen = dict.fromkeys([lighter, *([WITH_WEIGHTS] if division.pp == 1 and WITH_WEIGHTS in zeros else [])])
     for zero in chosen:
         costs = costs_of(division, zero)
-        ends, blocks, pp = list(costs.ends), costs.blocks, division.pp
-        seconds = costs.passes.sum(axis=-1).max(axis=0)
-        work = (blocks @ seconds + seconds[ends, 0].sum()) / pp
-        saved = (blocks @ costs.saved + costs.saved[ends, 0].sum() / pp) / pp
-        state = float(blocks @ costs.state) / pp + float(costs.state[ends].max())
-        once_s = costs.even_update_s + float(costs.gradients.max(axis=0) @ blocks) / pp
-        room, micro_batches = float(costs.room.min()) - state, costs.strategy.micro_batches
-        kinds = [(float(work[kind]), float(saved[kind])) for kind in recompute]
+        even, micro_batches = costs.even, costs.strategy.micro_batches
+        kinds = [(even.work_s[kind], even.saved[kind]) for kind in recompute]
         for way in grid.ways(division):
-            work_s = mixed_work(kinds, room / in_flight(way, pp, micro_batches))
-            step_s = micro_batches * work_s * (1 + bubble(way, pp, micro_batches)) + once_s
+            work_s = mixed_work(kinds, even.room / in_flight(way, division.pp, micro_batches))
+            step_s = micro_batches * work_s * (1 + bubble(way, division.pp, micro_batches)) + even.once_s
             if step_s < float("inf"):
                 yield Guess(step_s, Family(division, zero, way))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from automap_models.core.units import size
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
 from automap_models.simulate.strategy import StrategyPricing
+
+if TYPE_CHECKING:
+    from automap_models.planners.strategies.family_costs import RankCosts
 
 HALF: Mapping[Precision, str] = {"bf16": "bfloat16", "fp16": "float16"}
 
@@ -44,6 +47,18 @@ FREE = tuple(f.name for f in fields(Strategy) if f.name != "global_batch")
 """Fields of a strategy that may be given or searched; precision is the usual one of the devices unless it is given."""
 
 
+class KnownCosts(NamedTuple):
+    """What searches of one model on one cluster have worked out, and share.
+
+    Attributes:
+        pricing: prices of strategies.
+        ranks: costs of ranks, by all that they depend on (DividedModel.costs).
+    """
+
+    pricing: StrategyPricing
+    ranks: dict[tuple[object, ...], RankCosts]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StrategyProblem:
     """The search for the fastest strategy of one global batch.
@@ -62,7 +77,7 @@ class StrategyProblem:
         start: strategies of the problem that the search begins with; those that do not fit it are passed over.
         runtime: how the framework runs strategies.
         kinds: devices by the names that the groups of a mixed cluster have for them.
-        known: prices of a search of the same model on the same devices, which another one goes on with.
+        known: costs of a search of the same model on the same devices, which another one goes on with.
 
     Raises:
         BadInput: a field that no strategy has, or a global batch or a reserve that is no positive number.
@@ -80,7 +95,7 @@ class StrategyProblem:
     start: Sequence[Strategy] = ()
     runtime: Runtime = DEFAULT_RUNTIME
     kinds: Mapping[str, Device] = field(default_factory=dict)
-    known: StrategyPricing | None = None
+    known: KnownCosts | None = None
 
     def __post_init__(self) -> None:
         for name in self.fixed:
@@ -99,11 +114,11 @@ class StrategyProblem:
         return self.fixed.get("precision") or usual_precision([*self.kinds.values()] or [self.device], self.within)
 
     @property
-    def pricing(self) -> StrategyPricing:
-        """Prices of strategies on the cluster: the known ones, or where those are of another cluster new ones."""
-        if self.known is not None and self.known.cluster is self.cluster:
+    def costs(self) -> KnownCosts:
+        """Costs on the cluster: the known ones, or where those are of another cluster new ones."""
+        if self.known is not None and self.known.pricing.cluster is self.cluster:
             return self.known
-        return StrategyPricing(self.work, self.cluster, self.device, self.runtime, self.kinds)
+        return KnownCosts(StrategyPricing(self.work, self.cluster, self.device, self.runtime, self.kinds), {})
 
     @property
     def recompute_sets(self) -> list[list[int]]:

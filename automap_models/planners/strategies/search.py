@@ -162,9 +162,9 @@ class Search:
     """The least bound of what was neither ruled out nor searched to the end."""
 
     def __post_init__(self) -> None:
-        problem = self.problem
-        self.pricing = problem.pricing
-        self.problem = problem = replace(problem, known=self.pricing)
+        known = self.problem.costs
+        self.problem = problem = replace(self.problem, known=known)
+        self.pricing = known.pricing
         self.grid = Grid(problem)
         self.recompute = sorted({kind for kinds in problem.recompute_sets for kind in kinds})
         self.queue: list[tuple[float, int, Level, Division | _Ranks | _Family]] = []
@@ -173,7 +173,7 @@ class Search:
         self.dives, self.slack_s = DIVES, 0.0
         self.divisions: set[Division] = set()
         self.incumbent = Incumbent(self.config.gap) if self.seen is None else self.seen
-        self.divided = DividedModel(self.grid, self.pricing)
+        self.divided = DividedModel(self.grid, known)
         self.sweeping = Sweep(problem, self.divided, self.incumbent)
 
     # ---- the queue
@@ -419,6 +419,8 @@ class Search:
         if level in (Level.CHAINED, Level.COUNTED):
             self.bisect(bound_s, level, entry)
             return
+        if level > Level.PARTED and self.left <= bound_s:
+            return  # what is proven is final, and the family has shown a strategy
         config = self.config
         relaxation, completions = self.prepared(entry)
         if level == Level.PARTED:

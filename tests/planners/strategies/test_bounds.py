@@ -30,7 +30,7 @@ from automap_models.planners.strategies.family_costs import FamilyCosts, RankCos
 from automap_models.planners.strategies.grid import Division, Grid
 from automap_models.planners.strategies.partition_kernel import PartitionTables, _fits, can_be_cut, sums_of
 from automap_models.planners.strategies.partitions import Partition, _around, can_bound
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import KnownCosts, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation
 from automap_models.simulate.strategy import StrategyPricing
 
@@ -254,7 +254,7 @@ def _bounds(problem: StrategyProblem, strategy: Strategy, high_s: float) -> dict
     ranks = RankCosts(pricing, strategy, reserve)
     family = FamilyCosts(ranks, strategy)
     held = least_in_flight(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
-    relaxation, divided = Relaxation(family, recompute), DividedModel(Grid(problem), pricing)
+    relaxation, divided = Relaxation(family, recompute), DividedModel(Grid(problem), KnownCosts(pricing, {}))
     division = Division(*(getattr(strategy, name) for name in Division._fields))
     listed, _ = divided.bounded([division], recompute, lambda: False)
     bounds = {

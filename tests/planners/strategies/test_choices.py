@@ -60,8 +60,8 @@ def test_kinds_that_the_best_strategy_is_of_are_not_searched_again(comparisons: 
 
 def test_searches_of_one_cluster_have_the_same_prices(comparisons: Comparisons) -> None:
     problem = comparisons.problem
-    assert replace(problem, equal_layers=True).pricing is problem.pricing
-    assert replace(problem, cluster=replace(problem.cluster)).pricing is not problem.pricing
+    assert replace(problem, equal_layers=True).costs is problem.costs
+    assert replace(problem, cluster=replace(problem.cluster)).costs is not problem.costs
 
 
 def test_less_memory_never_takes_less_time_and_holds_less() -> None:

@@ -10,6 +10,7 @@ from strategy_problems import random_problem
 from automap_models.core.cluster import Cluster
 from automap_models.planners.strategies.divisions import DividedModel, with_whole_sequences
 from automap_models.planners.strategies.grid import Family, Grid
+from automap_models.planners.strategies.problem import KnownCosts
 from automap_models.simulate.strategy import StrategyPricing
 
 
@@ -18,7 +19,7 @@ def test_a_dominated_division_has_no_shorter_and_no_emptier_strategy(seed: int) 
     problem = replace(random_problem(seed), fixed={}, global_batch=8, cluster=Cluster(2, 4, 1e11, 1e10, 1e12))
     grid = Grid(problem)
     pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
-    divided = DividedModel(grid, pricing)
+    divided = DividedModel(grid, KnownCosts(pricing, {}))
     divisions = [division for division in grid.divisions() if grid.ways(division)]
     compared = 0
     for division in divisions:
@@ -38,3 +39,18 @@ def test_a_dominated_division_has_no_shorter_and_no_emptier_strategy(seed: int) 
                     assert all(a.total <= b.total * (1 + 1e-6) for a, b in zip(theirs.memory, own.memory, strict=True))
                     compared += 1
     assert compared >= 10
+
+
+def test_searches_that_go_on_share_the_costs_of_ranks_and_no_others() -> None:
+    """Of the same reserve, global batch and precision they are the same object, of another one they are not."""
+    problem = replace(random_problem(2), fixed={}, global_batch=8, cluster=Cluster(2, 4, 1e11, 1e10, 1e12))
+    known = problem.costs
+    grid = Grid(problem)
+    division = next(division for division in grid.divisions() if grid.ways(division))
+    first = DividedModel(grid, known).costs(division, 0)
+    assert DividedModel(Grid(replace(problem, equal_layers=True)), known).costs(division, 0) is first
+    less = DividedModel(Grid(replace(problem, reserve_bytes=1e9)), known).costs(division, 0)
+    assert less is not first
+    assert (less.room < first.room).all()
+    more = DividedModel(Grid(replace(problem, global_batch=16)), known).costs(division, 0)
+    assert more.strategy.micro_batches == 2 * first.strategy.micro_batches

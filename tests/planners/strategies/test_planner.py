@@ -83,7 +83,8 @@ def test_no_layer_moved_to_another_stage_makes_the_best_strategy_shorter() -> No
         if best is None or best.layers is None or best.stages == 1:
             continue
         several += 1
-        step_s, pricing = problem.pricing.estimate(best).step_s, problem.pricing
+        pricing = problem.costs.pricing
+        step_s = pricing.estimate(best).step_s
         cut = {name: getattr(best, name) for name in ("tp", "cp", "ep", "pp", "dp", "vp", "micro_batch", "schedule")}
         same = replace(problem, fixed={**problem.fixed, **cut, "zero": best.zero})
         for other in strategies(same):

@@ -18,7 +18,7 @@ from automap_models.planners.strategies.divisions import DividedModel
 from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.incumbent import Incumbent
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import KnownCosts, StrategyProblem
 from automap_models.planners.strategies.sweep import Sweep
 from automap_models.simulate.strategy import StrategyPricing
 from automap_models.workloads.source import read_model_work
@@ -28,7 +28,7 @@ def swept(problem: StrategyProblem, prices: int = 1_000_000) -> Sweep:
     """The sweep of a problem alone."""
     pricing, grid = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime), Grid(problem)
     (recompute,) = problem.recompute_sets
-    divided = DividedModel(grid, pricing)
+    divided = DividedModel(grid, KnownCosts(pricing, {}))
     divisions = [division for division in grid.divisions() if grid.ways(division)]
     bounds = [division_bound(divided.costs(of, grid.zeros(of)[0]), recompute) for of in divisions]
     sweep = Sweep(problem, divided, Incumbent(gap=0.0))
