@@ -18,7 +18,8 @@ from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.envs.pipeline.descent import Descent
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.envs.pipeline.env import Problems
-from automap_models.envs.pipeline.objective import INTERLEAVED, LENGTH, runs
+from automap_models.envs.pipeline.interleaving import INTERLEAVED, runs
+from automap_models.envs.pipeline.objective import LENGTH
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.dataset import read_dataset
@@ -140,7 +141,8 @@ class PipelineData(L.LightningDataModule):
             else kept[numbers]
         )
         solvable = np.isfinite(optima)
-        return Problems.from_encoded(smallest.take(solvable)), torch.from_numpy(optima[solvable]).float()
+        problems = Problems.for_objective(smallest.take(solvable), self.objective)
+        return problems, torch.from_numpy(optima[solvable]).float()
 
     def setup(self, stage: str | None = None) -> None:
         """Load everything into memory, once."""
@@ -158,8 +160,8 @@ class PipelineData(L.LightningDataModule):
         optima = self._optima(held_out)
         solvable = np.isfinite(optima)
         self._training = training
-        self.problems = Problems.from_encoded(training)
-        self.validation = Problems.from_encoded(held_out.take(solvable))
+        self.problems = Problems.for_objective(training, self.objective)
+        self.validation = Problems.for_objective(held_out.take(solvable), self.objective)
         self.optima = torch.from_numpy(optima[solvable]).float()
         self._trained_on = _digest(training)
 

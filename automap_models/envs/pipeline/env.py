@@ -24,7 +24,8 @@ from torch import Tensor
 from automap_models.cost.staged_torch import BatchCost, pipeline_cost_batch
 from automap_models.envs.pipeline.cost_to_go import CostToGo, Scaled, cost_to_go
 from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks
-from automap_models.envs.pipeline.objective import INTERLEAVED, LENGTH, simulated_steps, warm_ups
+from automap_models.envs.pipeline.interleaving import INTERLEAVED, as_sent
+from automap_models.envs.pipeline.objective import LENGTH, simulated_steps, warm_ups
 
 OUT_OF_MEMORY_REWARD = -1.0
 IDEAL_OVER_LENGTH, INVERSE_LENGTH = REWARDS = ("ideal_over_length", "inverse_length")
@@ -44,6 +45,8 @@ class Problems(NamedTuple):
     cost_to_go: tables derived from the rest, made once for all states of an episode (`with_cost_to_go`).
     samples: float32 [B] of a micro-batch, which replicas get as a whole, 0 where it splits evenly; None where all do.
         Policies in files do not know them.
+    sent: float32 [B, P] the activations of every point where the arrays have in their place what plans that run
+        interleaved send there (`run_interleaved`); None where the arrays have them.
     """
 
     arrays: Tensor
@@ -56,6 +59,7 @@ class Problems(NamedTuple):
     micro_batches: Tensor
     cost_to_go: CostToGo | None = None
     samples: Tensor | None = None
+    sent: Tensor | None = None
 
     @classmethod
     def from_encoded(cls, encoded: EncodedProblems) -> Problems:
@@ -63,7 +67,15 @@ class Problems(NamedTuple):
         masks = torch.from_numpy(cut_masks(encoded.instructions, encoded.arrays.shape[2]))
         scalars = (torch.as_tensor(getattr(encoded, name)).float() for name in SCALARS)
         samples = None if encoded.samples is None else torch.as_tensor(encoded.samples).float()
-        return cls._make((torch.as_tensor(encoded.arrays), masks, *scalars, None, samples))
+        return cls._make((torch.as_tensor(encoded.arrays), masks, *scalars, None, samples, None))
+
+    @classmethod
+    def for_objective(cls, encoded: EncodedProblems, objective: str) -> Problems:
+        """The tensors of an encoded batch as agents see it that are paid by an objective."""
+        problems = cls.from_encoded(encoded)
+        if objective != INTERLEAVED:
+            return problems
+        return problems._replace(arrays=torch.as_tensor(as_sent(encoded).arrays), sent=problems.arrays[:, 1])
 
     @property
     def devices(self) -> Tensor:
@@ -78,8 +90,8 @@ class Problems(NamedTuple):
     def take(self, index: Tensor) -> Problems:
         """The problems selected by an index or a mask."""
         tables = None if self.cost_to_go is None else self.cost_to_go.take(index)
-        samples = None if self.samples is None else self.samples[index]
-        return Problems._make((*(tensor[index] for tensor in self.tensors), tables, samples))
+        samples, sent = (None if given is None else given[index] for given in (self.samples, self.sent))
+        return Problems._make((*(tensor[index] for tensor in self.tensors), tables, samples, sent))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -102,6 +114,11 @@ class Problems(NamedTuple):
         arrays = self.arrays * per_channel.unsqueeze(2)
         return Scaled._make((arrays, *(c.view(-1, 1, 1) for c in columns), samples))
 
+    def scaled_sent(self) -> Tensor:
+        """[B, P] the activations of every point in the units of `scaled`."""
+        sent = self.arrays[:, 1] if self.sent is None else self.sent
+        return sent / ideal_length(self).unsqueeze(1)
+
     def with_cost_to_go(self, max_stages: int) -> Problems:
         """The same with their tables, made now unless they are there."""
         if self.cost_to_go is not None:
@@ -111,8 +128,8 @@ class Problems(NamedTuple):
     def to(self, device: torch.device | str) -> Problems:
         """The same on another device."""
         tables = None if self.cost_to_go is None else CostToGo(*(table.to(device) for table in self.cost_to_go))
-        samples = None if self.samples is None else self.samples.to(device)
-        return Problems._make((*(tensor.to(device) for tensor in self.tensors), tables, samples))
+        samples, sent = (None if given is None else given.to(device) for given in (self.samples, self.sent))
+        return Problems._make((*(tensor.to(device) for tensor in self.tensors), tables, samples, sent))
 
 
 class Partial(NamedTuple):
@@ -243,7 +260,7 @@ def taken(problems: Problems, complete: Partial, objective: str = LENGTH) -> Tak
         from automap_models.envs.pipeline.virtual_stages import interleaved_steps  # numba takes half a second to import
 
         own = torch.arange(len(micro), device=micro.device)
-        steps = interleaved_steps(problems.scaled(), problems.cut_mask, own, *stages)
+        steps = interleaved_steps(problems.scaled(), problems.scaled_sent(), problems.cut_mask, own, *stages)
         return Taken(steps * ideal_length(problems), steps.isfinite())
     depth = warm_ups(
         objective, (stages.devices[:, 1:] > stages.devices[:, :-1]).sum(1), micro, complete.cuts.shape[1] + 1

@@ -23,25 +23,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from automap_models.core.pass_orders import WARM_UPS
-from automap_models.core.schedules import require_runnable, warm_up
+from automap_models.core.schedules import warm_up
 from automap_models.cost.staged_torch import BatchCost, equal_parts
-from automap_models.errors import BadInput
+from automap_models.envs.pipeline.interleaving import INTERLEAVED
 
-LENGTH, INTERLEAVED = "length", "interleaved"
+LENGTH = "length"
 OBJECTIVES = (LENGTH, *WARM_UPS, INTERLEAVED)
-VIRTUAL = 2
-"""Virtual stages of a rank where it runs interleaved."""
-
-
-def runs(objective: str, stages: int, micro_batches: int) -> bool:
-    """Whether plans of so many stages can be paid by it: interleaved, micro-batches have to make equal rounds."""
-    if objective != INTERLEAVED:
-        return True
-    try:
-        require_runnable(objective, stages, micro_batches, VIRTUAL)
-    except BadInput:
-        return False
-    return True
 
 
 @lru_cache(maxsize=4096)

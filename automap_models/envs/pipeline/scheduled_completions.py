@@ -23,7 +23,8 @@ from torch import Tensor
 from automap_models.core.compiled import jit
 from automap_models.envs.pipeline.cost_to_go import CostToGo, devices_per_unit
 from automap_models.envs.pipeline.env import Partial, Problems
-from automap_models.envs.pipeline.objective import INTERLEAVED, warm_ups
+from automap_models.envs.pipeline.interleaving import INTERLEAVED
+from automap_models.envs.pipeline.objective import warm_ups
 from automap_models.envs.pipeline.stage_kernel import (
     DEVICES,
     MICRO,
@@ -87,7 +88,7 @@ def scheduled_values(
     rows = (followed[:, 1, 1] > 0).nonzero().squeeze(1)
     of, (points, devices) = owner.repeat_interleave(actions.shape[1] * SIMULATED)[rows], followed[rows].unbind(1)
     steps = torch.full((len(followed),), torch.inf)
-    steps[rows] = interleaved_steps(scaled, problems.cut_mask, of, points, devices).float()
+    steps[rows] = interleaved_steps(scaled, problems.scaled_sent(), problems.cut_mask, of, points, devices).float()
     return -steps.view(routes.shape[:3]).amin(2).log()
 
 

@@ -7,9 +7,9 @@ A plan of S stages says what share of the computation each rank has, and its dev
     vp = 2            | rank 0, 30 % | 1, 20 %    | rank 0, 30 % | 1, 20 %   |
                         stage 0        stage 1      stage 2        stage 3       virtual stages
 
-Each boundary is the place to cut at which the computation before it is nearest to that; where two would be the same,
-the later one is the next. A rank holds the training state of all of its pieces. What a piece sends goes from the last
-rank to the first one, too, wherever their devices are.
+Each boundary is the place to cut at which the computation before it is nearest to that, of several the last; where two
+would be the same, the later one is the next. A rank holds the training state of all of its pieces. What a piece sends
+goes from the last rank to the first one, too, wherever their devices are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 from automap_models.core.compiled import jit
 from automap_models.core.pass_orders import FORWARD
 from automap_models.envs.pipeline.cost_to_go import Scaled
-from automap_models.envs.pipeline.objective import INTERLEAVED, VIRTUAL, runs
+from automap_models.envs.pipeline.interleaving import INTERLEAVED, VIRTUAL, runs
 from automap_models.envs.pipeline.stage_kernel import (
     COMPUTE,
     PER_NODE,
@@ -43,17 +43,22 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-def interleaved_steps(scaled: Scaled, cut_mask: Tensor, owner: Tensor, points: Tensor, devices: Tensor) -> Tensor:
+def interleaved_steps(
+    scaled: Scaled, sent: Tensor, cut_mask: Tensor, owner: Tensor, points: Tensor, devices: Tensor
+) -> Tensor:
     """[n] the simulated steps of plans, in the problems' units; ∞ where one does not fit the memory or does not run.
 
     Args:
-        scaled, cut_mask: B problems; bool [B, P] where their stages may end.
+        scaled: B problems.
+        sent: [B, P] the activations at their points, in the same units, whatever the arrays say (`as_sent`).
+        cut_mask: bool [B, P] where stages may end.
         owner: int64 [n] which problem a plan is of.
         points: int64 [n, S+1] last point of each stage, from -1; unused stages repeat the last one.
         devices: [n, S+1] first device of each stage, from 0; unused ones repeat their number.
     """
     steps = np.full(len(owner), np.inf)
     arrays, given, legal = arrays_of(scaled), numbers_of(scaled), cut_mask.cpu().numpy()
+    arrays[:, SENT, 1:] = sent.cpu().numpy()
     of = owner.cpu().numpy()
     cuts, firsts = points.cpu().numpy(), devices.cpu().numpy().astype(np.int64)
     sizes = torch.cat([scaled.stages, scaled.micro], 1).squeeze(2).long().cpu().numpy()
@@ -95,9 +100,10 @@ def lay_out(compute: Floats, legal: Flags, cuts: Integers, virtual: int, ends: I
     for v in range(inner):
         lap, s = v // stages, v % stages
         target = (lap * total + compute[cuts[s + 1] + 1]) / virtual
-        while at + 1 < places.size and abs(compute[places[at + 1] + 1] - target) < abs(
-            compute[places[at] + 1] - target
-        ):
+        while at + 1 < places.size:
+            here, further = compute[places[at] + 1], compute[places[at + 1] + 1]
+            if abs(further - target) > abs(here - target):
+                break
             at += 1
         ends[v + 1] = at
         if v and ends[v + 1] <= ends[v]:

@@ -13,7 +13,8 @@ from automap_models.core.staged import StagedProblem
 from automap_models.envs.pipeline.descent import Descent
 from automap_models.envs.pipeline.encoding import encode
 from automap_models.envs.pipeline.env import Partial, Problems, taken
-from automap_models.envs.pipeline.objective import OBJECTIVES, runs
+from automap_models.envs.pipeline.interleaving import runs
+from automap_models.envs.pipeline.objective import OBJECTIVES
 
 POINTS = 12
 

@@ -20,7 +20,7 @@ from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_pe
 from automap_models.cost.overlap import Bucket
 from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks, encode
 from automap_models.envs.pipeline.env import OUT_OF_MEMORY_REWARD, Partial, PipelineEnv, Problems
-from automap_models.envs.pipeline.objective import runs
+from automap_models.envs.pipeline.interleaving import as_sent, runs
 from automap_models.envs.pipeline.virtual_stages import lay_out, message_factor
 from automap_models.simulate.engine import simulate
 
@@ -88,6 +88,41 @@ def test_virtual_stages_have_the_shares_of_the_plan() -> None:
     assert ends.tolist() == [-1, 1, 4, 7, 9]
     legal[:] = np.arange(10) < 2
     assert not lay_out(compute, legal, np.array([-1, 0, 9]), 2, ends)
+
+
+def test_points_without_computation_are_passed_over() -> None:
+    """Of places before which there is as much computation it is the last one: nothing is computed between them."""
+    compute, ends = np.array([0.0, 1, 1, 1, 2, 3, 3, 4, 5, 6]), np.zeros(5, dtype=np.int64)
+    assert lay_out(compute, np.arange(9) < 8, np.array([-1, 5, 8]), 2, ends)
+    assert ends.tolist() == [-1, 3, 5, 7, 8]  # before 1.5, 3 and 4.5 of 6, the middle of two counts for the later one
+
+
+@LAW
+@given(st.integers(0, 2**32))
+def test_cuts_send_what_the_pieces_of_their_rank_send(random_problems: DrawProblems, seed: int) -> None:
+    """Of the plans of two stages: unless two pieces end at one place, it is what `lay_out` cuts."""
+    encoded = encode(random_problems(seed, 6, 64, stages=(2, 2), instructions=(30, 90)))
+    sent, equal = as_sent(encoded), []
+    assert (np.delete(sent.arrays, 1, axis=1) == np.delete(encoded.arrays, 1, axis=1)).all()
+    for i, mask in enumerate(cut_masks(encoded.instructions, 64)):
+        compute, ends = np.append(0.0, encoded.arrays[i, 0].astype(np.float64)), np.zeros(5, dtype=np.int64)
+        for cut in np.flatnonzero(mask).tolist():
+            assert lay_out(compute, mask, np.array([-1, cut, 63]), 2, ends)
+            equal.append(sent.arrays[i, 1, cut] == pytest.approx(float(encoded.arrays[i, 1, ends[[1, 3]]].sum())))
+    assert np.mean(equal) > 0.8
+
+
+def test_agents_see_what_is_sent_and_are_paid_by_what_is(
+    random_problems: DrawProblems, random_plans: RandomPlans
+) -> None:
+    encoded = encode(random_problems(4, 40, POINTS, stages=(2, 4)))
+    plain, seen = Problems.from_encoded(encoded), Problems.for_objective(encoded, ENV.objective)
+    assert not torch.equal(plain.arrays, seen.arrays)
+    complete, rewards = random_plans(plain, ENV, 5)
+    torch.testing.assert_close(ENV.terminal_reward(seen, complete), rewards)
+    rows = torch.tensor([3, 1])
+    torch.testing.assert_close(ENV.terminal_reward(seen.take(rows), complete.take(rows)), rewards[rows])
+    assert torch.equal(Problems.for_objective(encoded, "1f1b").arrays, plain.arrays)
 
 
 @LAW
