@@ -21,6 +21,7 @@ from automap_models.errors import BadInput
 _REMAKE = "make the data set again with datagen/run.py"
 CHANNELS = ("C", "A", "W", "F", "stash")
 """Order of the coarse arrays along axis 1: prefix sums of all but A (see core.coarsen.CoarseArrays)."""
+COMPUTE, SENT, WEIGHTS, FORWARDS, STASH = range(len(CHANNELS))
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from torch import Tensor
 from automap_models.cost.staged_torch import BatchCost, pipeline_cost_batch
 from automap_models.envs.pipeline.cost_to_go import CostToGo, Scaled, cost_to_go
 from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks
-from automap_models.envs.pipeline.interleaving import INTERLEAVED, as_sent
+from automap_models.envs.pipeline.interleaving import INTERLEAVED, as_run
 from automap_models.envs.pipeline.objective import LENGTH, simulated_steps, warm_ups
 
 OUT_OF_MEMORY_REWARD = -1.0
@@ -45,8 +45,8 @@ class Problems(NamedTuple):
     cost_to_go: tables derived from the rest, made once for all states of an episode (`with_cost_to_go`).
     samples: float32 [B] of a micro-batch, which replicas get as a whole, 0 where it splits evenly; None where all do.
         Policies in files do not know them.
-    sent: float32 [B, P] the activations of every point where the arrays have in their place what plans that run
-        interleaved send there (`run_interleaved`); None where the arrays have them.
+    given_arrays: float32 [B, 5, P] those of the problems as they are, where `arrays` are as plans that run interleaved
+        make them count (`for_objective`); None where they are the same.
     """
 
     arrays: Tensor
@@ -59,7 +59,7 @@ class Problems(NamedTuple):
     micro_batches: Tensor
     cost_to_go: CostToGo | None = None
     samples: Tensor | None = None
-    sent: Tensor | None = None
+    given_arrays: Tensor | None = None
 
     @classmethod
     def from_encoded(cls, encoded: EncodedProblems) -> Problems:
@@ -75,7 +75,7 @@ class Problems(NamedTuple):
         problems = cls.from_encoded(encoded)
         if objective != INTERLEAVED:
             return problems
-        return problems._replace(arrays=torch.as_tensor(as_sent(encoded).arrays), sent=problems.arrays[:, 1])
+        return problems._replace(arrays=torch.as_tensor(as_run(encoded).arrays), given_arrays=problems.arrays)
 
     @property
     def devices(self) -> Tensor:
@@ -90,8 +90,8 @@ class Problems(NamedTuple):
     def take(self, index: Tensor) -> Problems:
         """The problems selected by an index or a mask."""
         tables = None if self.cost_to_go is None else self.cost_to_go.take(index)
-        samples, sent = (None if given is None else given[index] for given in (self.samples, self.sent))
-        return Problems._make((*(tensor[index] for tensor in self.tensors), tables, samples, sent))
+        samples, arrays = (None if given is None else given[index] for given in (self.samples, self.given_arrays))
+        return Problems._make((*(tensor[index] for tensor in self.tensors), tables, samples, arrays))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -114,10 +114,9 @@ class Problems(NamedTuple):
         arrays = self.arrays * per_channel.unsqueeze(2)
         return Scaled._make((arrays, *(c.view(-1, 1, 1) for c in columns), samples))
 
-    def scaled_sent(self) -> Tensor:
-        """[B, P] the activations of every point in the units of `scaled`."""
-        sent = self.arrays[:, 1] if self.sent is None else self.sent
-        return sent / ideal_length(self).unsqueeze(1)
+    def plain(self) -> Problems:
+        """The problems as they are."""
+        return self if self.given_arrays is None else self._replace(arrays=self.given_arrays, given_arrays=None)
 
     def with_cost_to_go(self, max_stages: int) -> Problems:
         """The same with their tables, made now unless they are there."""
@@ -128,8 +127,8 @@ class Problems(NamedTuple):
     def to(self, device: torch.device | str) -> Problems:
         """The same on another device."""
         tables = None if self.cost_to_go is None else CostToGo(*(table.to(device) for table in self.cost_to_go))
-        samples, sent = (None if given is None else given.to(device) for given in (self.samples, self.sent))
-        return Problems._make((*(tensor.to(device) for tensor in self.tensors), tables, samples, sent))
+        samples, arrays = (None if given is None else given.to(device) for given in (self.samples, self.given_arrays))
+        return Problems._make((*(tensor.to(device) for tensor in self.tensors), tables, samples, arrays))
 
 
 class Partial(NamedTuple):
@@ -260,7 +259,7 @@ def taken(problems: Problems, complete: Partial, objective: str = LENGTH) -> Tak
         from automap_models.envs.pipeline.virtual_stages import interleaved_steps  # numba takes half a second to import
 
         own = torch.arange(len(micro), device=micro.device)
-        steps = interleaved_steps(problems.scaled(), problems.scaled_sent(), problems.cut_mask, own, *stages)
+        steps = interleaved_steps(problems.plain().scaled(), problems.cut_mask, own, *stages)
         return Taken(steps * ideal_length(problems), steps.isfinite())
     depth = warm_ups(
         objective, (stages.devices[:, 1:] > stages.devices[:, :-1]).sum(1), micro, complete.cuts.shape[1] + 1

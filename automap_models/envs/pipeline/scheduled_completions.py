@@ -22,6 +22,7 @@ from torch import Tensor
 
 from automap_models.core.compiled import jit
 from automap_models.envs.pipeline.cost_to_go import CostToGo, devices_per_unit
+from automap_models.envs.pipeline.encoding import SENT
 from automap_models.envs.pipeline.env import Partial, Problems
 from automap_models.envs.pipeline.interleaving import INTERLEAVED
 from automap_models.envs.pipeline.objective import warm_ups
@@ -31,9 +32,8 @@ from automap_models.envs.pipeline.stage_kernel import (
     PER_NODE,
     RATIO,
     SAMPLES,
-    SENT,
     STAGES,
-    arrays_of,
+    from_start,
     numbers_of,
     stage_times,
 )
@@ -67,7 +67,7 @@ def scheduled_values(
     values, plans = np.full(actions.shape, -np.inf), (*actions.shape, SIMULATED, 2, depth.shape[1] + 2)
     routes = np.full(plans if later else (0, 0, 0, 0, 0), -1, dtype=np.int64)
     _values(
-        arrays_of(scaled),
+        from_start(scaled.arrays),
         np.hstack([numbers_of(scaled), devices_per_unit(scaled, tables.units).view(-1, 1).numpy().astype(np.float64)]),
         depth.numpy(),
         tables.points.numpy(),
@@ -88,7 +88,7 @@ def scheduled_values(
     rows = (followed[:, 1, 1] > 0).nonzero().squeeze(1)
     of, (points, devices) = owner.repeat_interleave(actions.shape[1] * SIMULATED)[rows], followed[rows].unbind(1)
     steps = torch.full((len(followed),), torch.inf)
-    steps[rows] = interleaved_steps(scaled, problems.scaled_sent(), problems.cut_mask, of, points, devices).float()
+    steps[rows] = interleaved_steps(problems.plain().scaled(), problems.cut_mask, of, points, devices).float()
     return -steps.view(routes.shape[:3]).amin(2).log()
 
 

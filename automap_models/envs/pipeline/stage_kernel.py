@@ -9,16 +9,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from automap_models.core.compiled import jit
 from automap_models.envs.pipeline.cost_to_go import Scaled
+from automap_models.envs.pipeline.encoding import COMPUTE, FORWARDS, STASH, WEIGHTS
 from automap_models.envs.pipeline.table_kernel import all_reduce, parts_of
 
 Floats = NDArray[np.float64]
 DEVICES, PER_NODE, RATIO, STATE, STAGES, MICRO, SAMPLES = range(7)
 """Columns of a problem's numbers."""
-COMPUTE, SENT, WEIGHTS, FORWARDS, STASH = range(5)
-"""Rows of a problem's arrays."""
 
 
 def numbers_of(scaled: Scaled) -> Floats:
@@ -30,10 +30,10 @@ def numbers_of(scaled: Scaled) -> Floats:
     return numbers
 
 
-def arrays_of(scaled: Scaled) -> Floats:
-    """[B, 5, P+1] prefix sums, with A itself, from the start of the model."""
-    arrays: Floats = np.pad(scaled.arrays.cpu().numpy().astype(np.float64), ((0, 0), (0, 0), (1, 0)))
-    return arrays
+def from_start(arrays: Tensor) -> Floats:
+    """[B, 5, P+1] prefix sums, with A itself, from the start of the model, of [B, 5, P]."""
+    padded: Floats = np.pad(arrays.cpu().numpy().astype(np.float64), ((0, 0), (0, 0), (1, 0)))
+    return padded
 
 
 @jit

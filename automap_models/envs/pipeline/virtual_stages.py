@@ -24,17 +24,9 @@ from torch import Tensor
 from automap_models.core.compiled import jit
 from automap_models.core.pass_orders import FORWARD
 from automap_models.envs.pipeline.cost_to_go import Scaled
+from automap_models.envs.pipeline.encoding import COMPUTE, SENT
 from automap_models.envs.pipeline.interleaving import INTERLEAVED, VIRTUAL, runs
-from automap_models.envs.pipeline.stage_kernel import (
-    COMPUTE,
-    PER_NODE,
-    RATIO,
-    SAMPLES,
-    SENT,
-    arrays_of,
-    numbers_of,
-    stage_times,
-)
+from automap_models.envs.pipeline.stage_kernel import PER_NODE, RATIO, SAMPLES, from_start, numbers_of, stage_times
 from automap_models.envs.pipeline.table_kernel import parts_of
 from automap_models.simulate.order_kernel import pass_order, simulated_step
 
@@ -43,22 +35,17 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-def interleaved_steps(
-    scaled: Scaled, sent: Tensor, cut_mask: Tensor, owner: Tensor, points: Tensor, devices: Tensor
-) -> Tensor:
+def interleaved_steps(scaled: Scaled, cut_mask: Tensor, owner: Tensor, points: Tensor, devices: Tensor) -> Tensor:
     """[n] the simulated steps of plans, in the problems' units; ∞ where one does not fit the memory or does not run.
 
     Args:
-        scaled: B problems.
-        sent: [B, P] the activations at their points, in the same units, whatever the arrays say (`as_sent`).
-        cut_mask: bool [B, P] where stages may end.
+        scaled, cut_mask: B problems as they are; bool [B, P] where their stages may end.
         owner: int64 [n] which problem a plan is of.
         points: int64 [n, S+1] last point of each stage, from -1; unused stages repeat the last one.
         devices: [n, S+1] first device of each stage, from 0; unused ones repeat their number.
     """
     steps = np.full(len(owner), np.inf)
-    arrays, given, legal = arrays_of(scaled), numbers_of(scaled), cut_mask.cpu().numpy()
-    arrays[:, SENT, 1:] = sent.cpu().numpy()
+    arrays, given, legal = from_start(scaled.arrays), numbers_of(scaled), cut_mask.cpu().numpy()
     of = owner.cpu().numpy()
     cuts, firsts = points.cpu().numpy(), devices.cpu().numpy().astype(np.int64)
     sizes = torch.cat([scaled.stages, scaled.micro], 1).squeeze(2).long().cpu().numpy()

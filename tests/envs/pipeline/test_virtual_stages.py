@@ -20,7 +20,7 @@ from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_pe
 from automap_models.cost.overlap import Bucket
 from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks, encode
 from automap_models.envs.pipeline.env import OUT_OF_MEMORY_REWARD, Partial, PipelineEnv, Problems
-from automap_models.envs.pipeline.interleaving import as_sent, runs
+from automap_models.envs.pipeline.interleaving import as_run, runs
 from automap_models.envs.pipeline.virtual_stages import lay_out, message_factor
 from automap_models.simulate.engine import simulate
 
@@ -102,14 +102,27 @@ def test_points_without_computation_are_passed_over() -> None:
 def test_cuts_send_what_the_pieces_of_their_rank_send(random_problems: DrawProblems, seed: int) -> None:
     """Of the plans of two stages: unless two pieces end at one place, it is what `lay_out` cuts."""
     encoded = encode(random_problems(seed, 6, 64, stages=(2, 2), instructions=(30, 90)))
-    sent, equal = as_sent(encoded), []
-    assert (np.delete(sent.arrays, 1, axis=1) == np.delete(encoded.arrays, 1, axis=1)).all()
+    sent, equal = as_run(encoded), []
+    assert (np.delete(sent.arrays, [1, 4], axis=1) == np.delete(encoded.arrays, [1, 4], axis=1)).all()
     for i, mask in enumerate(cut_masks(encoded.instructions, 64)):
         compute, ends = np.append(0.0, encoded.arrays[i, 0].astype(np.float64)), np.zeros(5, dtype=np.int64)
         for cut in np.flatnonzero(mask).tolist():
             assert lay_out(compute, mask, np.array([-1, cut, 63]), 2, ends)
             equal.append(sent.arrays[i, 1, cut] == pytest.approx(float(encoded.arrays[i, 1, ends[[1, 3]]].sum())))
     assert np.mean(equal) > 0.8
+
+
+def test_stash_counts_for_what_the_first_rank_holds(random_problems: DrawProblems) -> None:
+    """Against the moments of both schedules, with pieces of half a stage."""
+    encoded = encode(random_problems(6, 60, POINTS, stages=(2, 5)))
+    seen, compared = as_run(encoded), 0
+    for i, (stages, micro) in enumerate(zip(encoded.stages.tolist(), encoded.micro_batches.tolist(), strict=True)):
+        if runs(ENV.objective, stages, micro) and encoded.arrays[i, 4, -1] > 0 and micro % stages == 0:
+            pieces = most_held(build_schedule("interleaved", stages, micro, 2))[0]
+            more = pieces / 2 / most_held(build_schedule("1f1b", stages, micro))[0]
+            assert seen.arrays[i, 4, -1] / encoded.arrays[i, 4, -1] == pytest.approx(more, rel=1e-5)
+            compared += 1
+    assert compared > 5
 
 
 def test_agents_see_what_is_sent_and_are_paid_by_what_is(
