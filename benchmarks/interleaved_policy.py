@@ -20,7 +20,7 @@ import numpy as np
 from common import fresh_problems, processor_time, timed
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
+from scheduled_policy import report
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.envs.pipeline.descent import Descent
@@ -41,10 +41,9 @@ Start = tuple[Sequence[int], Sequence[int]]
 
 @dataclass
 class Measured:
-    """What plans of a problem take, by who planned: the step, inf where none fits, and milliseconds."""
+    """Of a problem: step and seconds of plans by who planned, of '' the shortest known; what 1F1B takes over that."""
 
     rows: dict[str, tuple[float, float]]
-    best: float
     over_1f1b: float
 
 
@@ -81,7 +80,7 @@ def measure(problem: StagedProblem, files: Sequence[Path], plans: int) -> Measur
 
     def add(name: str, starts: list[Start], seconds: float, more: int = 0) -> None:
         step, taken = timed(lambda: judged(encoded, starts, more, 0))
-        rows[name] = step, 1e3 * (seconds + taken)
+        rows[name] = step, seconds + taken
 
     by_length, length_taken = timed(lambda: start_of(ExactPlanner().solve(own).plan))
     search, searched = timed(lambda: anytime_search(scheduled, processor_time(SEARCH_S), far=True))
@@ -100,20 +99,7 @@ def measure(problem: StagedProblem, files: Sequence[Path], plans: int) -> Measur
         for more in SHORT:
             add(f"descents over {more:,} plans from {file.parent.name}, {beam} first cuts", starts, taken, more)
     best = min(judged(encoded, every, plans, 1), *(step for step, _ in rows.values()))
-    return Measured(rows, best, (search.cost.step_s if search.cost else float("inf")) / best)
-
-
-def report(measured: list[Measured]) -> Table:
-    """Steps over the shortest known."""
-    table = Table("plan", "problems", "mean", "median", "p90", "p99", "max", "do not fit", "ms, mean")
-    for name in measured[0].rows:
-        ratios = np.array([of.rows[name][0] / of.best for of in measured])
-        fits = ratios[np.isfinite(ratios)]
-        cells = (fits.mean(), np.median(fits), *np.quantile(fits, (0.9, 0.99)), fits.max())
-        ms = np.mean([of.rows[name][1] for of in measured])
-        lost = str(len(ratios) - len(fits))
-        table.add_row(name, str(len(ratios)), *(f"{cell:.4f}" for cell in cells), lost, f"{ms:.1f}")
-    return table
+    return Measured(rows | {"": (best, 0.0)}, (search.cost.step_s if search.cost else float("inf")) / best)
 
 
 def main() -> None:
@@ -134,8 +120,8 @@ def main() -> None:
         measure(problem, arguments.policy, arguments.judged)
         for problem in track(problems, "planning", console=Console(stderr=True))
     ]
-    measured = [of for of in measured if np.isfinite(of.best)]
-    Console(width=150).print(report(measured))
+    measured = [of for of in measured if np.isfinite(of.rows[""][0])]
+    Console(width=150).print(report([of.rows for of in measured]))
     over = np.array([of.over_1f1b for of in measured])
     shorter, fits = float((over > 1).mean()), over[np.isfinite(over)]
     print(f"shortest 1F1B step over the shortest interleaved one: median {np.median(fits):.3f}, p10 ", end="")

@@ -32,9 +32,8 @@ from .imitation import ExactPlans, find_exact_plans
 
 SEARCH_S = 2.0
 """Of the search for the shortest step of a held-out problem."""
-JUDGED = 20_000
-"""Plans that a descent judges for it where no planner searches under the schedule, and the seed of its moves."""
-DESCENT_SEED = 0
+JUDGED, DESCENT_SEED = 20_000, 0
+"""Plans that descents judge for it where no planner searches under the schedule, and the seed of their moves."""
 PREVIEWED = 8
 """Held-out problems on which the gap is measured before anything else."""
 

@@ -113,7 +113,7 @@ class Strategy:
 
     def __post_init__(self) -> None:
         for key, count in zip(_COUNTS, _counts(self), strict=True):
-            if type(count) is not int or count < 1:  # searches make thousands
+            if type(count) is not int or count < 1:  # quick, as searches make thousands
                 _require_count(key, count)
         of_stages = self.recompute if isinstance(self.recompute, tuple) else (self.recompute,)
         for key, value, values in (
@@ -256,5 +256,5 @@ def _is_count(value: object, least: int) -> bool:
 
 
 def _require_count(key: str, value: object) -> None:
-    if not (type(value) is int and value > 0) and not _is_count(value, 1):  # the first is fast: searches ask often
+    if not _is_count(value, 1):
         raise BadInput(f"{value!r} is no number of them", where=f"`{key}`", do="give a whole number from 1 on")

@@ -32,7 +32,7 @@ class Descent:
     """The plans of one problem, judged by an objective.
 
     Args:
-        problems: one.
+        problems: one, of two stages or more.
         objective: one of envs.pipeline.objective.OBJECTIVES.
 
     Attributes:
@@ -45,6 +45,7 @@ class Descent:
         self.problems, self.objective = problems._replace(cost_to_go=None), objective
         self.places = problems.cut_mask[0].nonzero().squeeze(1).cpu().numpy()
         self.devices, self.boundaries = int(problems.devices[0]), int(problems.stages[0]) - 1
+        self._moves = _moves(self.boundaries)
         self.judged = 0
         self.best: Integers | None = None
         self.best_time = float("inf")
@@ -110,22 +111,22 @@ class Descent:
 
     def _neighbours(self, plan: Integers) -> Integers:
         """[n, 2, S-1] those of a plan that are plans."""
-        moves = [
-            _move(self.boundaries, first, last, cut, device)
-            for first in range(self.boundaries)
-            for last in range(first, self.boundaries)
-            for cut in (0, *CUT_STEPS, *(-step for step in CUT_STEPS))
-            for device in (0, *DEVICE_STEPS, *(-step for step in DEVICE_STEPS))
-            if (cut or device) and (first == last or not (cut and device))
-        ]
-        around = plan + np.array(moves)
+        around = plan + self._moves
         valid = (np.diff(around, axis=2) > 0).all(axis=(1, 2)) & (around[:, 0, 0] >= 0) & (around[:, 1, 0] >= 1)
         valid &= (around[:, 0, -1] < len(self.places)) & (around[:, 1, -1] < self.devices)
         kept: Integers = around[valid]
         return kept
 
 
-def _move(boundaries: int, first: int, last: int, cut: int, device: int) -> Integers:
-    move = np.zeros((2, boundaries), dtype=np.int64)
-    move[0, first : last + 1], move[1, first : last + 1] = cut, device
-    return move
+def _moves(boundaries: int) -> Integers:
+    """[n, 2, S-1] what is added to places of cuts and to first devices."""
+    moves = []
+    for first in range(boundaries):
+        for last in range(first, boundaries):
+            for cut in (0, *CUT_STEPS, *(-step for step in CUT_STEPS)):
+                for device in (0, *DEVICE_STEPS, *(-step for step in DEVICE_STEPS)):
+                    if (cut or device) and (first == last or not (cut and device)):
+                        move = np.zeros((2, boundaries), dtype=np.int64)
+                        move[0, first : last + 1], move[1, first : last + 1] = cut, device
+                        moves.append(move)
+    return np.array(moves)

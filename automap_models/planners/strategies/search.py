@@ -10,7 +10,7 @@ One queue holds all of them by their bound. The one of the least bound is replac
 by a tighter one. The search ends when the least bound is within `gap` of the best strategy: no strategy of the grid is
 more than that shorter. It ends, too, when what is proven cannot get tighter, as the least bound is of a family whose
 bounds are spent, and twice as many strategies were simulated as the best one came after. From the first of these on
-families only show one strategy more each: no bound is made tighter that nothing is proven by.
+a family's first program only shows a strategy: none is solved for a tighter bound, which would prove nothing.
 """
 
 from __future__ import annotations
