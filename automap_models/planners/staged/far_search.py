@@ -1,9 +1,8 @@
-"""Plans on hundreds of devices: quick descents from unlike routes, then beam searches of several shapes from the best.
+"""Plans on hundreds of devices: quick descents from routes that prices for devices give, then from the best of them.
 
-    even computation ──▶ far beam search ──▶ descent ─┐
-    even points      ──▶ far beam search ──▶ descent ─┼─▶ the shortest goes on, beside itself and through the others
-    even parameters  ──▶ far beam search ──▶ descent ─┘
-    (even memory, where none of these leads to what fits)
+    a price under each of several bounds ──▶ near beam search ──▶ the shortest few: descents ──▶ the shortest goes on,
+    (planners.staged.priced_routes)                                                              beside itself and
+    even stages, where none of these fits ──▶ far beam search ──▶ …                              through the others
 
 On so many devices thousands of routes are such that no search around them shortens them, some twice as long as others.
 Where a search ends depends on where it begins, and on the shape of what it looks at. A round looks at one window around
@@ -11,7 +10,7 @@ every place of the route, the next round at the next one. A beam search takes th
 windows that are long one way and narrow the other come further in the same time than square ones
 (benchmarks/results/huge_problems.md). Of the last searches, in boundaries and devices beside a place:
 
-    boundaries  ±24  ┃ ┃ ┃                ±12 ┃ ┃ ┃              ±2 ▒▒▒▒▒▒▒ ▒ ▒  ▒   ▒
+    boundaries  ±24  ┃ ┃ ┃                ±16 ┃ ┃ ┃              ±2 ▒▒▒▒▒▒▒ ▒ ▒  ▒   ▒
     devices        -16 0 16                  -4 0 4                 0 … 8, 16 … 64, 128
 """
 
@@ -28,13 +27,16 @@ from automap_models.planners.staged.beam_kernel import route_length_s, shortest_
 from automap_models.planners.staged.local_search import even_places, far_offsets, spread_out
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages
+from automap_models.planners.staged.priced_routes import EXPOSED, FACTORS, priced_routes
 
-DESCENT_ROUNDS = 5
-"""Beam searches of a descent at most."""
-LAST_ROUNDS = 60
-"""Beam searches from the best of the descents at most; most often some twenty."""
-LEAST_GAIN = 1e-6
-"""A round that makes a plan shorter by less has not helped."""
+NEAR_BOUNDARIES, NEAR_DEVICES = (0, 1, 3, -1, -3), (0, 1, 2, 4, 8, 16, 32, -1, -2, -4, -8, -16, -32)
+"""Beside a priced route's places, what the first searches look at: nearly all is in its place already."""
+DESCENTS, DESCENT_ROUNDS, DESCENT_GAIN = 4, 4, 1e-2
+"""How many of the first searches' ends go on, by so many beam searches at most, as long as these help by so much."""
+LAST_ROUNDS, LAST_GAIN = 60, 1e-3
+"""Beam searches from the best of the descents at most, most often some twenty, and what a round that helps gains."""
+OTHERS = 3
+"""Ends of other descents that the last searches go through."""
 
 
 class Windows(NamedTuple):
@@ -55,12 +57,15 @@ def far_routes(stages: PlainStages, reach: int, begin: IntArray | None = None) -
     Args:
         stages: two or more.
         reach: boundaries beside a route at which stages may begin, about; 0 leaves what the first searches come to.
-        begin: the one route to set out from; several even ones without one.
+        begin: the one route to set out from; without one, routes that prices give, and even ones where none of these
+            leads to what fits.
     """
-    starts = even_routes(stages) if begin is None else begin[None]
+    even = even_routes(stages) if begin is None else begin[None]
+    priced = even[:0] if begin is not None else priced_routes(stages, np.array(EXPOSED), np.array(FACTORS))
+    near = np.array(NEAR_BOUNDARIES), np.array(NEAR_DEVICES)
     far = far_offsets(stages.C.size - 1, stages.devices)
-    first, last = _windows(reach)
-    return _searched(stages, starts, *far, first, last, DESCENT_ROUNDS if reach else 0, LAST_ROUNDS if reach else 0)
+    rounds = (DESCENT_ROUNDS, LAST_ROUNDS) if reach else (0, 0)
+    return _searched(stages, priced, near, even, far, *_windows(reach), *rounds)
 
 
 def even_routes(stages: PlainStages) -> IntArray:
@@ -87,10 +92,9 @@ def _ascending(sums: FloatArray) -> FloatArray:
 @cache
 def _windows(reach: int) -> tuple[Windows, Windows]:
     """Those of the descents, and those of the last searches."""
-    narrow, wide = max(reach // 4, 1), 3 * reach // 2
-    many = (*range(1, 9), 16, 24, 32, 40, 48, 64, 128)
-    descent = ((wide, (8,)), (narrow, (1, 2, 4, 16, 32)))
-    last = ((3 * reach, (16,)), (wide, (4,)), (narrow, many))
+    narrow, many = max(reach // 4, 1), (*range(1, 9), 16, 24, 32, 40, 48, 64, 128)
+    descent = ((3 * reach // 2, (8,)), (narrow, (1, 2, 4, 16, 32)))
+    last = ((3 * reach, (16,)), (2 * reach, (4,)), (narrow, many))
     return _padded(descent), _padded(last)
 
 
@@ -105,8 +109,9 @@ def _padded(windows: tuple[tuple[int, tuple[int, ...]], ...]) -> Windows:
 def _searched(
     stages: PlainStages,
     starts: IntArray,
-    far_boundary: IntArray,
-    far_device: IntArray,
+    near: tuple[IntArray, IntArray],
+    need: IntArray,
+    far: tuple[IntArray, IntArray],
     first: Windows,
     last: Windows,
     descent_rounds: int,
@@ -115,31 +120,39 @@ def _searched(
     """[n, 2, S+1] the routes from the best of the starts on, the shortest first, and where the other starts led.
 
     Args:
-        starts: [n, 2, S+1]; of several the last is for need, where none of those before it leads to what fits.
-        far_boundary, far_device: beside these the first searches look.
+        starts: [n, 2, S+1]; near: beside these boundaries and devices the first searches look.
+        need: [n, 2, S+1] and far: the same, for where none of the starts leads to what fits.
         first, last: windows of the descents, and of the searches behind them.
         descent_rounds, last_rounds: how many searches these may take.
     """
-    count, none, length_s = starts.shape[0], starts[:0], np.full(starts.shape[0], np.inf)
-    routes = np.zeros((last_rounds + count, *starts.shape[1:]), dtype=np.int64)
-    ends = routes[last_rounds:]
-    ends[:] = starts
-    for n in range(count):
-        if n == count - 1 and np.isfinite(length_s).any():
-            count = n
-            break
-        length_s[n], ends[n] = shorter(stages, ends[n], np.inf, none, far_boundary, far_device)
+    length_s, ends = searched_each(stages, starts, near)
+    if not np.isfinite(length_s).any():
+        length_s, ends = searched_each(stages, need, far)
+    ends = ends[np.argsort(length_s, kind="mergesort")[:DESCENTS]]
+    length_s = np.sort(length_s)[:DESCENTS]
+    for n in range(length_s.size if descent_rounds else 0):
         if np.isfinite(length_s[n]):
             ahead = ends[n : n + 1].copy()
-            length_s[n], _ = descent(stages, ahead, length_s[n], none, first, descent_rounds, False)
+            length_s[n], _ = descent(stages, ahead, length_s[n], ends[:0], first, descent_rounds, DESCENT_GAIN, False)
             ends[n] = ahead[0]
-    ends, length_s = ends[:count], length_s[:count]
-    order = np.argsort(length_s, kind="mergesort")
-    ends[:] = ends[order]
-    best_s, at = length_s[order[0]], last_rounds
-    if np.isfinite(best_s):
-        _, at = descent(stages, routes[: last_rounds + 1], best_s, ends[1:].copy(), last, last_rounds, True)
-    return routes[at : last_rounds + count]
+    ends, best_s = ends[np.argsort(length_s, kind="mergesort")], length_s.min()
+    routes, at = np.zeros((last_rounds + ends.shape[0], *ends.shape[1:]), dtype=np.int64), last_rounds
+    routes[last_rounds:] = ends
+    if np.isfinite(best_s) and last_rounds:
+        others = ends[1 : 1 + OTHERS]
+        _, at = descent(stages, routes[: last_rounds + 1], best_s, others, last, last_rounds, LAST_GAIN, True)
+    return routes[at:]
+
+
+@jit
+def searched_each(
+    stages: PlainStages, starts: IntArray, beside: tuple[IntArray, IntArray]
+) -> tuple[FloatArray, IntArray]:
+    """[n] the lengths and [n, 2, S+1] the routes that one beam search beside each start comes to."""
+    length_s, ends = np.full(starts.shape[0], np.inf), starts.copy()
+    for n in range(starts.shape[0]):
+        length_s[n], ends[n] = shorter(stages, starts[n], np.inf, starts[:0], beside[0], beside[1])
+    return length_s, ends
 
 
 @jit
@@ -169,6 +182,7 @@ def descent(
     others: IntArray,
     windows: Windows,
     rounds: int,
+    least_gain: float,
     stays: bool,
 ) -> tuple[float, int]:
     """Go through windows, one after the other, from a route on, until none of them helps.
@@ -177,6 +191,7 @@ def descent(
         routes: [n, 2, S+1] the last one is where to begin; shorter ones are put before it, and replace the first.
         length_s: of the last one.
         others: routes that a round may go through as well.
+        rounds: at most; least_gain: a round that makes a plan shorter by less, relatively, has not helped.
         stays: whether a window that helped is looked through once more before the next.
 
     Returns:
@@ -191,7 +206,7 @@ def descent(
         if length_s < was_s:
             at = max(at - 1, 0)
             routes[at] = route
-        helped = length_s < was_s * (1.0 - LEAST_GAIN)
+        helped = length_s < was_s * (1.0 - least_gain)
         failed = 0 if helped else failed + 1
         if failed == windows.boundaries.size:
             break

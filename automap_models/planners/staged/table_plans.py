@@ -6,8 +6,8 @@
 The tables (envs.pipeline.table_kernel) hold one rest for each place, the best under a guess of what comes before; where
 the all-reduce of earlier stages is hidden or not decides between rests, so that small problems are looked at under two
 guesses. The beam search (beam_kernel) then mends what the tables' coarse points and units have lost. On hundreds of
-devices beam searches alone come further in that time (planners.staged.far_search). Nothing is learned, and nothing is
-proven.
+devices searches from routes by prices come further in that time (planners.staged.far_search). Nothing is learned, and
+nothing is proven.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class Look(NamedTuple):
     guess: float = 1.0
 
 
-MOST_DEVICES = 256
-"""That tables are made for: with more, far searches (planners.staged.far_search) come further in the same time."""
+MOST_DEVICES, MOST_STAGE_DEVICES = 256, 2048
+"""Devices, and stages times devices, that tables are made for: with more, searches from routes by prices
+(planners.staged.far_search) come further in less time."""
 FEW_DEVICES = 32
 """On more, stages of the even plan move by powers of three to begin with, not of two, which are half as many places;
 and in the end along boundaries and along devices in turns, not both at once: 16 stages on 128 devices take 0.85 of the
@@ -115,7 +116,7 @@ def best_routes(
         looks: the tables to look at, one after another.
         begin: the route that the first beam search sets out from; even stages without one.
     """
-    if stages.devices > MOST_DEVICES:
+    if stages.devices > MOST_DEVICES or stages.stages * stages.devices > MOST_STAGE_DEVICES:
         return _different(far_routes(stages, reach, begin), beam)
     ideal_s = float(stages.C[-1]) * stages.micro_batches / stages.devices
     arrays, given = scaled(stages, ideal_s, samples)

@@ -17,7 +17,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.planners.staged.beam_kernel import route_length_s
 from automap_models.planners.staged.exact import ExactPlanner
-from automap_models.planners.staged.far_search import even_routes, far_routes
+from automap_models.planners.staged.far_search import DESCENTS, even_routes, far_routes
 from automap_models.planners.staged.local_search import even_places, spread_out
 from automap_models.planners.staged.plain_stages import PlainStages, plain_stages
 
@@ -98,7 +98,7 @@ def test_more_reach_is_worth_its_time() -> None:
     for seed in range(6):
         stages, _ = plain_stages(problem_of(seed, stages=12))
         none, some = far_routes(stages, 0), far_routes(stages, 8)
-        assert len(none) == 3
+        assert 1 < len(none) <= DESCENTS
         logs.append([np.log(route_length_s(stages, routes[0])) for routes in (none, some)])
     gains = -np.diff(logs)[:, 0]
     assert (gains >= 0).all()
