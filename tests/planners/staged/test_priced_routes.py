@@ -134,12 +134,12 @@ def test_the_least_bound_is_one_for_which_the_devices_suffice_and_hardly_less(se
     pairs, any_price = pairs_of(stages), ANY_PRICE * stages.C[-1] / stages.devices**2
     bound_s = least_bound(stages, pairs, 0.1, 0.0)
 
-    def asked(of_s: float) -> float:
+    def demand(of_s: float) -> float:
         terms = Terms(any_price, of_s, 0.1 * of_s * lead(stages), float(stages.devices))
         return float(cheapest(stages, pairs, terms)[1].sum())
 
-    assert 0 < asked(bound_s) <= stages.devices
-    less = asked(bound_s / PRECISION)
+    assert 0 < demand(bound_s) <= stages.devices
+    less = demand(bound_s / PRECISION)
     assert less == 0 or less > stages.devices
     assert least_bound(stages, pairs, 0.1, bound_s) == bound_s
 
