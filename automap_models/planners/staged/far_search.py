@@ -31,7 +31,7 @@ from automap_models.planners.staged.priced_routes import EXPOSED, FACTORS, price
 
 NEAR_BOUNDARIES, NEAR_DEVICES = (0, 1, 3, -1, -3), (0, 1, 2, 4, 8, 16, 32, -1, -2, -4, -8, -16, -32)
 """Beside a priced route's places, what the first searches look at: nearly all is in its place already."""
-DESCENTS, DESCENT_ROUNDS, DESCENT_GAIN = 4, 4, 1e-2
+DESCENTS, DESCENT_ROUNDS, DESCENT_GAIN = 5, 4, 1e-2
 """How many of the first searches' ends go on, by so many beam searches at most, as long as these help by so much."""
 LAST_ROUNDS, LAST_GAIN = 60, 1e-3
 """Beam searches from the best of the descents at most, most often some twenty, and what a round that helps gains."""

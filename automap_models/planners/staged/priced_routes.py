@@ -35,9 +35,9 @@ from automap_models.planners.staged.beam_kernel import route_length_s
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages
 
-FACTORS = (1.03, 1.3, np.inf)
+FACTORS = (1.03, 1.3, 2.0, np.inf)
 """Times the least bound."""
-EXPOSED = (0.3, 0.03)
+EXPOSED = (1.0, 0.1, 0.01)
 """Shares of a plan's time that an all-reduce may take, the largest first."""
 PRECISION = 1.05
 """To this factor the least bound is looked for."""
@@ -69,7 +69,7 @@ class Terms(NamedTuple):
 
 @jit
 def priced_routes(stages: PlainStages, shares: FloatArray, factors: FloatArray) -> IntArray:
-    """[n, 2, S+1] the boundaries and devices where stages begin, and the end; none of them may fit.
+    """[n, 2, S+1] the boundaries and devices where stages begin, and the end, of different routes; none of them may fit.
 
     Args:
         stages: two or more.
@@ -83,8 +83,18 @@ def priced_routes(stages: PlainStages, shares: FloatArray, factors: FloatArray) 
         for factor in factors:
             own = at_price(stages, pairs, least_s, factor, share, price, routes[number]) if least_s < np.inf else 0.0
             if own > 0.0:
-                number, price = number + 1, own
+                price = own
+                number += 0 if among(routes[:number], routes[number]) else 1
     return routes[:number]
+
+
+@jit
+def among(routes: IntArray, route: IntArray) -> bool:
+    """Whether a route is one of some."""
+    for other in routes:
+        if (other == route).all():
+            return True
+    return False
 
 
 @jit
