@@ -69,7 +69,7 @@ class Terms(NamedTuple):
 
 @jit
 def priced_routes(stages: PlainStages, shares: FloatArray, factors: FloatArray) -> IntArray:
-    """[n, 2, S+1] the boundaries and devices where stages begin, and the end, of different routes; none of them may fit.
+    """[n, 2, S+1] the boundaries and devices where stages of different routes begin, and the end; none of them may fit.
 
     Args:
         stages: two or more.
@@ -91,10 +91,10 @@ def priced_routes(stages: PlainStages, shares: FloatArray, factors: FloatArray) 
 @jit
 def among(routes: IntArray, route: IntArray) -> bool:
     """Whether a route is one of some."""
+    equal = 0
     for other in routes:
-        if (other == route).all():
-            return True
-    return False
+        equal += 1 if (other == route).all() else 0
+    return equal > 0
 
 
 @jit
