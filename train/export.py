@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import json
@@ -19,11 +20,11 @@ import torch
 from torch import Tensor
 
 from automap_models.envs.pipeline.cost_to_go import CostToGo
-from automap_models.envs.pipeline.env import SCALARS, Partial, Problems, legal_actions
+from automap_models.envs.pipeline.env import SCALARS, Partial, Problems, legal_actions, reset
 from automap_models.formats.atomic import write_bytes
 from automap_models.planners.staged.policy_file import PLANS, Policy
 from automap_models.rl import targets
-from automap_models.rl.networks.pipeline import LookAheadQNetwork
+from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork
 from automap_models.version import __version__
 
 from .data import PipelineData
@@ -52,6 +53,9 @@ STATES = 10_000
 """Least number of states that a policy must agree in before it is kept."""
 TOLERANCE = 1e-5
 """Of values up to 1, and of larger ones in proportion: rewards of 1 / L have no scale of their own."""
+ROUNDING = 2.0
+"""Times what torch's own values of a flat network are off float64 at most, where that is more than the tolerance: after
+1.4 million episodes of experiment=paper it is 3e-5, and the file's, summed in another order, as much from torch's."""
 FLOAT32_TOLERANCE = 1e-6
 """Actions whose values differ by less are equally greedy: which of them wins is up to rounding."""
 EQUAL_ENTRIES = 0.999
@@ -93,10 +97,11 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems, states: 
         tables; and the share of their entries that are the same in torch.
 
     Raises:
-        RuntimeError: too many states differ by more than TOLERANCE, one is decided differently beyond it, or the tables
-            are others.
+        RuntimeError: too many states differ by more than TOLERANCE and rounding, one is decided differently beyond
+            them, or the tables are others.
     """
-    policy = Policy(path)
+    policy, first = Policy(path), problems.take(torch.arange(min(CHUNK, len(problems.stages))))
+    tolerance = max(TOLERANCE, ROUNDING * _rounding(module, first))
     after_the_first = int((2 * problems.stages - 3).sum())
     beam = min(problems.points, max(BEAM, -(-states // after_the_first)))
     count, agreed, worst, equal, worse = 0, 0, 0.0, 0, 0.0
@@ -116,7 +121,7 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems, states: 
             count += len(legal)
             scale = torch.where(legal, expected.abs(), 0.0).amax(1).clamp(min=1.0)
             apart = torch.where(legal, (state.values - expected).abs(), 0.0).amax(1) / scale
-            agrees = apart <= TOLERANCE
+            agrees = apart <= tolerance
             agreed += int(agrees.sum())
             worst = max(worst, float(torch.where(agrees, apart, 0.0).max()))
             lost = (expected.amax(1) - expected.gather(1, state.action.unsqueeze(1)).squeeze(1)) / scale
@@ -131,7 +136,7 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems, states: 
     if any(map(len, entries)):
         report["equal_table_entries"] = float(torch.cat(entries).float().mean())
     same_tables = report.get("equal_table_entries", 1.0) >= EQUAL_ENTRIES
-    if report["equal_states"] < EQUAL_STATES or worse > TOLERANCE or not same_tables:
+    if report["equal_states"] < EQUAL_STATES or worse > tolerance or not same_tables:
         raise RuntimeError(f"the exported policy differs from the trained one: {report}")
     return report
 
@@ -142,6 +147,22 @@ def _expected(module: RainbowModule, state: Visited) -> Tensor:
     q = targets.masked(module.agent.q(module.online, state.problems, state.partial), legal)
     points, width = state.problems.points, state.values.shape[1]  # the file leaves out devices that no cluster has
     return q[:, :points] if state.cuts else q[:, points : points + width]
+
+
+@torch.no_grad()
+def _rounding(module: RainbowModule, problems: Problems) -> float:
+    """How far first cuts' values of a flat network are from those in float64 at most, as differences are counted.
+
+    0 of other networks, which have little between their features and values that sums could cancel in.
+    """
+    network = module.online
+    if not isinstance(network, FlatQNetwork):
+        return 0.0
+    flat, legal = network.describe(problems, reset(len(problems.stages), module.size.max_stages))
+    own = module.agent.expected(network((flat, legal))).double()
+    exact = module.agent.expected(copy.deepcopy(network).double()((flat.double(), legal)))
+    scale = torch.where(legal, exact.abs(), 0.0).amax(1).clamp(min=1.0)
+    return float((torch.where(legal, (own - exact).abs(), 0.0).amax(1) / scale).max())
 
 
 class Planned(NamedTuple):
