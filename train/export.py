@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from automap_models.envs.pipeline.cost_to_go import CostToGo
-from automap_models.envs.pipeline.env import SCALARS, Partial, Problems, legal_actions, reset
+from automap_models.envs.pipeline.env import SCALARS, Partial, Problems, legal_actions
 from automap_models.formats.atomic import write_bytes
 from automap_models.planners.staged.policy_file import PLANS, Policy
 from automap_models.rl import targets
@@ -100,8 +100,7 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems, states: 
         RuntimeError: too many states differ by more than TOLERANCE and rounding, one is decided differently beyond
             them, or the tables are others.
     """
-    policy, first = Policy(path), problems.take(torch.arange(min(CHUNK, len(problems.stages))))
-    tolerance = max(TOLERANCE, ROUNDING * _rounding(module, first))
+    policy, tolerance = Policy(path), TOLERANCE
     after_the_first = int((2 * problems.stages - 3).sum())
     beam = min(problems.points, max(BEAM, -(-states // after_the_first)))
     count, agreed, worst, equal, worse = 0, 0, 0.0, 0, 0.0
@@ -121,6 +120,7 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems, states: 
             count += len(legal)
             scale = torch.where(legal, expected.abs(), 0.0).amax(1).clamp(min=1.0)
             apart = torch.where(legal, (state.values - expected).abs(), 0.0).amax(1) / scale
+            tolerance = max(tolerance, ROUNDING * _rounding(module, state))
             agrees = apart <= tolerance
             agreed += int(agrees.sum())
             worst = max(worst, float(torch.where(agrees, apart, 0.0).max()))
@@ -150,15 +150,15 @@ def _expected(module: RainbowModule, state: Visited) -> Tensor:
 
 
 @torch.no_grad()
-def _rounding(module: RainbowModule, problems: Problems) -> float:
-    """How far first cuts' values of a flat network are from those in float64 at most, as differences are counted.
+def _rounding(module: RainbowModule, state: Visited) -> float:
+    """How far values of a flat network are from those in float64 at most, as differences are counted.
 
     0 of other networks, which have little between their features and values that sums could cancel in.
     """
     network = module.online
     if not isinstance(network, FlatQNetwork):
         return 0.0
-    flat, legal = network.describe(problems, reset(len(problems.stages), module.size.max_stages))
+    flat, legal = network.describe(state.problems, state.partial)
     own = module.agent.expected(network((flat, legal))).double()
     exact = module.agent.expected(copy.deepcopy(network).double()((flat.double(), legal)))
     scale = torch.where(legal, exact.abs(), 0.0).amax(1).clamp(min=1.0)
