@@ -61,7 +61,7 @@ def step_plan(
     own = scheduled_stages(problem, boundary)
     looks = next(looks for most, looks in LOOKS if plain.devices <= most)
     starts = STARTS * beam
-    routes = best_routes(plain, float(problem.samples or 0), ROUTES * starts, reach, looks)
+    routes = best_routes(plain, float(problem.samples or 0), ROUTES * starts, reach, looks, scheduled=True)
     chosen = np.argsort([step_of(plain, own, route) for route in routes], kind="stable")[:starts].tolist()
     others = [_route_of(plan, boundary, plain.devices) for plan in beside]
     route = _shortest(plain, own, [*(routes[i] for i in chosen), *others])

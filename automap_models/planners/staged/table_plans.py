@@ -43,7 +43,8 @@ class Look(NamedTuple):
 
 MOST_DEVICES, MOST_STAGE_DEVICES = 256, 2048
 """Devices, and stages times devices, that tables are made for: with more, searches from routes by prices
-(planners.staged.far_search) come further in less time."""
+(planners.staged.far_search) come further in less time. Under a schedule devices alone count: tables' plans are more
+unlike each other, so that moves go on from some to shorter steps."""
 FEW_DEVICES = 32
 """On more, stages of the even plan move by powers of three to begin with, not of two, which are half as many places;
 and in the end along boundaries and along devices in turns, not both at once: 16 stages on 128 devices take 0.85 of the
@@ -106,6 +107,7 @@ def best_routes(
     reach: int,
     looks: Sequence[Look],
     begin: IntArray | None = None,
+    scheduled: bool = False,
 ) -> list[IntArray]:
     """[2, S+1] the boundaries and devices where stages begin, and the end, of different plans; the shortest first.
 
@@ -115,8 +117,10 @@ def best_routes(
         beam, reach: see `table_plans`.
         looks: the tables to look at, one after another.
         begin: the route that the first beam search sets out from; even stages without one.
+        scheduled: whether moves for the step under a schedule go on from them.
     """
-    if stages.devices > MOST_DEVICES or stages.stages * stages.devices > MOST_STAGE_DEVICES:
+    many = not scheduled and stages.stages * stages.devices > MOST_STAGE_DEVICES
+    if many or stages.devices > MOST_DEVICES:
         return _different(far_routes(stages, reach, begin), beam)
     ideal_s = float(stages.C[-1]) * stages.micro_batches / stages.devices
     arrays, given = scaled(stages, ideal_s, samples)

@@ -145,6 +145,8 @@ def test_what_is_planned_without_tables(devices: int, stages: int, far: bool) ->
     looks = next(looks for most, looks in LOOKS if devices <= most)
     routes, known = best_routes(plain, 0.0, 4, 8, looks), far_routes(plain, 8)
     assert (routes[0].tolist() == known[0].tolist()) == far
+    scheduled = best_routes(plain, 0.0, 4, 8, looks, scheduled=True)
+    assert (scheduled[0].tolist() == known[0].tolist()) == (devices > 256)
 
 
 def test_where_nothing_fits_a_valid_plan_comes_back() -> None:
