@@ -153,7 +153,7 @@ def _expected(module: RainbowModule, state: Visited) -> Tensor:
 def _rounding(module: RainbowModule, state: Visited) -> float:
     """How far values of a flat network are from those in float64 at most, as differences are counted.
 
-    0 of other networks, which have little between their features and values that sums could cancel in.
+    0 of other networks: theirs have stayed within the tolerance, and features would have to be made in float64, too.
     """
     network = module.online
     if not isinstance(network, FlatQNetwork):

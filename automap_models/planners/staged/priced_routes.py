@@ -31,7 +31,7 @@ import numpy as np
 
 from automap_models.core.compiled import jit
 from automap_models.core.profile import FloatArray
-from automap_models.planners.staged.beam_kernel import route_length_s
+from automap_models.planners.staged.beam_kernel import reduced_s, route_length_s
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages
 
@@ -284,7 +284,8 @@ def put_wide(
         wide: [m+1] becomes its devices.
     """
     per_node, per_byte, held = stages.per_node, stages.per_node / stages.inter, float(stages.held[s])
-    inside, root = (per_node - 1.0) / per_node * stages.inter / stages.intra, 1.0 / np.sqrt(terms.price)
+    inside = reduced_s(stages, 0, int(per_node)) * stages.inter / 2.0  # an all-reduce in a node over one across nodes
+    root = 1.0 / np.sqrt(terms.price)
     computing = stages.micro_batches / step_bound(stages, terms.bound_s, s)
     cost_s, replicas, from_s = np.empty(cost.shape[0]), np.empty(cost.shape[0]), entered[s:, 0].copy()
     C, A, into = stages.C[s:], stages.A[s:], required[0, s:]
