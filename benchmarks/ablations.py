@@ -37,12 +37,10 @@ FEATURE = ("agent.size.residual=none", "data.min_stages=2")
 FLAT = ("agent.network=flat", "agent.size.hidden=512", *FEATURE)
 REWARDS = ("agent.agent.log_values=false",)
 INVERSE = ("env.reward=inverse_length",)
-IMITATION = ("experiment=imitation", "data.min_stages=2")
 
 VARIANTS: dict[str, Overrides] = {
     "look-ahead: untrained": UNTRAINED,
     "look-ahead: ours": (),
-    "look-ahead: imitation": IMITATION,
     "look-ahead: uniform replay": ("agent.learner.alpha=0",),
     "look-ahead: no dueling heads": ("agent.size.dueling=false",),
     "look-ahead: ideal / L, no logarithm": (*REWARDS, "agent.size.residual=linear"),
@@ -52,14 +50,12 @@ VARIANTS: dict[str, Overrides] = {
     "look-ahead: no branching, no double DQN": (*ONE_ACTION, "agent.agent.double=false"),
     "features: untrained": (*FEATURE, *UNTRAINED),
     "features: ours": FEATURE,
-    "features: imitation": (*IMITATION, *FEATURE),
     "features: ideal / L, no logarithm": (*FEATURE, *REWARDS),
     "features: log 1 / L": (*FEATURE, *INVERSE),
     "features: 1 / L": (*FEATURE, *INVERSE, *REWARDS),
     "features: one action a state (no branching)": (*FEATURE, *ONE_ACTION),
     "arrays: untrained": (*FLAT, *UNTRAINED),
     "arrays: ours": FLAT,
-    "arrays: imitation": (*IMITATION, *FLAT),
     "arrays: the paper's agent, ideal / L": ("agent=paper", "data.min_stages=2", "data.batch=1024"),
     "arrays: the paper's agent, 1 / L": ("agent=paper", "data.min_stages=2", "data.batch=1024", *INVERSE),
 }

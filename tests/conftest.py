@@ -115,7 +115,7 @@ def flat_policy(
     from automap_models.train import export
     from automap_models.train.rainbow import RainbowModule
 
-    size = {"points": 16, "max_stages": 4, "max_devices": 16, "hidden": 16, "atoms": 1, "residual": "none"}
+    size = {"points": 16, "max_stages": 4, "max_devices": 16, "hidden": 16, "residual": "none"}
     module = RainbowModule("flat", size, {"log_values": False}, {}, seed=1)
     torch.manual_seed(1)
     for weight in module.online.parameters():

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from automap_models.core.schedules import SCHEDULES
 from automap_models.envs.pipeline.env import REWARDS, Problems
-from automap_models.envs.pipeline.objective import LENGTH, OBJECTIVES
+from automap_models.envs.pipeline.objective import OBJECTIVES
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.resources import is_file
@@ -32,7 +32,6 @@ from automap_models.rl.networks.pipeline import NetworkSize
 from .console import progress
 from .data import PipelineData
 from .distillation import DistillationConfig, DistillationModule
-from .imitation import ImitationConfig, ImitationModule
 from .rainbow import NETWORKS, OfflineLearnerConfig, RainbowModule, require_processes
 
 FOLDER, BEST, LAST = "checkpoints", "best", "last"
@@ -99,13 +98,12 @@ def require_resumable(path: Path, module: RainbowModule, data: PipelineData, pro
     checkpoint = read_checkpoint(path, "ckpt_path")
     _require_same_network(checkpoint, module, path)
     _require_weights(checkpoint, module, path)
-    for way, kind in (("imitation", ImitationModule), ("distillation", DistillationModule)):
-        if (way in checkpoint["hyper_parameters"]) != isinstance(module, kind):
-            raise BadInput(
-                "was learned another way (from episodes, from exact plans or from a teacher)",
-                where=str(path),
-                do="go on as it began (the same experiment=), or take the weights only with init_from=",
-            )
+    if ("distillation" in checkpoint["hyper_parameters"]) != isinstance(module, DistillationModule):
+        raise BadInput(
+            "was learned from episodes, or from a teacher, unlike this run",
+            where=str(path),
+            do="go on as it began (the same experiment=), or take the weights only with init_from=",
+        )
     for name in ("replay", "branches"):
         saved, wanted = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.settings, name)
         if saved != wanted:
@@ -202,7 +200,6 @@ LEAST = {
     "env.max_stages": 2,
     "env.max_devices": 2,
     "agent.size.hidden": 1,
-    "agent.size.atoms": 1,
     "agent.agent.n_steps": 1,
     "trainer.devices": 1,
     "trainer.num_nodes": 1,
@@ -267,34 +264,23 @@ def build_module(config: DictConfig) -> RainbowModule:
         )
     if size["reward"] not in REWARDS:
         raise BadInput(f"is {size['reward']!r}", where="env.reward", do=f"choose from {', '.join(REWARDS)}")
-    if size["attention"] < 0 or (size["attention"] and network != "one_step"):
-        do = "give 0, or more with agent=one_step, whose network alone looks at points"
-        raise BadInput(f"is {size['attention']}", where="agent.size.attention", do=do)
-    _require_objective(size["objective"], network, config)
+    _require_objective(size["objective"])
     agent = _checked(AgentConfig, "agent.agent", config.agent.agent)
     learner = _checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)
-    if config.imitation is not None and not isinstance(config.imitation, DictConfig):
-        raise BadInput(f"is {config.imitation!r}", where="imitation", do="set null, or take experiment=imitation")
     if config.distillation is not None and not isinstance(config.distillation, DictConfig):
         raise BadInput(f"is {config.distillation!r}", where="distillation", do="set null, or take experiment=learned")
-    if config.distillation is not None:
-        if config.imitation is not None:
-            raise BadInput("is set beside imitation", where="distillation", do="set one of them to null")
-        if network != "one_step":
-            raise BadInput(f"is {network!r}", where="agent.network", do="distil with agent=one_step")
+    if config.distillation is not None and network != "one_step":
+        raise BadInput(f"is {network!r}", where="agent.network", do="distil with agent=one_step")
     rainbow = {"network": network, "size": size, "agent": agent, "learner": learner, "seed": config.seed}
     with _enough_memory():
         if config.distillation is not None:
             distillation = _checked(DistillationConfig, "distillation", config.distillation)
             return DistillationModule(distillation=distillation, **rainbow)
-        if config.imitation is None:
-            return RainbowModule(**rainbow)
-        imitation = _checked(ImitationConfig, "imitation", config.imitation)
-        return ImitationModule(imitation=imitation, **rainbow)
+        return RainbowModule(**rainbow)
 
 
-def _require_objective(objective: str, network: str, config: DictConfig) -> None:
-    """Whether plans can be paid by it, and by what this agent learns from.
+def _require_objective(objective: str) -> None:
+    """Whether plans can be paid by it.
 
     Raises:
         BadInput: they cannot.
@@ -304,9 +290,6 @@ def _require_objective(objective: str, network: str, config: DictConfig) -> None
         if objective in SCHEDULES:
             do += "; the others split their backward passes, of which the arrays do not say the parts"
         raise BadInput(f"is {objective!r}", where="env.objective", do=do)
-    if objective != LENGTH and config.imitation is not None:
-        do = "set env.objective=length, or take experiment=scheduled"
-        raise BadInput(f"is {objective!r}, of which no exact plans are known", where="env.objective", do=do)
 
 
 @contextmanager
@@ -321,7 +304,7 @@ def _enough_memory() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:  # torch's allocator raises a RuntimeError
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
-        do = "lower agent.size.hidden, agent.size.atoms, agent.learner.replay or agent.learner.branches"
+        do = "lower agent.size.hidden, agent.learner.replay or agent.learner.branches"
         raise BadInput("needs more memory than there is", where="agent", do=do) from error
 
 

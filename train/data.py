@@ -25,7 +25,6 @@ from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.search import anytime_search
 
 from .console import narrated, say
-from .imitation import ExactPlans, find_exact_plans
 
 SEARCH_S = 2.0
 """Of the search for the shortest step of a held-out problem."""
@@ -55,11 +54,6 @@ class VisitSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Lightning says which epoch comes."""
         self.epoch = epoch
-
-    def first_visits(self, epochs: int) -> np.ndarray:
-        """int64 [K] the problems that all ranks visit in so many epochs, in the order of their first visits."""
-        visits = epochs * self.steps * self.batch * self.world
-        return self._pass(0)[:visits]
 
     def __len__(self) -> int:
         return self.steps
@@ -150,7 +144,6 @@ class PipelineData(L.LightningDataModule):
             raise BadInput(what, where=str(self.path), do="lower data.min_stages or make more groups")
         optima = self._optima(held_out)
         solvable = np.isfinite(optima)
-        self._training = training
         self.problems = Problems.from_encoded(training)
         self.validation = Problems.from_encoded(held_out.take(solvable))
         self.optima = torch.from_numpy(optima[solvable]).float()
@@ -159,16 +152,6 @@ class PipelineData(L.LightningDataModule):
     def state_dict(self) -> dict[str, str]:
         """What a checkpoint remembers: the problems that its replay refers to."""
         return {"trained_on": self._trained_on}
-
-    def exact_plans(self, folder: Path, epochs: int, world: int) -> ExactPlans:
-        """Exact plans of all problems that a run of so many epochs and processes visits; kept in a folder.
-
-        Raises:
-            BadInput: see find_exact_plans.
-        """
-        sampler = VisitSampler(len(self._training), self.batch, self.steps_per_epoch, self.seed, world=world)
-        file = folder / f"{self._trained_on[:16]}-seed-{self.seed}.npy"
-        return find_exact_plans(file, self._training, sampler.first_visits(epochs))
 
     def _load(self) -> tuple[EncodedProblems, EncodedProblems]:
         encoded = EncodedProblems.from_mapping(read_dataset(self.path, self.groups), str(self.path))

@@ -14,13 +14,11 @@ from automap_models.rl.distillation import (
     LossSettings,
     derived,
     empty_lesson,
-    in_parts,
     lesson_loss,
-    part_loss,
     taught,
 )
 from automap_models.rl.fused import require_compiler
-from automap_models.rl.lessons import Lesson, Lessons, played
+from automap_models.rl.lessons import Lessons
 from automap_models.rl.networks.one_step import OneStepQNetwork
 from automap_models.rl.networks.pipeline import LookAheadQNetwork
 from automap_models.rl.replay import Items
@@ -36,9 +34,6 @@ class DistillationConfig:
         temperatures: differences of action values that count (rl.distillation); the first is that of priorities.
         regret: weight of what the pupil's choices lose on average.
         compile: compile what is computed of states into fused loops (rl.fused): a minute a function, once on a machine.
-        replayed: whether what is to be learned goes through the replay and is drawn from it several times. Else every
-            state is learned once, as it comes, by agent.learner.iterations batches of them: where playing costs as
-            little as learning does, on a GPU.
 
     Raises:
         BadInput: a temperature or the weight is out of its range, or there is nothing to compile with.
@@ -47,7 +42,6 @@ class DistillationConfig:
     temperatures: list[float] = field(default_factory=lambda: [0.02, 0.1, 0.5])
     regret: float = 0.0
     compile: bool = False
-    replayed: bool = True
 
     def __post_init__(self) -> None:
         if not self.regret >= 0:
@@ -89,29 +83,12 @@ class DistillationModule(RainbowModule):
         skip_last = self.exact_decisions
         return taught(self.agent, self._lessons, index, problems, episodes, epsilon, self.generator, skip_last)
 
-    def _play_and_learn(self, index: Tensor, epsilon: float) -> tuple[Tensor, list[Tensor]]:
-        """Without a replay from the states that these episodes come through, and from no others."""
-        if self.distillation.replayed:
-            return super()._play_and_learn(index, epsilon)
-        problems, episodes, skip_last = self._pick(index), self.settings.branches, self.exact_decisions
-        learned, promised = played(self.agent, self._lessons, problems, episodes, epsilon, self.generator, skip_last)
-        parts = in_parts(learned, self.settings.iterations, self.generator)
-        return promised, [self._learn(part) for part in parts]
-
-    def _learn(self, part: list[Lesson]) -> Tensor:
-        loss = part_loss(self.online, part, self._loss_settings)
-        self._optimise(loss)
-        return loss.detach()
-
     def _derive(self, problems: Problems, items: Items) -> Items:
         """The features of rows."""
         return derived(self._lessons, problems, items)
 
     def _weighted_loss(self, items: Items, weights: Tensor) -> tuple[Tensor, Tensor]:
         """See rl.learner.Loss."""
-        return lesson_loss(self.online, items, weights.to(self.device), self._loss_settings)
-
-    @property
-    def _loss_settings(self) -> LossSettings:
-        settings = self.distillation
-        return LossSettings(settings.temperatures, self.agent.config.huber, settings.regret)
+        chosen = self.distillation
+        settings = LossSettings(chosen.temperatures, self.agent.config.huber, chosen.regret)
+        return lesson_loss(self.online, items, weights.to(self.device), settings)

@@ -159,8 +159,8 @@ def _rounding(module: RainbowModule, state: Visited) -> float:
     if not isinstance(network, FlatQNetwork):
         return 0.0
     flat, legal = network.describe(state.problems, state.partial)
-    own = module.agent.expected(network((flat, legal))).double()
-    exact = module.agent.expected(copy.deepcopy(network).double()((flat.double(), legal)))
+    own = network((flat, legal)).double()
+    exact = copy.deepcopy(network).double()((flat.double(), legal))
     scale = torch.where(legal, exact.abs(), 0.0).amax(1).clamp(min=1.0)
     return float((torch.where(legal, (own - exact).abs(), 0.0).amax(1) / scale).max())
 

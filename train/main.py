@@ -32,7 +32,6 @@ from .build import (
 from .console import quiet, say
 from .data import PipelineData
 from .export import STATES, export_policy
-from .imitation import ImitationModule
 from .interrupts import fit
 from .rainbow import RainbowModule
 
@@ -70,9 +69,6 @@ def train(config: DictConfig) -> L.Trainer:
     trainer: L.Trainer = build_trainer(config, epochs, gap)
     _write_config(config)
     _say_plan(config, data, epochs)
-    if isinstance(module, ImitationModule):
-        world = config.trainer.devices * config.trainer.num_nodes
-        module.plans = data.exact_plans(Path(module.imitation.plans), epochs, world)
     fit(trainer, module, data, newest)
     if trainer.is_global_zero:
         _finish(config, trainer, module, data)

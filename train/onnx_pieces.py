@@ -74,7 +74,7 @@ class Piece(nn.Module):
         """[B, P] masked action values of states that cut instructions."""
         if isinstance(self.network, SplitQNetwork):
             described = self.network.describe_cuts(problems, partial)
-            return targets.masked(self.agent.expected(self.network.cut(described)), described.legal)
+            return targets.masked(self.network.cut(described), described.legal)
         q = self.agent.q(self.network, problems, partial)
         return targets.masked(q[:, : self.size.points], legal_cuts(problems, partial))
 
@@ -82,7 +82,7 @@ class Piece(nn.Module):
         """[B, a] masked action values of states that cut devices: of the devices 1, 2, …, [a]."""
         if isinstance(self.network, SplitQNetwork):
             described = self.network.describe_device_cuts(problems, partial, first)
-            return targets.masked(self.agent.expected(self.network.device_cut(described)), described.legal)
+            return targets.masked(self.network.device_cut(described), described.legal)
         q = self.agent.q(self.network, problems, partial)
         legal = legal_device_cuts(problems, partial, device_cuts(problems, self.size.max_devices))
         return targets.masked(q[:, self.size.points :], legal)

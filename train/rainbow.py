@@ -131,16 +131,12 @@ class RainbowModule(L.LightningModule):
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         """Play on each problem of the batch, then learn."""
         epsilon = self.agent.config.epsilon(self.global_step)
-        reward, losses = self._play_and_learn(batch.cpu(), epsilon)
+        reward = self._play(batch.cpu(), epsilon)
+        losses = [self.learner.learn() for _ in range(self.settings.iterations)]
         self.episodes += len(batch) * self.settings.branches * self.trainer.world_size
         for name, value in (("loss", torch.stack(losses).mean()), ("reward", reward.mean())):
             self.log(f"train/{name}", value, on_step=False, on_epoch=True)
         self.log("train/epsilon", epsilon, prog_bar=True, on_step=False, on_epoch=True)
-
-    def _play_and_learn(self, index: Tensor, epsilon: float) -> tuple[Tensor, list[Tensor]]:
-        """Rewards of the episodes on some problems, and the losses of what was learned behind them."""
-        reward = self._play(index, epsilon)
-        return reward, [self.learner.learn() for _ in range(self.settings.iterations)]
 
     def _play(self, index: Tensor, epsilon: float) -> Tensor:
         """Episodes into the replay; rewards [B]."""

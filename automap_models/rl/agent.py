@@ -32,7 +32,6 @@ class AgentConfig:
         epsilon_start, epsilon_end, epsilon_iterations: linear ε schedule, in iterations of whoever
             asks: learner iterations, or decisions made.
         local_share: share of exploratory actions drawn within `local_radius` of the greedy one instead of anywhere.
-        value_low, value_high: support of a categorical head.
         huber: error from which the loss grows linearly: the rare large errors must not drown the small differences
             among good actions.
         best_known: raise a bootstrapped target to the episode's own return when that was better
@@ -48,8 +47,6 @@ class AgentConfig:
     epsilon_iterations: int = 2000
     local_share: float = 0.5
     local_radius: int = 4
-    value_low: float = -1.0
-    value_high: float = 1.0
     best_known: bool = False
     huber: float = 1.0
 
@@ -128,7 +125,7 @@ class QNetwork(Protocol[ProblemsT, SeenT_contra]):
         """[B] value below which returns need not be told apart."""
 
     def __call__(self, described: Any) -> Tensor:
-        """[B, A, Z] action values."""
+        """[B, A] action values."""
 
 
 class Moment(NamedTuple, Generic[StatesT]):
@@ -176,14 +173,7 @@ class Agent(Generic[ProblemsT, StatesT]):
 
     def q(self, network: QNetwork[ProblemsT, StatesT], problems: ProblemsT, states: StatesT) -> Tensor:
         """[B, A] expected returns; illegal actions are not masked here."""
-        return self.expected(network(network.describe(problems, states)))
-
-    def expected(self, values: Tensor) -> Tensor:
-        """[B, A, Z] outputs of a network → [B, A] expected returns."""
-        return targets.expectation(values, self._atoms(values))
-
-    def _atoms(self, values: Tensor) -> Tensor:
-        return targets.support(self.config.value_low, self.config.value_high, values.shape[-1], values)
+        return network(network.describe(problems, states))
 
     def play(
         self, problems: ProblemsT, states: StatesT, epsilon: float | Tensor, generator: torch.Generator
@@ -215,30 +205,23 @@ class Agent(Generic[ProblemsT, StatesT]):
             weights: [B] importance weights.
         """
         described = self.online.describe(problems, transitions.s_tm1)
-        values = self.online(described)
-        chosen = values.gather(1, transitions.a_tm1.view(-1, 1, 1).expand(-1, 1, values.shape[2])).squeeze(1)
+        chosen = self.online(described).gather(1, transitions.a_tm1.unsqueeze(1)).squeeze(1)
         with torch.no_grad():
-            target = self._target(problems, transitions, values.shape[2])
-        if values.shape[2] > 1:
-            error = -(target * chosen.log_softmax(1)).sum(1)
-            return (weights * error).mean(), error.detach()
+            target = self._target(problems, transitions)
         if self.config.best_known:
             target = torch.maximum(target, transitions.return_t)
-        error = chosen.squeeze(1) - torch.maximum(target, self.online.floor(described))
+        error = chosen - torch.maximum(target, self.online.floor(described))
         return (weights * targets.huber(error, self.config.huber)).mean(), error.detach().abs()
 
-    def _target(self, problems: ProblemsT, transitions: Transitions[StatesT], atoms: int) -> Tensor:
-        """[B] targets, or [B, Z] target distributions of a categorical head."""
+    def _target(self, problems: ProblemsT, transitions: Transitions[StatesT]) -> Tensor:
+        """[B] targets."""
         r_t, discount_t = transitions.r_t, transitions.discount_t
         rows = discount_t.nonzero().squeeze(1)
         here, s_t = problems.take(rows), transitions.s_t.take(rows)
-        value = r_t.new_zeros((0, atoms))
+        value = r_t.new_zeros(0)
         if len(rows):
             described = self.target.describe(here, s_t)
             value = self.target(described)
             chooser = self.online(described) if self.config.double else value
-            value = targets.rated_choice(self.expected(chooser), value, self.env.legal(here, s_t))
-        everywhere = r_t.new_zeros((len(r_t), atoms)).index_put((rows,), value)
-        if atoms == 1:
-            return targets.n_step_target(r_t, discount_t, everywhere.squeeze(1))
-        return targets.categorical_projection(r_t, discount_t, everywhere.softmax(1), self._atoms(everywhere))
+            value = targets.rated_choice(chooser, value, self.env.legal(here, s_t))
+        return targets.n_step_target(r_t, discount_t, torch.zeros_like(r_t).index_put((rows,), value))

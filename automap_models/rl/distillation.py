@@ -11,12 +11,11 @@ nothing keeps bad actions at a distance that holds on other problems. What the p
 on average may be added (`regret`): a divergence hardly tells a choice that costs 5 % from one that doubles L.
 
     episodes ──▶ lessons (rl.lessons) ──▶ replay ──▶ loss, by number of candidates
-                    └──▶ where playing is cheap, all of them at once in parts (`in_parts`)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from automap_models.envs.pipeline import one_step
 from automap_models.envs.pipeline.env import Partial, Problems
 from automap_models.rl import targets
 from automap_models.rl.lessons import Lesson, Lessons, half_of, legal_first, played
-from automap_models.rl.networks.one_step import ConsequencesNetwork, OneStepQNetwork
+from automap_models.rl.networks.one_step import OneStepQNetwork
 from automap_models.rl.networks.pipeline import Described, NetworkSize, best_legal
 from automap_models.rl.offline import COMMON, PipelineAgent
 from automap_models.rl.replay import Items
@@ -84,7 +83,6 @@ def _derived(size: NetworkSize, candidates: Described) -> Items:
         "features": functional.pad(features, (0, features_size(size) - features.shape[1])),
         "globally": functional.pad(globally, (0, GLOBALLY - globally.shape[1])),
         "estimate": best_legal(candidates.estimate, candidates.legal).squeeze(1),
-        "points": candidates.points.half().flatten(1),
     }
     return {name: column.cpu().numpy() for name, column in items.items()}
 
@@ -116,7 +114,7 @@ def features_size(size: NetworkSize) -> int:
 
 
 GLOBALLY = max(one_step.GLOBAL_FEATURES, one_step.DEVICE_GLOBAL_FEATURES)
-DERIVED = ("features", "globally", "estimate", "points")
+DERIVED = ("features", "globally", "estimate")
 """Columns that follow from a row's problem and partial plan."""
 
 
@@ -132,7 +130,6 @@ def empty_lesson(size: NetworkSize) -> Items:
         "features": np.zeros(features_size(size), dtype=np.float16),
         "globally": np.zeros(GLOBALLY, dtype=np.float32),
         "estimate": np.zeros((), dtype=np.float32),
-        "points": np.zeros(size.points * one_step.POINT_FEATURES if size.attention else 0, dtype=np.float16),
     }
 
 
@@ -175,78 +172,18 @@ def lesson_loss(
             most = int(count[rows].max())
             wanted = columns["values"][rows, :most].to(device).float()
             features = columns["features"][rows, : most * width].to(device).float().view(-1, most, width)
-            points = columns["points"][rows].to(device).float()
             candidates = Described(
                 features,
                 columns["globally"][rows, :globally].to(device),
                 wanted > LOWEST / 2,
                 columns["estimate"][rows].to(device).unsqueeze(1).expand(-1, most),
                 torch.zeros(len(rows), dtype=torch.bool, device=device),
-                points.view(len(rows), points.shape[1] // one_step.POINT_FEATURES, one_step.POINT_FEATURES),
             )
-            loss, error = _half_loss(half_of(online, kind), candidates, wanted, settings)
+            q = half_of(online, kind)(candidates)
+            loss, error = _loss(q, wanted, candidates.legal, settings)
             total = total + (weights[rows] * loss).sum()
             errors[rows] = error
     return total / len(weights), errors
-
-
-def _half_loss(
-    network: ConsequencesNetwork, candidates: Described, wanted: Tensor, settings: LossSettings
-) -> tuple[Tensor, Tensor]:
-    """`_loss` of states of one kind and the teacher's values, [B, K], which count where a candidate is legal."""
-    return _loss(network(candidates).squeeze(2), wanted, candidates.legal, settings)
-
-
-def in_parts(learned: Sequence[Lesson], parts: int, generator: torch.Generator) -> Iterator[list[Lesson]]:
-    """Each state once: random parts of all lessons, of like size, states of one kind together.
-
-    There are as many parts whatever there is to learn, some of them empty if it is little: processes that train
-    together wait for each other after every part.
-
-    Args:
-        learned: one at least.
-        generator: of the order.
-    """
-    kinds = [_together(own) for kind in range(2) if (own := [one for one in learned if one.kind == kind])]
-    orders = [torch.randperm(len(kind.owner), generator=generator).to(kind.owner.device) for kind in kinds]
-    for part in zip(*(order.tensor_split(parts) for order in orders), strict=True):
-        yield [_some(kind, rows) for kind, rows in zip(kinds, part, strict=True) if len(rows)]
-
-
-def part_loss(online: OneStepQNetwork, part: Sequence[Lesson], settings: LossSettings) -> Tensor:
-    """The mean loss of a part of `in_parts`, a single number; 0 of an empty one, with gradients of 0."""
-    losses = [_half_loss(half_of(online, one.kind), one.candidates, one.values, settings)[0] for one in part]
-    missing = {0, 1} - {one.kind for one in part}
-    unused = [0.0 * weight.sum() for kind in missing for weight in half_of(online, kind).parameters()]
-    return torch.stack([*([torch.cat(losses).mean()] if losses else []), *unused]).sum()
-
-
-def _together(learned: Sequence[Lesson]) -> Lesson:
-    """Lessons of one kind as one, with as many candidates as the widest of them."""
-    most = max(one.values.shape[1] for one in learned)
-
-    def wide(tensor: Tensor, value: float = 0.0) -> Tensor:
-        return functional.pad(tensor, (*(0, 0) * (tensor.dim() - 2), 0, most - tensor.shape[1]), value=value)
-
-    candidates = [one.candidates for one in learned]
-    described = Described(
-        torch.cat([wide(one.features) for one in candidates]),
-        torch.cat([one.global_features for one in candidates]),
-        torch.cat([wide(one.legal) for one in candidates]),
-        torch.cat([wide(one.estimate) for one in candidates]),
-        torch.cat([one.exact for one in candidates]),
-        torch.cat([one.points for one in candidates]),
-    )
-    owner = torch.cat([one.owner for one in learned])
-    values = torch.cat([wide(one.values, -torch.inf) for one in learned])
-    states = Partial(*(torch.cat(tensors) for tensors in zip(*(one.states for one in learned), strict=True)))
-    return Lesson(owner, states, described, values)
-
-
-def _some(lesson: Lesson, rows: Tensor) -> Lesson:
-    """Some of its states."""
-    candidates = Described(*(tensor[rows] for tensor in lesson.candidates))
-    return Lesson(lesson.owner[rows], lesson.states.take(rows), candidates, lesson.values[rows])
 
 
 def _loss(q: Tensor, wanted: Tensor, legal: Tensor, settings: LossSettings) -> tuple[Tensor, Tensor]:

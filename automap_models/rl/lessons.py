@@ -150,7 +150,6 @@ def legal_first(described: Described) -> tuple[Described, Tensor]:
             described.legal.gather(1, order),
             described.estimate.gather(1, order),
             described.exact,
-            described.points,
         ),
         order,
     )
@@ -214,7 +213,7 @@ def played(
             values = promises.gather(1, order)
             learned.append(Lesson(some[owner], states, candidates, values))
             half = half_of(lessons.online, learned[-1].kind)
-            q = agent.expected(half(candidates))[alike]
+            q = half(candidates)[alike]
             choice, _ = explore(q, candidates.legal[alike], epsilon, agent.config, generator)
             action = order[alike].gather(1, choice.unsqueeze(1)).squeeze(1)
             first = problems.points if learned[-1].kind else 0

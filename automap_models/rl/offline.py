@@ -1,4 +1,4 @@
-"""Offline training on pipelines: whole plans in the replay, branching episodes, imitation of a planner.
+"""Offline training on pipelines: whole plans in the replay, and branching episodes.
 
 An episode has a fixed number of decisions and one reward at its end, and a partial plan is the complete one
 truncated. So the replay holds, per transition, the complete plan, the step and the final reward; the states
@@ -9,10 +9,6 @@ episode says how one action per state turned out; which of several good actions 
 many episodes. Here the returns of one state's actions stand side by side: samples of Q of the greedy policy, as in
 rollout-sampling policy iteration (Dimitrakakis & Lagoudakis 2008), and one pass over the state learns from all of them.
 Each branch is a complete episode of the environment.
-
-Imitation takes the action values as scores whose softmax should choose what a planner's plans choose: behaviour cloning
-(Pomerleau 1991), every decision of a plan is a labelled state. Scores are Q / temperature, so that whoever acts
-greedily on Q takes the likeliest action, and a network that learned one way can go on the other way.
 """
 
 from __future__ import annotations
@@ -22,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems, apply, episode_steps
 from automap_models.rl import targets
@@ -265,7 +260,7 @@ def branch_loss(agent: PipelineAgent, problems: Problems, items: Items, weights:
     if agent.config.log_values:
         returns = targets.log_rescale(returns)
     described = agent.online.describe(problems, Partial(cuts, device_cuts, step))
-    value = agent.expected(agent.online(described)).gather(1, actions)
+    value = agent.online(described).gather(1, actions)
     error = torch.where(taken, value - torch.maximum(returns, agent.online.floor(described).unsqueeze(1)), 0.0)
     count = taken.sum(1).clamp(min=1)
     common = error.sum(1) / count
@@ -273,37 +268,3 @@ def branch_loss(agent: PipelineAgent, problems: Problems, items: Items, weights:
     huber = agent.config.huber
     loss = targets.huber(apart, huber).sum(1) / count + COMMON * targets.huber(common, huber)
     return (weights * loss).mean(), (error.detach().abs().sum(1) / count)
-
-
-def as_episodes(agent: PipelineAgent, problems: Problems, cuts: Tensor, device_cuts: Tensor) -> Episodes:
-    """A planner's plans as the episodes that make them.
-
-    Args:
-        problems: B problems.
-        cuts, device_cuts: int64 [B, max_stages - 1] as in Partial; all -1 where there is no plan: an episode without
-            decisions, which leaves no rows in a replay and earns the penalty.
-    """
-    planned = cuts[:, 0] >= 0
-    steps = torch.where(planned, episode_steps(problems), 0)
-    complete = Partial(cuts, device_cuts, steps)
-    reward = agent.env.terminal_reward(problems, complete)
-    return Episodes(complete, torch.where(planned, reward, -1.0), steps, torch.zeros_like(steps))
-
-
-def imitation_loss(
-    agent: PipelineAgent, problems: Problems, items: Items, weights: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    """Weighted cross-entropy of replayed decisions over the legal actions, and that of each, [B].
-
-    Args:
-        problems: those of the rows, in their order.
-        items: rows of `transitions`.
-        weights: [B].
-        temperature: differences of Q that count; > 0.
-    """
-    complete, step, _, _ = unpack(items, problems.arrays.device)
-    state = complete.at_step(step)
-    q = agent.q(agent.online, problems, state)
-    scores = targets.masked(q, agent.env.legal(problems, state)) / temperature
-    error = functional.cross_entropy(scores, action_at(complete, step, problems.points), reduction="none")
-    return (weights * error).mean(), error.detach()

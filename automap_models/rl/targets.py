@@ -16,14 +16,14 @@ def masked(q: Tensor, legal: Tensor) -> Tensor:
 
 
 def rated_choice(q_chooser: Tensor, rated: Tensor, legal: Tensor) -> Tensor:
-    """What one network says of the action that another would take: [B, A], [B, A, Z], [B, A] → [B, Z].
+    """What one network says of the action that another would take: [B, A], [B, A], [B, A] → [B].
 
     Double Q-learning lets the online network choose and the target network rate (van Hasselt et al. 2016, eq. 4);
     with one network for both it is the largest value (Mnih et al. 2015). 0 where no action is legal: an episode's end.
     """
     best = masked(q_chooser, legal).argmax(1)
-    value = rated.gather(1, best.view(-1, 1, 1).expand(-1, 1, rated.shape[2])).squeeze(1)
-    return torch.where(legal.any(1, keepdim=True), value, 0.0)
+    value = rated.gather(1, best.unsqueeze(1)).squeeze(1)
+    return torch.where(legal.any(1), value, 0.0)
 
 
 def n_step_target(r_t: Tensor, discount_t: Tensor, value_t: Tensor) -> Tensor:
@@ -43,35 +43,6 @@ def log_rescale(reward: Tensor) -> Tensor:
     Without it plans that communication dominates, whose rewards are all small, hardly count in the loss.
     """
     return torch.where(reward > 0, reward.clamp(min=1e-9).log().clamp(min=LOG_FLOOR), LOG_OUT_OF_MEMORY)
-
-
-def support(low: float, high: float, atoms: int, like: Tensor) -> Tensor:
-    """[Z] the returns that a categorical head gives probabilities to."""
-    return torch.linspace(low, high, atoms, device=like.device, dtype=like.dtype)
-
-
-def expectation(values: Tensor, atoms: Tensor) -> Tensor:
-    """[B, A, Z] logits → [B, A] expected returns; a scalar head (Z = 1) is its own expectation."""
-    if values.shape[-1] == 1:
-        return values.select(-1, 0)
-    return (values.softmax(-1) * atoms).sum(-1)
-
-
-def categorical_projection(r_t: Tensor, discount_t: Tensor, probabilities: Tensor, atoms: Tensor) -> Tensor:
-    """Distribution of r_t + discount_t · Z projected back onto the support (Bellemare et al. 2017, algorithm 1).
-
-    Args:
-        r_t, discount_t: [B].
-        probabilities: [B, Z] of the returns from s_t.
-        atoms: [Z] evenly spaced support.
-
-    Returns:
-        [B, Z] probabilities.
-    """
-    low, high, step = atoms[0], atoms[-1], atoms[1] - atoms[0]
-    shifted = (r_t.unsqueeze(1) + discount_t.unsqueeze(1) * atoms).clamp(low, high)
-    weight = (1 - (shifted.unsqueeze(1) - atoms.view(1, -1, 1)).abs() / step).clamp(0, 1)
-    return (weight * probabilities.unsqueeze(1)).sum(2)
 
 
 def huber(error: Tensor, delta: float = 1.0) -> Tensor:

@@ -143,7 +143,6 @@ def programs() -> dict[str, Target]:
     generated += [["dist=mixed", "sizes=all", "groups=5", "shard_size=2", "granularity=8", "out=new", "parts=2"]]
     training = [*samples.TRAINING, "out=run"]
     trained = [training, [*training, "ckpt_path=last.ckpt"], [*training, "init_from=last.ckpt"]]
-    trained += [[*training, "experiment=imitation", "imitation.plans=plans", "agent.learner.branches=1"]]
     files = samples.training()
 
     def target(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -89,9 +88,9 @@ def test_logarithms_of_rewards_cannot_be_discounted() -> None:
 # --- episodes and transitions ------------------------------------------------------------------------------------
 
 
-def agent(env: PipelineEnv, config: AgentConfig, atoms: int = 1) -> PipelineAgent:
+def agent(env: PipelineEnv, config: AgentConfig) -> PipelineAgent:
     """Online and target networks of different random weights."""
-    size = NetworkSize(POINTS, env.max_stages, env.max_devices, hidden=16, atoms=atoms)
+    size = NetworkSize(POINTS, env.max_stages, env.max_devices, hidden=16)
     return PipelineAgent(env, FlatQNetwork(size), FlatQNetwork(size), config)
 
 
@@ -173,7 +172,7 @@ def test_the_next_exploratory_decision_lies_strictly_behind() -> None:
 
 def slow_target(
     learner: PipelineAgent, problems: Problems, items: Items, i: int
-) -> tuple[float | np.ndarray, int, Partial, Problems]:
+) -> tuple[float, int, Partial, Problems]:
     """Target of row i, its action and its state: replayed decision by decision, targets in plain floats."""
     config, row = learner.config, problems.take(torch.tensor([i]))
     cuts, device_cuts = items["cuts"][i], items["device_cuts"][i]
@@ -192,52 +191,18 @@ def slow_target(
         stop += 1
     monte_carlo = config.gamma ** (end - 1 - t) * reward
     r, discount = (monte_carlo, 0.0) if stop == end else (0.0, config.gamma ** (stop - t))
-    value: np.ndarray = _slow_value(learner, row, states[stop]) if stop < end else np.zeros(1)
-    if len(value) == 1 and learner.online.size.atoms == 1:  # type: ignore[attr-defined]
-        target = r + discount * float(value[0])
-        return max(target, monte_carlo) if config.best_known else target, actions[t], states[t], row
-    return _slow_projection(learner, r, discount, value), actions[t], states[t], row
+    target = r + discount * (_slow_value(learner, row, states[stop]) if stop < end else 0.0)
+    return max(target, monte_carlo) if config.best_known else target, actions[t], states[t], row
 
 
-def _slow_value(learner: PipelineAgent, row: Problems, state: Partial) -> np.ndarray:
-    """[Z] what the target network says of the action chosen."""
+def _slow_value(learner: PipelineAgent, row: Problems, state: Partial) -> float:
+    """What the target network says of the action chosen."""
     chooser = learner.online if learner.config.double else learner.target
     with torch.no_grad():
         rating = learner.target(learner.target.describe(row, state))[0].numpy()
         choice = chooser(chooser.describe(row, state))[0].numpy()
     legal = np.flatnonzero(learner.env.legal(row, state)[0].numpy())
-    expected = [_slow_expectation(learner, choice[action]) for action in legal]
-    value: np.ndarray = rating[legal[int(np.argmax(expected))]]
-    return value
-
-
-def _atoms(learner: PipelineAgent, count: int) -> np.ndarray:
-    return np.linspace(learner.config.value_low, learner.config.value_high, count)
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    weight: np.ndarray = np.exp(logits.astype(np.float64) - logits.max())
-    return weight / weight.sum()
-
-
-def _slow_expectation(learner: PipelineAgent, output: np.ndarray) -> float:
-    return float(output[0] if len(output) == 1 else _softmax(output) @ _atoms(learner, len(output)))
-
-
-def _slow_projection(learner: PipelineAgent, r: float, discount: float, logits: np.ndarray) -> np.ndarray:
-    """Mass shared between the two atoms around each shifted one; all of it at r where the episode has ended."""
-    count = learner.online.size.atoms  # type: ignore[attr-defined]
-    atoms, result = _atoms(learner, count), np.zeros(count)
-    probabilities = _softmax(logits) if discount else np.full(count, 1 / count)
-    for z, p in zip(atoms, probabilities, strict=True):
-        shifted = min(max(r + discount * z, atoms[0]), atoms[-1])
-        for k, (low, high) in enumerate(pairwise(atoms)):
-            if low <= shifted <= high:
-                share = (shifted - low) / (high - low)
-                result[k] += p * (1 - share)
-                result[k + 1] += p * share
-                break
-    return result
+    return float(rating[legal[int(np.argmax(choice[legal]))]])
 
 
 CONFIGS = {
@@ -261,36 +226,13 @@ def test_the_loss_is_the_weighted_huber_loss_against_slow_targets(
     expected, losses = [], []
     for i in range(len(weights)):
         target, action, state, row = slow_target(learner, rows, items, i)
-        error = float(learner.q(learner.online, row, state)[0, action].detach()) - float(target)
+        error = float(learner.q(learner.online, row, state)[0, action].detach()) - target
         expected.append(abs(error))
         losses.append(float(weights[i]) * (0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5))
     np.testing.assert_allclose(errors, expected, rtol=1e-4, atol=1e-5)
     assert float(loss.detach()) == pytest.approx(float(np.mean(losses)), rel=1e-4)
     assert loss.requires_grad
     assert not errors.requires_grad
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        replace(PLAIN, gamma=0.6, n_steps=2),
-        AgentConfig(n_steps=10, value_low=-6.0, value_high=0.0),
-        AgentConfig(double=False, value_low=-6.0, value_high=0.0),
-    ],
-    ids=["two steps, discounted", "logarithms as far as exploration allows", "single Q"],
-)
-def test_the_categorical_loss_is_the_cross_entropy_with_slow_target_distributions(
-    env: PipelineEnv, problems: Problems, config: AgentConfig
-) -> None:
-    learner, (rows, items, weights) = agent(env, config, atoms=11), replayable(env, problems)
-    loss, errors = learner.loss(rows, replayed(learner.config, rows, items), weights)
-    expected = []
-    for i in range(len(weights)):
-        target, action, state, row = slow_target(learner, rows, items, i)
-        logits = learner.online(learner.online.describe(row, state))[0, action].detach().numpy()
-        expected.append(-float(target @ np.log(_softmax(logits))))
-    np.testing.assert_allclose(errors, expected, rtol=1e-4, atol=1e-5)
-    assert float(loss.detach()) == pytest.approx(float((np.array(expected) * weights.numpy()).mean()), rel=1e-4)
 
 
 def test_a_gradient_flows_into_the_online_network_only(env: PipelineEnv, problems: Problems) -> None:

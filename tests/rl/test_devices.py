@@ -22,13 +22,12 @@ from automap_models.envs.pipeline.cost_to_go import (
     last_stage,
 )
 from automap_models.envs.pipeline.env import Partial, Problems, apply, complete_cost, device_cuts
-from automap_models.rl.distillation import LossSettings, part_loss
-from automap_models.rl.lessons import Lesson
+from automap_models.rl.distillation import LossSettings, _loss
 from automap_models.rl.networks.one_step import OneStepQNetwork
 from automap_models.rl.networks.pipeline import LookAheadQNetwork, NetworkSize, SplitQNetwork
 
 THERE = torch.device("meta")
-SIZE = NetworkSize(points=16, max_stages=4, max_devices=18, hidden=16, residual="none", attention=1)
+SIZE = NetworkSize(points=16, max_stages=4, max_devices=18, hidden=16, residual="none")
 FINENESS = Fineness(8, 18, (1, 2, 4, 8))
 
 
@@ -76,16 +75,13 @@ def test_a_network_and_its_loss_stay_there(moved: tuple[Problems, Partial]) -> N
     problems, states = moved
     with THERE:
         online = OneStepQNetwork(SIZE)
-    described = online.describe_cuts(problems, states)
-    kinds = [torch.full((24,), kind) for kind in range(2)]
-    lessons = [
-        Lesson(states.step, states._replace(step=kind), seen, seen.estimate)
-        for kind, seen in zip(
-            kinds,
-            (described, online.describe_device_cuts(problems, states, device_cuts(problems, SIZE.max_devices))),
-            strict=True,
-        )
+    first = device_cuts(problems, SIZE.max_devices)
+    halves = [
+        (online.cut, online.describe_cuts(problems, states)),
+        (online.device_cut, online.describe_device_cuts(problems, states, first)),
     ]
-    loss = part_loss(online, lessons, LossSettings([0.1, 0.5], 0.02, 1.0))
+    settings = LossSettings([0.1, 0.5], 0.02, 1.0)
+    losses = [_loss(half(seen), seen.estimate, seen.legal, settings)[0].mean() for half, seen in halves]
+    loss = torch.stack(losses).sum()
     loss.backward()  # type: ignore[no-untyped-call]
     assert all_there([loss, *(weight.grad for weight in online.parameters() if weight.grad is not None)])

@@ -21,12 +21,10 @@ from automap_models.rl.distillation import (
     _loss,
     derived,
     empty_lesson,
-    in_parts,
     lesson_loss,
-    part_loss,
     taught,
 )
-from automap_models.rl.lessons import FINE, Lesson, Lessons, legal_first, played
+from automap_models.rl.lessons import FINE, Lessons, legal_first
 from automap_models.rl.networks.one_step import OneStepQNetwork
 from automap_models.rl.networks.pipeline import LookAheadQNetwork, NetworkSize
 from automap_models.rl.offline import PipelineAgent, rollout
@@ -188,7 +186,7 @@ def test_a_network_values_candidates_the_same_in_any_order(
     described = lessons.seen(problems.take(rows), torch.arange(len(rows)), states.take(rows), SIZE.max_devices)
     candidates, order = legal_first(described)
     with torch.no_grad():
-        expected, got = (agent.online.cut(d).squeeze(2) for d in (described, candidates))
+        expected, got = (agent.online.cut(d) for d in (described, candidates))
     assert candidates.legal.shape[1] < described.legal.shape[1]
     assert int(candidates.legal.sum()) == int(described.legal.sum())
     back = expected.gather(1, order)
@@ -292,57 +290,3 @@ def test_a_pupil_that_sees_one_step_comes_near_its_teacher(
     after = rollout(agent, problems, 0.0, generator).reward
     assert before.mean() < 0.85 * best.mean()
     assert after.mean() > 0.95 * best.mean()
-
-
-@pytest.mark.parametrize("attention", [0, 1])
-def test_states_are_learned_once_in_parts_and_from_them_as_from_a_replay(
-    attention: int, env: PipelineEnv, teacher: LookAheadQNetwork, problems: Problems
-) -> None:
-    """Every state is in one part, and the loss over all parts is that of the same rows in a replay's form."""
-    network = OneStepQNetwork(replace(SIZE, attention=attention))
-    agent, lessons = PipelineAgent(env, network, network, AgentConfig()), Lessons(network, teacher)
-    items, promised = rows_of(agent, lessons, problems)
-    learned, again = played(agent, lessons, problems, 2, 0.5, torch.Generator().manual_seed(1))
-    torch.testing.assert_close(again, promised)
-    parts = list(in_parts(learned, 5, torch.Generator().manual_seed(2)))
-    count = [sum(len(one.owner) for one in part) for part in parts]
-    assert max(count) - min(count) <= 2
-
-    def states_in(owner: torch.Tensor, states: Partial) -> set[tuple[int, ...]]:
-        columns = torch.cat([owner.unsqueeze(1), states.step.unsqueeze(1), states.cuts, states.device_cuts], 1)
-        return set(map(tuple, columns.tolist()))
-
-    seen = [states_in(one.owner, one.states) for part in parts for one in part]
-    assert sum(map(len, seen)) == sum(count) == len(items["step"])
-    assert set().union(*seen) == states_in(torch.from_numpy(items["problem"]), states_of(items))
-    settings = LossSettings([0.05, 0.5], 0.02, 1.0)
-    parts = [[as_in_a_replay(one) for one in part] for part in parts]
-    with torch.no_grad():
-        whole = lesson_loss(network, items, torch.ones(len(items["step"])), settings)[0]
-        weighted = sum(
-            float(part_loss(network, part, settings)) * rows for part, rows in zip(parts, count, strict=True)
-        )
-    assert weighted / sum(count) == pytest.approx(float(whole), rel=1e-4)
-
-
-def as_in_a_replay(lesson: Lesson) -> Lesson:
-    """What a replay holds with half precision."""
-    seen = lesson.candidates
-    seen = seen._replace(features=seen.features.half().float(), points=seen.points.half().float())
-    return lesson._replace(candidates=seen, values=lesson.values.half().float())
-
-
-def test_of_little_there_are_as_many_parts_and_every_weight_has_a_gradient(
-    agent: PipelineAgent, lessons: Lessons, problems: Problems
-) -> None:
-    """Processes that train together wait for each other's gradients, of all weights and after every part."""
-    one = problems.take((problems.stages == 3).nonzero().squeeze(1)[:1])
-    learned, _ = played(agent, lessons, one, 1, 0.0, torch.Generator())
-    parts = list(in_parts(learned, 5, torch.Generator().manual_seed(1)))
-    assert sorted(sum(len(lesson.owner) for lesson in part) for part in parts) == [0, 0, 0, 0, 2]
-    for part in (parts[-1], [learned[0]]):
-        lessons.online.zero_grad()
-        loss = part_loss(lessons.online, part, LossSettings([0.1], 0.02))
-        loss.backward()  # type: ignore[no-untyped-call]
-        assert all(weight.grad is not None for weight in lessons.online.parameters())
-        assert (float(loss.detach()) == 0.0) == (not part)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 
 from automap_models.envs.pipeline.env import REWARDS, Partial, PipelineEnv, Problems
-from automap_models.errors import BadInput
 from automap_models.rl.networks.one_step import OneStepQNetwork
 from automap_models.rl.networks.pipeline import (
     HOPELESS,
@@ -25,13 +23,10 @@ from automap_models.rl.networks.pipeline import (
     dueling,
     masked_pool,
 )
-from automap_models.rl.targets import expectation, masked, support
+from automap_models.rl.targets import masked
 
 FEATURES, GLOBAL_FEATURES, CANDIDATES, BATCH = 7, 4, 9, 5
-NETWORKS = (LookAheadQNetwork, FlatQNetwork)
-SCALAR = (*NETWORKS, OneStepQNetwork)
-"""Those that have a scalar head; the first two can have a categorical one, too."""
-KINDS = [*product(NETWORKS, (1, 11)), (OneStepQNetwork, 1)]
+NETWORKS = (LookAheadQNetwork, FlatQNetwork, OneStepQNetwork)
 
 
 def size(**changes: object) -> NetworkSize:
@@ -53,14 +48,11 @@ def candidates(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 ESTIMATED = torch.zeros(BATCH, dtype=torch.bool)
 """No state's look-ahead is exact."""
-NO_POINTS = torch.zeros(BATCH, 0, 1)
 
 
-def network(atoms: int = 1, use_dueling: bool = True, residual: str = "log") -> CandidateNetwork:
+def network(use_dueling: bool = True, residual: str = "log") -> CandidateNetwork:
     torch.manual_seed(0)
-    return CandidateNetwork(
-        FEATURES, GLOBAL_FEATURES, NetworkSize(hidden=16, atoms=atoms, dueling=use_dueling, residual=residual)
-    )
+    return CandidateNetwork(FEATURES, GLOBAL_FEATURES, NetworkSize(hidden=16, dueling=use_dueling, residual=residual))
 
 
 # --- parts -------------------------------------------------------------------------------------------------------
@@ -76,33 +68,28 @@ def test_pooling_sees_legal_candidates_only() -> None:
 def test_the_mean_advantage_over_legal_actions_is_zero() -> None:
     """So the mean of Q over them is V, and differences of Q are those of A (Wang et al. 2016, eq. 9)."""
     _, _, mask, advantage = candidates(1)
-    value, advantage = torch.randn(BATCH, 3), advantage.unsqueeze(2) * torch.tensor([1.0, -2.0, 3.0])
+    value = torch.randn(BATCH, 1)
     q = dueling(value, advantage, mask)
     for i in range(BATCH - 1):
-        torch.testing.assert_close(q[i, mask[i]].mean(0), value[i])
+        torch.testing.assert_close(q[i, mask[i]].mean(), value[i, 0])
     torch.testing.assert_close(q.diff(dim=1), advantage.diff(dim=1))
 
 
-@pytest.mark.parametrize("atoms", [1, 5])
 @pytest.mark.parametrize("residual", ["none", "linear", "log"])
 @pytest.mark.parametrize("use_dueling", [True, False])
-def test_candidates_in_another_order_have_their_values_in_that_order(
-    use_dueling: bool, residual: str, atoms: int
-) -> None:
-    net = network(atoms, use_dueling, residual)
+def test_candidates_in_another_order_have_their_values_in_that_order(use_dueling: bool, residual: str) -> None:
+    net = network(use_dueling, residual)
     features, globally, mask, estimate = candidates(2)
     order = torch.randperm(CANDIDATES, generator=torch.Generator().manual_seed(3))
-    ours = net(Described(features[:, order], globally, mask[:, order], estimate[:, order], ESTIMATED, NO_POINTS))
-    torch.testing.assert_close(ours, net(Described(features, globally, mask, estimate, ESTIMATED, NO_POINTS))[:, order])
+    ours = net(Described(features[:, order], globally, mask[:, order], estimate[:, order], ESTIMATED))
+    torch.testing.assert_close(ours, net(Described(features, globally, mask, estimate, ESTIMATED))[:, order])
 
 
 def test_illegal_candidates_do_not_touch_the_legal_ones() -> None:
     features, globally, mask, estimate = candidates(4)
     net, noise = network(), torch.randn(BATCH, CANDIDATES, FEATURES)
     other = torch.where(mask.unsqueeze(2), features, noise)
-    ours, theirs = (
-        net(Described(given, globally, mask, estimate, ESTIMATED, NO_POINTS)) for given in (other, features)
-    )
+    ours, theirs = (net(Described(given, globally, mask, estimate, ESTIMATED)) for given in (other, features))
     torch.testing.assert_close(ours[mask], theirs[mask])
 
 
@@ -111,7 +98,7 @@ def test_the_residual_adds_the_estimate_as_a_value() -> None:
     features, globally, mask, estimate = candidates(5)
     estimate = 1 - 0.1 * estimate  # none is hopeless
     plain, linear, logarithmic = (
-        network(residual=kind)(Described(features, globally, mask, estimate, ESTIMATED, NO_POINTS)).squeeze(2)
+        network(residual=kind)(Described(features, globally, mask, estimate, ESTIMATED))
         for kind in ("none", "linear", "log")
     )
     torch.testing.assert_close(linear - plain, estimate)
@@ -122,7 +109,7 @@ def test_where_the_look_ahead_is_exact_the_values_are_its_own() -> None:
     features, globally, mask, estimate = candidates(6)
     estimate = 1 - 0.1 * estimate  # none is hopeless
     exact = torch.arange(BATCH) % 2 == 0
-    values = network(residual="log")(Described(features, globally, mask, estimate, exact, NO_POINTS)).squeeze(2)
+    values = network(residual="log")(Described(features, globally, mask, estimate, exact))
     torch.testing.assert_close(values[exact], estimate[exact].log())
     assert not torch.allclose(values[~exact], estimate[~exact].log())
 
@@ -136,76 +123,20 @@ def test_estimates_hopelessly_below_the_best_are_not_told_apart() -> None:
     torch.testing.assert_close(base[0, :3], expected)
 
 
-# --- attention ---------------------------------------------------------------------------------------------------
-
-
-def looking(attention: int = 2) -> OneStepQNetwork:
-    torch.manual_seed(0)
-    return OneStepQNetwork(size(attention=attention, residual="none"))
-
-
-def test_a_candidate_sees_the_points_behind_it_and_none_before(problems: Problems) -> None:
-    """What lies at one point changes the candidates up to it: by what they see of each other they all would."""
-    net = looking()
-    ahead = net.cut.ahead
-    assert ahead is not None
-    described = net.describe_cuts(problems, Partial(*(t[: len(problems.stages)] for t in empty(problems))))
-    features, points = described.features, described.points.clone()
-    hidden, middle = torch.randn(*features.shape[:2], 8), 8
-    before = ahead(hidden, features, described.global_features, points)
-    points[:, middle, 3:] += 1.0
-    changed = (ahead(hidden, features, described.global_features, points) - before).abs().amax(2) > 1e-7
-    computed, seen = described.points[:, :, 0], described.points[:, :, 1] > 0
-    legal = described.legal
-    behind = computed > computed[:, middle : middle + 1]
-    assert not changed[behind & legal].any()
-    up_to_it = (computed <= computed[:, middle : middle + 1]) & seen[:, middle : middle + 1]
-    assert changed[up_to_it & legal].float().mean() > 0.95
-
-
-def empty(problems: Problems) -> Partial:
-    return PipelineEnv(4, 18).reset(problems)
-
-
-def test_without_attention_nobody_looks_at_the_points(problems: Problems, states: Partial) -> None:
-    for attention, points in ((0, 0), (1, 16)):
-        net = looking(attention)
-        described = net.describe(problems, states)
-        assert (described.cut.points.shape[1], described.device.points.shape[1]) == (points, points)
-        assert (net.cut.ahead is None) == (attention == 0)
-
-
-@pytest.mark.parametrize("attention", [1, 2])
-def test_a_state_is_worth_the_same_alone_where_points_are_looked_at(
-    attention: int, env: PipelineEnv, problems: Problems, states: Partial
-) -> None:
-    net = looking(attention)
-    together, legal = net(net.describe(problems, states)), env.legal(problems, states)
-    for i in range(0, len(problems.stages), 5):
-        row = torch.tensor([i])
-        alone = net(net.describe(problems.take(row), states.take(row)))
-        torch.testing.assert_close(alone[0, legal[i]], together[i, legal[i]], rtol=1e-4, atol=1e-5)
-
-
-def test_heads_that_do_not_share_a_width_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"agent\.size\.hidden: is 6; give a multiple of 4"):
-        OneStepQNetwork(size(attention=1, hidden=6))
-
-
 # --- whole networks ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "atoms"), KINDS)
+@pytest.mark.parametrize("kind", NETWORKS)
 def test_action_values_are_finite_and_every_action_has_one(
-    kind: type[SplitQNetwork | FlatQNetwork], atoms: int, problems: Problems, states: Partial
+    kind: type[SplitQNetwork | FlatQNetwork], problems: Problems, states: Partial
 ) -> None:
-    net = kind(size(atoms=atoms))
+    net = kind(size())
     values = net(net.describe(problems, states))
-    assert values.shape == (len(problems.stages), 16 + 17, atoms)
+    assert values.shape == (len(problems.stages), 16 + 17)
     assert values.isfinite().all()
 
 
-@pytest.mark.parametrize("kind", SCALAR)
+@pytest.mark.parametrize("kind", NETWORKS)
 def test_problems_are_prepared_once_for_all_their_states(
     kind: type[SplitQNetwork | FlatQNetwork], problems: Problems, states: Partial
 ) -> None:
@@ -219,27 +150,14 @@ def test_problems_are_prepared_once_for_all_their_states(
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_a_categorical_head_gives_distributions_over_its_support(
-    kind: type[SplitQNetwork | FlatQNetwork], problems: Problems, states: Partial
-) -> None:
-    net = kind(size(atoms=11))
-    values = net(net.describe(problems, states))
-    torch.testing.assert_close(values.softmax(2).sum(2), torch.ones(values.shape[:2]))
-    returns = expectation(values, support(-6.0, 0.0, 11, values))
-    assert returns.min() >= -6
-    assert returns.max() <= 0
-
-
-@pytest.mark.parametrize(("kind", "atoms"), KINDS)
 def test_a_state_is_worth_the_same_in_any_batch(
     kind: type[SplitQNetwork | FlatQNetwork],
-    atoms: int,
     env: PipelineEnv,
     problems: Problems,
     states: Partial,
 ) -> None:
     """States that cut instructions and states that cut devices side by side, and each alone: its legal actions."""
-    net = kind(size(atoms=atoms))
+    net = kind(size())
     together = net(net.describe(problems, states))
     assert set((states.step % 2).tolist()) == {0, 1}
     legal = env.legal(problems, states)
@@ -249,7 +167,7 @@ def test_a_state_is_worth_the_same_in_any_batch(
         torch.testing.assert_close(alone[0, legal[i]], together[i, legal[i]], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", SCALAR)
+@pytest.mark.parametrize("kind", NETWORKS)
 def test_the_legal_actions_values_average_to_the_states_value(
     kind: type[SplitQNetwork | FlatQNetwork], env: PipelineEnv, problems: Problems, states: Partial
 ) -> None:
@@ -266,7 +184,7 @@ def test_the_legal_actions_values_average_to_the_states_value(
 
 def test_only_the_half_that_a_step_chooses_from_has_values(problems: Problems, states: Partial) -> None:
     net = LookAheadQNetwork(size(residual="none"))
-    values = net(net.describe(problems, states)).squeeze(2)
+    values = net(net.describe(problems, states))
     cuts_instructions = states.step % 2 == 0
     assert not values[cuts_instructions, 16:].any()
     assert not values[~cuts_instructions, :16].any()
@@ -281,7 +199,7 @@ def test_devices_that_no_cluster_of_the_batch_has_cost_nothing_and_are_worth_not
     described = wide.describe(problems, states)
     assert described.device.legal.shape[1] == int(problems.devices.max()) - 1
     values = wide(described)
-    assert values.shape == (len(problems.stages), 16 + 127, 1)
+    assert values.shape == (len(problems.stages), 16 + 127)
     assert torch.equal(values[:, : 16 + 17], narrow(narrow.describe(problems, states)))
     assert not values[:, 16 + 17 :].any()
 
@@ -294,7 +212,7 @@ def test_the_estimate_is_what_the_environment_pays(reward: str, problems: Proble
     net = LookAheadQNetwork(size(residual="linear", reward=reward))
     first = torch.multinomial(env.legal(two, env.reset(two)).float(), 1).squeeze(1)
     state, _, _ = paying.step(two, env.reset(two), first)
-    values = masked(net(net.describe(two, state)).squeeze(2), env.legal(two, state))
+    values = masked(net(net.describe(two, state)), env.legal(two, state))
     _, earned, ended = paying.step(two, state, values.argmax(1))
     assert ended.all()
     assert (earned > 0).any()

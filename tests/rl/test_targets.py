@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from automap_models.rl import targets
 
@@ -21,11 +20,11 @@ LEGAL = torch.tensor([[True, True, True], [True, True, False], [False, False, Fa
 
 def test_double_q_rates_the_online_choice_by_the_target_network() -> None:
     """Online likes action 1, rated 20 (not 30); where action 2 is illegal, action 0, rated 40; an end is worth 0."""
-    assert targets.rated_choice(Q_ONLINE, Q_TARGET.unsqueeze(2), LEGAL).squeeze(1).tolist() == [20.0, 40.0, 0.0]
+    assert targets.rated_choice(Q_ONLINE, Q_TARGET, LEGAL).tolist() == [20.0, 40.0, 0.0]
 
 
 def test_single_q_takes_the_largest_legal_value() -> None:
-    assert targets.rated_choice(Q_TARGET, Q_TARGET.unsqueeze(2), LEGAL).squeeze(1).tolist() == [30.0, 50.0, 0.0]
+    assert targets.rated_choice(Q_TARGET, Q_TARGET, LEGAL).tolist() == [30.0, 50.0, 0.0]
 
 
 def test_illegal_actions_are_worth_minus_infinity() -> None:
@@ -79,56 +78,3 @@ def test_huber_is_a_parabola_inside_and_a_line_outside() -> None:
     assert targets.huber(error, delta=2.0).tolist() == [4.0, 0.5, 0.0, 0.125, 2.0]
     ours = targets.huber(error, delta=0.7)
     torch.testing.assert_close(ours, torch.nn.functional.huber_loss(error, torch.zeros(5), "none", 0.7))
-
-
-# --- categorical -------------------------------------------------------------------------------------------------
-
-
-def project_slowly(r: float, discount: float, probabilities: np.ndarray, atoms: np.ndarray) -> np.ndarray:
-    """Algorithm 1 of Bellemare et al. 2017, line by line (with the mass kept where l = u, as its authors do)."""
-    m = np.zeros(len(atoms))
-    low, high = atoms[0], atoms[-1]
-    delta = (high - low) / (len(atoms) - 1)
-    for j, z in enumerate(atoms):
-        shifted = min(max(r + discount * z, low), high)
-        b = min((shifted - low) / delta, len(atoms) - 1)  # rounding may lead beyond the last atom
-        lower, upper = math.floor(b), math.ceil(b)
-        if lower == upper:
-            m[lower] += probabilities[j]
-        else:
-            m[lower] += probabilities[j] * (upper - b)
-            m[upper] += probabilities[j] * (b - lower)
-    return m
-
-
-@LAW
-@given(st.integers(0, 2**32), st.integers(2, 51))
-def test_the_projection_is_algorithm_1(seed: int, count: int) -> None:
-    random = np.random.default_rng(seed)
-    low = random.uniform(-3, 0)
-    atoms = np.linspace(low, low + random.uniform(0.5, 4), count)
-    r, discount = random.normal(size=6), random.choice([0.0, 0.6, 1.0], 6)
-    probabilities = random.dirichlet(np.ones(count), 6)
-    ours = targets.categorical_projection(*(torch.from_numpy(x) for x in (r, discount, probabilities, atoms)))
-    expected = [project_slowly(*case, atoms) for case in zip(r, discount, probabilities, strict=True)]
-    np.testing.assert_allclose(ours, expected, atol=1e-9)
-    np.testing.assert_allclose(ours.sum(1), 1, rtol=1e-9)
-
-
-def test_a_projection_drawn_by_hand() -> None:
-    """Atoms -1, 0, 1. A sure return of ¼ is ¾ at 0 and ¼ at 1; one beyond the support ends up at its border."""
-    atoms = torch.tensor([-1.0, 0.0, 1.0])
-    after_the_end = torch.tensor([[0.2, 0.3, 0.5]]).expand(3, 3)
-    ours = targets.categorical_projection(torch.tensor([0.25, -7.0, 0.0]), torch.zeros(3), after_the_end, atoms)
-    assert ours.tolist() == [[0, 0.75, 0.25], [1, 0, 0], [0, 1, 0]]
-
-
-def test_expected_returns_are_the_mean_over_the_support() -> None:
-    """Equal logits are uniform: the mean of the support; a scalar head is taken as it is."""
-    atoms = targets.support(-6.0, 0.0, 4, torch.zeros(1, dtype=torch.float64))
-    assert atoms.tolist() == [-6.0, -4.0, -2.0, 0.0]
-    logits = torch.stack([torch.zeros(4), torch.tensor([0.0, 0.0, 0.0, math.log(3)])]).view(1, 2, 4).double()
-    expected: Tensor = torch.tensor([[-3.0, -2.0]], dtype=torch.float64)  # (-6 - 4 - 2 + 3·0) / 6
-    torch.testing.assert_close(targets.expectation(logits, atoms), expected)
-    scalar = torch.tensor([[[2.0], [-1.0]]])
-    assert targets.expectation(scalar, atoms).tolist() == [[2.0, -1.0]]

@@ -29,8 +29,6 @@ from automap_models.envs.pipeline.env import OUT_OF_MEMORY_REWARD, Partial, Prob
 TAILS = (4, 12, 32, 64)
 GLOBAL_FEATURES = 10 + 2 * len(TAILS)
 CANDIDATE_FEATURES = 20
-COMPUTED = 15
-"""Which of them is the share of the computation up to the cut."""
 
 
 class Progress(NamedTuple):

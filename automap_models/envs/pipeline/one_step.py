@@ -49,9 +49,6 @@ GLOBAL_FEATURES = GLOBAL_LOOK_AHEAD + 7
 INSTRUCTION_FEATURES = CANDIDATE_FEATURES + MORE_FEATURES + REST_FEATURES + 3
 DEVICE_FEATURES = CANDIDATE_FEATURES + MORE_FEATURES
 DEVICE_GLOBAL_FEATURES = GLOBAL_FEATURES + REST_FEATURES
-POINT_FEATURES = 18
-"""Of every point of the model. The first is the share of the computation up to it, the second is 1 where it can be
-cut or is the end, and 0 where it cannot or lies before the last cut."""
 
 
 def rest_evenly(scaled: Scaled, done: Progress, cut: Tensor, first: Tensor) -> tuple[Rest, Tensor]:
@@ -232,43 +229,6 @@ def _globally(scaled: Scaled, done: Progress) -> Tensor:
         squash(done.back),
     )
     return torch.cat([describe_globally(scaled, done), *(v.view(-1, 1) for v in values)], 1)
-
-
-def point_features(problems: Problems, partial: Partial) -> Tensor:
-    """[B, P, POINT_FEATURES] what lies at, before and behind every point, seen from the last cut; no plan is made."""
-    scaled, last = problems.scaled(), last_cut(partial)[0]
-    arrays, total = scaled.arrays, scaled.total
-    begun = scaled.at(last.unsqueeze(1))
-    left = (scaled.stages.view(-1, 1) - (partial.step.view(-1, 1) + 1) // 2).clamp(min=1)
-    devices = (scaled.devices.view(-1, 1) - last_cut(partial)[1].view(-1, 1)).clamp(min=1)
-    micro, state = scaled.micro.view(-1, 1), scaled.state.view(-1, 1)
-    own = functional.pad(arrays, (1, 0))[:, :, 1:] - functional.pad(arrays, (1, 0))[:, :, :-1]
-    since, behind, rest = arrays - begun, total - arrays, (total - begun).clamp(min=1e-9)
-    even = micro * rest[:, 0] / devices
-    sent = 2 * micro * arrays[:, 1]
-    number = torch.arange(problems.points, device=arrays.device)
-    visible = (problems.cut_mask & (number > last.unsqueeze(1))) | (number == problems.points - 1)
-    values = (
-        arrays[:, 0] / total[:, 0],
-        visible.to(arrays.dtype),
-        since[:, 0] / rest[:, 0],
-        squash((left * since[:, 0] / rest[:, 0]).clamp(min=0)),
-        squash((left * behind[:, 0] / rest[:, 0]).clamp(min=0)),
-        squash(sent),
-        share(sent, even),
-        squash(since[:, 2].clamp(min=0)),
-        squash(behind[:, 2]),
-        share(behind[:, 2], even),
-        since[:, 2] / rest[:, 2],
-        squash(state * behind[:, 2]),
-        squash(torch.minimum(micro, left) * behind[:, 4] / devices),
-        (arrays[:, 3] - begun[:, 3]) / since[:, 0].clamp(min=1e-9),
-        share(micro * own[:, 0], even),
-        squash(own[:, 2].clamp(min=0)),
-        squash(state * own[:, 2].clamp(min=0)),
-        squash(own[:, 4].clamp(min=0)),
-    )
-    return _bounded(torch.stack(values, 2))
 
 
 def _bounded(features: Tensor) -> Tensor:

@@ -104,9 +104,9 @@ class PivotQNetwork(nn.Module):
         return best_legal(described.base, described.legal).squeeze(1)[described.which] - HOPELESS
 
     def forward(self, described: Described) -> Tensor:
-        """[B, P, 1] action values."""
+        """[B, P] action values."""
         hidden = torch.relu(self.embed(described.features) + self.embed_globally(described.globally).unsqueeze(1))
-        advantage = self.advantage(torch.relu(self.mix(hidden)))
+        advantage = self.advantage(torch.relu(self.mix(hidden))).squeeze(2)
         values = dueling(self.value(described.globally), advantage, described.legal)
-        learned = torch.where(described.exact.view(-1, 1, 1), 0.0, values)
-        return (learned + described.base.unsqueeze(2))[described.which]
+        learned = torch.where(described.exact.unsqueeze(1), 0.0, values)
+        return (learned + described.base)[described.which]

@@ -1,8 +1,7 @@
-"""Dueling Q-networks, with a scalar or a categorical (C51) head.
+"""Dueling Q-networks.
 
-Both networks answer `describe(problems, partial)`, which has no weights in it, and `forward(described) -> [B, A, Z]`:
-the action values themselves for Z = 1, else logits over a fixed support of Z returns. Illegal actions are masked by
-the caller.
+All networks answer `describe(problems, partial)`, which has no weights in it, and `forward(described) -> [B, A]`, the
+action values. Illegal actions are masked by the caller.
 """
 
 from __future__ import annotations
@@ -33,10 +32,9 @@ def masked_pool(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 def dueling(value: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
-    """Q = V + A - mean A over legal actions (Wang et al. 2016, eq. 9): [B, Z], [B, K, Z], [B, K] → [B, K, Z]."""
-    kept = mask.unsqueeze(2)
-    mean = (advantage * kept).sum(1, keepdim=True) / kept.sum(1, keepdim=True).clamp(min=1)
-    return value.unsqueeze(1) + advantage - mean
+    """Q = V + A - mean A over legal actions (Wang et al. 2016, eq. 9): [B, 1], [B, K], [B, K] → [B, K]."""
+    mean = (advantage * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+    return value + advantage - mean
 
 
 HOPELESS = 0.15
@@ -52,31 +50,27 @@ def best_legal(values: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NetworkSize:
-    """Sizes of a Q-network. `atoms` = 1 is a scalar head.
+    """Sizes of a Q-network.
 
     `residual` adds the look-ahead's estimate to the values: "none", "linear" as a reward, "log" as its rescaled value.
     `reward` is the environment's (one of envs.pipeline.env.REWARDS), in which estimates and values are. `objective` is
     the environment's, too (one of envs.pipeline.objective.OBJECTIVES); estimates are of the length L whatever it is.
-    `attention`: layers in which the points of the model see those behind them (rl.networks.one_step); 0 for none.
     """
 
     points: int = 128
     max_stages: int = 4
     max_devices: int = 32
     hidden: int = 64
-    atoms: int = 1
     dueling: bool = True
     residual: str = "log"
     reward: str = pipeline.IDEAL_OVER_LENGTH
     objective: str = LENGTH
-    attention: int = 0
 
 
 class Described(NamedTuple):
     """Candidates of a batch of states, as networks that value candidates take them.
 
-    features: [B, K, F]; global_features: [B, G]; legal: bool [B, K]; estimate: [B, K] rewards; exact: bool [B];
-    points: [B, P, T] what lies at every point of the model, or [B, 0, …] for a network that does not look.
+    features: [B, K, F]; global_features: [B, G]; legal: bool [B, K]; estimate: [B, K] rewards; exact: bool [B].
     """
 
     features: Tensor
@@ -84,7 +78,6 @@ class Described(NamedTuple):
     legal: Tensor
     estimate: Tensor
     exact: Tensor
-    points: Tensor
 
 
 class CandidateNetwork(nn.Module):
@@ -97,30 +90,30 @@ class CandidateNetwork(nn.Module):
     def __init__(self, features: int, global_features: int, size: NetworkSize) -> None:
         super().__init__()
         self.size = size
-        hidden, atoms = size.hidden, size.atoms
+        hidden = size.hidden
         self.embed = nn.Linear(features, hidden)
         self.embed_global = nn.Linear(global_features, hidden)
         self.mix = nn.Linear(hidden, hidden)
         self.context = nn.Linear(2 * hidden, hidden)
-        self.advantage = nn.Linear(hidden, atoms)
-        rate = nn.Linear(hidden, atoms)
+        self.advantage = nn.Linear(hidden, 1)
+        rate = nn.Linear(hidden, 1)
         self.value = nn.Sequential(nn.Linear(2 * hidden, hidden), nn.ReLU(), rate)
         for last in (self.advantage, rate):
             nn.init.normal_(last.weight, std=1e-2)
             nn.init.zeros_(last.bias)
 
     def forward(self, described: Described) -> Tensor:
-        """[B, K, Z]; the points are not looked at."""
-        features, global_features, mask, estimate, exact, _ = described
+        """[B, K]."""
+        features, global_features, mask, estimate, exact = described
         hidden = torch.relu(self.embed(features) + self.embed_global(global_features).unsqueeze(1))
         context = self.context(masked_pool(hidden, mask)).unsqueeze(1)
         hidden = torch.relu(self.mix(hidden) + context)
-        values: Tensor = self.advantage(hidden)
+        values: Tensor = self.advantage(hidden).squeeze(2)
         if self.size.dueling:
             values = dueling(self.value(masked_pool(hidden, mask)), values, mask)
         if self.size.residual == "none":
             return values
-        return torch.where(exact.view(-1, 1, 1), 0.0, values) + self.base(mask, estimate).unsqueeze(2)
+        return torch.where(exact.unsqueeze(1), 0.0, values) + self.base(mask, estimate)
 
     def base(self, mask: Tensor, estimate: Tensor) -> Tensor:
         """[B, K] what the residual is added to: the estimate, cut off where it is hopelessly worse than the best."""
@@ -128,9 +121,7 @@ class CandidateNetwork(nn.Module):
         return torch.maximum(base, best_legal(base, mask) - HOPELESS)
 
 
-def _legal_only(
-    features: Tensor, global_features: Tensor, legal: Tensor, estimate: Tensor, exact: Tensor, points: Tensor
-) -> Described:
+def _legal_only(features: Tensor, global_features: Tensor, legal: Tensor, estimate: Tensor, exact: Tensor) -> Described:
     """Illegal candidates have no consequences: their features, which may be infinite, become zero."""
     return Described(
         torch.where(legal.unsqueeze(2), features, 0.0),
@@ -138,7 +129,6 @@ def _legal_only(
         legal,
         torch.where(legal, estimate, 0.0),
         exact,
-        points,
     )
 
 
@@ -203,25 +193,19 @@ class SplitQNetwork(nn.Module):
         """The same of starting the next stage at each of some devices, [a]."""
         raise NotImplementedError
 
-    def point_features(self, problems: Problems, partial: Partial) -> Tensor:
-        """[B, P, T] what lies at the points of the model; by default nobody looks, [B, 0, 1]."""
-        return problems.arrays[:, :0, :1]
-
     def describe_cuts(self, problems: Problems, partial: Partial) -> Described:
         """Candidates of states that cut instructions."""
         legal = pipeline.legal_cuts(problems, partial)
         features, globally, estimate = self.instruction_features(problems, partial)
         estimate = _as_paid(problems, estimate, self.size.reward)
-        points = self.point_features(problems, partial)
-        return _legal_only(features, globally, legal, estimate, self._is_exact(problems, partial), points)
+        return _legal_only(features, globally, legal, estimate, self._is_exact(problems, partial))
 
     def describe_device_cuts(self, problems: Problems, partial: Partial, first: Tensor) -> Described:
         """Candidates of states that cut devices: the devices [a] that the next stage may begin with."""
         legal = pipeline.legal_device_cuts(problems, partial, first)
         features, globally, estimate = self.device_features(problems, partial, first)
         estimate = _as_paid(problems, estimate, self.size.reward)
-        points = self.point_features(problems, partial)
-        return _legal_only(features, globally, legal, estimate, self._is_exact(problems, partial), points)
+        return _legal_only(features, globally, legal, estimate, self._is_exact(problems, partial))
 
     def _is_exact(self, problems: Problems, partial: Partial) -> Tensor:
         """bool [B]: one stage is left after the current one, so that the look-ahead is the whole plan and its length.
@@ -237,11 +221,11 @@ class SplitQNetwork(nn.Module):
         return described.cut.estimate.new_full((len(described.cut_rows) + len(described.device_rows),), -torch.inf)
 
     def forward(self, described: Description) -> Tensor:
-        """[B, P + max_devices - 1, Z] action values."""
+        """[B, P + max_devices - 1] action values."""
         points, others = self.size.points, self.size.max_devices - 1
-        cut = functional.pad(self.cut(described.cut), (0, 0, 0, others))
+        cut = functional.pad(self.cut(described.cut), (0, others))
         device = self.device_cut(described.device)
-        device = functional.pad(device, (0, 0, points, others - device.shape[1]))
+        device = functional.pad(device, (points, others - device.shape[1]))
         rows = torch.cat([described.cut_rows, described.device_rows])
         return torch.cat([cut, device]).index_select(0, rows.argsort())
 
@@ -303,8 +287,8 @@ class FlatQNetwork(nn.Module):
             body += [nn.Linear(width, size.hidden), nn.ReLU()]
             width = size.hidden
         self.body = nn.Sequential(*body)
-        self.advantage = nn.Linear(width, actions * size.atoms)
-        self.value = nn.Linear(width, size.atoms)
+        self.advantage = nn.Linear(width, actions)
+        self.value = nn.Linear(width, 1)
 
     def prepare(self, problems: Problems) -> Problems:
         """This network derives nothing."""
@@ -320,10 +304,10 @@ class FlatQNetwork(nn.Module):
         return torch.full_like(described[0][:, 0], -torch.inf)
 
     def forward(self, described: tuple[Tensor, Tensor]) -> Tensor:
-        """[B, P + max_devices - 1, Z] action values."""
+        """[B, P + max_devices - 1] action values."""
         flat, legal = described
         hidden = self.body(flat)
-        advantage: Tensor = self.advantage(hidden).unflatten(1, (-1, self.size.atoms))
+        advantage: Tensor = self.advantage(hidden)
         return dueling(self.value(hidden), advantage, legal) if self.size.dueling else advantage
 
     def flatten(self, problems: Problems, partial: Partial) -> Tensor:

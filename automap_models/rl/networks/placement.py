@@ -21,7 +21,7 @@ from automap_models.envs.placement.features import DEVICE_FEATURES, PAIR_FEATURE
 
 @dataclass(frozen=True)
 class PlacerSize:
-    """Sizes of the network, and which parts of it there are (ablations leave one out).
+    """Sizes of the network, and which parts of it there are.
 
     Attributes:
         hidden: width.

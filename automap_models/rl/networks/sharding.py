@@ -45,7 +45,7 @@ class ShardingQNetwork(nn.Module):
         return torch.full_like(described[0][:, 0], -torch.inf)
 
     def forward(self, described: tuple[Tensor, Tensor]) -> Tensor:
-        """[B, 2, 1] action values."""
+        """[B, 2] action values."""
         flat, legal = described
         hidden = self.body(flat)
-        return dueling(self.value(hidden), self.advantage(hidden).unsqueeze(2), legal)
+        return dueling(self.value(hidden), self.advantage(hidden), legal)

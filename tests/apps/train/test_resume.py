@@ -83,15 +83,9 @@ def assert_ended_alike(one: Path, other: Path) -> None:
     [
         ["agent=paper", "agent.size.hidden=16", "agent.learner.replay=100"],
         pytest.param(["agent=default"], marks=pytest.mark.slow),
-        pytest.param(["agent=distributional", "agent.size.hidden=16"], marks=pytest.mark.slow),
-        pytest.param(["experiment=imitation", "imitation.plans=${out}/plans"], marks=pytest.mark.slow),
         pytest.param(["agent=one_step", "+distillation={temperatures: [0.02]}"], marks=pytest.mark.slow),
-        pytest.param(
-            ["agent=one_step", "+distillation={replayed: false}", "agent.size.hidden=8", "agent.size.attention=1"],
-            marks=pytest.mark.slow,
-        ),
     ],
-    ids=["paper", "default", "distributional", "imitation", "distillation", "as it comes"],
+    ids=["paper", "default", "distillation"],
 )
 def test_every_agent_goes_on_after_a_failure_as_if_there_had_been_none(
     agent: list[str], tiny: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

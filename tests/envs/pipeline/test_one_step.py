@@ -182,35 +182,3 @@ def test_the_largest_point_behind_another_is_found(random_problems: DrawProblems
     for k in range(POINTS - 1):
         np.testing.assert_array_equal(got[:, :, k], own[:, :, k + 1 :].max(axis=2))
     assert (got[:, :, -1] == 0).all()
-
-
-def test_points_say_what_is_behind_the_last_cut(random_problems: DrawProblems) -> None:
-    """The first two numbers are what attention goes by; the last point is the end of the model, always to be seen."""
-    problems = drawn(random_problems, 5, stages=(3, 4))
-    for decisions in range(4):
-        partial = after(problems, decisions, 1)
-        points = one_step.point_features(problems, partial)
-        assert points.shape == (8, POINTS, one_step.POINT_FEATURES)
-        assert points.isfinite().all()
-        computed = problems.arrays[:, 0] / problems.arrays[:, 0, -1:]
-        torch.testing.assert_close(points[:, :, 0], computed)
-        behind = torch.arange(POINTS) > partial.cuts.amax(1, keepdim=True)
-        seen = (problems.cut_mask & behind) | (torch.arange(POINTS) == POINTS - 1)
-        assert torch.equal(points[:, :, 1] > 0, seen)
-        assert (points[:, -1, 2] - 1).abs().max() < 1e-5
-
-
-@LAW
-@given(st.integers(0, 2**32), st.integers(0, 3), st.floats(0.1, 10.0))
-def test_points_look_the_same_in_any_unit(
-    random_problems: DrawProblems, seed: int, decisions: int, unit: float
-) -> None:
-    problems = drawn(random_problems, seed, stages=(3, 4))
-    arrays = problems.arrays.clone()
-    arrays[:, :4] *= unit
-    partial = after(problems, decisions, seed)
-    ours, theirs = (
-        one_step.point_features(given, partial)
-        for given in (problems, problems._replace(arrays=arrays, state_over_memory=problems.state_over_memory / unit))
-    )
-    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
