@@ -1,13 +1,10 @@
-"""Training of the learned placer: by imitation of simulated moves, then by PPO; or by PPO on one graph (fine-tuning).
+"""Training of the learned placer by imitation of simulated moves: `python train/run.py experiment=gdp_pretrain`.
 
-`python train/run.py experiment=gdp_pretrain`, then `experiment=gdp_finetune placement.graph=FILE`.
+    random graphs, traced models ── examples: placements with the gains of their moves ── cross-entropy ── policy
 
-    random graphs, traced models ── examples: placements with the gains of their moves ── cross-entropy ──┐
-                                    placements that the network walks to, moves that it draws ── PPO ─────┴─ policy
-
-Imitation takes the gains that moves have, as shares of all gains of an example, for the probability of each. PPO takes
-the gain of a move that the network drew for its reward. Every draw follows from the seed and the number of the update,
-so that a run that is gone on with draws what it would have drawn; examples are kept in the folder of the run.
+The gains that moves have, as shares of all gains of an example, are taken for the probability of each. Every draw
+follows from the seed and the number of the update, so that a run that is gone on with draws what it would have drawn;
+examples are kept in the folder of the run.
 """
 
 from __future__ import annotations
@@ -27,21 +24,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
-from automap_models.core.placement import FloatArray, PlacementGraph, PlacementProblem
+from automap_models.core.placement import PlacementGraph, PlacementProblem
 from automap_models.envs.placement.features import DEVICES, SEGMENT, PlacerInputs
 from automap_models.envs.placement.generator import random_problem
 from automap_models.errors import AutomapError, BadInput
 from automap_models.formats.atomic import write_text
 from automap_models.onnx_runtime import OnnxFile
 from automap_models.planners.placement.learned import KIND, OUTPUT, VERSION
-from automap_models.planners.placement.step_moves import Scorer
 from automap_models.rl.networks.placement import PlacerNetwork, PlacerSize
-from automap_models.rl.ppo import PpoConfig, advantages, ppo_loss
 
 from .build import AtomicCheckpoints
 from .console import say
 from .interrupts import fit
-from .placer_examples import MoveExample, examples, stacked, varied, walked
+from .placer_examples import MoveExample, examples, stacked, varied
 from .placer_graphs import kept_graph
 
 SEE = "see conf/experiment/gdp_pretrain.yaml"
@@ -55,8 +50,8 @@ TOP = 16
 """Moves whose gains a validation looks at: those that the network would draw first."""
 EXAMPLES = "examples"
 """Folder of them in that of a run."""
-LEAST_GAIN, MOST_GAIN = 1e-6, 0.01
-"""A smaller gain is none; for PPO a larger one, as a share of the step, is as good as it, and a larger loss as bad."""
+LEAST_GAIN = 1e-6
+"""A smaller gain is none."""
 
 
 @dataclass
@@ -64,44 +59,34 @@ class PlacerConfig:
     """Settings of a training of the placer.
 
     Attributes:
-        graph: a device-placement JSON to fine-tune on; null trains on the graphs and random ones.
-        devices: accelerators for that graph; null: its own.
         graphs: built-in models (traced; this takes jax) or device-placement JSON files, on random devices.
         random_problems: random graphs with examples.
         graph_problems: devices drawn for the graphs, one after the other, with examples.
         moves: simulated for an example.
         steps: updates in all.
-        imitation: of these the first, by imitation.
         batch: examples of an update.
-        looks: of a walk of PPO, each of which is an example.
         learning_rate: of Adam at the first update.
         decay: share of it by which it falls until the last.
         validate: updates between validations and checkpoints.
         held_out: random problems of a validation, beside a draw of devices for each graph.
         size: of the network.
-        ppo: of the learner.
     """
 
-    graph: str | None = None
-    devices: int | None = None
     graphs: list[str] = field(default_factory=list)
     random_problems: int = 200
     graph_problems: int = 160
     moves: int = 300
     steps: int = 1200
-    imitation: int = 1200
     batch: int = 8
-    looks: int = 8
     learning_rate: float = 1e-3
     decay: float = 0.9
     validate: int = 100
     held_out: int = 16
     size: dict[str, Any] = field(default_factory=lambda: asdict(PlacerSize()))
-    ppo: dict[str, Any] = field(default_factory=lambda: asdict(PpoConfig()))
 
 
 class PlacerModule(L.LightningModule):
-    """One update: imitation of a batch of examples, or PPO on a walk of the network.
+    """One update: imitation of a batch of examples.
 
     Args:
         config: fields of PlacerConfig.
@@ -114,7 +99,6 @@ class PlacerModule(L.LightningModule):
         self.save_hyperparameters({"placement": config, "seed": seed})
         self.config, self.seed, self.out = config, seed, out
         self.network = PlacerNetwork(PlacerSize(**config["size"]))
-        self.ppo = PpoConfig(**config["ppo"])
         self.automatic_optimization = False
         self._kept_out: dict[int, list[MoveExample]] = {}
 
@@ -128,20 +112,9 @@ class PlacerModule(L.LightningModule):
         optimizer: Any = self.optimizers()
         for group in optimizer.param_groups:
             group["lr"] = self.config["learning_rate"] * (1.0 - self.config["decay"] * step / self.config["steps"])
-        if self.config["graph"] is None and step < self.config["imitation"]:
-            loss = imitation_loss(self.network, self._examples(step))
-            self._update(optimizer, loss)
-            self.log("train/imitation", loss.detach())
-            return
-        with torch.no_grad():
-            visited = walked(
-                self._problem(step), self.seed + step, self._scorer(), self.config["looks"], self.ppo.samples
-            )
-            old = [of_all_moves(self.network, [example])[0][0] for example in visited]
-        for _ in range(self.ppo.epochs if visited else 0):
-            self._update(optimizer, policy_loss(self.network, visited, old, self.ppo))
-        gains = [float(np.mean(example.gains > LEAST_GAIN)) for example in visited]
-        self.log("train/improving", float(np.mean(gains)) if gains else 0.0)
+        loss = imitation_loss(self.network, self._examples(step))
+        self._update(optimizer, loss)
+        self.log("train/imitation", loss.detach())
 
     def _update(self, optimizer: Any, loss: Tensor) -> None:
         optimizer.zero_grad()
@@ -164,24 +137,13 @@ class PlacerModule(L.LightningModule):
         self.log("val/random" if number < self.config["held_out"] else "val/graphs", top, batch_size=1)
 
     def _held_out(self, number: int) -> list[MoveExample]:
-        """Of the graph that is fine-tuned on; else of random problems, then of each graph on further devices."""
+        """Of random problems, then of each graph on further devices."""
         if number not in self._kept_out:
             config, random = self.config, np.random.default_rng([self.seed + VALIDATION_SEED, number])
             at = number - config["held_out"]
-            if config["graph"] is not None:
-                problem = self._problem(0)
-            elif at < 0:
-                problem = random_problem(random)
-            else:
-                problem = varied(graph_of(config["graphs"][at], self.out), random)
+            problem = random_problem(random) if at < 0 else varied(graph_of(config["graphs"][at], self.out), random)
             self._kept_out[number] = held_out_examples(problem, number)
         return self._kept_out[number]
-
-    def _scorer(self) -> Scorer:
-        def score(inputs: PlacerInputs) -> FloatArray:
-            return np.asarray(self.network(**tensors([inputs]))[0].numpy(), dtype=np.float64)
-
-        return score
 
     def _examples(self, step: int) -> list[MoveExample]:
         """A batch of kept examples of like size, in an order that the seed draws."""
@@ -190,14 +152,6 @@ class PlacerModule(L.LightningModule):
         middle = int(random.integers(len(files)))
         near = np.clip(middle + random.integers(-20, 21, self.config["batch"]), 0, len(files) - 1)
         return [_read(files[i]) for i in near.tolist()]
-
-    def _problem(self, step: int) -> PlacementProblem:
-        config, random = self.config, np.random.default_rng([self.seed, step, 3])
-        if config["graph"] is not None:
-            return _graph_problem(config["graph"], config["devices"])
-        if config["graphs"] and random.random() < 0.5:
-            return varied(graph_of(config["graphs"][int(random.integers(len(config["graphs"])))], self.out), random)
-        return random_problem(random)
 
 
 def _shares(example: MoveExample) -> Tensor:
@@ -218,32 +172,12 @@ def move_log_probs(network: PlacerNetwork, batch: list[MoveExample]) -> list[Ten
     ]
 
 
-def of_all_moves(network: PlacerNetwork, batch: list[MoveExample]) -> list[tuple[Tensor, Tensor]]:
-    """For each example: [m] logarithm of the probability of each drawn move, among all, and the entropy of them all."""
-    logits = network(**tensors([example.inputs for example in batch]))
-    log_probs = torch.log_softmax(logits.flatten(1), dim=1)
-    entropy = -(log_probs.exp() * log_probs).sum(dim=1)
-    log_probs = log_probs.reshape(logits.shape)
-    return [(log_probs[i, one.moves[:, 0], one.moves[:, 1]], entropy[i]) for i, one in enumerate(batch)]
-
-
 def imitation_loss(network: PlacerNetwork, batch: list[MoveExample]) -> Tensor:
     """Cross-entropy of the moves' shares of the gains, mean over the examples; each has a move that gains."""
     losses = [
         -(_shares(example) * log_prob).sum()
         for example, log_prob in zip(batch, move_log_probs(network, batch), strict=True)
     ]
-    return torch.stack(losses).mean()
-
-
-def policy_loss(network: PlacerNetwork, batch: list[MoveExample], old: list[Tensor], config: PpoConfig) -> Tensor:
-    """PPO's loss with a move as the action and its gain as the reward, mean over the examples."""
-    losses = []
-    one = torch.ones(1)
-    for (log_prob, entropy), before, example in zip(of_all_moves(network, batch), old, batch, strict=True):
-        reward = torch.from_numpy(example.gains).float().clamp(min=-MOST_GAIN, max=MOST_GAIN)
-        bonus = entropy.reshape(1)
-        losses.append(ppo_loss(log_prob[:, None], before[:, None], advantages(reward), bonus, one, config))
     return torch.stack(losses).mean()
 
 
@@ -291,14 +225,6 @@ def graph_of(name: str, out: Path) -> PlacementGraph:
     return kept_graph(name, out / "graphs")
 
 
-@lru_cache(maxsize=1)
-def _graph_problem(path: str, devices: int | None) -> PlacementProblem:
-    from automap_models.formats.placement_json import read_placement
-
-    more = {} if devices is None else {"accelerators": devices, "cpus": 0}
-    return PlacementProblem.of(read_placement(path), objective="step", **more)
-
-
 def held_out_examples(problem: PlacementProblem, seed: int) -> list[MoveExample]:
     """Examples that no training sees."""
     return list(examples(problem, VALIDATION_SEED + seed, 300, walks=(0, 100)))
@@ -335,13 +261,10 @@ def placer_config(config: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         key = f"placement.{error.full_key}" if error.full_key else "placement"
         raise BadInput(str(error).splitlines()[0], where=key, do=SEE) from None
-    for key, record in (("size", PlacerSize), ("ppo", PpoConfig)):
-        unknown = sorted(set(merged[key]) - set(asdict(record())))
-        if unknown:
-            raise BadInput(
-                "is no setting", where=f"placement.{key}.{unknown[0]}", do="see conf/experiment/gdp_pretrain"
-            )
-    for key in ("steps", "moves", "batch", "looks", "validate", "held_out"):
+    unknown = sorted(set(merged["size"]) - set(asdict(PlacerSize())))
+    if unknown:
+        raise BadInput("is no setting", where=f"placement.size.{unknown[0]}", do=SEE)
+    for key in ("steps", "moves", "batch", "validate", "held_out"):
         if merged[key] < 1:
             raise BadInput(f"is {merged[key]}", where=f"placement.{key}", do="give a whole number of at least 1")
     return dict(merged)
@@ -357,8 +280,6 @@ def train_placer(config: DictConfig) -> L.Trainer:
     L.seed_everything(config.seed, verbose=False)
     torch.set_num_threads(max(int(config.trainer.threads), 1))
     out = Path(config.out)
-    if settings["graph"] is not None:
-        _graph_problem(settings["graph"], settings["devices"])  # before anything is written
     module = PlacerModule(settings, config.seed, out)
     if config.init_from is not None and config.ckpt_path is None:
         load_placer(module, Path(config.init_from))
@@ -369,8 +290,7 @@ def train_placer(config: DictConfig) -> L.Trainer:
         raise BadInput("no such checkpoint", where=str(last), do="give an existing file as ckpt_path=")
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
-    if settings["graph"] is None and settings["imitation"]:
-        keep_examples(settings, config.seed, out)
+    keep_examples(settings, config.seed, out)
     common: dict[str, Any] = {"dirpath": folder, "enable_version_counter": False}
     trainer = L.Trainer(
         accelerator="cpu",
@@ -388,7 +308,7 @@ def train_placer(config: DictConfig) -> L.Trainer:
         enable_progress_bar=False,
         log_every_n_steps=20,
     )
-    held_out = settings["held_out"] + len(settings["graphs"]) if settings["graph"] is None else 1
+    held_out = settings["held_out"] + len(settings["graphs"])
     fit(trainer, module, StepNumbers(settings["validate"], held_out), last or None)
     if config.export:
         best: Any = trainer.checkpoint_callback

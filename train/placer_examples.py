@@ -19,10 +19,10 @@ from automap_models.core.placement import FloatArray, IntArray, PlacementGraph, 
 from automap_models.core.step_devices import StepDevices
 from automap_models.envs.placement.features import PlacerInputs
 from automap_models.envs.placement.generator import DEVICES
-from automap_models.planners.base import NEVER, SILENT
+from automap_models.planners.base import NEVER
 from automap_models.planners.placement.step_groups import StepUnits
-from automap_models.planners.placement.step_moves import MoveSpace, Pieces, Scorer, drawn_moves
-from automap_models.planners.placement.step_search import Neighbourhood, accepted, best_start, score_of, starts
+from automap_models.planners.placement.step_moves import MoveSpace, Pieces, drawn_moves
+from automap_models.planners.placement.step_search import Neighbourhood, accepted, score_of, starts
 
 MISFIT = -1.0
 """Gain of a move that passes the memory further."""
@@ -71,16 +71,13 @@ def varied(graph: PlacementGraph, random: np.random.Generator) -> PlacementProbl
     return PlacementProblem.of_step(graph, replace(network, slowdown=slowdown))
 
 
-def examples(
-    problem: PlacementProblem, seed: int, moves: int, scorer: Scorer | None = None, walks: tuple[int, ...] = WALKS
-) -> Iterator[MoveExample]:
+def examples(problem: PlacementProblem, seed: int, moves: int, walks: tuple[int, ...] = WALKS) -> Iterator[MoveExample]:
     """Examples of one problem, one at a random level for each of `walks`.
 
     Args:
         problem: of the objective step.
         seed: of every draw.
         moves: simulated for an example, at most.
-        scorer: a network that draws half of them and walks half of the time; None: all alike.
         walks: see WALKS.
     """
     random = np.random.default_rng([seed, 1])
@@ -102,74 +99,18 @@ def examples(
                 device, score = changed, drawn
         pieces = space.pieces(device, int(random.integers(len(space.levels))), random)
         inputs = space.inputs(device, pieces)
-        chosen = _chosen(inputs, moves, scorer, random)
+        chosen = _chosen(inputs, moves, random)
         if chosen.size:
             yield MoveExample(inputs, chosen, gains(units, device, pieces, chosen))
 
 
-def walked(problem: PlacementProblem, seed: int, scorer: Scorer, looks: int, moves: int) -> list[MoveExample]:
-    """Examples of one problem on a walk of the network from the best baseline, with moves that it draws.
-
-    After each look the moves that gain are made, the largest gain first, as far as they still do.
-
-    Args:
-        problem: of the objective step.
-        seed: of every draw.
-        scorer: the network.
-        looks: examples, at most.
-        moves: drawn for an example.
-    """
-    random = np.random.default_rng([seed, 2])
-    units = StepUnits.of(problem)
-    space = MoveSpace(units, seed)
-    device = best_start(units, seed, NEVER, SILENT)[1]
-    visited = []
-    for _ in range(looks):
-        pieces = space.pieces(device, int(random.integers(len(space.levels))), random)
-        inputs = space.inputs(device, pieces)
-        if not inputs.move_mask.any():
-            continue
-        drawn = sampled_moves(scorer(inputs), inputs, moves, random)
-        worth = gains(units, device, pieces, drawn)
-        visited.append(MoveExample(inputs, drawn, worth))
-        device = _after(units, device, pieces, drawn, worth)
-    return visited
-
-
-def sampled_moves(logits: FloatArray, inputs: PlacerInputs, count: int, random: np.random.Generator) -> IntArray:
-    """[count, 2] moves drawn from the softmax of the logits, one independent of the other, as PPO takes them."""
-    allowed = np.flatnonzero(inputs.move_mask.ravel() > 0)
-    values = logits.ravel()[allowed]
-    share = np.exp(values - values.max())
-    drawn = allowed[random.choice(allowed.size, size=count, p=share / share.sum())]
-    return np.stack(np.divmod(drawn, inputs.move_mask.shape[1]), axis=1)
-
-
-def _after(units: StepUnits, device: IntArray, pieces: Pieces, moves: IntArray, worth: FloatArray) -> IntArray:
-    score, at_look = score_of(units, device), device
-    for i in np.argsort(-worth, kind="stable").tolist():
-        if worth[i] <= 0:
-            break
-        members = pieces.members(int(moves[i, 0]))
-        if (device[members] != at_look[members]).any():
-            continue
-        changed = device.copy()
-        changed[members] = moves[i, 1]
-        drawn = score_of(units, changed)
-        if drawn < score:
-            device, score = changed, drawn
-    return device
-
-
-def _chosen(inputs: PlacerInputs, moves: int, scorer: Scorer | None, random: np.random.Generator) -> IntArray:
-    """[≤ moves, 2]: a third drawn all alike, two thirds where the piece has neighbours, or half by the network."""
+def _chosen(inputs: PlacerInputs, moves: int, random: np.random.Generator) -> IntArray:
+    """[≤ moves, 2]: a third drawn all alike, a third where the piece has neighbours."""
     near = inputs.pairs[:, :, 1] + inputs.pairs[:, :, 2]
     drawn = [
         drawn_moves(np.zeros(near.shape), inputs, moves // 3, 1.0, random),
         drawn_moves(np.where(near > 0, 0.0, -5.0), inputs, moves // 3, 0.0, random),
     ]
-    if scorer is not None:
-        drawn.append(drawn_moves(scorer(inputs), inputs, moves // 3, 0.0, random))
     return np.unique(np.concatenate(drawn), axis=0)
 
 

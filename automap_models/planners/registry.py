@@ -41,7 +41,6 @@ PLANNERS: dict[str, dict[str, str]] = {
         "single": "automap_models.planners.placement.heuristics:SinglePlanner",
         "heft": "automap_models.planners.placement.list_scheduling:HeftPlanner",
         "m-etf": "automap_models.planners.placement.list_scheduling:EtfPlanner",
-        "random": "automap_models.planners.placement.step_search:RandomPlanner",
         "learned": "automap_models.planners.placement.learned:LearnedPlanner",
     },
     "sharding": {

@@ -1,4 +1,4 @@
-"""Searches for a short step: baselines to start from, random placements, and simulated annealing over groups.
+"""Searches for a short step: baselines to start from, and simulated annealing over groups.
 
 Every move is judged by simulating all operations (cost.makespan). A move takes a group of neighbouring classes, from
 the whole of a coarse METIS partition down to a single class, and puts it on another device, half of the time on that of
@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from automap_models.core.placement import IntArray, PlacementPlan, PlacementProblem
+from automap_models.core.placement import IntArray, PlacementProblem
 from automap_models.cost.makespan import step_values
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.list_scheduling import etf, heft
-from automap_models.planners.placement.packing import no_placement, packed
-from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, require_step
+from automap_models.planners.placement.packing import packed
 from automap_models.planners.placement.step_groups import StepUnits, grouped, numbered_along, partition
 from automap_models.planners.placement.step_layers import layers_in_order
 
@@ -46,48 +44,6 @@ class StepScore:
 
     excess_bytes: float
     value_s: float
-
-
-@dataclass(frozen=True)
-class RandomConfig(SeedConfig):
-    """The configuration of `random`.
-
-    Attributes:
-        evaluations: placements drawn.
-    """
-
-    evaluations: int = 1000
-
-
-class RandomPlanner(PlacementPlanner[RandomConfig]):
-    """Groups on random devices: what any search has to beat with as many evaluations."""
-
-    name: ClassVar[str] = "random"
-    config_type: ClassVar[type[RandomConfig]] = RandomConfig
-    plans_steps: ClassVar[bool] = True
-
-    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
-        """The best placement drawn; none where none fits.
-
-        Raises:
-            BadInput: the objective is not the step.
-        """
-        require_step(self.name, problem)
-        units = StepUnits.of(problem)
-        random = np.random.default_rng(self.config.seed)
-        groups = grouped(units, LEVELS[1], self.config.seed)
-        best, best_score = None, None
-        for turn in range(self.config.evaluations):
-            watch(Progress("drawing placements", turn, self.config.evaluations))
-            device = units.repaired(random.integers(0, problem.devices, groups.max() + 1)[groups])
-            score = score_of(units, device)
-            if best_score is None or score < best_score:
-                best, best_score = device, score
-            if deadline.passed:
-                break
-        if best is None or best_score is None or best_score.excess_bytes > 0:
-            return Outcome(reason=no_placement(problem, self.name))
-        return Outcome(PlacementPlan(self.name, units.expand(best)))
 
 
 def score_of(units: StepUnits, device: IntArray) -> StepScore:

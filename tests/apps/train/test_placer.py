@@ -1,4 +1,4 @@
-"""The training of the placer: one command, a resumed run, a fine-tuned one, and settings that cannot be."""
+"""The training of the placer: one command, a resumed run, and settings that cannot be."""
 
 from __future__ import annotations
 
@@ -17,20 +17,17 @@ from automap_models.core.placement import PlacementGraph
 from automap_models.envs.placement.generator import random_problem
 from automap_models.errors import BadInput
 from automap_models.resources import conf_dir
-from automap_models.rl.networks.placement import PlacerNetwork, PlacerSize
-from automap_models.rl.ppo import PpoConfig
 from automap_models.train import placer_graphs
 from automap_models.train.main import train
-from automap_models.train.placer import PlacerModule, of_all_moves, policy_loss, tensors
-from automap_models.train.placer_examples import MoveExample, sampled_moves, walked
+from automap_models.train.placer import PlacerModule
 
 pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
 
 TINY = (
     "export=false",
-    *(f"placement.{name}=1" for name in ("validate", "held_out", "batch", "looks", "size.sage_layers")),
+    *(f"placement.{name}=1" for name in ("validate", "held_out", "batch", "size.sage_layers")),
     *("placement.size.attention_layers=1", "placement.size.heads=1", "placement.size.hidden=32"),
-    *("placement.ppo.samples=2", "placement.ppo.epochs=1", "placement.moves=60", "placement.decay=0"),
+    *("placement.moves=60", "placement.decay=0"),
 )
 PRETRAIN = ("experiment=gdp_pretrain", *TINY, "placement.graphs=[]", "placement.random_problems=2")
 LINE = {
@@ -55,8 +52,8 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return dict(content["state_dict"])
 
 
-def test_a_resumed_training_ends_with_the_weights_of_an_unbroken_one_and_is_fine_tuned(tmp_path: Path) -> None:
-    """Two updates by imitation and two by PPO, broken after three; then two by PPO on a graph of its own."""
+def test_a_resumed_training_ends_with_the_weights_of_an_unbroken_one(tmp_path: Path) -> None:
+    """Four updates, broken after three."""
 
     def run(out: str, steps: int, *options: str) -> Path:
         folder = tmp_path / out
@@ -65,7 +62,7 @@ def test_a_resumed_training_ends_with_the_weights_of_an_unbroken_one_and_is_fine
 
     (tmp_path / "line.json").write_text(json.dumps(LINE), encoding="utf-8")
     graphs = (f"placement.graphs=[{tmp_path / 'line.json'}]", "placement.graph_problems=1")
-    pretrain = (*PRETRAIN, *graphs, "placement.imitation=2")
+    pretrain = (*PRETRAIN, *graphs)
     run("broken", 3, *pretrain)
     broken = weights(run("broken", 4, *pretrain, "ckpt_path=last"))
     unbroken = weights(run("unbroken", 4, *pretrain))
@@ -73,17 +70,13 @@ def test_a_resumed_training_ends_with_the_weights_of_an_unbroken_one_and_is_fine
     assert all(torch.equal(broken[name], unbroken[name]) for name in broken)
     curves = (tmp_path / "unbroken" / "csv" / "version_0" / "metrics.csv").read_text(encoding="utf-8")
     assert {"val/graphs", "val/random", "val/top"} <= set(curves.splitlines()[0].split(","))
-    best = tmp_path / "unbroken" / "checkpoints" / "last.ckpt"
-    graph = f"placement.graph={tmp_path / 'line.json'}"
-    tuned = weights(run("tuned", 2, "experiment=gdp_finetune", *TINY, graph, f"init_from={best}"))
-    assert any(not torch.equal(tuned[name], unbroken[name]) for name in tuned)
 
 
 def test_ctrl_c_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lightning ends with the code of one; commands end with 130 where KeyboardInterrupt arrives."""
     monkeypatch.setattr(PlacerModule, "training_step", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        train(compose(*PRETRAIN, "placement.steps=2", "placement.imitation=0", f"out={tmp_path}"))
+        train(compose(*PRETRAIN, "placement.steps=2", f"out={tmp_path}"))
 
 
 def test_a_graph_is_traced_once_and_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,56 +94,12 @@ def test_a_graph_is_traced_once_and_kept_whole(tmp_path: Path, monkeypatch: pyte
     assert {one.fingerprint for one in kept} == {graph.fingerprint}
 
 
-def test_the_entropy_is_of_all_moves() -> None:
-    """A network without preferences has that of a uniform distribution over the moves that may be."""
-    problem = random_problem(np.random.default_rng(3))
-    (example,) = walked(problem, 1, lambda inputs: np.zeros(inputs.move_mask.shape), 1, 8)
-    network = PlacerNetwork(PlacerSize(hidden=16, sage_layers=1, attention_layers=1))
-    torch.nn.init.zeros_(network.score[-1].weight)
-    ((_, entropy),) = of_all_moves(network, [example])
-    assert float(entropy.detach()) == pytest.approx(np.log(example.inputs.move_mask.sum()), rel=1e-5)
-
-
-def test_ppo_learns_which_move_gains() -> None:
-    """One placement with one move that gains: its probability rises from what it was at the start."""
-    torch.manual_seed(0)
-    random = np.random.default_rng(0)
-    problem = random_problem(np.random.default_rng(3))
-    (example,) = walked(problem, 1, lambda inputs: np.zeros(inputs.move_mask.shape), 1, 32)
-    good = example.moves[0]
-    network = PlacerNetwork(PlacerSize(hidden=16, sage_layers=1, attention_layers=1))
-    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
-
-    def drawn() -> MoveExample:
-        with torch.no_grad():
-            logits = network(**tensors([example.inputs]))[0].numpy()
-        moves = sampled_moves(logits, example.inputs, 32, random)
-        gains = np.where((moves == good).all(axis=1), 0.01, -0.001)
-        return MoveExample(example.inputs, moves, gains)
-
-    def probability() -> float:
-        one = MoveExample(example.inputs, good[None], np.ones(1))
-        return float(of_all_moves(network, [one])[0][0].detach().exp())
-
-    before = probability()
-    for _ in range(60):
-        batch = [drawn()]
-        with torch.no_grad():
-            old = [log_prob for log_prob, _ in of_all_moves(network, batch)]
-        for _ in range(3):
-            optimizer.zero_grad()
-            policy_loss(network, batch, old, PpoConfig(entropy=0.0)).backward()
-            optimizer.step()
-    assert probability() > 10 * before
-
-
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
         ("placement=3", "placement: is not a group of settings"),
         ("placement.steps=0", "placement.steps: is 0"),
         ("+placement.size.width=3", "placement.size.width: is no setting"),
-        ("placement.graph=missing.json", "missing.json"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(override: str, sentence: str, tmp_path: Path) -> None:
