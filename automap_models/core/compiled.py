@@ -1,4 +1,4 @@
-"""Loops that numba compiles where it is installed."""
+"""Loops that numba compiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 def jit(function: FunctionT) -> FunctionT:
-    """The function compiled when it is first called, or as it is, a hundred times slower, where numba is not installed.
+    """The function, compiled when it is first called.
 
     Importing numba takes half a second: modules that use this are imported when they are first needed.
     """
@@ -28,10 +28,8 @@ def inlined(function: FunctionT) -> FunctionT:
 
 
 def _compiled(function: FunctionT, inline: str) -> FunctionT:
-    try:
-        from numba import njit
-    except ImportError:
-        return function
+    from numba import njit
+
     return cast(FunctionT, njit(cache=True, error_model="numpy", nogil=True, inline=inline)(function))
 
 

@@ -1,7 +1,6 @@
-"""The kernels of the simulated step (cost.makespan), compiled where numba is installed.
+"""The kernels of the simulated step (cost.makespan), compiled by numba.
 
-Without it the same functions run as Python, about a hundred times slower. Importing numba takes half a second, so that
-this module is imported when the first step is simulated.
+Importing numba takes half a second, so that this module is imported when the first step is simulated.
 """
 
 from __future__ import annotations

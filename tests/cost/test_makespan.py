@@ -234,7 +234,6 @@ def test_the_published_latency_of_a_split_is_no_less_than_its_step(name: str, sh
 
 
 def test_two_hundred_placements_of_5000_operations_are_simulated_in_a_second() -> None:
-    pytest.importorskip("numba")
     random = np.random.default_rng(0)
     nodes = 5000
     ends = {(max(0, v - int(random.geometric(0.05))), v) for v in range(1, nodes) for _ in range(2)}

@@ -22,7 +22,7 @@ def fine_cost_to_go(
     """The tables of a batch of problems, of which bool [B, P] says where a stage may end.
 
     Args:
-        compiled: whether tensor operators are compiled (envs.pipeline.cost_to_go); loops are, where numba is installed.
+        compiled: whether tensor operators are compiled (envs.pipeline.cost_to_go); loops always are.
     """
     if cut_mask.device.type != "cpu":
         return cost_to_go(scaled, cut_mask, max_stages, fineness, compiled=compiled)

@@ -14,7 +14,6 @@ of 1 and no limit every number is computed as there, in float32 and in the same 
 to the last bit.
 
 `plans_by_tables` follows the tables from the best first stages on to whole plans: a greedy policy without a network.
-Without numba the same functions run as Python, a hundred times slower.
 """
 
 from __future__ import annotations

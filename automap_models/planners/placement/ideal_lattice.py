@@ -19,13 +19,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.compiled import jit
 from automap_models.core.placement import FloatArray, IntArray
-from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, Deadline, OutOfTime
-
-try:
-    import numba  # noqa: F401 -- without it the loops are a hundred times slower, too slow for a lattice
-except ImportError as error:
-    raise BadInput(f"the planner needs numba ({error})", do="pip install 'automap-models[place]'") from error
 
 WordArray = NDArray[np.uint64]
 SmallArray = NDArray[np.int32]

@@ -289,11 +289,9 @@ def _without_plan(known: Known) -> Infeasible:
 
 
 def _contiguous_planners() -> Iterator[PlacementPlanner[Any]]:
-    """`ideals` and `linear`, the better one first; none without numba."""
-    try:
-        from automap_models.planners.placement.ideals import IdealsPlanner, LinearPlanner
-    except BadInput:
-        return
+    """`ideals` and `linear`, the better one first."""
+    from automap_models.planners.placement.ideals import IdealsPlanner, LinearPlanner
+
     yield IdealsPlanner()
     yield LinearPlanner()
 

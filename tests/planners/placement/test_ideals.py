@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -308,10 +306,3 @@ def test_more_devices_than_operators_are_left_idle() -> None:
     problem = _problem(_document([{}, {}], [(0, 1)], [0.0, 0.0]), accelerators=4096, cpus=4096)
     plan = IdealsPlanner().plan(problem)
     assert plan.assignment.tolist() == [0, 1]
-
-
-def test_without_numba_the_extra_is_named() -> None:
-    code = "import sys; sys.modules['numba'] = None; import automap_models.planners.placement.ideals"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "BadInput" in done.stderr
-    assert "pip install 'automap-models[place]'" in done.stderr
