@@ -102,12 +102,11 @@ class BatchCosts:
         span, length, _ = span_and_length(*times, micro_batches)
         return span, length
 
-    def least_step_s(self, problem: StagedProblem, *, any_order: bool = False) -> FloatArray:
+    def least_step_s(self, problem: StagedProblem) -> FloatArray:
         """[P] lower bound on the step: simulated, all gradients being ready when their last backward pass begins.
 
         Args:
             problem: of the plans.
-            any_order: see simulate.batch; then no plan of larger times takes less.
         """
         passes = problem.stages * problem.micro_batches
         effort.count(effort.BOUNDS, passes * (len(self.forward_s) + effort.BOUNDS_MORE))
@@ -119,7 +118,6 @@ class BatchCosts:
             problem.schedule or "1f1b",
             ready_s=-self.backward_s[..., None],
             all_reduce_s=self.all_reduce_s[..., None],
-            any_order=any_order,
         )
 
 
