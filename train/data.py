@@ -14,11 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from automap_models.core.schedules import DEFAULT_SCHEDULE
-from automap_models.envs.pipeline.descent import Descent
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.envs.pipeline.env import Problems
-from automap_models.envs.pipeline.interleaving import INTERLEAVED, runs
 from automap_models.envs.pipeline.objective import LENGTH
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
@@ -32,8 +29,6 @@ from .imitation import ExactPlans, find_exact_plans
 
 SEARCH_S = 2.0
 """Of the search for the shortest step of a held-out problem."""
-JUDGED, DESCENT_SEED = 20_000, 0
-"""Plans that descents judge for it where no planner searches under the schedule, and the seed of their moves."""
 PREVIEWED = 8
 """Held-out problems on which the gap is measured before anything else."""
 
@@ -140,7 +135,7 @@ class PipelineData(L.LightningDataModule):
             else kept[numbers]
         )
         solvable = np.isfinite(optima)
-        problems = Problems.for_objective(smallest.take(solvable), self.objective)
+        problems = Problems.from_encoded(smallest.take(solvable))
         return problems, torch.from_numpy(optima[solvable]).float()
 
     def setup(self, stage: str | None = None) -> None:
@@ -149,18 +144,15 @@ class PipelineData(L.LightningDataModule):
             return
         training, held_out = self._loaded or self._load()
         self._loaded = None
-        sizes = zip(training.stages.tolist(), training.micro_batches.tolist(), strict=True)
-        can_run = np.array([runs(self.objective, stages, micro) for stages, micro in sizes], dtype=bool)
-        training = training.take((training.stages >= self.min_stages) & can_run)
+        training = training.take(training.stages >= self.min_stages)
         if not len(training):
             what = f"has no problem of {self.min_stages} stages or more to train on"
-            what += "" if can_run.all() else f" whose micro-batches run {self.objective}"
             raise BadInput(what, where=str(self.path), do="lower data.min_stages or make more groups")
         optima = self._optima(held_out)
         solvable = np.isfinite(optima)
         self._training = training
-        self.problems = Problems.for_objective(training, self.objective)
-        self.validation = Problems.for_objective(held_out.take(solvable), self.objective)
+        self.problems = Problems.from_encoded(training)
+        self.validation = Problems.from_encoded(held_out.take(solvable))
         self.optima = torch.from_numpy(optima[solvable]).float()
         self._trained_on = _digest(training)
 
@@ -244,17 +236,11 @@ def shortest(encoded: EncodedProblems, i: int, objective: str) -> float:
     """What problem i takes at least, in units of its MAX; NaN where nothing fits.
 
     Its exact optimum L*; or the shortest step known: that of a search of SEARCH_S of processor time, which on problems
-    of 2 to 4 stages mostly proves it to be the optimum; or, run interleaved, that of descents from the plans of both.
+    of 2 to 4 stages mostly proves it to be the optimum.
     """
     if objective == LENGTH:
         result = ExactPlanner().solve(replace(decode(encoded, i), schedule=None))
         return result.cost.length_s if result.plan else float("nan")
-    problem = replace(decode(encoded, i), schedule=DEFAULT_SCHEDULE if objective == INTERLEAVED else objective)
+    problem = replace(decode(encoded, i), schedule=objective)
     search = anytime_search(problem, Deadline(SEARCH_S, time.process_time), far=True)
-    if objective != INTERLEAVED:
-        return float("nan") if search.cost is None else search.cost.step_s
-    descent = Descent(Problems.from_encoded(encoded.take(slice(i, i + 1))), objective)
-    plans = (search.plan, ExactPlanner().solve(replace(problem, schedule=None)).plan)
-    starts = [(plan.coarse_cuts, plan.device_cuts) for plan in plans if plan is not None and plan.coarse_cuts]
-    descent.search([*starts, descent.even()], JUDGED, np.random.default_rng(DESCENT_SEED))
-    return descent.best_time if descent.best is not None else float("nan")
+    return float("nan") if search.cost is None else search.cost.step_s

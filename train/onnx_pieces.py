@@ -68,7 +68,7 @@ class Piece(nn.Module):
         """The problems, with their tables where these follow."""
         given = len(PROBLEM)
         tables = CostToGo(*tensors[given:]) if len(tensors) > given else None
-        return Problems._make((*tensors[:given], tables, None, None))
+        return Problems._make((*tensors[:given], tables, None))
 
     def cut_values(self, problems: Problems, partial: Partial) -> Tensor:
         """[B, P] masked action values of states that cut instructions."""

@@ -217,11 +217,11 @@ def test_all_sizes_start_where_the_default_run_ends_and_measure_what_can_be_solv
         ("seed=-1", "seed: is -1"),
         (
             "env.objective=step",
-            "env.objective: is 'step'; choose from length, 1f1b, 1f1b-deep, gpipe, interleaved",
+            "env.objective: is 'step'; choose from length, 1f1b, 1f1b-deep, gpipe",
         ),
         (
             "env.objective=zb-h1",
-            "env.objective: is 'zb-h1'; choose from length, 1f1b, 1f1b-deep, gpipe, interleaved; the others split "
+            "env.objective: is 'zb-h1'; choose from length, 1f1b, 1f1b-deep, gpipe; the others split "
             "their backward passes, of which the arrays do not say the parts",
         ),
         ("env.reward=length", "env.reward: is 'length'; choose from ideal_over_length, inverse_length"),

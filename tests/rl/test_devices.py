@@ -36,7 +36,7 @@ FINENESS = Fineness(8, 18, (1, 2, 4, 8))
 def moved(problems: Problems, states: Partial) -> tuple[Problems, Partial]:
     there = [tensor.to(THERE) for tensor in (*problems.tensors, *states)]
     given = len(problems.tensors)
-    return Problems._make((*there[:given], None, None, None)), Partial(*there[given:])
+    return Problems._make((*there[:given], None, None)), Partial(*there[given:])
 
 
 def all_there(tensors: Iterable[Tensor]) -> bool:

@@ -24,7 +24,6 @@ from torch import Tensor
 from automap_models.cost.staged_torch import BatchCost, pipeline_cost_batch
 from automap_models.envs.pipeline.cost_to_go import CostToGo, Scaled, cost_to_go
 from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks
-from automap_models.envs.pipeline.interleaving import INTERLEAVED, as_run
 from automap_models.envs.pipeline.objective import LENGTH, simulated_steps, warm_ups
 
 OUT_OF_MEMORY_REWARD = -1.0
@@ -45,8 +44,6 @@ class Problems(NamedTuple):
     cost_to_go: tables derived from the rest, made once for all states of an episode (`with_cost_to_go`).
     samples: float32 [B] of a micro-batch, which replicas get as a whole, 0 where it splits evenly; None where all do.
         Policies in files do not know them.
-    given_arrays: float32 [B, 5, P] those of the problems as they are, where `arrays` are as plans that run interleaved
-        make them count (`for_objective`); None where they are the same.
     """
 
     arrays: Tensor
@@ -59,7 +56,6 @@ class Problems(NamedTuple):
     micro_batches: Tensor
     cost_to_go: CostToGo | None = None
     samples: Tensor | None = None
-    given_arrays: Tensor | None = None
 
     @classmethod
     def from_encoded(cls, encoded: EncodedProblems) -> Problems:
@@ -67,15 +63,7 @@ class Problems(NamedTuple):
         masks = torch.from_numpy(cut_masks(encoded.instructions, encoded.arrays.shape[2]))
         scalars = (torch.as_tensor(getattr(encoded, name)).float() for name in SCALARS)
         samples = None if encoded.samples is None else torch.as_tensor(encoded.samples).float()
-        return cls._make((torch.as_tensor(encoded.arrays), masks, *scalars, None, samples, None))
-
-    @classmethod
-    def for_objective(cls, encoded: EncodedProblems, objective: str) -> Problems:
-        """The tensors of an encoded batch as agents see it that are paid by an objective."""
-        problems = cls.from_encoded(encoded)
-        if objective != INTERLEAVED:
-            return problems
-        return problems._replace(arrays=torch.as_tensor(as_run(encoded).arrays), given_arrays=problems.arrays)
+        return cls._make((torch.as_tensor(encoded.arrays), masks, *scalars, None, samples))
 
     @property
     def devices(self) -> Tensor:
@@ -90,8 +78,8 @@ class Problems(NamedTuple):
     def take(self, index: Tensor) -> Problems:
         """The problems selected by an index or a mask."""
         tables = None if self.cost_to_go is None else self.cost_to_go.take(index)
-        samples, arrays = (None if given is None else given[index] for given in (self.samples, self.given_arrays))
-        return Problems._make((*(tensor[index] for tensor in self.tensors), tables, samples, arrays))
+        samples = None if self.samples is None else self.samples[index]
+        return Problems._make((*(tensor[index] for tensor in self.tensors), tables, samples))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -114,10 +102,6 @@ class Problems(NamedTuple):
         arrays = self.arrays * per_channel.unsqueeze(2)
         return Scaled._make((arrays, *(c.view(-1, 1, 1) for c in columns), samples))
 
-    def plain(self) -> Problems:
-        """The problems as they are."""
-        return self if self.given_arrays is None else self._replace(arrays=self.given_arrays, given_arrays=None)
-
     def with_cost_to_go(self, max_stages: int) -> Problems:
         """The same with their tables, made now unless they are there."""
         if self.cost_to_go is not None:
@@ -127,8 +111,8 @@ class Problems(NamedTuple):
     def to(self, device: torch.device | str) -> Problems:
         """The same on another device."""
         tables = None if self.cost_to_go is None else CostToGo(*(table.to(device) for table in self.cost_to_go))
-        samples, arrays = (None if given is None else given.to(device) for given in (self.samples, self.given_arrays))
-        return Problems._make((*(tensor.to(device) for tensor in self.tensors), tables, samples, arrays))
+        samples = None if self.samples is None else self.samples.to(device)
+        return Problems._make((*(tensor.to(device) for tensor in self.tensors), tables, samples))
 
 
 class Partial(NamedTuple):
@@ -255,12 +239,6 @@ def taken(problems: Problems, complete: Partial, objective: str = LENGTH) -> Tak
         cost = complete_cost(problems, complete)
         return Taken(cost.length, cost.feasible)
     micro, stages = problems.micro_batches, _stages(problems, complete)
-    if objective == INTERLEAVED:
-        from automap_models.envs.pipeline.virtual_stages import interleaved_steps  # numba takes half a second to import
-
-        own = torch.arange(len(micro), device=micro.device)
-        steps = interleaved_steps(problems.plain().scaled(), problems.cut_mask, own, *stages)
-        return Taken(steps * ideal_length(problems), steps.isfinite())
     depth = warm_ups(
         objective, (stages.devices[:, 1:] > stages.devices[:, :-1]).sum(1), micro, complete.cuts.shape[1] + 1
     )

@@ -3,7 +3,6 @@
     length              L = T + R (cost.staged_torch): the closed form, for which exact searches exist
     1f1b, 1f1b-deep,    the step that simulate.engine would draw: passes in the order of the schedule, one message at a
     gpipe               time on a link, gradients reduced while the last backward pass goes on
-    interleaved         the same of the plan's ranks with two virtual stages each (envs.pipeline.virtual_stages)
 
 A schedule also sets how many micro-batches a stage holds, and so what fits. Encoded problems do not say how many bytes
 their parameters are: the gradients of a stage are one bucket, which is ready when the backward pass of the first of its
@@ -25,10 +24,9 @@ from torch.nn import functional
 from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.schedules import warm_up
 from automap_models.cost.staged_torch import BatchCost, equal_parts
-from automap_models.envs.pipeline.interleaving import INTERLEAVED
 
 LENGTH = "length"
-OBJECTIVES = (LENGTH, *WARM_UPS, INTERLEAVED)
+OBJECTIVES = (LENGTH, *WARM_UPS)
 
 
 @lru_cache(maxsize=4096)

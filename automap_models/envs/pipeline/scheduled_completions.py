@@ -9,8 +9,7 @@ is needed. For a state and an action, with q stages complete:
 Behind a cut k several a' around the devices that the stage's computation deserves are tried. Most of these plans are
 weeded out by an estimate, a few are simulated (simulate.step_kernel), and the shortest counts. The estimate is a
 micro-batch's way through all stages and back, and M - 1 times the longest steady round: under 1F1B stages s … e, which
-hold one micro-batch more the earlier they are, pass e - s + 1 of them in Σu + 2Σx between them at best. Plans that are
-to run interleaved are weeded out as under 1F1B, which holds less.
+hold one micro-batch more the earlier they are, pass e - s + 1 of them in Σu + 2Σx between them at best.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from automap_models.core.compiled import jit
 from automap_models.envs.pipeline.cost_to_go import CostToGo, devices_per_unit
 from automap_models.envs.pipeline.encoding import SENT
 from automap_models.envs.pipeline.env import Partial, Problems
-from automap_models.envs.pipeline.interleaving import INTERLEAVED
 from automap_models.envs.pipeline.objective import warm_ups
 from automap_models.envs.pipeline.stage_kernel import (
     DEVICES,
@@ -38,7 +36,6 @@ from automap_models.envs.pipeline.stage_kernel import (
     stage_times,
 )
 from automap_models.envs.pipeline.table_kernel import transfer
-from automap_models.envs.pipeline.virtual_stages import interleaved_steps
 from automap_models.simulate.step_kernel import room_of, simulated_step
 
 Floats = NDArray[np.float64]
@@ -62,10 +59,8 @@ def scheduled_values(
         actions: int64 [n, T] points, or devices less one; below 0 there is none.
         schedule: one of envs.pipeline.objective.OBJECTIVES that is a schedule.
     """
-    scaled, later = problems.scaled(), schedule == INTERLEAVED
-    depth = warm_ups("1f1b" if later else schedule, problems.stages, problems.micro_batches, states.cuts.shape[1] + 1)
-    values, plans = np.full(actions.shape, -np.inf), (*actions.shape, SIMULATED, 2, depth.shape[1] + 2)
-    routes = np.full(plans if later else (0, 0, 0, 0, 0), -1, dtype=np.int64)
+    scaled, values = problems.scaled(), np.full(actions.shape, -np.inf)
+    depth = warm_ups(schedule, problems.stages, problems.micro_batches, states.cuts.shape[1] + 1)
     _values(
         from_start(scaled.arrays),
         np.hstack([numbers_of(scaled), devices_per_unit(scaled, tables.units).view(-1, 1).numpy().astype(np.float64)]),
@@ -80,16 +75,8 @@ def scheduled_values(
         actions.numpy(),
         schedule == "gpipe",
         values,
-        routes,
     )
-    if not later:
-        return torch.from_numpy(values).float()
-    followed = torch.from_numpy(routes).flatten(0, 2)
-    rows = (followed[:, 1, 1] > 0).nonzero().squeeze(1)
-    of, (points, devices) = owner.repeat_interleave(actions.shape[1] * SIMULATED)[rows], followed[rows].unbind(1)
-    steps = torch.full((len(followed),), torch.inf)
-    steps[rows] = interleaved_steps(problems.plain().scaled(), problems.cut_mask, of, points, devices).float()
-    return -steps.view(routes.shape[:3]).amin(2).log()
+    return torch.from_numpy(values).float()
 
 
 @jit
@@ -185,14 +172,12 @@ def _shortlist(
     firsts: Integers,
     shortest: Floats,
     best: Floats,
-    routes: Integers,
 ) -> None:
     """The plans that fit with the smallest estimates, of those that end stage q at its cut and a device low … high.
 
     Args:
         arrays, given, depth, points, end, stop, cuts, firsts: as above, of one problem and state.
-        shortest, best, routes: [SIMULATED] their estimates, inf where there are fewer, [SIMULATED, 6, S] their times,
-            and [SIMULATED, 2, S+2] their cuts and first devices.
+        shortest, best: [SIMULATED] their estimates, inf where there are fewer, and [SIMULATED, 6, S] their times.
     """
     stages, unit, times = int(given[STAGES]), int(given[UNIT]), np.zeros(best.shape[1:])
     left, cut = stages - 1 - q, cuts[q + 1]
@@ -213,7 +198,6 @@ def _shortlist(
                 estimate, worst = _estimate(times, stages, given[MICRO], gpipe), shortest.argmax()
                 if estimate < shortest[worst]:
                     shortest[worst], best[worst] = estimate, times
-                    routes[worst, 0], routes[worst, 1] = cuts, firsts
 
 
 @jit
@@ -231,19 +215,12 @@ def _values(
     actions: Integers,
     gpipe: bool,
     values: Floats,
-    later: Integers,
 ) -> None:
-    """See scheduled_values; all problems' numbers, tables and depths, all states, which have made `step` decisions.
-
-    Args:
-        later: [n, T, SIMULATED, 2, S+2] the cuts and first devices of the plans that are to be simulated, to be filled
-            where another schedule judges them, 0 or less where there are fewer; of no size where they are judged here.
-    """
+    """See scheduled_values; all problems' numbers, tables and depths, all states, which have made `step` decisions."""
     width, q, most = depth.shape[1], step // 2, int(given[:, MICRO].max())
     room = room_of(width, most)
     cuts, firsts = np.zeros(width + 2, dtype=np.int64), np.zeros(width + 2, dtype=np.int64)
     estimates, best = np.zeros(SIMULATED), np.zeros((SIMULATED, 6, width))
-    routes = np.zeros((SIMULATED, 2, width + 2), dtype=np.int64)
     for n in range(len(owner)):
         b = owner[n]
         stages, devices = int(given[b, STAGES]), int(given[b, DEVICES])
@@ -259,11 +236,9 @@ def _values(
                 low, high = firsts[q] + 1, devices - (stages - 1 - q)
             cuts[q + 1] = actions[n, t] if step % 2 == 0 else state_cuts[n, q]
             own = (arrays[b], given[b], depth[b], points[b], end[b], stop[b])
-            _shortlist(*own, q, low, high, gpipe, cuts, firsts, estimates, best, routes)
+            _shortlist(*own, q, low, high, gpipe, cuts, firsts, estimates, best)
             for m in range(SIMULATED):
-                if estimates[m] < np.inf and later.size:
-                    later[n, t, m] = routes[m]
-                elif estimates[m] < np.inf:
+                if estimates[m] < np.inf:
                     times = best[m]
                     rounds, late, reduce = times[:3, :stages], times[3, :stages], times[4, :stages]
                     micro, shares = int(given[b, MICRO]), times[5, :stages] > 0.5

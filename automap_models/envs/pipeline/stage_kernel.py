@@ -1,7 +1,7 @@
 """What one stage of a plan takes, from a problem's arrays and numbers; compiled by numba.
 
-For what follows plans one after another (scheduled_completions, virtual_stages). cost.staged_torch.pipeline_cost_batch
-computes the same of many plans at once, in float32.
+For what follows plans one after another (scheduled_completions). cost.staged_torch.pipeline_cost_batch computes the
+same of many plans at once, in float32.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks, encode
-from automap_models.envs.pipeline.interleaving import INTERLEAVED, as_run
 from automap_models.errors import BadInput
 from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
 from automap_models.resources import is_file
@@ -108,8 +107,6 @@ class Policy:
     def plans(self, encoded: EncodedProblems, beam: int) -> tuple[Ints, Ints, NDArray[np.float32]]:
         """The greedy plans of B problems from each of the `beam` best first cuts, best first.
 
-        A policy whose plans run interleaved sees arrays as they count then.
-
         Returns:
             Grid cuts and device cuts, int64 [B, beam, max_stages - 1], -1 beyond a problem's stages; and [B, beam]
             ideal / L of each plan, or minus the fraction of device memory it takes where that is too much, and -∞
@@ -124,8 +121,8 @@ class Policy:
             if name not in ("arrays", "instructions", "samples")
         }
         mask = cut_masks(encoded.instructions, encoded.arrays.shape[2])
-        beam, arrays = min(beam, self.points), (as_run(encoded) if self.objective == INTERLEAVED else encoded).arrays
-        cuts, device_cuts, reward = self.run({"arrays": arrays, "cut_mask": mask, **scalars}, beam, PLANS)
+        beam = min(beam, self.points)
+        cuts, device_cuts, reward = self.run({"arrays": encoded.arrays, "cut_mask": mask, **scalars}, beam, PLANS)
         shape = (len(encoded), beam)
         for name, array, kind, length in (
             ("cuts", cuts, np.int64, (self.max_stages - 1,)),

@@ -409,22 +409,6 @@ def test_a_policy_that_does_not_say_what_it_is_for_is_refused(key: str, trained:
         Policy(file)
 
 
-def test_a_policy_whose_plans_run_interleaved_sees_what_cuts_send(trained: Trained, tmp_path: Path) -> None:
-    """As its network did in training: on the same problems with other activations."""
-    model = onnx.load(trained.file)
-    metadata = {entry.key: entry.value for entry in model.metadata_props} | {"objective": "interleaved"}
-    del model.metadata_props[:]
-    onnx.helper.set_model_props(model, metadata)
-    file = tmp_path / "policy.onnx"
-    onnx.save(model, file)
-    encoded = encode([problem for problem in trained.problems if problem.stages > 1])
-    seen = pipeline.Problems.for_objective(encoded, "interleaved").arrays.numpy()
-    own = Policy(trained.file).plans(replace(encoded, arrays=seen), 1)
-    for given, expected in zip(Policy(file).plans(encoded, 1), own, strict=True):
-        np.testing.assert_array_equal(given, expected)
-    assert not np.array_equal(own[0], Policy(trained.file).plans(encoded, 1)[0])
-
-
 def test_planning_by_policy_imports_no_torch(trained: Trained) -> None:
     profile = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.npz"))[0]
     arguments = [str(profile), "--topo", "A", "--planner", "policy", "--policy", str(trained.file), "--json"]
