@@ -252,7 +252,8 @@ def lower_bound_s(problem: StagedProblem, deadline: Deadline | None = None) -> f
     """A proven lower bound on L over all plans of S stages, within milliseconds ("relaxation").
 
     Proof. T ≥ Σ_{j<2s} u_j + M·u_s and Σ_{j<2s} u_j ≥ hidden_s, so L ≥ T - hidden_s + AR_s ≥ M·u_s + AR_s for
-    every stage; L ≥ T ≥ 2M·x_s for every transfer. A length is out of reach when no S successive stages meet
+    every stage; L ≥ T ≥ 2M·x_s for every transfer, and a step is (M+1)·x_s at least, as messages go both ways at
+    once. A length is out of reach when no S successive stages meet
     these and the memory. Time, parameters and stash of a stage only grow with its instructions, so the stages
     that go furthest (transfers at their least over all device cuts, a stage possibly empty) decide it. A
     bisection narrows the length down to 0.1 %, and what is returned is the side proven out of reach.

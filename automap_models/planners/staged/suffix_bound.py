@@ -8,6 +8,7 @@ least that any plan can have. u, f, b and AR are those of stage s; at each bound
          a … q-1     q … e-1 which may belong to different plans
 
     g = max(2M·x, 2x + span')    h = x + length'    r = 2x + trip'    p = exposed' - x
+        under a schedule (M+1)·x + trip' in place of 2M·x
 
 each at its least over the devices e by itself, with the transfer x over the boundary. The numbers are
 
@@ -68,7 +69,7 @@ def compile_loops() -> bool:
         return False
     one, whole = np.ones(2), np.ones(2, dtype=np.int64)
     pairs, numbers = np.ones((4, 2, 2)), np.ones((4, 2, 2, 2), dtype=np.float32)
-    behind = _behind(0, 1.0, one, one, whole, numbers[:, 0])  # of the layouts that they are called with
+    behind = _behind(0, 1.0, True, one, one, whole, numbers[:, 0])  # of the layouts that they are called with
     _begin(np.ones(4), np.ones(2), np.ones((6, 2)), pairs[:, 0, 0], whole, whole, behind, numbers[:, 0, 0])
     return True
 
@@ -130,7 +131,9 @@ def _least_s(tables: StageTables, limit_s: float, deadline: Deadline) -> float:
                 behind = np.zeros((len(NUMBERS), tables.end + 1))
                 if stage < last:
                     effort.count(effort.BEHIND, (devices - q) * (ends[q, 1] - ends[q, 0] + 1))
-                    behind = _behind(q, micro, tables.A, tables.devices.transfer[q][a], ends[q], rest[:, q])
+                    behind = _behind(
+                        q, micro, tables.suffixes.overlap, tables.A, tables.devices.transfer[q][a], ends[q], rest[:, q]
+                    )
                 for allowed, limits, sums, paces in works:
                     if allowed[a, q]:
                         of_stage = paces[:, a, q], places[stage][a], ends[q]
@@ -190,17 +193,21 @@ def _limits(tables: StageTables, sharding: ShardingTables, limit_s: float) -> Fl
     """
     known = sharding.shared is None and len(sharding.C) == 1
     overlap = tables.suffixes.overlap
-    limits = tables.micro_batches, limit_s * (1.0 + ROUNDING), overlap, overlap and known
+    slack = ROUNDING + FLOAT32 * tables.stages  # or else rounding would lose plans as long as the limit
+    limits = tables.micro_batches, limit_s * (1.0 + slack), overlap, overlap and known
     return np.array(limits, dtype=np.float64)
 
 
 @jit
-def _behind(q: int, micro: float, A: FloatArray, transfer: FloatArray, ends: IntArray, rest: Numbers) -> FloatArray:
+def _behind(
+    q: int, micro: float, overlap: bool, A: FloatArray, transfer: FloatArray, ends: IntArray, rest: Numbers
+) -> FloatArray:
     """[4, m+1] g, h, r and p behind a stage that ends right before device q, for the boundaries of its end.
 
     Args:
         q: first device of the next stage.
         micro: M.
+        overlap: whether the step counts, and not L.
         A: [m+1] bytes over each boundary.
         transfer: [D-q] seconds per byte from the stage's devices to q … e-1, for each e.
         ends: [2] the first and the last boundary where the next stage may begin.
@@ -212,7 +219,8 @@ def _behind(q: int, micro: float, A: FloatArray, transfer: FloatArray, ends: Int
         per_byte = transfer[e - q - 1]
         for k in range(ends[0], ends[1] + 1):
             x = A[k] * per_byte
-            g[k] = min(g[k], max(2.0 * micro * x, 2.0 * x + rest[SPAN, e, k]))
+            carried = (micro + 1.0) * x + rest[TRIP, e, k] if overlap else 2.0 * micro * x
+            g[k] = min(g[k], max(carried, 2.0 * x + rest[SPAN, e, k]))
             h[k] = min(h[k], x + rest[LENGTH, e, k])
             r[k] = min(r[k], 2.0 * x + rest[TRIP, e, k])
             p[k] = min(p[k], rest[EXPOSED, e, k] - x)
