@@ -63,6 +63,19 @@ def test_no_plan_falls_below_it_whatever_the_limit(seed: int, schedule: str | No
         assert 0.0 < bound_s <= min(limit_s, best_s)
 
 
+@pytest.mark.parametrize("schedule", [None, "1f1b"])
+@pytest.mark.parametrize("seed", range(5, 25))
+def test_a_limit_hardly_above_the_optimum_is_no_bound(
+    seed: int, schedule: str | None, make_problem: MakeProblem
+) -> None:
+    """Numbers kept in float32 seemed longer than such a limit, which was returned: 1e-9 to 1e-7 above the optimum."""
+    problem = problem_of(make_problem, seed, schedule)
+    best_s = min((cost.step_s for cost in every_cost(problem)), default=np.inf)
+    for above in (1e-9, 3e-9, 1e-8, 3e-8, 1e-7):
+        bound_s = suffix_bound_s(tables_of(problem), best_s * (1 + above), Deadline())
+        assert bound_s <= best_s * (1 + 1e-12)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_without_communication_it_is_the_shortest_length(seed: int, make_problem: MakeProblem) -> None:
     problem = problem_of(make_problem, 2 * seed, None)
