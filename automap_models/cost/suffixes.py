@@ -20,8 +20,9 @@ stage s, and of the last one back from there, takes RT_0 - RT_s. In between, sta
 - M·u_s - RT_s: its passes one after the other;
 - (M-1)·b_s + (M-w_s)·f_s after B_0, or (M-1)·f_s + (M-w_s)·b_s before F_{M-1}: the others.
 
-With GPipe, where all forward passes come first, stage s takes (M-1)·u_s beside RT_0. The link after stage s carries 2M
-messages one after the other, of which RT_{s+1} may be hidden; with GPipe the stages below hide nothing.
+With GPipe, where all forward passes come first, stage s takes (M-1)·u_s beside RT_0. The link after stage s carries M
+messages one after the other, the last of which makes its round trip below and comes back: (M+1)·x_s + RT_{s+1}. With
+GPipe the M messages back follow that round trip: 2M·x_s + RT_{s+1}.
 
 With own_s the largest of these terms, D_s is when stage s ends its last backward pass at the earliest, counted from
 its first input, and Z_s when it and all below it have reduced their gradients. exposed_s is the part of a stage's
@@ -36,10 +37,7 @@ period of the steady phase. The period is never below
 - RT_s / w_s: every w_s-th micro-batch waits for the round trip of the one that is w_s before it;
 - cycle / (1 + w_s - w_t) for any later stage t, with cycle = Σ u + 2·Σ x over the stages s … t: stage t runs
   B_{j-w_t+1} right after F_j, which stage s follows with F_{j+1+w_s-w_t};
-- with w_s = w_t + 1 for the next stage t: min(min(u_s, u_t) + 2·x, max(u_s, u_t) + x). The link carries F_{k+w_t} and
-  B_k one after the other, in either order. If F goes first in two rounds in a row, 2·x + u_s lie between these; if B
-  does, 2·x + u_t; of a change from one order to the other and back each takes x + max(u_s, u_t) in the mean. A change
-  that is not undone takes less, once: the period less max(x, u_t), or twice the period less u_s + u_t + 2·x.
+- x_s: the messages of B_0 to B_{M-1-w_s} arrive one after the other.
 
 The stages before a suffix may delay the last micro-batch, too: `least` counts the round trips of the whole pipeline and
 the cycle through its first stages up to the first one of the suffix.
@@ -49,7 +47,7 @@ left for the stage before, and reduced_s until it and all below it have reduced 
 
     last_s = max(u_s + 2·x_s + last_{s+1},  f_s + w_s·b_s) + delay_s
     reduced_s = max(f_s + x_s + reduced_{s+1},  last_s - delay_s + exposed_s)
-    D_s = max(u_s + 2·x_s + D_{s+1},  RT_s + own_s,  u_s + 2M·x_s,  wait_s + last_s - delay_s) + delay_s
+    D_s = max(u_s + 2·x_s + D_{s+1},  RT_s + own_s,  u_s + (M+1)·x_s + RT_{s+1},  wait_s + last_s - delay_s) + delay_s
     Z_s = max(f_s + x_s + Z_{s+1},  D_s - delay_s + exposed_s,  wait_s + reduced_s)
     step ≥ Z_0
 """
@@ -216,11 +214,10 @@ class StepSuffixes(Suffixes):
         return numbers
 
     def before_transfer(self, transfer_s: FloatArray, suffix: FloatArray) -> FloatArray:
-        """The link carries 2M messages."""
+        """The link carries M messages each way."""
         trip, end, reduced, last, last_reduced, both, _ = suffix
-        messages = 2.0 * self.micro_batches * transfer_s
-        if self.all_forwards_first:
-            messages = messages + trip
+        back = self.micro_batches if self.all_forwards_first else 1
+        messages = trip + float(self.micro_batches + back) * transfer_s
         there_and_back = 2.0 * transfer_s
         arriving = np.empty((7, *np.broadcast_shapes(transfer_s.shape, trip.shape)))
         arriving[0] = trip + there_and_back
@@ -278,9 +275,7 @@ class StepSuffixes(Suffixes):
             further = warm - self.warm_up[stage + 1]
             rounds, rest = divmod(left, 1 + further)
             cycle = both_s + next_s + 2.0 * transfer_s
-            steady = np.maximum(steady, rounds * cycle + rest * both_s)
-            if further == 1:
-                steady = np.maximum(steady, _by_turns(left, both_s, next_s, transfer_s))
+            steady = np.maximum(np.maximum(steady, rounds * cycle + rest * both_s), left * transfer_s)
         return trip + steady
 
     def least(self, suffix: FloatArray, prefix: Prefix = NO_PREFIX) -> FloatArray:
@@ -312,18 +307,3 @@ class StepSuffixes(Suffixes):
     def own_weights(self, stage: int) -> tuple[float, float]:
         """(M-1)·u - (w-1)·f, with GPipe (M-1)·u."""
         return self.micro_batches - 1.0, 0.0 if self.all_forwards_first else 1.0 - self.warm_up[stage]
-
-
-def _by_turns(rounds: int, both_s: FloatArray, next_s: FloatArray, transfer_s: FloatArray) -> FloatArray:
-    """What so many rounds of two neighbouring stages take at least whose messages take turns on the link.
-
-    Args:
-        both_s, next_s: u of the two stages.
-        transfer_s: x between them.
-    """
-    least, most = np.minimum(both_s, next_s), np.maximum(both_s, next_s)
-    period = np.minimum(least + 2.0 * transfer_s, most + transfer_s)
-    once = np.minimum(np.maximum(transfer_s, next_s) - period, 0.0)
-    twice = both_s + next_s + 2.0 * (transfer_s - period)
-    in_all: FloatArray = rounds * period + np.minimum(once, twice)
-    return in_all

@@ -1,6 +1,6 @@
 """A simulated schedule for chrome://tracing and Perfetto.
 
-Each stage has a row for its passes and one for its gradients, each link between stages has one.
+Each stage has a row for its passes and one for its gradients, each direction of a link between stages has one.
 
 The format is Chrome's Trace Event Format: complete events (`"ph": "X"`) with start and duration in microseconds,
 metadata events (`"ph": "M"`) that name the rows.
@@ -30,7 +30,8 @@ class IntervalLike(Protocol):
 
     @property
     def resource(self) -> int:
-        """The stage or rank, or for sends the link between it and the next one, after the last one the first."""
+        """The stage or rank s; for sends 2·s of the link from it to the next one, after the last one the first, 2·s + 1
+        of the link back."""
 
     @property
     def micro_batch(self) -> int:
@@ -92,7 +93,7 @@ def _row(interval: IntervalLike) -> tuple[int, int]:
 
 def _row_names(intervals: Sequence[IntervalLike]) -> Iterator[dict[str, Any]]:
     rows = sorted({_row(interval) for interval in intervals})
-    ranks = 1 + max(interval.resource for interval in intervals)
+    ranks = 1 + max(interval.resource for interval in intervals if not interval.kind.startswith("send"))
     for process in sorted({process for process, _ in rows}):
         yield _metadata("process_name", process, 0, name="links" if process == LINKS else "stages")
         yield _metadata("process_sort_index", process, 0, sort_index=process)
@@ -103,7 +104,8 @@ def _row_names(intervals: Sequence[IntervalLike]) -> Iterator[dict[str, Any]]:
 
 def _row_name(process: int, row: int, ranks: int) -> str:
     if process == LINKS:
-        return f"{row} → {(row + 1) % ranks}"
+        ends = row // 2, (row // 2 + 1) % ranks
+        return "{} → {}".format(*(reversed(ends) if row % 2 else ends))
     return f"stage {row // 2}{' gradients' if row % 2 else ''}"
 
 

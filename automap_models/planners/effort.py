@@ -75,8 +75,6 @@ COMPILED_MORE = 9000
 """As BOUNDS_MORE: drawing the places."""
 MOVES = Work(5.0e-5, 3.0e-8)
 """Moves under a schedule, by passes of the simulator that take as long (move_kernel)."""
-TRIPS = Work(4.0e-4, 3.5e-9)
-"""The least round trip of a stage, by pairs of devices and boundaries."""
 SUFFIXES = Work(9.0e-6, 4.0e-9)
 """A stage before the least of all suffixes (suffix_bound), by pairs of a beginning and an end."""
 BEHIND = Work(0.0, 3.0e-9)

@@ -37,7 +37,7 @@ LABELS: dict[PassKind, str] = {
     "all-reduce": "all-reduce",
     "tied-sum": "sum of tied weights",
 }
-STAGE_HEIGHT, GRADIENTS_HEIGHT, LINK_HEIGHT = 0.52, 0.08, 0.22  # of the distance between two stages
+STAGE_HEIGHT, GRADIENTS_HEIGHT, LINK_HEIGHT = 0.52, 0.08, 0.11  # of the distance between two stages; each direction
 GRADIENTS_BELOW, LINK_BELOW = 0.32, 0.5  # how far below the middle of a stage's row theirs is, in the same measure
 DIGIT_SHARE = 0.0048  # of the width: passes get their micro-batch number where all its digits have room
 EDGED_SHARE = 0.003  # of the width: narrower passes would be all edge
@@ -47,7 +47,7 @@ def draw_timelines(timelines: Sequence[Timeline]) -> Figure:
     """Simulations under one another on one axis of time; of a rank's virtual stages the later ones are lighter."""
     from matplotlib.figure import Figure
 
-    ranks = [1 + max(i.resource for i in timeline.intervals) for timeline in timelines]
+    ranks = [1 + max(i.resource for i in timeline.intervals if not i.is_send) for timeline in timelines]
     figure = Figure(figsize=(13.0, 0.9 + sum(0.6 + 0.42 * count for count in ranks)), layout="constrained")
     rows = figure.subplots(
         len(timelines), 1, sharex=True, squeeze=False, height_ratios=[1.0 + count for count in ranks]
@@ -56,9 +56,7 @@ def draw_timelines(timelines: Sequence[Timeline]) -> Figure:
     unit_s, unit = time_unit(longest_s)
     for axes, timeline, count in zip(rows[:, 0], timelines, ranks, strict=True):
         draw_window(axes, timeline, (0.0, longest_s), unit_s)
-        name_rows(
-            axes, count, "rank", any(i.kind.startswith("send") and i.resource == count - 1 for i in timeline.intervals)
-        )
+        name_rows(axes, count, "rank", any(i.is_send and i.resource // 2 == count - 1 for i in timeline.intervals))
         idle = f"{100 * timeline.bubble_rate:.1f} % idle time (bubble)"
         axes.set_title(f"{timeline.schedule}: {idle}", fontsize=10, loc="left")
         axes.axvline(timeline.length_s / unit_s, color="black", linewidth=1.2, zorder=0.5)
@@ -111,6 +109,8 @@ def _draw_kind(
             rows.setdefault(i.resource, []).append(i)
     for resource, boxes in rows.items():
         middle = resource + below
+        if kind.startswith("send"):  # the way back lies below the way there
+            middle = resource // 2 + below + (resource % 2 - 0.5) * height
         shares = np.array([i.end_s - i.start_s for i in boxes]) / (window[1] - window[0])
         edged = float(np.median(shares)) > EDGED_SHARE
         axes.broken_barh(

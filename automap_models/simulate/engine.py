@@ -1,28 +1,30 @@
 """Discrete-event simulation of one global batch: ranks and links are resources (cost-model.md, "Simulation").
 
 A rank runs the passes of its stage, or of its virtual stages, in the fixed order of its schedule (core.schedules).
-Between two ranks there is one link, which carries one message at a time in either direction, in the order in which the
-messages get ready; of two that get ready at the same time the forward one goes first. A pass starts when the rank is
-free and its input has arrived; what goes to another virtual stage of the same rank is there at once. The gradients of a
-stage are reduced in buckets (cost.overlap), one after the other, each as soon as the last pass that adds to them, a
-backward or a weight-gradient pass, has come so far; where they use the link to the stage before, they take turns with
-the messages on it. Without buckets one all-reduce starts after that pass. Stages that hold the same parameters sum the
-gradients of these when all of their ranks have reduced theirs.
+From one rank to another there is one link, and one back; each carries one message at a time, in the order in which the
+rank that sends runs the passes that they are the results of. A pass starts when the rank is free and its input has
+arrived; what goes to another virtual stage of the same rank is there at once. The gradients of a stage are reduced in
+buckets (cost.overlap), one after the other, each as soon as the last pass that adds to them, a backward or a
+weight-gradient pass, has come so far; where they use the link to the stage before, they go before the message of that
+pass. Without buckets one all-reduce starts after that pass. Stages that hold the same parameters sum the gradients of
+these when all of their ranks have reduced theirs.
+
+So what happens does not depend on who asks first: simulate.play gives the same step by one loop.
 
 `1f1b` on two stages with two micro-batches, one column a second; forward and backward take 1 s, a transfer 3 s:
 
-    stage 0   F0 F1 .. .. .. .. .. .. .. .. B0 .. .. B1
-    link      .. F0 F0 F0 F1 F1 F1 B0 B0 B0 B1 B1 B1
+    stage 0   F0 F1 .. .. .. .. .. .. .. B0 .. .. B1
+    link →    .. F0 F0 F0 F1 F1 F1
+    link ←    .. .. .. .. .. .. B0 B0 B0 B1 B1 B1
     stage 1   .. .. .. .. F0 B0 .. F1 B1
 """
 
 from __future__ import annotations
 
-import heapq
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
@@ -42,7 +44,7 @@ PassKind = Literal[
     "all-reduce",
     "tied-sum",
 ]
-"""What occupies a rank (passes, all-reduce, tied-sum) or the link between two ranks (the sends)."""
+"""What occupies a rank (passes, all-reduce, tied-sum) or the link from one rank to another (the sends)."""
 PASS_KINDS: dict[ActionKind, PassKind] = {
     "F": "forward",
     "B": "backward",
@@ -57,7 +59,7 @@ class Interval(NamedTuple):
     Attributes:
         kind: what it is.
         resource: the rank of a pass, of an all-reduce, or of a tied sum, which has an interval for each of its stages;
-            s of a send over the link between the ranks s and s + 1, of which the last one is to rank 0.
+            of a send the link (`link_from`).
         micro_batch: for which micro-batch; the last one of an all-reduce, of which a stage has one a bucket, and of a
             tied sum.
         start_s, end_s: seconds from the start of the global batch.
@@ -71,6 +73,11 @@ class Interval(NamedTuple):
     start_s: float
     end_s: float
     chunk: int = 0
+
+    @property
+    def is_send(self) -> bool:
+        """Whether it occupies a link."""
+        return self.kind.startswith("send")
 
 
 @dataclass(frozen=True)
@@ -104,39 +111,20 @@ class Timeline:
         return 1.0 - busy_s / taken_s if taken_s else 0.0
 
 
-class _Job(NamedTuple):
-    """What waits for links: a message between two stages, or a bucket of gradients; ordered by when it got ready.
-
-    Attributes:
-        ready_s: when.
-        turn: orders equal times: the turn of the pass that it is the result of, and below 0 for what goes before the
-            message of that pass.
-        stage: the virtual stage that it comes from.
-        duration_s: how long it takes.
-        action: the pass that a message is the result of; None of a bucket.
-    """
-
-    ready_s: float
-    turn: tuple[int, int]
-    stage: int
-    duration_s: float
-    action: Action | None
-
-
 class _Run:
     """The state of one simulation of a schedule with S ranks and V = S·vp virtual stages.
 
     Attributes:
         duration: kind of action → [V] seconds of a pass.
         transfer: [V-1] seconds of a message between neighbouring stages.
-        links: [V-1] which link carries it; None where both stages are on one rank.
         buckets: [V] of each stage.
         shares_link: [V] whether these use the link to the stage before, where that is on another rank.
         last_gradient: [V] the last pass that adds to a stage's gradients.
         next_action: [S] how many passes a rank has run.
-        rank_free, link_free, ring_free: [S] when each is free.
+        rank_free, ring_free: [S] when each is free.
+        link_free: link → when it is free.
         arrived: (backward, stage, micro-batch) → when its input is there.
-        waiting: queue of messages and buckets.
+        able: ranks whose next input may have arrived.
         intervals: what happened so far.
     """
 
@@ -149,95 +137,78 @@ class _Run:
         shares_link: Sequence[bool],
     ) -> None:
         self.schedule, self.duration, self.transfer = schedule, duration, transfer
-        self.buckets, self.shares_link = buckets, shares_link
-        self.rank_of, self.turns = schedule.rank_of, schedule.turns
-        self.links = [link_between(*ends) for ends in pairwise(self.rank_of)]
+        self.buckets, self.shares_link, self.rank_of = buckets, shares_link, schedule.rank_of
         self.last_gradient = {action.stage: action for order in schedule.orders for action in order}
         ranks = schedule.ranks
-        self.next_action = [0] * ranks
-        self.rank_free, self.link_free, self.ring_free = [0.0] * ranks, [0.0] * ranks, [0.0] * ranks
+        self.next_action, self.rank_free, self.ring_free = [0] * ranks, [0.0] * ranks, [0.0] * ranks
+        self.link_free: dict[int, float] = defaultdict(float)
         self.arrived: dict[tuple[bool, int, int], float] = {}
-        self.waiting: list[_Job] = []
+        self.able = list(range(ranks))
         self.intervals: list[Interval] = []
 
     def run(self) -> None:
-        """Advance ranks as far as their inputs allow, then serve what waits for a link and got ready first."""
+        """Advance ranks as far as their inputs allow, until none is able to."""
         for micro_batch in range(self.schedule.micro_batches):
             self.arrived[False, 0, micro_batch] = 0.0
-        for rank in range(self.schedule.ranks):
-            self._advance(rank)
-        while self.waiting:
-            job = heapq.heappop(self.waiting)
-            if job.action is None:
-                self._reduce(job)
-            else:
-                self._send(job, job.action)
+        while self.able:
+            self._advance(self.able.pop())
 
     def _advance(self, rank: int) -> None:
         """Run passes of a rank as long as their inputs are there."""
-        order, turns, position, free = (
-            self.schedule.orders[rank],
-            self.turns[rank],
-            self.next_action[rank],
-            self.rank_free[rank],
-        )
-        while position < len(order):
-            action = order[position]
+        order = self.schedule.orders[rank]
+        while self.next_action[rank] < len(order):
+            action = order[self.next_action[rank]]
             kind, stage, micro_batch = action
             ready = 0.0 if kind == "W" else self.arrived.get((kind != "F", stage, micro_batch))
             if ready is None:
-                break
-            start = max(free, ready)
-            free = start + self.duration[kind][stage]
-            turn = turns[position]
-            position += 1
-            self._occupy(PASS_KINDS[kind], rank, stage, micro_batch, start, free)
+                return
+            start = max(self.rank_free[rank], ready)
+            self.rank_free[rank] = end = start + self.duration[kind][stage]
+            self.next_action[rank] += 1
+            self._occupy(PASS_KINDS[kind], rank, action, start, end)
             if action is self.last_gradient[stage]:
-                count = len(self.buckets[stage])
-                for i, bucket in enumerate(self.buckets[stage]):
-                    job = _Job(max(start, free + bucket.ready_s), (turn, i - count), stage, bucket.all_reduce_s, None)
-                    heapq.heappush(self.waiting, job)
+                self._reduce(action, start, end)
             if kind != "W":
-                self._finished(action, turn, free)
-        self.next_action[rank], self.rank_free[rank] = position, free
+                self._hand_on(action, end)
 
-    def _occupy(self, kind: PassKind, resource: int, stage: int, micro_batch: int, start: float, end: float) -> None:
-        self.intervals.append(Interval(kind, resource, micro_batch, start, end, stage // self.schedule.ranks))
+    def _occupy(self, kind: PassKind, resource: int, action: Action, start: float, end: float) -> None:
+        chunk = action.stage // self.schedule.ranks
+        self.intervals.append(Interval(kind, resource, action.micro_batch, start, end, chunk))
 
-    def _finished(self, action: Action, turn: int, end: float) -> None:
+    def _hand_on(self, action: Action, end: float) -> None:
         """Hand on what a pass has computed: over a link, or at once to a stage of the same rank."""
         kind, stage, micro_batch = action
         back = kind != "F"
         if not back and stage == self.schedule.stages - 1:
             self.arrived[True, stage, micro_batch] = end
         elif not (back and stage == 0):
-            boundary = stage - 1 if back else stage
-            if self.links[boundary] is None:
-                self.arrived[back, stage - 1 if back else stage + 1, micro_batch] = end
-            else:
-                heapq.heappush(self.waiting, _Job(end, (turn, 0), stage, self.transfer[boundary], action))
+            receiver = stage - 1 if back else stage + 1
+            self.arrived[back, receiver, micro_batch] = self._sent(action, receiver, end)
+            self.able.append(self.rank_of[receiver])
 
-    def _send(self, job: _Job, action: Action) -> None:
-        back = action.kind != "F"
-        boundary, receiver = (job.stage - 1, job.stage - 1) if back else (job.stage, job.stage + 1)
-        link = self.links[boundary]
-        assert link is not None  # or else it would have arrived at once
-        start = max(job.ready_s, self.link_free[link])
-        end = self.link_free[link] = start + job.duration_s
-        kind: PassKind = "send-backward" if back else "send-forward"
-        self._occupy(kind, link, job.stage, action.micro_batch, start, end)
-        self.arrived[back, receiver, action.micro_batch] = end
-        self._advance(self.rank_of[receiver])
+    def _sent(self, action: Action, receiver: int, ready: float) -> float:
+        """When a message arrives; the link carries it as soon as it is ready and those before it have arrived."""
+        link = link_from(self.rank_of[action.stage], self.rank_of[receiver])
+        if link is None:
+            return ready
+        start = max(ready, self.link_free[link])
+        self.link_free[link] = end = start + self.transfer[min(action.stage, receiver)]
+        self._occupy("send-forward" if action.kind == "F" else "send-backward", link, action, start, end)
+        return end
 
-    def _reduce(self, job: _Job) -> None:
-        rank = self.rank_of[job.stage]
-        start = max(job.ready_s, self.ring_free[rank])
-        link = self.links[job.stage - 1] if self.shares_link[job.stage] else None
-        if link is not None:
-            start = max(start, self.link_free[link])
-            self.link_free[link] = start + job.duration_s
-        end = self.ring_free[rank] = start + job.duration_s
-        self._occupy("all-reduce", rank, job.stage, self.last_gradient[job.stage].micro_batch, start, end)
+    def _reduce(self, action: Action, pass_start: float, pass_end: float) -> None:
+        """Reduce the gradients of a stage, whose last pass that is."""
+        stage, rank = action.stage, self.rank_of[action.stage]
+        shares = stage and self.shares_link[stage]
+        link = link_from(rank, self.rank_of[stage - 1]) if shares else None
+        for bucket in self.buckets[stage]:
+            start = max(pass_start, pass_end + bucket.ready_s, self.ring_free[rank])
+            if link is not None:
+                start = max(start, self.link_free[link])
+            self.ring_free[rank] = end = start + bucket.all_reduce_s
+            if link is not None:
+                self.link_free[link] = end
+            self._occupy("all-reduce", rank, action, start, end)
 
     def sum_tied(self, tied: Sequence[TiedSum]) -> None:
         """The sums over copies of parameters, one after the other, when everything else has been run."""
@@ -245,16 +216,21 @@ class _Run:
         for stages, sum_s, _ in tied:
             start = max(done[self.rank_of[stage]] for stage in stages)
             for stage in stages:
-                rank, last = self.rank_of[stage], self.last_gradient[stage].micro_batch
+                rank = self.rank_of[stage]
                 done[rank] = start + sum_s
-                self._occupy("tied-sum", rank, stage, last, start, start + sum_s)
+                self._occupy("tied-sum", rank, self.last_gradient[stage], start, start + sum_s)
 
 
-def link_between(rank: int, other: int) -> int | None:
-    """The link between the ranks of two neighbouring stages; rank and rank + 1, or the last one and rank 0."""
-    if rank == other:
+def link_from(rank: int, to: int) -> int | None:
+    """The link from a rank to another one, of which it has a stage's neighbour: 2·s from rank s to s + 1, 2·s + 1 back.
+
+    From the last rank to rank 0 it is the number that would lead to a further rank. None to the rank itself.
+    """
+    if rank == to:
         return None
-    return min(rank, other) if abs(rank - other) == 1 else max(rank, other)
+    if abs(rank - to) == 1:
+        return 2 * min(rank, to) + (to < rank)
+    return 2 * max(rank, to) + (rank < to)
 
 
 def simulate(

@@ -1,11 +1,8 @@
-"""How long a schedule takes, and nothing else about it: for prices of strategies by the thousand.
+"""How long a schedule takes, and nothing else about it: of plans of stages and of strategies, by the thousand.
 
-The rules are those of simulate.engine but for links: each direction of a link carries its own messages, one at a time,
-in the order in which the sender computes them, as InfiniBand and NVLink do. So no step is longer than with the engine,
-whose links carry one message in either direction, and without messages they are equal.
-
-Passes and messages are laid out once for all times, each after those that it waits for; one loop over them is the
-whole simulation. The middle of a schedule repeats itself. So a few rounds of micro-batches are played:
+The rules are those of simulate.engine, which draws what happens. Passes and messages are laid out once for all times
+and played by one compiled loop (simulate.play). The middle of a schedule repeats itself. So a few rounds of
+micro-batches are played:
 
     warm-up | round | round | ending          every pass of the last round comes λ later than in the one before
     warm-up | round | round | round | … | ending          each further round adds λ
@@ -15,27 +12,24 @@ Where that does not hold yet, more rounds are played, in the end all of them.
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
-from types import ModuleType
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from automap_models.core.compiled import is_compiled
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.pass_tables import IntArray, pass_table
+from automap_models.core.pass_tables import pass_table
 from automap_models.core.schedules import repeating_micro_batches
+from automap_models.cost.overlap import Bucket, TiedSum, exposed_s
 
-TOLERANCE = 1e-9
-"""Relative difference of times that counts as none."""
+if TYPE_CHECKING:
+    from automap_models.simulate.play import Layout
 
 
-@cache
-def loops() -> ModuleType:
-    """What lays out schedules and plays them: compiled loops where numba is installed, which takes time to import."""
-    from automap_models.simulate import rounds_kernel, rounds_lists
-
-    return rounds_kernel if is_compiled(rounds_kernel.play) else rounds_lists
+PERIOD = 12
+"""Micro-batches after which the middle of a plan's schedule is held against itself."""
 
 
 def compile_loops() -> None:
@@ -50,32 +44,38 @@ def compile_loops() -> None:
         _ = pass_table(name, 2, 2 * stages, virtual).fullest
 
 
-class _Layout(NamedTuple):
-    """The passes and messages of a schedule, n of them, each after those that it waits for.
+@lru_cache(maxsize=512)
+def layout_of(
+    name: str, ranks: int, micro_batches: int, played: int, virtual: int, a_round: int, messages: bool, gradients: bool
+) -> Layout:
+    """The nodes of a schedule of which so many micro-batches are played, in rounds of a_round.
 
-    Attributes:
-        nodes: [4, n], see simulate.rounds_kernel.
-        last: [S] the last pass of each rank.
-        early, late: passes and those a round later, of the last round of every rank's steady phase; empty where it is
-            too short to say.
+    Raises:
+        BadInput: see core.schedules.require_runnable.
     """
+    from automap_models.simulate import play
 
-    nodes: IntArray
-    last: IntArray
-    early: IntArray
-    late: IntArray
-
-
-@lru_cache(maxsize=1024)
-def _layout(name: str, ranks: int, micro_batches: int, virtual: int, a_round: int, messages: bool) -> _Layout:
-    from automap_models.simulate import rounds_kernel
-
-    table = pass_table(name, ranks, micro_batches, virtual)
+    table = pass_table(name, ranks, played, virtual)
     passes = np.concatenate(table.orders, axis=1)
     offsets = np.concatenate([[0], np.cumsum([order.shape[1] for order in table.orders])])
-    nodes, numbers = loops().lay_out(passes, offsets, table.rank_of, micro_batches, messages)
-    early, late = rounds_kernel.repeated(passes, offsets, numbers, micro_batches, a_round)
-    return _Layout(np.ascontiguousarray(nodes), numbers[offsets[1:] - 1], early, late)
+    nodes, numbers, reduced = play.lay_out(passes, offsets, table.rank_of, played, messages, gradients)
+    early, late = play.repeated(passes, offsets, numbers, nodes, played, a_round)
+    more = (micro_batches - played) // a_round
+    return play.Layout(nodes, numbers[offsets[1:] - 1], reduced, early, late, more)
+
+
+def layouts_of(name: str, stages: int, micro_batches: int) -> tuple[Layout, Layout]:
+    """The nodes of a schedule with messages and gradients, one stage a rank: of few micro-batches, and of all.
+
+    What repeats itself every 2, 3 or 4 micro-batches does so every PERIOD.
+    """
+    _, a_round = repeating_micro_batches(name, stages, micro_batches, 1)
+    left_out = (micro_batches - 3 * stages - 2 * PERIOD) // PERIOD * PERIOD if a_round == 1 else 0
+    whole = layout_of(name, stages, micro_batches, micro_batches, 1, PERIOD, messages=True, gradients=True)
+    if left_out <= 0:
+        return whole, whole
+    shown = micro_batches - left_out
+    return layout_of(name, stages, micro_batches, shown, 1, PERIOD, messages=True, gradients=True), whole
 
 
 class PassTimes(NamedTuple):
@@ -90,6 +90,13 @@ class PassTimes(NamedTuple):
     input_s: FloatArray
     weight_s: FloatArray
     transfer_s: FloatArray
+
+    def durations(self) -> FloatArray:
+        """[1 + 8·V] as simulate.play has them."""
+        forward_s, input_s, weight_s, transfer_s = self
+        nothing = np.zeros_like(forward_s)
+        passes = (forward_s, input_s + weight_s, input_s, weight_s, np.append(transfer_s, 0.0))
+        return np.append(0.0, np.stack([*passes, nothing, nothing, nothing], axis=1))
 
 
 def rank_ends(name: str, micro_batches: int, virtual: int, times: PassTimes) -> FloatArray:
@@ -113,37 +120,32 @@ class _Played(NamedTuple):
         of_ranks: [S] when each rank has run its last pass, with all micro-batches.
         ends: [n] when passes and messages end, with the micro-batches that were played.
         layout: of these.
-        micro_batches, a_round: played, and of a round; see core.schedules.repeating_micro_batches.
+        a_round: micro-batches of a round; see core.schedules.repeating_micro_batches.
     """
 
     of_ranks: FloatArray
     ends: FloatArray
-    layout: _Layout
-    micro_batches: int
+    layout: Layout
     a_round: int
 
 
 def _played(name: str, micro_batches: int, virtual: int, times: PassTimes) -> _Played:
     """As few micro-batches as show when the ranks end; arguments as of `rank_ends`."""
-    forward_s, input_s, weight_s, transfer_s = times
-    ranks, messages = forward_s.size // virtual, bool(transfer_s.any())
-    passes = np.stack([forward_s, input_s + weight_s, input_s, weight_s], axis=1)
-    durations = np.concatenate([passes.ravel(), transfer_s])
+    from automap_models.simulate import play
+
+    ranks, messages, durations = times.forward_s.size // virtual, bool(times.transfer_s.any()), times.durations()
     played, a_round = repeating_micro_batches(name, ranks, micro_batches, virtual)
     while True:
-        layout = _layout(name, ranks, played, virtual, a_round, messages)
-        ends = loops().play(layout.nodes, durations)
-        of_ranks: FloatArray = ends[layout.last]
-        if played == micro_batches:
-            return _Played(of_ranks, ends, layout, played, a_round)
-        if not layout.early.size:
+        layout = layout_of(name, ranks, micro_batches, played, virtual, a_round, messages, gradients=False)
+        ends = np.empty(layout.nodes.shape[1] + 1)
+        play.play(layout.nodes, durations, ends)
+        later_s = play.later_s(layout, ends)
+        if not np.isnan(later_s):
+            return _Played(ends[layout.last + 1] + later_s, ends[1:], layout, a_round)
+        if layout.early.size:
+            played = min(micro_batches, 2 * played + (micro_batches - 2 * played) % a_round)
+        else:
             played = micro_batches
-            continue
-        later_s = ends[layout.late] - ends[layout.early]
-        if np.ptp(later_s) <= TOLERANCE * of_ranks.max():
-            of_ranks = of_ranks + float(later_s.mean()) * ((micro_batches - played) // a_round)
-            return _Played(of_ranks, ends, layout, played, a_round)
-        played = min(micro_batches, 2 * played + (micro_batches - 2 * played) % a_round)
 
 
 class Chain(NamedTuple):
@@ -184,20 +186,92 @@ def longest_chains(name: str, micro_batches: int, virtual: int, times: PassTimes
 
     A rank whose chain has no such pair has none.
     """
-    from automap_models.simulate.rounds_kernel import chain_counts
+    from automap_models.simulate.play import KINDS, MESSAGE, chain_counts
 
     played = _played(name, micro_batches, virtual, times)
-    stages, layout = times.forward_s.size, played.layout
-    added = (micro_batches - played.micro_batches) // played.a_round
+    layout = played.layout
     chains = []
     for rank, end_s in enumerate(played.of_ranks.tolist()):
-        last = int(layout.last[rank])
-        counts, complete = chain_counts(layout.nodes, played.ends, last, 5 * stages - 1, added, played.a_round)
+        last, kinds = int(layout.last[rank]), 1 + KINDS * times.forward_s.size
+        counts, complete = chain_counts(layout.nodes, played.ends, last, kinds, layout.more, played.a_round)
         if not complete:
             continue
-        whole, inputs = counts[1 : 4 * stages : 4], counts[2 : 4 * stages : 4]
-        passes = np.stack([counts[0 : 4 * stages : 4], whole + inputs, whole + counts[3 : 4 * stages : 4]])
-        chain = Chain(passes, counts[4 * stages :], rank)
+        forward, whole, inputs, weights = (of_kind := counts[1:].reshape(-1, KINDS).T)[:4]
+        chain = Chain(np.stack([forward, whole + inputs, whole + weights]), of_kind[MESSAGE, :-1], rank)
         if abs(chain.seconds(times) - end_s) <= 1e-6 * end_s:
             chains.append(chain)
     return played.of_ranks, chains
+
+
+class PlanTimes(NamedTuple):
+    """What the stages of P plans take, one stage a rank.
+
+    Attributes:
+        forward_s, backward_s: [P, S] of one micro-batch's passes.
+        transfer_s: [P, S-1] of one micro-batch over each boundary, one direction.
+        reduce_s, late_s: [P, S] what reducing the gradients of a stage takes, and how long after its last backward pass
+            that ends if nothing else uses its links (cost.overlap.exposed_s).
+        shares_link: [P, S] whether they use the link to the stage before.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    transfer_s: FloatArray
+    reduce_s: FloatArray
+    late_s: FloatArray
+    shares_link: NDArray[np.bool_]
+
+    def durations(self) -> FloatArray:
+        """[P, 1 + 8·S] as simulate.play has them."""
+        nothing, messages = np.zeros_like(self.forward_s), np.pad(self.transfer_s, ((0, 0), (0, 1)))
+        gate = np.where(self.shares_link & (self.reduce_s > 0.0), 0.0, -np.inf)
+        passes = (self.forward_s, self.backward_s, nothing, nothing)
+        kinds = np.stack([*passes, messages, self.reduce_s, np.maximum(self.late_s, 0.0), gate], axis=2)
+        return np.pad(kinds.reshape(len(kinds), -1), ((0, 0), (1, 0)))
+
+
+def stage_ends(
+    name: str, micro_batches: int, times: PlanTimes, tied_s: FloatArray, holders: NDArray[np.bool_]
+) -> FloatArray:
+    """[P, S] when the stages of P plans have summed all their gradients; the last of these is the step.
+
+    Args:
+        name: a key of core.schedules.SCHEDULES with one virtual stage a rank and whole backward passes.
+        micro_batches: M.
+        times: of the plans.
+        tied_s, holders: [P, T] seconds of the sums over copies of parameters, in their order, and [P, T, S] the stages
+            that hold them; unused ones take 0 s.
+    """
+    from automap_models.simulate import play
+
+    ends: FloatArray = play.steps(*layouts_of(name, times.forward_s.shape[1], micro_batches), times.durations())
+    for sum_s, holds in zip(tied_s.T, np.moveaxis(holders, 1, 0), strict=True):
+        end_s = np.where(holds, ends, 0.0).max(axis=1, initial=0.0) + sum_s
+        ends = np.where(holds, end_s[:, None], ends)
+    return ends
+
+
+def plan_times(
+    times: tuple[FloatArray, FloatArray, FloatArray],
+    buckets: Sequence[Sequence[Bucket]],
+    shares_link: Sequence[bool],
+) -> PlanTimes:
+    """Of a single plan.
+
+    Args:
+        times: [S] forward_s, [S] backward_s, [S-1] transfer_s.
+        buckets: [S] the gradients of each stage as they are reduced.
+        shares_link: [S].
+    """
+    reduce_s = np.array([[sum(bucket.all_reduce_s for bucket in own) for own in buckets]])
+    late_s = np.array([[exposed_s(own) for own in buckets]])
+    forward_s, backward_s, transfer_s = (of[None] for of in times)
+    return PlanTimes(forward_s, backward_s, transfer_s, reduce_s, late_s, np.array([shares_link], dtype=bool))
+
+
+def tied_arrays(tied: Sequence[TiedSum], stages: int) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """[1, T] seconds and [1, T, S] holders of a single plan's sums, as of `stage_ends`."""
+    holders = np.zeros((1, len(tied), stages), dtype=bool)
+    for row, of in zip(holders[0], tied, strict=True):
+        row[list(of.stages)] = True
+    return np.array([[of.sum_s for of in tied]]), holders

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-import numpy as np
-
 from automap_models.core.schedules import build_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
-from automap_models.simulate.batch import simulate_batch
 from automap_models.simulate.engine import Timeline, simulate
-
-MANY = 32
-"""With more micro-batches than that a step is not simulated pass by pass: its middle repeats itself."""
+from automap_models.simulate.rounds import plan_times, stage_ends, tied_arrays
 
 
 def timeline(cost: StagedCost, micro_batches: int, schedule: str) -> Timeline:
@@ -31,29 +26,6 @@ def step_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
     cost = plan_cost(problem, plan, idle)
     if problem.schedule is None:
         return cost
-    if plan.micro_batches > MANY:
-        return replace(cost, simulated_s=_step_s(cost, plan, problem.schedule))
-    return replace(cost, simulated_s=timeline(cost, plan.micro_batches, problem.schedule).length_s)
-
-
-def _step_s(cost: StagedCost, plan: StagedPlan, schedule: str) -> float:
-    """The length of the timeline to rounding, without a timeline."""
-    times = (cost.forward_s[None], cost.backward_s[None], cost.transfer_s[None])
-    gradients = np.zeros((2, 1, plan.stages, max(map(len, cost.buckets), default=0) or 1))
-    for s, buckets in enumerate(cost.buckets):
-        if buckets:
-            gradients[:, 0, s, : len(buckets)] = np.array(buckets).T
-    tied_s = np.array([[tied.sum_s for tied in cost.tied]])
-    holds = np.array([[[s in tied.stages for s in range(plan.stages)] for tied in cost.tied]], dtype=bool)
-    ready_s, all_reduce_s = gradients
-    steps = simulate_batch(
-        *times,
-        plan.micro_batches,
-        schedule,
-        ready_s=ready_s,
-        all_reduce_s=all_reduce_s,
-        shares_link=[cost.shares_link],
-        tied_s=tied_s if cost.tied else None,
-        tied_stages=holds if cost.tied else None,
-    )
-    return float(steps[0])
+    times = plan_times((cost.forward_s, cost.backward_s, cost.transfer_s), cost.buckets, cost.shares_link)
+    ends = stage_ends(problem.schedule, plan.micro_batches, times, *tied_arrays(cost.tied, plan.stages))
+    return replace(cost, simulated_s=float(ends.max()))

@@ -100,12 +100,12 @@ def test_equal_stages_with_free_links_take_as_long_as_their_bound(schedule: str)
 
 
 @pytest.mark.parametrize(
-    ("first_s", "second_s", "transfer_s", "period_s"), [(6, 3, 4, 10), (3, 6, 4, 10), (9, 3, 2, 9)]
+    ("first_s", "second_s", "transfer_s", "period_s"), [(6, 3, 4, 8.5), (3, 6, 4, 8.5), (9, 3, 2, 9), (1, 2, 9, 10.5)]
 )
-def test_the_turns_of_the_messages_on_a_link_set_the_period(
+def test_the_cycle_of_two_stages_or_the_longer_one_sets_the_period(
     first_s: float, second_s: float, transfer_s: float, period_s: float
 ) -> None:
-    """min(min(u, u') + 2·x, max(u, u') + x), or the longer stage: further micro-batches take no less and no more."""
+    """max(u, u', (u + u' + 2·x) / 2), as two micro-batches go round: further ones take no less and no more."""
 
     def pipeline(micro_batches: int) -> Pipeline:
         both = np.array([first_s, second_s], dtype=np.float64)

@@ -27,7 +27,7 @@ TINY = Timeline(
         Interval("forward", 1, 0, 1.5, 2.0),
         Interval("backward", 1, 0, 2.0, 3.25),
         Interval("all-reduce", 1, 0, 3.25, 3.5),
-        Interval("send-backward", 0, 0, 3.25, 3.5),
+        Interval("send-backward", 1, 0, 3.25, 3.5),
     ),
     3.5,
 )
@@ -46,7 +46,7 @@ def test_a_small_timeline_is_told_event_by_event() -> None:
         ("forward 0", 0, 2, 1.5e6, 0.5e6, {"micro_batch": 0}),
         ("backward 0", 0, 2, 2e6, 1.25e6, {"micro_batch": 0}),
         ("all-reduce", 0, 3, 3.25e6, 0.25e6, {}),
-        ("send-backward 0", 1, 0, 3.25e6, 0.25e6, {"micro_batch": 0}),
+        ("send-backward 0", 1, 1, 3.25e6, 0.25e6, {"micro_batch": 0}),
     ]
     assert document["otherData"] == {"schedule": "1f1b", "length_s": 3.5}
 
@@ -66,6 +66,8 @@ def test_rows_are_named_and_sorted() -> None:
         ("thread_sort_index", 0, 3): {"sort_index": 3},
         ("thread_name", 1, 0): {"name": "0 → 1"},
         ("thread_sort_index", 1, 0): {"sort_index": 0},
+        ("thread_name", 1, 1): {"name": "1 → 0"},
+        ("thread_sort_index", 1, 1): {"sort_index": 1},
     }
 
 
@@ -93,12 +95,12 @@ def test_events_of_a_row_follow_each_other_and_add_up(
     rows: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for event in _events(document, "X"):
         rows[event["pid"], event["tid"]].append((event["ts"], event["dur"]))
-    assert sorted(rows) == [(0, row) for row in range(2 * stages)] + [(1, s) for s in range(stages - 1)]
+    assert sorted(rows) == [(0, row) for row in range(2 * stages)] + [(1, s) for s in range(2 * stages - 2)]
     for (process, row), events in rows.items():
         events.sort()
         assert all(a + d <= b + 1e-3 for (a, d), (b, _) in pairwise(events))
         stage, of_gradients = divmod(row, 2)
-        passes = 2 * transfer[row] if process else forward[stage] + backward[stage]
+        passes = transfer[row // 2] if process else forward[stage] + backward[stage]
         busy_s = reduce[stage] if not process and of_gradients else micro_batches * passes
         assert sum(d for _, d in events) == pytest.approx(busy_s * 1e6)
 

@@ -16,9 +16,7 @@ TORCH_TWINS = {"automap_models.cost.staged_torch"}
 COMPILED = {
     "automap_models.core.pass_kernels",
     "automap_models.cost.makespan_kernel",
-    "automap_models.simulate.order_kernel",
-    "automap_models.simulate.rounds_kernel",
-    "automap_models.simulate.step_kernel",
+    "automap_models.simulate.play",
 }
 """Imported when a step or a schedule is simulated."""
 

@@ -33,15 +33,15 @@ def test_gpipe_on_two_stages_is_the_grid_drawn_by_hand() -> None:
     assert timeline.length_s == 12
 
 
-def test_messages_of_both_directions_share_the_link_in_the_order_they_get_ready() -> None:
+def test_messages_of_both_directions_go_at_once_and_those_of_one_in_order() -> None:
     """The first gradient is ready at second 6, while the second activation is still on its way."""
     timeline = _simulate([1, 1], [1, 1], [3], [0, 0], 2, "1f1b")
     assert _draw(timeline, "stages") == [
-        "F0 F1 .. .. .. .. .. .. .. .. B0 .. .. B1",
+        "F0 F1 .. .. .. .. .. .. .. B0 .. .. B1",
         ".. .. .. .. F0 B0 .. F1 B1",
     ]
-    assert _draw(timeline, "links") == [".. F0 F0 F0 F1 F1 F1 B0 B0 B0 B1 B1 B1"]
-    assert timeline.length_s == 14
+    assert _draw(timeline, "links") == [".. F0 F0 F0 F1 F1 F1", ".. .. .. .. .. .. B0 B0 B0 B1 B1 B1"]
+    assert timeline.length_s == 13
     drawn = [line.strip()[10:] for line in (engine.__doc__ or "").splitlines() if re.match(r" +(stage|link)", line)]
     assert drawn == [*_draw(timeline, "stages")[:1], *_draw(timeline, "links"), *_draw(timeline, "stages")[1:]]
 
@@ -102,14 +102,23 @@ def test_equal_times_give_the_same_timeline_every_time(name: str) -> None:
     assert _simulate(*arguments) == _simulate(*arguments)
 
 
-def test_of_two_messages_ready_at_the_same_time_the_forward_one_goes_first() -> None:
-    """Both are ready at second 6."""
-    timeline = _simulate([3, 1], [1, 1], [1], [0, 0], 2, "1f1b")
+def test_gradients_that_share_a_link_go_before_the_message_of_their_pass() -> None:
+    """Stage 1 reduces two buckets of 2 s, ready 1 s before and with the end of B1; what stage 0 sends does not wait."""
+    times = (np.array([1.0, 1.0]), np.array([1.0, 2.0]), np.array([1.0]), np.zeros(2))
+    buckets = [[], [Bucket(-1.0, 2.0), Bucket(0.0, 2.0)]]
+    timeline = simulate(*times, build_schedule("1f1b", 2, 2), buckets, [False, True])
     assert _draw(timeline, "stages") == [
-        "F0 F0 F0 F1 F1 F1 .. .. B0 .. B1",
-        ".. .. .. .. F0 B0 .. F1 B1",
+        "F0 F1 .. .. .. .. B0 .. .. .. .. .. B1",
+        ".. .. F0 B0 B0 F1 B1 B1",
     ]
-    assert _draw(timeline, "links") == [".. .. .. F0 .. .. F1 B0 .. B1"]
+    back = [(i.kind, i.start_s, i.end_s) for i in timeline.intervals if i.kind in ("send-backward", "all-reduce")]
+    assert back == [
+        ("send-backward", 5.0, 6.0),
+        ("all-reduce", 7.0, 9.0),
+        ("all-reduce", 9.0, 11.0),
+        ("send-backward", 11.0, 12.0),
+    ]
+    assert timeline.length_s == 13
 
 
 def test_a_bucket_that_is_ready_when_its_pass_starts_lets_the_message_before_it_go_first() -> None:

@@ -185,7 +185,7 @@ def test_nothing_overlaps_on_a_rank_or_a_link(run: tuple[Schedule, list[np.ndarr
     timeline = _simulate(built, times)
     busy: dict[tuple[str, int], list[Interval]] = defaultdict(list)
     for i in timeline.intervals:
-        row = "pass" if i.kind in PASS_KINDS.values() else "link" if i.kind.startswith("send") else i.kind
+        row = "pass" if i.kind in PASS_KINDS.values() else "link" if i.is_send else i.kind
         busy[row, i.resource].append(i)
     for intervals in busy.values():
         intervals.sort(key=lambda i: (i.start_s, i.end_s))
@@ -196,7 +196,9 @@ def test_nothing_overlaps_on_a_rank_or_a_link(run: tuple[Schedule, list[np.ndarr
     )
 
 
-def test_in_a_v_the_turning_point_sends_nothing_and_both_legs_share_their_link() -> None:
+def test_in_a_v_the_turning_point_sends_nothing_and_the_second_leg_goes_back_over_its_link() -> (
+    None
+):
     """Two ranks, one micro-batch, 1 s a pass, 2 s a transfer; rank 1 runs 1F0 2F0 2I0 2W0 1I0 1W0."""
     timeline = simulate(
         np.ones(4), 2 * np.ones(4), 2 * np.ones(3), np.zeros(4), build_schedule("zb-v", 2, 1), weight_s=np.ones(4)
@@ -207,7 +209,7 @@ def test_in_a_v_the_turning_point_sends_nothing_and_both_legs_share_their_link()
         ("send-forward", 0, 0, 1.0),
         ("forward", 1, 0, 3.0),
         ("forward", 1, 1, 4.0),
-        ("send-forward", 0, 1, 5.0),
+        ("send-forward", 1, 1, 5.0),
         ("forward", 0, 1, 7.0),
         ("input-gradient", 0, 1, 8.0),
         ("send-backward", 0, 1, 9.0),
@@ -215,7 +217,7 @@ def test_in_a_v_the_turning_point_sends_nothing_and_both_legs_share_their_link()
         ("input-gradient", 1, 1, 11.0),
         ("weight-gradient", 1, 1, 12.0),
         ("input-gradient", 1, 0, 13.0),
-        ("send-backward", 0, 0, 14.0),
+        ("send-backward", 1, 0, 14.0),
         ("weight-gradient", 1, 0, 14.0),
         ("input-gradient", 0, 0, 16.0),
         ("weight-gradient", 0, 0, 17.0),
@@ -223,9 +225,12 @@ def test_in_a_v_the_turning_point_sends_nothing_and_both_legs_share_their_link()
 
 
 def test_a_loop_goes_back_from_the_last_rank_to_the_first_over_a_link_of_its_own() -> None:
+    """Links 0, 2 and 4 go from a rank to the next one, the last to rank 0."""
     timeline = simulate(np.ones(6), np.ones(6), np.ones(5), np.zeros(6), build_schedule("interleaved", 3, 3, 2))
     links = {(i.resource, i.chunk) for i in timeline.intervals if i.kind == "send-forward"}
-    assert links == {(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)}
+    assert links == {(0, 0), (2, 0), (4, 0), (0, 1), (2, 1)}
+    back = {(i.resource, i.chunk) for i in timeline.intervals if i.kind == "send-backward"}
+    assert back == {(1, 0), (3, 0), (5, 1), (1, 1), (3, 1)}
 
 
 def test_gradients_of_a_split_backward_pass_are_reduced_after_the_weight_gradients() -> None:

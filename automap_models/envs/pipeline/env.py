@@ -244,7 +244,7 @@ def taken(problems: Problems, complete: Partial, objective: str = LENGTH) -> Tak
     )
     cost = complete_cost(problems, complete, depth)
     per_node, samples = problems.devices_per_node, problems.samples
-    return Taken(simulated_steps(cost, problems.arrays, *stages, per_node, depth, micro, samples), cost.feasible)
+    return Taken(simulated_steps(cost, problems.arrays, *stages, per_node, objective, micro, samples), cost.feasible)
 
 
 def ideal_length(problems: Problems) -> Tensor:

@@ -12,8 +12,8 @@ which part of a backward pass makes gradients of weights: schedules that split i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch.nn import functional
 from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.schedules import warm_up
 from automap_models.cost.staged_torch import BatchCost, equal_parts
+from automap_models.simulate.rounds import PlanTimes, stage_ends
 
 LENGTH = "length"
 OBJECTIVES = (LENGTH, *WARM_UPS)
@@ -81,13 +82,21 @@ def links_shared(devices: Tensor, per_node: Tensor) -> Tensor:
     return functional.pad(across[:, 1:] | ~crosses, (1, 0), value=False)
 
 
+def alike(stages: Tensor, micro_batches: Tensor) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """S, M and the rows that have them, of [B] each."""
+    sizes = torch.stack([stages.long(), micro_batches.long()], 1).cpu().numpy()
+    distinct, number = np.unique(sizes, axis=0, return_inverse=True)
+    for n, (own, micro) in enumerate(distinct.tolist()):
+        yield own, micro, np.flatnonzero(number.reshape(-1) == n)
+
+
 def simulated_steps(
     cost: BatchCost,
     arrays: Tensor,
     points: Tensor,
     devices: Tensor,
     per_node: Tensor,
-    depth: Tensor,
+    schedule: str,
     micro_batches: Tensor,
     samples: Tensor | None = None,
 ) -> Tensor:
@@ -96,21 +105,18 @@ def simulated_steps(
     Args:
         cost: theirs.
         arrays, points, devices, per_node, micro_batches, samples: as cost.staged_torch.pipeline_cost_batch has them.
-        depth: int64 [B, S], see `warm_ups`.
+        schedule: a key of `core.pass_orders.WARM_UPS`.
     """
-    from automap_models.simulate import step_kernel  # numba takes half a second to import
-
     used = devices[:, 1:] > devices[:, :-1]
     replicas = (devices[:, 1:] - devices[:, :-1]).clamp(min=1)
     parts = equal_parts(replicas, None if samples is None else samples.unsqueeze(1))
-    messages = functional.pad(cost.transfer, (0, 1))
-    times = torch.stack([cost.forward, cost.backward, messages], 1)
-    given = (times, depth, used.sum(1), micro_batches, gradients_ready(arrays, points, parts), cost.all_reduce)
-    kinds = (np.float64, np.int64, np.int64, np.int64, np.float64, np.float64)
-    columns: list[Any] = [
-        np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=kind)
-        for tensor, kind in zip(given, kinds, strict=True)
-    ]
-    columns.append(np.ascontiguousarray(links_shared(devices, per_node).cpu().numpy()))
-    steps = step_kernel.simulated_steps(*columns)
+    late = gradients_ready(arrays, points, parts) + cost.all_reduce
+    given = (cost.forward, cost.backward, cost.transfer, cost.all_reduce, late)
+    times = [tensor.detach().cpu().numpy().astype(np.float64) for tensor in given]
+    shares, steps = links_shared(devices, per_node).cpu().numpy(), np.zeros(len(devices))
+    for stages, micro, rows in alike(used.sum(1), micro_batches):
+        forward, backward, transfer, reduce, late_s = (of[rows, :stages] for of in times)
+        own = PlanTimes(forward, backward, transfer[:, : stages - 1], reduce, late_s, shares[rows, :stages])
+        nothing = np.zeros((rows.size, 0)), np.zeros((rows.size, 0, stages), dtype=bool)
+        steps[rows] = stage_ends(schedule, micro, own, *nothing).max(axis=1)
     return torch.from_numpy(steps).to(arrays)

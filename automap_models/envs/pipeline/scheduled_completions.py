@@ -7,7 +7,7 @@ is needed. For a state and an action, with q stages complete:
     | complete stages | current stage, k, a' | rest: through the tables from the points and units around (k, a') |
 
 Behind a cut k several a' around the devices that the stage's computation deserves are tried. Most of these plans are
-weeded out by an estimate, a few are simulated (simulate.step_kernel), and the shortest counts. The estimate is a
+weeded out by an estimate, a few are simulated (simulate.play), and the shortest counts. The estimate is a
 micro-batch's way through all stages and back, and M - 1 times the longest steady round: under 1F1B stages s … e, which
 hold one micro-batch more the earlier they are, pass e - s + 1 of them in Σu + 2Σx between them at best.
 """
@@ -23,7 +23,7 @@ from automap_models.core.compiled import jit
 from automap_models.envs.pipeline.cost_to_go import CostToGo, devices_per_unit
 from automap_models.envs.pipeline.encoding import SENT
 from automap_models.envs.pipeline.env import Partial, Problems
-from automap_models.envs.pipeline.objective import warm_ups
+from automap_models.envs.pipeline.objective import alike, warm_ups
 from automap_models.envs.pipeline.stage_kernel import (
     DEVICES,
     MICRO,
@@ -36,7 +36,8 @@ from automap_models.envs.pipeline.stage_kernel import (
     stage_times,
 )
 from automap_models.envs.pipeline.table_kernel import transfer
-from automap_models.simulate.step_kernel import room_of, simulated_step
+from automap_models.simulate.play import KINDS, Layout, put_gradients, put_stage, stage_ends
+from automap_models.simulate.rounds import layouts_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -61,21 +62,19 @@ def scheduled_values(
     """
     scaled, values = problems.scaled(), np.full(actions.shape, -np.inf)
     depth = warm_ups(schedule, problems.stages, problems.micro_batches, states.cuts.shape[1] + 1)
-    _values(
+    given = (
         from_start(scaled.arrays),
         np.hstack([numbers_of(scaled), devices_per_unit(scaled, tables.units).view(-1, 1).numpy().astype(np.float64)]),
         depth.numpy(),
         tables.points.numpy(),
         tables.end.numpy().astype(np.int64),
         tables.stop.numpy().astype(np.int64),
-        owner.numpy(),
-        states.cuts.numpy(),
-        states.device_cuts.numpy(),
-        int(states.step[0]),
-        actions.numpy(),
-        schedule == "gpipe",
-        values,
     )
+    for stages, micro, rows in alike(problems.stages[owner], problems.micro_batches[owner]):
+        own, cuts, firsts, tried = (of.numpy()[rows] for of in (owner, states.cuts, states.device_cuts, actions))
+        found, layouts = np.full(tried.shape, -np.inf), layouts_of(schedule, stages, micro)
+        _values(*given, own, cuts, firsts, tried, int(states.step[0]), schedule == "gpipe", *layouts, found)
+        values[rows] = found
     return torch.from_numpy(values).float()
 
 
@@ -152,7 +151,7 @@ def _estimate(times: Floats, stages: int, micro: float, gpipe: bool) -> float:
             if gpipe:
                 break
             window += 2.0 * times[2, e]
-        round_s = max(round_s, (1.0 if gpipe else 2.0) * times[2, s])
+        round_s = max(round_s, times[2, s])
     return through + (micro - 1.0) * round_s + reduce
 
 
@@ -211,14 +210,21 @@ def _values(
     owner: Integers,
     state_cuts: Integers,
     state_firsts: Integers,
-    step: int,
     actions: Integers,
+    step: int,
     gpipe: bool,
+    few: Layout,
+    whole: Layout,
     values: Floats,
 ) -> None:
-    """See scheduled_values; all problems' numbers, tables and depths, all states, which have made `step` decisions."""
-    width, q, most = depth.shape[1], step // 2, int(given[:, MICRO].max())
-    room = room_of(width, most)
+    """See scheduled_values; all problems' numbers, tables and depths; of states of problems of one schedule, S and M,
+    which have made `step` decisions.
+
+    Args:
+        few, whole: the schedule (simulate.rounds.layouts_of).
+    """
+    width, q = depth.shape[1], step // 2
+    room, ends, durations = np.empty(whole.nodes.shape[1] + 1), np.empty(width), np.zeros(1 + KINDS * width)
     cuts, firsts = np.zeros(width + 2, dtype=np.int64), np.zeros(width + 2, dtype=np.int64)
     estimates, best = np.zeros(SIMULATED), np.zeros((SIMULATED, 6, width))
     for n in range(len(owner)):
@@ -239,8 +245,8 @@ def _values(
             _shortlist(*own, q, low, high, gpipe, cuts, firsts, estimates, best)
             for m in range(SIMULATED):
                 if estimates[m] < np.inf:
-                    times = best[m]
-                    rounds, late, reduce = times[:3, :stages], times[3, :stages], times[4, :stages]
-                    micro, shares = int(given[b, MICRO]), times[5, :stages] > 0.5
-                    taken = simulated_step(rounds, depth[b, :stages], micro, late, reduce, shares, np.inf, room)
-                    values[n, t] = max(values[n, t], -np.log(taken))
+                    forward, backward, messages, late, reduce, shares = best[m]
+                    for s in range(stages):
+                        put_stage(durations, s, forward[s], backward[s], messages[s])
+                        put_gradients(durations, s, reduce[s], late[s], shares[s] > 0.5)
+                    values[n, t] = max(values[n, t], -np.log(stage_ends(few, whole, durations, room, ends)))

@@ -194,8 +194,12 @@ def _device_pairs(furthest: IntArray, start: int, stop: int) -> tuple[IntArray, 
 
 
 def _last_allowed_cut(tables: StageTables, length_s: float) -> IntArray:
-    """[D+1, m+1] the last boundary ≤ k whose least transfer over device cut q is short enough; 0 if none."""
-    least = 2.0 * tables.micro_batches * tables.devices.boundary[:, None] * tables.A
+    """[D+1, m+1] the last boundary ≤ k whose least transfer over device cut q is short enough; 0 if none.
+
+    By L the messages of both directions come one after the other; in a step the last one comes back after the others.
+    """
+    messages = tables.micro_batches + (1.0 if tables.suffixes.overlap else tables.micro_batches)
+    least = messages * tables.devices.boundary[:, None] * tables.A
     allowed = np.where(least <= length_s * (1.0 + ROUNDING), np.arange(tables.end + 1), 0)
     last: IntArray = np.maximum.accumulate(allowed, axis=1)
     return last

@@ -398,7 +398,7 @@ class _Search:
         row = through.rows[row]
         a = devices[row]
         pace, before = sharding.pace(a, q), self._before(stage, a, i, q)
-        start = np.searchsorted(arriving.group, row * boundaries + i + self.tables.apart[i])
+        start = np.searchsorted(arriving.group, row * boundaries + i + 1)
         trip_s = arriving.numbers[0].min(initial=np.inf)
         room_s = self.limit_s - before.busy - 2.0 * before.arrives
         memory = sharding.paces.memory[a, q]

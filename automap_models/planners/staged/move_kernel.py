@@ -10,8 +10,8 @@ Two kinds of moves are made in turns, until none of either leads to a shorter st
 By a shift neighbours get longer or shorter by boundaries, by devices, or by both; relocation leads to plans that no row
 of small moves comes to. What a move leads to is looked at in three steps, and most end at one of the first two:
 
-    does it fit, and is    ──▶   lower bound      ──▶   the step itself, as far as it is not longer than the best
-    M·u below the best?          (least_step)           (simulate.step_kernel)
+    does it fit, and is    ──▶   lower bound      ──▶   the step itself
+    M·u below the best?          (least_step)           (simulate.play)
 
 A shorter plan is moved on from at once.
 """
@@ -23,12 +23,13 @@ from typing import NamedTuple
 import numpy as np
 
 from automap_models.core.compiled import jit
+from automap_models.core.profile import FloatArray
 from automap_models.planners.staged.beam_kernel import fits
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages
-from automap_models.planners.staged.plan_kernel import Times, copied, filled, least_step, summed_s, times_of
+from automap_models.planners.staged.plan_kernel import filled, least_step, summed_s
 from automap_models.planners.staged.scheduled_stages import ScheduledStages
-from automap_models.simulate.step_kernel import Room, room_of, simulated_step
+from automap_models.simulate.play import KINDS, stage_ends
 
 SLACK = 1e-9
 """Shorter by less, relatively, is not shorter."""
@@ -42,19 +43,20 @@ class Search(NamedTuple):
     Attributes:
         plain, own: the problem.
         route, times: [2, S+1] the boundaries and devices where stages begin, and the end, of the best plan so far; and
-            what its stages take.
+            [1 + 8·S] what its stages take (simulate.play).
         trial, draft: of the plan that is looked at.
-        room: of the simulator.
+        room, ends: of the player, and [S] when the stages of the plan looked at last end.
         counts: [2] lower bounds and simulations so far.
     """
 
     plain: PlainStages
     own: ScheduledStages
     route: IntArray
-    times: Times
+    times: FloatArray
     trial: IntArray
-    draft: Times
-    room: Room
+    draft: FloatArray
+    room: FloatArray
+    ends: FloatArray
     counts: IntArray
 
 
@@ -62,8 +64,8 @@ class Search(NamedTuple):
 def search_from(plain: PlainStages, own: ScheduledStages, start: IntArray) -> Search:
     """A search that has not begun, with nothing in `times`."""
     count, counts = plain.held.size, np.zeros(2, dtype=np.int64)
-    room = room_of(count, int(plain.micro_batches))
-    return Search(plain, own, start.copy(), times_of(count), start.copy(), times_of(count), room, counts)
+    times, room = np.zeros((2, 1 + KINDS * count)), np.empty(own.whole.nodes.shape[1] + 1)
+    return Search(plain, own, start.copy(), times[0], start.copy(), times[1], room, np.empty(count), counts)
 
 
 @jit
@@ -144,7 +146,7 @@ def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray
                 continue
             first, stop = 0, count
             if known:
-                copied(search.times, search.draft)
+                search.draft[:] = search.times
                 first, stop = max(low - 2, 0), min(high + 1, count)
             step_s = judged(search, first, stop, best * (1.0 - SLACK))
             if step_s < best:
@@ -246,9 +248,8 @@ def kept(search: Search, gone: int, divided: int, limit_s: float) -> tuple[int, 
             continue
         fewer = s - (s > divided)
         before = fewer + (fewer > gone - 1)
-        for row in range(3):
-            draft.rounds[row, s] = times.rounds[row, before]
-        draft.late[s], draft.reduce[s], draft.shares[s] = times.late[before], times.reduce[before], times.shares[before]
+        for kind in range(1, 1 + KINDS):
+            draft[KINDS * s + kind] = times[KINDS * before + kind]
         if s < before and not fits(plain, trial, s):
             return 0, 0
     if divided == gone - 1:
@@ -272,19 +273,18 @@ def judged(search: Search, low: int, high: int, limit_s: float) -> float:
     Args:
         low, high: stages whose times, in the draft, are not those of the plan; others are.
     """
-    plain, own, draft, room = search.plain, search.own, search.draft, search.room
+    plain, own, draft = search.plain, search.own, search.draft
     if not filled(plain, own, search.trial, low, high, limit_s, draft):
         return np.inf
     search.counts[0] += 1
-    if least_step(plain, draft, room) >= limit_s:
+    if least_step(plain, draft) >= limit_s:
         return np.inf
     search.counts[1] += 1
-    rounds = int(plain.micro_batches)
-    step_s = simulated_step(draft.rounds, plain.held, rounds, draft.late, draft.reduce, draft.shares, limit_s, room)
+    step_s = stage_ends(own.few, own.whole, draft, search.room, search.ends)
     for p in range(own.first_use.size if step_s < limit_s else 0):
-        step_s = max(step_s, summed_s(plain, own, search.trial, p, room.free))
+        step_s = max(step_s, summed_s(plain, own, search.trial, p, search.ends))
     if step_s >= limit_s:
         return np.inf
     search.route[:] = search.trial
-    copied(draft, search.times)
+    search.times[:] = draft
     return step_s

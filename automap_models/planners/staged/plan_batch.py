@@ -8,14 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
+from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import transfer_s_per_byte
-from automap_models.cost.overlap import Bucket
+from automap_models.cost.overlap import Bucket, exposed_s
 from automap_models.cost.staged import shares_link, span_and_length, stage_buckets, tied_sums
 from automap_models.planners import effort
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import StageTables
-from automap_models.simulate.batch import simulate_batch
+from automap_models.simulate.rounds import PlanTimes, stage_ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,25 +103,31 @@ class BatchCosts:
         span, length, _ = span_and_length(*times, micro_batches)
         return span, length
 
-    def least_step_s(self, problem: StagedProblem, *, any_order: bool = False) -> FloatArray:
+    def least_step_s(self, problem: StagedProblem) -> FloatArray:
         """[P] lower bound on the step: simulated, all gradients being ready when their last backward pass begins.
 
         Args:
             problem: of the plans.
-            any_order: see simulate.batch; then no plan of larger times takes less.
         """
         passes = problem.stages * problem.micro_batches
         effort.count(effort.BOUNDS, passes * (len(self.forward_s) + effort.BOUNDS_MORE))
-        return simulate_batch(
-            self.forward_s,
-            self.backward_s,
-            self.transfer_s,
-            problem.micro_batches,
-            problem.schedule or "1f1b",
-            ready_s=-self.backward_s[..., None],
-            all_reduce_s=self.all_reduce_s[..., None],
-            any_order=any_order,
-        )
+        passes_s = (self.forward_s, self.backward_s, self.transfer_s)
+        shares = np.zeros(self.forward_s.shape, dtype=bool)
+        times = PlanTimes(*passes_s, self.all_reduce_s, self.all_reduce_s - self.backward_s, shares)
+        return _steps(problem, times, *_no_sums(times))
+
+
+def _no_sums(times: PlanTimes) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """[P, 0] and [P, 0, S]: no parameter has copies."""
+    plans, stages = times.forward_s.shape
+    return np.zeros((plans, 0)), np.zeros((plans, 0, stages), dtype=bool)
+
+
+def _steps(problem: StagedProblem, times: PlanTimes, tied_s: FloatArray, holders: NDArray[np.bool_]) -> FloatArray:
+    """[P] the simulated steps."""
+    ends = stage_ends(problem.schedule or DEFAULT_SCHEDULE, problem.micro_batches, times, tied_s, holders)
+    latest: FloatArray = ends.max(axis=1)
+    return latest
 
 
 def batch_costs(tables: StageTables, batch: PlanBatch, known: StageFacts | None = None) -> BatchCosts:
@@ -204,28 +211,24 @@ def steps_s(
     known = StageFacts() if known is None else known
     i, a = (np.pad(ends[:, :-1], ((0, 0), (1, 0))) for ends in (batch.k, batch.q))
     kinds, which = _different(batch.sharding, tables.boundary[i], tables.boundary[batch.k], a, batch.q)
-    buckets = []
-    for index, begin, end, first, stop in kinds.tolist():
+    reduce_s, late_s = np.zeros((2, len(kinds)))
+    for row, (index, begin, end, first, stop) in enumerate(kinds.tolist()):
         key = (index, begin, end, first, stop)
         if key not in known.buckets:
             effort.count(effort.BUCKETS, end - begin)
             known.buckets[key] = stage_buckets(problem, index, slice(begin, end), (first, stop))
-        buckets.append(known.buckets[key])
-    table = np.zeros((2, len(kinds), max(map(len, buckets), default=0) or 1))
-    for row, of_stage in enumerate(buckets):
-        if of_stage:
-            table[:, row, : len(of_stage)] = np.array(of_stage).T
-    ready, reduce = table[:, which]
+        own = known.buckets[key]
+        reduce_s[row], late_s[row] = sum(bucket.all_reduce_s for bucket in own), exposed_s(own)
     shares = np.zeros(a.shape, dtype=bool)
     if tables.stages > 1:
-        senders, which = _different(a[:, :-1], a[:, 1:], batch.q[:, 1:])
-        shares[:, 1:] = np.array([shares_link(problem.cluster, *devices) for devices in senders.tolist()])[which]
-    schedule, passes = problem.schedule or "1f1b", problem.stages * problem.micro_batches
-    effort.count(effort.STEPS, passes * (len(batch) + effort.STEPS_MORE))
-    times = (costs.forward_s, costs.backward_s, costs.transfer_s)
+        senders, pairs = _different(a[:, :-1], a[:, 1:], batch.q[:, 1:])
+        shares[:, 1:] = np.array([shares_link(problem.cluster, *devices) for devices in senders.tolist()])[pairs]
+    effort.count(effort.STEPS, problem.stages * problem.micro_batches * (len(batch) + effort.STEPS_MORE))
+    times = PlanTimes(costs.forward_s, costs.backward_s, costs.transfer_s, reduce_s[which], late_s[which], shares)
+    if not problem.profile.shared_parameters:
+        return _steps(problem, times, *_no_sums(times))
     ends = (tables.boundary[i], tables.boundary[batch.k], a, batch.q)
-    tied = tied_sums(problem, batch.sharding, *ends) if problem.profile.shared_parameters else (None, None)
-    return simulate_batch(*times, problem.micro_batches, schedule, ready, reduce, shares, *tied)
+    return _steps(problem, times, *tied_sums(problem, batch.sharding, *ends))
 
 
 PAIRED = 3

@@ -6,11 +6,10 @@ rounding.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from automap_models.core.compiled import jit
+from automap_models.core.pass_orders import FORWARD, WHOLE
 from automap_models.core.profile import FloatArray
 from automap_models.cost.overlap import BUCKET_BYTES
 from automap_models.envs.pipeline.table_kernel import transfer
@@ -18,36 +17,17 @@ from automap_models.planners.staged.beam_kernel import reduced_s, weights_bytes
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages
 from automap_models.planners.staged.scheduled_stages import ScheduledStages
-from automap_models.simulate.step_kernel import FlagArray, Room, tail_s
-
-
-class Times(NamedTuple):
-    """What a plan's stages take.
-
-    Attributes:
-        rounds: [3, S] of a forward pass, a backward pass and a message to the next stage, s.
-        late, reduce: [S] of the gradients (step_kernel.tail_s), s.
-        shares: [S] whether they use the link to the stage before.
-    """
-
-    rounds: FloatArray
-    late: FloatArray
-    reduce: FloatArray
-    shares: FlagArray
-
-
-@jit
-def times_of(stages: int) -> Times:
-    """Room for a plan's times."""
-    numbers = np.zeros((5, stages))
-    return Times(numbers[:3], numbers[3], numbers[4], np.zeros(stages, dtype=np.bool_))
+from automap_models.simulate.play import KINDS, LATE, MESSAGE, put_gradients, put_stage
 
 
 @jit
 def filled(
-    plain: PlainStages, own: ScheduledStages, route: IntArray, low: int, high: int, limit_s: float, times: Times
+    plain: PlainStages, own: ScheduledStages, route: IntArray, low: int, high: int, limit_s: float, times: FloatArray
 ) -> bool:
     """Work out what stages low … high - 1 of a route take, and their messages to the next.
+
+    Args:
+        times: [1 + 8·S] of the route (simulate.play).
 
     Returns:
         Whether they all fit and none of them alone takes the limit.
@@ -59,14 +39,15 @@ def filled(
         nbytes, both, forward = weights_bytes(plain, i, k), plain.C[k] - plain.C[i], plain.F[k] - plain.F[i]
         stash = plain.held[s] * (plain.H[k] - plain.H[i]) / parts
         message = message_s(plain, own, a, q, device[s + 2]) * plain.A[k] if s + 2 < device.size else 0.0
-        if plain.state_factor * nbytes + stash > plain.memory or rounds * max(both / parts, 2.0 * message) >= limit_s:
+        if plain.state_factor * nbytes + stash > plain.memory or rounds * max(both / parts, message) >= limit_s:
             return False
-        times.rounds[0, s], times.rounds[1, s], times.rounds[2, s] = forward / parts, (both - forward) / parts, message
+        put_stage(times, s, forward / parts, (both - forward) / parts, message)
         ring = reduced_s(plain, a, q)
-        times.reduce[s] = ring * nbytes
-        times.late[s] = late_s(own, own.boundary[i], own.boundary[k], parts, ring) if times.reduce[s] > 0.0 else 0.0
+        reduce = ring * nbytes
+        late = late_s(own, own.boundary[i], own.boundary[k], parts, ring) if reduce > 0.0 else 0.0
         node = (q - 1) // plain.per_node
-        times.shares[s] = s > 0 and (node > a // plain.per_node or node == device[s - 1] // plain.per_node)
+        shares = s > 0 and (node > a // plain.per_node or node == device[s - 1] // plain.per_node)
+        put_gradients(times, s, reduce, late, shares)
     return True
 
 
@@ -126,34 +107,37 @@ def bucket_begin_with_copies(own: ScheduledStages, begin: int, stop: int) -> int
 
 
 @jit
-def least_step(plain: PlainStages, times: Times, room: Room) -> float:
+def least_step(plain: PlainStages, durations: FloatArray) -> float:
     """A lower bound on a plan's step.
 
     Stage s is busy for M·u from when its first micro-batch gets there; it has its first gradient when that has gone to
     the last stage and back; and for w more of them, w = 1 + what it holds more than stage e, w micro-batches pass
-    through the stages s … e and back.
+    through the stages s … e and back. After its last backward pass its gradients are late, and the stages before it
+    have a message and a backward pass each to come.
     """
     count, rounds = plain.held.size, int(plain.micro_batches)
-    f, b, x = times.rounds[0], times.rounds[1], times.rounds[2]
-    tail_s(times.rounds, times.late, room.behind)
-    through, ahead, least = 0.0, 0.0, 0.0
+    times = durations[1:].reshape(-1, KINDS)
+    through, ahead, behind, least = 0.0, 0.0, 0.0, 0.0
     for s in range(1, count):
-        through += f[s] + b[s] + 2.0 * x[s - 1]
+        through += times[s, FORWARD] + times[s, WHOLE] + 2.0 * times[s - 1, MESSAGE]
     for s in range(count):
-        depth = plain.held[s]
-        first = ahead + f[s] + through + b[s]  # the end of its first backward pass
-        last = max(ahead + rounds * (f[s] + b[s]), first + (rounds - 1) * b[s] + (rounds - depth) * f[s])
+        depth, f, b, x = plain.held[s], times[s, FORWARD], times[s, WHOLE], times[s, MESSAGE]
+        if s:
+            behind += times[s - 1, MESSAGE] + times[s - 1, WHOLE]
+        behind = max(behind, times[s, LATE])
+        first = ahead + f + through + b  # the end of its first backward pass
+        last = max(ahead + rounds * (f + b), first + (rounds - 1) * b + (rounds - depth) * f)
         window = 0.0
         for e in range(s, count):
-            window += f[e] + b[e]
+            window += times[e, FORWARD] + times[e, WHOLE]
             w = depth - plain.held[e] + 1
             turns = (rounds - 1 - depth) // w + 1 if rounds > depth else 0
-            last = max(last, first + turns * window + (rounds - 1 - turns * w) * b[s])
-            window += 2.0 * x[e]
-        least = max(least, last + room.behind[s])
-        ahead += f[s] + x[s]
+            last = max(last, first + turns * window + (rounds - 1 - turns * w) * b)
+            window += 2.0 * times[e, MESSAGE]
+        least = max(least, last + behind)
+        ahead += f + x
         if s + 1 < count:
-            through -= f[s + 1] + b[s + 1] + 2.0 * x[s]
+            through -= times[s + 1, FORWARD] + times[s + 1, WHOLE] + 2.0 * x
     return least
 
 
@@ -179,12 +163,3 @@ def summed_s(plain: PlainStages, own: ScheduledStages, route: IntArray, p: int, 
         if own.next_use[p, own.boundary[boundary[s]]] < own.boundary[boundary[s + 1]]:
             ends[s] = end
     return end  # type: ignore[no-any-return]
-
-
-@jit
-def copied(times: Times, to: Times) -> None:
-    """Copy a plan's times."""
-    for s in range(times.late.size):
-        for row in range(3):
-            to.rounds[row, s] = times.rounds[row, s]
-        to.late[s], to.reduce[s], to.shares[s] = times.late[s], times.reduce[s], times.shares[s]

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
@@ -43,9 +42,7 @@ class PrefixBounds:
     excess: FloatArray
 
 
-def prefix_bounds(
-    tables: StageTables, length_s: float, deadline: Deadline, begins: NDArray[np.bool_] | None = None
-) -> PrefixBounds:
+def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> PrefixBounds:
     """Bounds over all prefixes that a plan of at most that length can have.
 
     For a fixed pair of device cuts and a sharding every term of the recursion splits into a part of i and a part of k,
@@ -56,7 +53,6 @@ def prefix_bounds(
         tables: of the problem.
         length_s: of a plan at most.
         deadline: when to stop.
-        begins: [D+1] the devices at which later stages may begin; None for all.
 
     Raises:
         OutOfTime: before it is done.
@@ -71,7 +67,7 @@ def prefix_bounds(
             deadline.check()
             effort.count(effort.PREFIXES)
             a = begin_devices(bounds, s, q)
-            if not a.size or not (begins is None or begins[q]):
+            if not a.size:
                 continue
             through = through_shardings(tables, bounds, s, a, q, length_s)
             reached, hidden = (least.min(axis=0) for least in least_through(through, a.size, tables.end))
@@ -197,7 +193,7 @@ def through_shardings(
             least = _least_through(tables, sharding, stage, before, (a[rows], q), length_s)
         else:
             limits = tables.limits(stage, length_s)
-            least = kernel.least_through(sharding.arrays, limits, *before, tables.apart, a[rows], q)
+            least = kernel.least_through(sharding.arrays, limits, *before, a[rows], q)
         through.append(Through(index, rows, *least))
     return through
 
@@ -216,7 +212,6 @@ def _least_through(
     entering, leaving = sharding.potentials(sharding.pace(a, q))
     begun = np.stack([busy, forward, forward]) - entering
     least = window_minima(begun, _earliest_start(tables, sharding, stage, devices, length_s))
-    least = np.where(tables.apart, least, np.minimum(least, begun))
     hidden, after, unhidden = least + leaving
     # What overlaps the last backward pass is not added to the stage's time.
     return hidden if tables.suffixes.overlap else np.maximum(hidden, unhidden), after
@@ -257,7 +252,8 @@ def lower_bound_s(problem: StagedProblem, deadline: Deadline | None = None) -> f
     """A proven lower bound on L over all plans of S stages, within milliseconds ("relaxation").
 
     Proof. T ≥ Σ_{j<2s} u_j + M·u_s and Σ_{j<2s} u_j ≥ hidden_s, so L ≥ T - hidden_s + AR_s ≥ M·u_s + AR_s for
-    every stage; L ≥ T ≥ 2M·x_s for every transfer. A length is out of reach when no S successive stages meet
+    every stage; L ≥ T ≥ 2M·x_s for every transfer, and a step is (M+1)·x_s at least, as messages go both ways at
+    once. A length is out of reach when no S successive stages meet
     these and the memory. Time, parameters and stash of a stage only grow with its instructions, so the stages
     that go furthest (transfers at their least over all device cuts, a stage possibly empty) decide it. A
     bisection narrows the length down to 0.1 %, and what is returned is the side proven out of reach.

@@ -14,9 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from automap_models.core.profile import FloatArray
+from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.overlap import BUCKET_BYTES
 from automap_models.planners.staged.pareto import IntArray
+from automap_models.simulate.play import Layout
+from automap_models.simulate.rounds import layouts_of
 
 
 class ScheduledStages(NamedTuple):
@@ -31,6 +34,7 @@ class ScheduledStages(NamedTuple):
         next_use: [P, n+1] the first instruction from there on that uses a parameter; n where none does.
         first_use, tied_bytes: [P] the first instruction of all that uses it, and its bytes.
         samples: N, or 0 where a micro-batch splits evenly.
+        few, whole: the schedule as the player takes it (simulate.rounds.layouts_of).
     """
 
     boundary: IntArray
@@ -42,11 +46,14 @@ class ScheduledStages(NamedTuple):
     first_use: IntArray
     tied_bytes: FloatArray
     samples: float
+    few: Layout
+    whole: Layout
 
 
 def scheduled_stages(problem: StagedProblem, boundary: IntArray) -> ScheduledStages:
-    """The stages of a problem without shardings between these boundaries, [m+1] instructions."""
+    """The stages of a problem with a schedule and without shardings between these boundaries, [m+1] instructions."""
     profile, count = problem.profile, len(problem.profile)
+    few, whole = layouts_of(problem.schedule or DEFAULT_SCHEDULE, problem.stages, problem.micro_batches)
     W, backward = (np.append(0.0, np.cumsum(of)) for of in (profile.W, profile.C - profile.C_fwd))
     shared = profile.shared_parameters
     return ScheduledStages(
@@ -59,6 +66,8 @@ def scheduled_stages(problem: StagedProblem, boundary: IntArray) -> ScheduledSta
         first_use=np.array([of.instructions[0] for of in shared], dtype=np.int64),
         tied_bytes=np.array([of.nbytes for of in shared], dtype=np.float64),
         samples=float(problem.samples or 0),
+        few=few,
+        whole=whole,
     )
 
 

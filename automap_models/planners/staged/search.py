@@ -36,19 +36,14 @@ from automap_models.planners.staged.plain_stages import PlainStages, plain_of
 from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs, neighbours, steps_s
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import PrefixBounds, least_length_s, prefix_bounds
-from automap_models.planners.staged.rough_grids import FEW, around, coarser_strides, few_devices
-from automap_models.planners.staged.round_trips import RoundTrips, least_step_s, staircase
-from automap_models.planners.staged.runs import Runs, runs_of
 from automap_models.planners.staged.stage_tables import StageTables
 
 AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
-FINE = 4
-"""So many places to cut a stage has the grid on which least round trips are looked for."""
+COARSEST, FINER = 8, 4
+"""Fewest segments of a coarse grid, and how much finer each is than the one before it."""
 PROVING = 0.6
-"""Of the time that is left on a large problem: what each bound on all plans may take, before all plans are listed."""
-SUFFIXES = 0.8
-"""The same for the first bound by suffixes, which mostly ends long before."""
+"""Of the time that is left on a large problem: what the bound on all plans has, before all plans are listed."""
 BOUNDED_S = 0.75
 """Of the time for a large problem: with less there is no bound by suffixes, which takes longer on 128 devices."""
 MOVES = np.array([1, 2, 4, 8, 16])
@@ -186,9 +181,6 @@ class StagedSearch:
         finally:
             self.deadline = deadline
         proven_s = self._suffixes(finest) if bounded else 0.0
-        proven_s = max(proven_s, self._round_trips(finest))
-        if bounded and proven_s < self.step_s:
-            proven_s = max(proven_s, self._parts(finest))
         if proven_s >= self.step_s:
             return
         try:
@@ -202,17 +194,7 @@ class StagedSearch:
             return 0.0
         from automap_models.planners.staged.suffix_bound import suffix_bound_s
 
-        scheduled = self.problem.schedule is not None  # then round trips have a part, too
-        part = self.deadline.part(SUFFIXES * self.deadline.left_s) if scheduled else self.deadline
-        return suffix_bound_s(finest, self.step_s, part)
-
-    def _parts(self, finest: StageTables) -> float:
-        """What suffixes prove where plans are divided by their largest part."""
-        if np.isinf(self.step_s):
-            return 0.0
-        from automap_models.planners.staged.suffix_bound import bound_by_parts_s
-
-        return bound_by_parts_s(finest, self.step_s, self.deadline.part(PROVING * self.deadline.left_s))
+        return suffix_bound_s(finest, self.step_s, self.deadline)
 
     def _stopped(self, finest: StageTables, bound_s: float) -> OutOfTime:
         """With the better of two bounds on all plans."""
@@ -242,37 +224,11 @@ class StagedSearch:
             self.improve_by_moves(finest, start, MOVES)
         if far or start is None or np.isinf(self.step_s):
             before = self.best
-            if is_large(self.problem):
-                self._climb_stairs()
             for stride in coarser_strides(self.problem):
                 tables = tables_of(self.problem, stride)
                 self._simulate(tables, self._ranked(tables, self.step_s, Keep.BEST))
             if self.best is not before:
                 self.improve_by_moves(finest, self.best, MOVES)
-
-    def _climb_stairs(self) -> None:
-        """Take the best plan of those of least round trips on a rough grid."""
-        stride = max(self.problem.grid.cut_points.size // (FINE * self.problem.stages), 1)
-        tables = tables_of(self.problem, stride)
-        plans = staircase(RoundTrips(tables, few_devices(self.problem, FEW)), self.deadline)
-        if plans is not None:
-            self.offer_batch(tables, plans)
-
-    def _round_trips(self, finest: StageTables) -> float:
-        """What least round trips prove about all plans of a large problem, and good plans that they come across."""
-        if self.problem.schedule is None or not is_large(self.problem) or np.isinf(self.step_s):
-            return 0.0
-
-        def offer(plan: PlanBatch) -> float:
-            self.offer_batch(finest, plan)
-            return self.step_s
-
-        before, part = self.best, self.deadline.part(PROVING * self.deadline.left_s)
-        bound_s = least_step_s(RoundTrips(finest), self.step_s, part, offer)
-        if self.best is not before:
-            with suppress(OutOfTime):
-                self.improve_by_moves(finest, self.best, MOVES)
-        return min(bound_s, self.step_s)
 
     def improve_on_coarser_grids(self, finest: StageTables) -> None:
         """Take the best plans that labels on coarser grids lead to, and go on from each grid's best by moves.
@@ -307,28 +263,23 @@ class StagedSearch:
     ) -> Ranking:
         """The plans on these tables that may cost no more than that; see label_setting.ranked."""
         limit_s *= 1.0 + SLACK
-        begins = few_devices(self.problem) if keep is Keep.BEST else None
-        bounds = prefix_bounds(tables, limit_s, self.deadline, begins)
+        bounds = prefix_bounds(tables, limit_s, self.deadline)
         return ranked(tables, bounds, limit_s, self.deadline, most_labels, keep)
 
     def _close(self, tables: StageTables) -> None:
         """List all plans that may be shorter than the best and simulate them.
 
         Where the first list gets too long, only plans that cost least at least are on it; then the plans that no other
-        dominates say how short any plan can be, before longer lists are made. Where boundaries lie in runs, plans that
-        cut at runs are listed, and their members are looked at.
+        dominates say how short any plan can be, before longer lists are made.
 
         Raises:
             OutOfTime: with a bound on all plans on the tables.
         """
-        done_s, runs = 0.0, runs_of(tables, self.problem.schedule)
+        done_s = 0.0
         try:
             for most in LISTS:
-                ranking = self._ranked(tables if runs is None else runs.tables, self.step_s, Keep.ALL, most)
-                if runs is None:
-                    self._simulate(tables, ranking, done_s)
-                else:
-                    self._simulate_members(tables, runs, ranking)
+                ranking = self._ranked(tables, self.step_s, Keep.ALL, most)
+                self._simulate(tables, ranking, done_s)
                 done_s = max(done_s, ranking.limit_s)
                 if done_s >= self.step_s:
                     return
@@ -361,27 +312,6 @@ class StagedSearch:
             self.deadline.check()
             self.offer_batch(tables, ranking.batch.take(slice(first, first + size)))
             first, size = first + size, min(4 * size, AT_ONCE)
-
-    def _simulate_members(self, tables: StageTables, runs: Runs, ranking: Ranking) -> None:
-        """Take the best of the members of plans that cut at runs, those first whose plan costs least at least.
-
-        Raises:
-            OutOfTime: with a bound on all members, before all were looked at.
-        """
-        self.deadline.check()
-        costs = batch_costs(runs.tables, ranking.batch, self.costs.stages)
-        least_s = np.maximum(ranking.least_s, costs.least_step_s(self.problem, any_order=True))
-        order = np.argsort(np.where(costs.feasible, least_s, np.inf), kind="stable")
-        order = order[costs.feasible[order] & (least_s[order] < self.step_s)]
-        first, size, members = 0, AT_FIRST, runs.members(ranking.batch.take(order)).cumsum()
-        while first < order.size and least_s[order[first]] < self.step_s:
-            done = members[first - 1] if first else 0
-            stop = max(int(np.searchsorted(members, done + size, side="right")), first + 1)
-            try:
-                self.offer_batch(tables, runs.expanded(ranking.batch.take(order[first:stop])))
-            except OutOfTime:
-                raise OutOfTime(min(float(least_s[order[first]]), ranking.limit_s)) from None
-            first, size = stop, min(4 * size, AT_ONCE)
 
     def offer_batch(self, tables: StageTables, batch: PlanBatch) -> None:
         """Take the best of some plans if it is better than the best so far."""
@@ -545,3 +475,32 @@ class StagedSearch:
             self.best = replace(plan, coarse_cuts=self.problem.grid.to_points(plan.cuts))
             self.best_cost, self.step_s = cost, cost.step_s
         return shorter
+
+
+def coarser_strides(problem: StagedProblem) -> list[int]:
+    """How many boundaries each coarser grid makes one of, the coarsest grid first.
+
+    These are powers of FINER down to 2 or more from the power of two that leaves enough segments for the stages.
+    """
+    segments = problem.grid.cut_points.size
+    coarsest = max(segments // max(COARSEST, problem.stages), 1)
+    return [1 << j for j in range(coarsest.bit_length() - 1, 0, -FINER.bit_length() + 1)]
+
+
+def around(tables: StageTables, plan: StagedPlan, reach: tuple[int, int]) -> PrefixBounds:
+    """Bounds that only let stages begin near where the plan's begin.
+
+    Args:
+        tables: places where plans may cut, those of the plan among them.
+        plan: to look around.
+        reach: how far, in boundaries of the tables and in devices.
+    """
+    stages, devices = tables.stages, tables.replicas_in_all
+    begin = np.full((stages, devices + 1, tables.end + 1), np.inf)
+    begin[0, 0, 0] = 0.0
+    by_boundary, by_device = reach
+    for s, (cut, device) in enumerate(zip(plan.cuts, plan.device_cuts, strict=True), start=1):
+        k, (first, last) = int(np.searchsorted(tables.boundary, cut + 1)), tables.windows[s]
+        near = slice(max(s, device - by_device), min(devices - stages + s, device + by_device) + 1)
+        begin[s, near, max(first, k - by_boundary) : max(0, min(last, k + by_boundary) + 1)] = 0.0
+    return PrefixBounds(begin, begin, np.zeros_like(begin))

@@ -27,7 +27,6 @@ def least_through(
     busy: FloatArray,
     forward: FloatArray,
     arrives: FloatArray,
-    apart: IntArray,
     a: IntArray,
     q: int,
 ) -> FloatArray:
@@ -44,7 +43,6 @@ def least_through(
     Args:
         busy, forward: [D+1, m+1] before the stage (relaxation.PrefixBounds).
         arrives: [a, m+1] the least transfer into it, one direction.
-        apart: [m+1] see StageTables.
     """
     rows, n = arrives.shape
     least = np.empty((2, rows, n))
@@ -78,8 +76,6 @@ def least_through(
                     first[c] += 1
                 if first[c] < last[c]:
                     value = begun[c, waiting[c, first[c]]]
-                if apart[k] == 0:
-                    value = min(value, begun[c, k])
                 if c == 0:
                     least[0, r, k] = value + (compute + gather)
                 elif c == 1:

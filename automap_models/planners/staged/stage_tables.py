@@ -261,14 +261,11 @@ class StageTables:
         A: [m+1] bytes crossing each boundary; 0 at both ends.
         shardings: in which a stage may run; in the first its replicas share nothing.
         windows: [S, 2] the first and the last boundary at which each stage may begin, both ascending.
-        apart: [m+1] how many boundaries after the one where it begins a stage ends at least: 1, or 0 where a boundary
-            stands for several between which next to nothing lies (planners.staged.runs).
         devices, cluster: the cluster's tables, and the cluster.
         stages, micro_batches, replicas_in_all, state_factor: S, M, D, σ.
         memory: bytes that each device has at least; what a stage may hold is `ShardingTables.paces.memory`.
         capacity: [D+1] seconds of profile that the devices before each get done in a second at most.
         held: [S] micro-batches whose activations a stage holds at once.
-        exact: whether stages between two boundaries are those of the problem, and not less than these.
         suffixes: what plans shall make small, as a recursion; a lower bound on it under a schedule.
         reach: what is known by now about the lengths of successive stages.
     """
@@ -277,7 +274,6 @@ class StageTables:
     A: FloatArray
     shardings: tuple[ShardingTables, ...]
     windows: IntArray
-    apart: IntArray
     devices: DeviceTables
     cluster: Cluster
     stages: int
@@ -288,7 +284,6 @@ class StageTables:
     capacity: FloatArray
     held: tuple[int, ...]
     suffixes: Suffixes
-    exact: bool = True
     reach: Reach = field(default_factory=Reach, init=False)
 
     @property
@@ -396,9 +391,6 @@ class StageTables:
         ok: NDArray[np.bool_] = held <= memory
         doubt = ROUNDING * (factor * own.W[-1] + flight * own.H[-1])
         close = np.flatnonzero(np.abs(held - memory) <= doubt)
-        if not self.exact:
-            ok[close] = True
-            return ok
         if close.size:
             spans = self.boundary[np.stack((i[close], k[close]))].astype(np.float64)
             keys, same = np.unique(np.stack((*spans, parts[close], memory[close])), axis=1, return_inverse=True)
@@ -444,7 +436,6 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         A=np.concatenate(([0.0], profile.A[cut], [0.0])),
         shardings=(whole,),
         windows=stage_windows(problem.stages, boundary.size),
-        apart=np.ones_like(boundary),
         devices=devices,
         cluster=problem.cluster,
         stages=problem.stages,

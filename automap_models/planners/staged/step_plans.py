@@ -30,7 +30,7 @@ from automap_models.planners.staged.table_plans import Look, best_routes
 LOOKS: tuple[tuple[float, tuple[Look, ...]], ...] = (
     (32, (Look(48, 32), Look(48, 32, 0.3), Look(48, 32, 3.0))),
     (256, (Look(32, 32), Look(64, 64))),
-    (np.inf, ()),
+    (np.inf, (Look(32, 32),)),
 )
 """Most devices → the tables that such a problem is looked at by; moves mend more in the time of finer ones."""
 STARTS = 2
@@ -61,7 +61,7 @@ def step_plan(
     own = scheduled_stages(problem, boundary)
     looks = next(looks for most, looks in LOOKS if plain.devices <= most)
     starts = STARTS * beam
-    routes = best_routes(plain, float(problem.samples or 0), ROUTES * starts, reach, looks, scheduled=True)
+    routes = best_routes(plain, float(problem.samples or 0), ROUTES * starts, reach, looks)
     chosen = np.argsort([step_of(plain, own, route) for route in routes], kind="stable")[:starts].tolist()
     others = [_route_of(plan, boundary, plain.devices) for plan in beside]
     route = _shortest(plain, own, [*(routes[i] for i in chosen), *others])

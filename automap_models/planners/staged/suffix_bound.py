@@ -8,6 +8,7 @@ least that any plan can have. u, f, b and AR are those of stage s; at each bound
          a … q-1     q … e-1 which may belong to different plans
 
     g = max(2M·x, 2x + span')    h = x + length'    r = 2x + trip'    p = exposed' - x
+        under a schedule (M+1)·x + trip' in place of 2M·x
 
 each at its least over the devices e by itself, with the transfer x over the boundary. The numbers are
 
@@ -23,17 +24,6 @@ falls when what follows rises; L is their sum. Under a schedule a stage does its
 span after its first pass, and its all-reduce overlaps at most that pass, so that exposed is AR - u. What follows begins
 f + x later at least. A stage has w micro-batches in flight at most, so that micro-batch j + w enters it when
 micro-batch j has left: a chain of ⌈M / w⌉ round trips, behind which the last micro-batches' backward passes are left.
-
-Parts. Under a schedule no step is shorter than RT + part_s, the whole plan's round trip and what the micro-batches
-behind it add at any stage s (staged.round_trips). The least trip and the least span belong to different plans, so
-plans are divided by their largest part. Of those whose largest part lies between P and Q, stages with a larger one than
-Q are left out, and two numbers are
-
-    late      max(trip, span - P)        no more than what any such plan's step takes beyond P,
-    length    max(late, span + exposed - P, f + h)
-
-late holds the trip and the span of one plan together: it is u + max(2x + late', 2M·x - P) or more. So P + length is a
-bound. The interval that has the least is halved as long as that helps.
 
 The labels of staged.exact keep all numbers of one plan together. Here a place has four numbers, so that 16 stages on
 128 devices take seconds. Of the ends of a stage only those count whose length is within the limit: this keeps the
@@ -58,19 +48,15 @@ from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables
 
 Numbers = NDArray[np.float32]
 
-SPAN, LENGTH, TRIP, EXPOSED, LATE = NUMBERS = range(5)
+SPAN, LENGTH, TRIP, EXPOSED = NUMBERS = range(4)
 GAIN = 1e-3
 """A bound that rises by less, relatively, is as good."""
-IN_VAIN = 3
-"""So many intervals of largest parts are halved one after the other without a gain before that ends."""
-CLOSE = 3e-3
-"""Of the limit: largest parts that differ by less are not told apart."""
 FLOAT32 = 1e-6
 """Relative error that a stage's numbers get by being kept in float32, at most."""
 LEAST_STEP_S = 1.2e-9
 """Of a step of the loops; where there is less time than that there is no need to begin."""
 MOST_BYTES = 1 << 29
-"""Of the numbers of two stages, 2 · 4 · 5 · (D+1)² · (m+1): so many 320 devices have with 128 boundaries."""
+"""Of the numbers of two stages, 2 · 4 · 4 · (D+1)² · (m+1): so many 320 devices have with 128 boundaries."""
 
 
 @cache
@@ -82,9 +68,9 @@ def compile_loops() -> bool:
     if not is_compiled(_begin):
         return False
     one, whole = np.ones(2), np.ones(2, dtype=np.int64)
-    pairs, numbers = np.ones((5, 2, 2)), np.ones((5, 2, 2, 2), dtype=np.float32)
-    behind = _behind(0, 1.0, 0.0, one, one, whole, numbers[:, 0])  # of the layouts that they are called with
-    _begin(np.ones(6), np.ones(3), np.ones((6, 2)), pairs[:, 0, 0], whole, whole, behind, numbers[:, 0, 0])
+    pairs, numbers = np.ones((4, 2, 2)), np.ones((4, 2, 2, 2), dtype=np.float32)
+    behind = _behind(0, 1.0, True, one, one, whole, numbers[:, 0])  # of the layouts that they are called with
+    _begin(np.ones(4), np.ones(2), np.ones((6, 2)), pairs[:, 0, 0], whole, whole, behind, numbers[:, 0, 0])
     return True
 
 
@@ -104,7 +90,7 @@ def suffix_bound_s(tables: StageTables, limit_s: float, deadline: Deadline) -> f
     """
     low, high, limit = 0.0, limit_s, limit_s
     while True:
-        least = _least_s(tables, limit, 0.0, limit, deadline)
+        least = _least_s(tables, limit, deadline)
         gain, low = least - low, max(low, least)
         high = limit if least < limit else high
         if gain <= GAIN * low or high <= (1.0 + GAIN) * low:
@@ -112,37 +98,11 @@ def suffix_bound_s(tables: StageTables, limit_s: float, deadline: Deadline) -> f
         limit = (low * high) ** 0.5
 
 
-def bound_by_parts_s(tables: StageTables, limit_s: float, deadline: Deadline) -> float:
-    """The same with plans divided by their largest part; 0 without a schedule, too. It takes some twenty times as long.
-
-    Args:
-        tables, limit_s, deadline: as of suffix_bound_s.
-    """
-    if not (tables.suffixes.overlap and np.isfinite(limit_s)):
-        return 0.0
-    intervals, in_vain = [(_least_s(tables, limit_s, 0.0, limit_s, deadline), 0.0, limit_s)], 0
-    while in_vain < IN_VAIN:
-        (bound_s, least, most), *others = intervals
-        if bound_s >= limit_s or most - least < CLOSE * limit_s:
-            break
-        middle = (least + most) / 2.0
-        halves = [
-            (max(bound_s, _least_s(tables, limit_s, low, high, deadline)), low, high)
-            for low, high in ((least, middle), (middle, most))
-        ]
-        intervals = sorted([*others, *halves])
-        in_vain = in_vain + 1 if intervals[0][0] <= bound_s * (1.0 + GAIN) else 0
-        if deadline.passed:
-            break
-    return intervals[0][0]
-
-
-def _least_s(tables: StageTables, limit_s: float, least: float, most: float, deadline: Deadline) -> float:
+def _least_s(tables: StageTables, limit_s: float, deadline: Deadline) -> float:
     """The bound of all plans that take no longer than the limit, or the limit; see suffix_bound_s.
 
     Args:
         tables, limit_s, deadline: as there.
-        least, most: what the largest part of the plans is between; 0 and the limit for all plans.
     """
     devices, last = tables.replicas_in_all, tables.stages - 1
     shape = (len(NUMBERS), devices + 1, devices + 1, tables.end + 1)
@@ -154,7 +114,7 @@ def _least_s(tables: StageTables, limit_s: float, least: float, most: float, dea
     works = [
         (
             sharding.allowed,
-            _limits(tables, sharding, limit_s, least, most),
+            _limits(tables, sharding, limit_s),
             _sums(tables, sharding),
             _paces(tables, sharding),
         )
@@ -163,7 +123,7 @@ def _least_s(tables: StageTables, limit_s: float, least: float, most: float, dea
     rest, ends = np.zeros(shape, dtype=np.float32), np.full((devices + 1, 2), tables.end)
     for stage in range(last, -1, -1):
         before = np.full(shape, np.inf, dtype=np.float32)
-        held = np.array((tables.state_factor, tables.in_flight(stage), stage == 0), dtype=np.float64)
+        held = np.array((tables.state_factor, tables.in_flight(stage)), dtype=np.float64)
         for a in range(stage, devices - last + stage) if stage else range(1):
             if deadline.passed:
                 return 0.0
@@ -171,7 +131,9 @@ def _least_s(tables: StageTables, limit_s: float, least: float, most: float, dea
                 behind = np.zeros((len(NUMBERS), tables.end + 1))
                 if stage < last:
                     effort.count(effort.BEHIND, (devices - q) * (ends[q, 1] - ends[q, 0] + 1))
-                    behind = _behind(q, micro, least, tables.A, tables.devices.transfer[q][a], ends[q], rest[:, q])
+                    behind = _behind(
+                        q, micro, tables.suffixes.overlap, tables.A, tables.devices.transfer[q][a], ends[q], rest[:, q]
+                    )
                 for allowed, limits, sums, paces in works:
                     if allowed[a, q]:
                         of_stage = paces[:, a, q], places[stage][a], ends[q]
@@ -179,7 +141,7 @@ def _least_s(tables: StageTables, limit_s: float, least: float, most: float, dea
                         effort.count(effort.SUFFIXES, pairs)
         rest, ends = before, places[stage]
     length_s = float(rest[LENGTH, 0, :, 0].min()) * (1.0 - FLOAT32 * tables.stages)
-    return min(least + length_s, limit_s)
+    return min(length_s, limit_s)
 
 
 def _steps(places: list[IntArray]) -> int:
@@ -219,50 +181,49 @@ def _sums(tables: StageTables, sharding: ShardingTables) -> FloatArray:
 
 
 def _paces(tables: StageTables, sharding: ShardingTables) -> FloatArray:
-    """[5, D+1, D+1] of devices a … q-1: rate, seconds per byte of all-reduces, parts, memory, if in several nodes."""
-    node, paces = tables.cluster.node_of, sharding.paces
-    node = np.append(node, node[-1])
-    crosses = node[:, None] < np.append(node[0], node[:-1])
-    return np.stack((paces.rate, sharding.all_reduce, paces.parts, paces.memory, crosses))
+    """[4, D+1, D+1] of devices a … q-1: rate, seconds per byte of all-reduces, parts, memory."""
+    paces = sharding.paces
+    return np.stack((paces.rate, sharding.all_reduce, paces.parts, paces.memory))
 
 
-def _limits(tables: StageTables, sharding: ShardingTables, limit_s: float, least: float, most: float) -> FloatArray:
-    """[6] M, the limit, whether all-reduces overlap the last backward pass, whether the schedule's terms count; P, Q.
+def _limits(tables: StageTables, sharding: ShardingTables, limit_s: float) -> FloatArray:
+    """[4] M, the limit, whether all-reduces overlap the last backward pass, whether the schedule's terms count.
 
     These need f itself and not the least that it can be, which is all that is known where operators are shared.
     """
     known = sharding.shared is None and len(sharding.C) == 1
     overlap = tables.suffixes.overlap
-    limits = limit_s * (1.0 + ROUNDING), overlap, overlap and known, least, most * (1.0 + ROUNDING)
-    return np.array((tables.micro_batches, *limits), dtype=np.float64)
+    slack = ROUNDING + FLOAT32 * tables.stages  # or else rounding would lose plans as long as the limit
+    limits = tables.micro_batches, limit_s * (1.0 + slack), overlap, overlap and known
+    return np.array(limits, dtype=np.float64)
 
 
 @jit
 def _behind(
-    q: int, micro: float, least: float, A: FloatArray, transfer: FloatArray, ends: IntArray, rest: Numbers
+    q: int, micro: float, overlap: bool, A: FloatArray, transfer: FloatArray, ends: IntArray, rest: Numbers
 ) -> FloatArray:
-    """[5, m+1] g, h, r, p and late behind a stage that ends right before device q, for the boundaries of its end.
+    """[4, m+1] g, h, r and p behind a stage that ends right before device q, for the boundaries of its end.
 
     Args:
         q: first device of the next stage.
         micro: M.
-        least: P.
+        overlap: whether the step counts, and not L.
         A: [m+1] bytes over each boundary.
         transfer: [D-q] seconds per byte from the stage's devices to q … e-1, for each e.
         ends: [2] the first and the last boundary where the next stage may begin.
-        rest: [5, D+1, m+1] its numbers, by e and boundary.
+        rest: [4, D+1, m+1] its numbers, by e and boundary.
     """
-    behind = np.full((5, A.size), np.inf)
-    g, h, r, p, late = behind
+    behind = np.full((4, A.size), np.inf)
+    g, h, r, p = behind
     for e in range(q + 1, rest.shape[1]):
         per_byte = transfer[e - q - 1]
         for k in range(ends[0], ends[1] + 1):
             x = A[k] * per_byte
-            g[k] = min(g[k], max(2.0 * micro * x, 2.0 * x + rest[SPAN, e, k]))
+            carried = (micro + 1.0) * x + rest[TRIP, e, k] if overlap else 2.0 * micro * x
+            g[k] = min(g[k], max(carried, 2.0 * x + rest[SPAN, e, k]))
             h[k] = min(h[k], x + rest[LENGTH, e, k])
             r[k] = min(r[k], 2.0 * x + rest[TRIP, e, k])
             p[k] = min(p[k], rest[EXPOSED, e, k] - x)
-            late[k] = min(late[k], max(2.0 * micro * x - least, 2.0 * x + rest[LATE, e, k]))
     return behind
 
 
@@ -280,26 +241,26 @@ def _begin(
     """The numbers of a stage on devices a … q-1 and of all behind it, for every boundary where it may begin.
 
     Args:
-        limits: [6] see _limits.
-        held: σ, the micro-batches in flight at most, w, and whether it is the first stage.
+        limits: [4] see _limits.
+        held: σ, and the micro-batches in flight at most, w.
         sums: [6, m+1] see _sums.
-        pace: [5] see _paces.
+        pace: [4] see _paces.
         begins, ends: [2] the first and the last boundary where it, and where the next stage may begin.
-        behind: [5, m+1] see _behind.
-        before: [5, m+1] its numbers by boundary; they fall to what is found here.
+        behind: [4, m+1] see _behind.
+        before: [4, m+1] its numbers by boundary; they fall to what is found here.
 
     Returns:
         How many pairs of a beginning and an end were looked at.
     """
     pairs = 0
-    micro, limit, overlap, scheduled, least, most = limits
-    state, flight, is_first = held
+    micro, limit, overlap, scheduled = limits
+    state, flight = held
     C, F, W, H, start, start_forward = sums
-    rate, ring, parts, memory, crosses = pace
+    rate, ring, parts, memory = pace
     work, forward, reduced = C / rate + start, F / rate + start_forward, ring * W
     kept = state * W + flight / parts * H
     memory *= 1.0 + 1e-9
-    g, h, r, p, late = behind
+    g, h, r, p = behind
     turns = np.ceil(micro / flight)
     left_over = micro - 1.0 - (turns - 1.0) * flight
     for i in range(begins[0], begins[1] + 1):
@@ -307,28 +268,21 @@ def _begin(
         while stop <= ends[1] and micro * (work[stop] - work[i]) <= limit and kept[stop] - kept[i] <= memory:
             stop += 1
         pairs += stop - first
-        length, span, trip, exposed, later = np.inf, np.inf, np.inf, np.inf, np.inf
+        length, span, trip, exposed = np.inf, np.inf, np.inf, np.inf
         for k in range(first, stop):
             u, f, reduce = work[k] - work[i], forward[k] - forward[i], reduced[k] - reduced[i]
-            round_trip, own, part = u + r[k], max(micro * u, u + g[k]), 0.0
+            round_trip, own = u + r[k], max(micro * u, u + g[k])
             if scheduled:
                 passes = (micro - 1.0) * u - (flight - 1.0) * f
-                part = max(passes, (turns - 1.0) * round_trip + left_over * (u - f))
-                own = max(own, round_trip + part)
-                if is_first or crosses:
-                    part = max(part, passes + reduce - (u - f))
-                if micro - 1.0 >= flight:
-                    part = max(part, round_trip + (micro - 1.0 - flight) * u)
+                own = max(own, round_trip + max(passes, (turns - 1.0) * round_trip + left_over * (u - f)))
             reduce = max(reduce - u, 0.0) if overlap else max(reduce, p[k] - (u - f))
-            beyond = max(round_trip + max(part - least, 0.0), u + late[k], own - least)
-            whole = max(own + reduce - least, f + h[k], beyond)
-            if part <= most and least + round_trip <= limit and own + reduce <= limit and least + whole <= limit:
+            whole = max(own + reduce, f + h[k])
+            if whole <= limit:
                 length, span = min(length, whole), min(span, own)
-                trip, exposed, later = min(trip, round_trip), min(exposed, reduce), min(later, beyond)
+                trip, exposed = min(trip, round_trip), min(exposed, reduce)
         if length <= limit:
             before[SPAN, i] = min(before[SPAN, i], span)
             before[LENGTH, i] = min(before[LENGTH, i], length)
             before[TRIP, i] = min(before[TRIP, i], trip)
             before[EXPOSED, i] = min(before[EXPOSED, i], exposed)
-            before[LATE, i] = min(before[LATE, i], later)
     return pairs

@@ -6,8 +6,7 @@
 The tables (envs.pipeline.table_kernel) hold one rest for each place, the best under a guess of what comes before; where
 the all-reduce of earlier stages is hidden or not decides between rests, so that small problems are looked at under two
 guesses. The beam search (beam_kernel) then mends what the tables' coarse points and units have lost. On hundreds of
-devices searches from routes by prices come further in that time (planners.staged.far_search). Nothing is learned, and
-nothing is proven.
+devices it begins with the even plan alone. Nothing is learned, and nothing is proven.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from automap_models.core.compiled import jit
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.envs.pipeline.table_kernel import ANY_LENGTH, plans_by_tables
 from automap_models.planners.staged.beam_kernel import route_length_s, shortest_around
-from automap_models.planners.staged.far_search import far_routes
 from automap_models.planners.staged.local_search import even_places, far_offsets, powers_of_two
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages, plain_stages
@@ -41,10 +39,8 @@ class Look(NamedTuple):
     guess: float = 1.0
 
 
-MOST_DEVICES, MOST_STAGE_DEVICES = 256, 2048
-"""Devices, and stages times devices, that tables are made for: with more, searches from routes by prices
-(planners.staged.far_search) come further in less time. Under a schedule devices alone count: tables' plans are more
-unlike each other, so that moves go on from some to shorter steps."""
+MOST_DEVICES = 256
+"""That fine tables are made for; with more there is one set of coarse ones."""
 FEW_DEVICES = 32
 """On more, stages of the even plan move by powers of three to begin with, not of two, which are half as many places;
 and in the end along boundaries and along devices in turns, not both at once: 16 stages on 128 devices take 0.85 of the
@@ -52,7 +48,7 @@ time, plans are 0.1 % longer."""
 LOOKS: tuple[tuple[float, tuple[Look, ...]], ...] = (
     (FEW_DEVICES, (Look(48, 32), Look(32, 32, 0.0))),
     (MOST_DEVICES, (Look(32, 32), Look(64, 64))),
-    (np.inf, ()),
+    (np.inf, (Look(32, 32),)),
 )
 """Most devices → the tables that such a problem is looked at by, one after another."""
 STAGE_UNITS = np.array((*range(1, 32), *range(32, 48, 2), 48, 56, 64, 80, 96, 112))
@@ -107,7 +103,6 @@ def best_routes(
     reach: int,
     looks: Sequence[Look],
     begin: IntArray | None = None,
-    scheduled: bool = False,
 ) -> list[IntArray]:
     """[2, S+1] the boundaries and devices where stages begin, and the end, of different plans; the shortest first.
 
@@ -117,11 +112,7 @@ def best_routes(
         beam, reach: see `table_plans`.
         looks: the tables to look at, one after another.
         begin: the route that the first beam search sets out from; even stages without one.
-        scheduled: whether moves for the step under a schedule go on from them.
     """
-    many = not scheduled and stages.stages * stages.devices > MOST_STAGE_DEVICES
-    if many or stages.devices > MOST_DEVICES:
-        return _different(far_routes(stages, reach, begin), beam)
     ideal_s = float(stages.C[-1]) * stages.micro_batches / stages.devices
     arrays, given = scaled(stages, ideal_s, samples)
     finest = np.array(looks, dtype=np.float32).reshape(-1, 3)

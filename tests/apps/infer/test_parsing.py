@@ -14,7 +14,7 @@ from automap_models.infer.commands import calibrate, export, infer, place, plan,
 from automap_models.infer.commands.parsing import ARGUMENTS, in_options
 
 LIBRARY = Path(automap_models.__file__).parent
-PYTHON_ONLY = ("api.py", "cost/strategy.py", "simulate/zero_bubble.py")
+PYTHON_ONLY = ("api.py", "cost/strategy.py")
 """Modules that no command calls."""
 OPTIONS_OF_OTHERS = ("export/megatron.py", "export/galvatron.py", "export/torch_split_spec.py")
 """Modules whose texts are options of the frameworks that plans are exported to."""

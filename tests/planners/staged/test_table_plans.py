@@ -17,7 +17,6 @@ from automap_models.envs.pipeline.cost_to_go import IMPOSSIBLE
 from automap_models.envs.pipeline.table_kernel import END_POINTS, IMPOSSIBLE_SPAN, plans_by_tables
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
-from automap_models.planners.staged.far_search import far_routes
 from automap_models.planners.staged.local_search import even_places
 from automap_models.planners.staged.plain_stages import plain_of, plain_stages
 from automap_models.planners.staged.stage_tables import stage_tables
@@ -134,19 +133,6 @@ def even_cuts(problem: StagedProblem) -> tuple[tuple[int, ...], tuple[int, ...]]
     stages, boundary = plain_stages(problem)
     route = even_places(stages.C, stages.stages, stages.devices)
     return tuple((boundary[route[0, 1:-1]] - 1).tolist()), tuple(route[1, 1:-1].tolist())
-
-
-@pytest.mark.parametrize(
-    ("devices", "stages", "far"), [(128, 16, False), (256, 8, False), (256, 16, True), (512, 4, True)]
-)
-def test_what_is_planned_without_tables(devices: int, stages: int, far: bool) -> None:
-    """Many devices, or many stages on fewer: what searches from routes by prices come to, and nothing else."""
-    plain = plain_stages(huge(1, devices, stages))[0]
-    looks = next(looks for most, looks in LOOKS if devices <= most)
-    routes, known = best_routes(plain, 0.0, 4, 8, looks), far_routes(plain, 8)
-    assert (routes[0].tolist() == known[0].tolist()) == far
-    scheduled = best_routes(plain, 0.0, 4, 8, looks, scheduled=True)
-    assert (scheduled[0].tolist() == known[0].tolist()) == (devices > 256)
 
 
 def test_where_nothing_fits_a_valid_plan_comes_back() -> None:

@@ -1,0 +1,305 @@
+"""The player of schedules, compiled by numba: a step is the longest path of a graph that does not depend on times.
+
+What each rank runs is fixed (core.pass_tables), and so is what each direction of a link carries: the results of the
+passes of the rank that sends, in their order. So everything is laid out once for a schedule, S and M, each node after
+those that it waits for, and one loop over the nodes is the whole simulation (`play`).
+
+    nodes       [4, n]     rows BEFORE, INPUT_OF, DURATION and MICRO_BATCH
+    durations   [1 + 8·V]  0 s, and of each virtual stage the seconds of its kinds of nodes, FORWARD to GATE
+    ends        [n + 1]    0 s, and when each node ends: the later one of the two that it waits for, plus its duration
+
+The gradients of a stage are reduced in buckets one after the other (cost.overlap), of which two numbers are enough:
+`total`, what they take, and `late`, how long after the stage's last pass they end if nothing else keeps them. They
+begin with that pass at the earliest. Where they use the link to the stage before, they go before that pass's message:
+
+    begin ──► last pass ──┬── late ──────────┐
+      └──────► total ─────┼─────────────────►├──► reduced ──┐
+                 ▲        └──────────────────┼──────────────┴──► message to the stage before
+    link, ring ──┘ where they share it
+
+Each edge between gradients and a link has the duration GATE: 0, or -∞ where they do not share it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from automap_models.core.compiled import jit
+from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.core.pass_orders import FORWARD, WEIGHT, WHOLE
+
+BEFORE, INPUT_OF, DURATION, MICRO_BATCH = range(4)
+"""Rows of nodes: 1 + what the rank or the direction of a link has done before, 0 for nothing; 1 + what it waits for
+besides, 0 for nothing; which duration it has; and of which micro-batch it is."""
+MESSAGE, TOTAL, LATE, GATE = 4, 5, 6, 7
+"""Kinds of nodes of a virtual stage beside its passes (core.pass_orders): the message to and from the stage after it,
+and three numbers of its gradients."""
+KINDS = 8
+"""Of nodes, FORWARD to GATE."""
+TOLERANCE = 1e-9
+"""Relative difference of times that counts as none."""
+
+
+class Layout(NamedTuple):
+    """A schedule as nodes.
+
+    Attributes:
+        nodes: [4, n], see above.
+        last: [S] the last pass of each rank.
+        reduced: [V] when the gradients of a virtual stage are reduced; empty where there are none.
+        early, late: nodes and those a round later, of the last round of every rank's steady phase; empty where it is
+            too short to say.
+        more: rounds that a longer schedule has beyond this one.
+    """
+
+    nodes: IntArray
+    last: IntArray
+    reduced: IntArray
+    early: IntArray
+    late: IntArray
+    more: int
+
+
+@jit
+def lay_out(  # noqa: PLR0915 -- one walk through all passes
+    passes: IntArray, offsets: IntArray, rank_of: IntArray, micro_batches: int, messages: bool, gradients: bool
+) -> tuple[IntArray, IntArray, IntArray]:
+    """[4, n] the nodes, [passes] the node of each pass and [V] that of each stage's reduced gradients.
+
+    There are fewer nodes, and numbers of -1, where ranks wait for each other for ever. A rank runs as far as it can;
+    then one goes on that waited for what it has run.
+
+    Args:
+        passes: [3, passes] kinds, stages and micro-batches, the passes of rank 0 first.
+        offsets: [S+1] where those of each rank begin.
+        rank_of: [V] of virtual stages.
+        micro_batches: M.
+        messages: whether boundaries between ranks have messages.
+        gradients: whether stages reduce their gradients.
+    """
+    ranks, last = offsets.size - 1, rank_of.size - 1
+    count = passes.shape[1]
+    sends, extra = (2 * last * micro_batches if messages else 0), (8 * (last + 1) if gradients else 0)
+    nodes = np.zeros((4, count + sends + extra), np.int64)
+    numbers, reduced = np.full(count, -1, np.int64), np.full(last + 1 if gradients else 0, -1, np.int64)
+    left = np.zeros(last + 1, np.int64)  # passes of each stage that are still to come
+    for i in range(count):
+        left[passes[1, i]] += 1
+    # 1 + what brings the input of each stage's forward and backward passes; 0 before it is there, -1 - rank where one
+    # waits for it, and -1 - S where nothing is waited for
+    inputs = np.zeros((2, last + 1, micro_batches), np.int64)
+    inputs[0, 0] = -1 - ranks
+    by_rank, by_ring, by_link = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64), np.zeros((ranks, ranks), np.int64)
+    place, able = offsets[:-1].copy(), np.arange(ranks - 1, -1, -1)
+    waiting, n = ranks, 0
+    while waiting:
+        waiting -= 1
+        rank = able[waiting]
+        while place[rank] < offsets[rank + 1]:
+            kind, stage, m = passes[0, place[rank]], passes[1, place[rank]], passes[2, place[rank]]
+            back, awaited = 0 if kind == FORWARD else 1, 0
+            if kind != WEIGHT:
+                awaited = inputs[back, stage, m]
+                if awaited == 0:
+                    inputs[back, stage, m] = -1 - rank
+                    break
+                awaited = max(0, awaited)
+            left[stage] -= 1
+            own, before, reduces = 1 + KINDS * stage, by_rank[rank], gradients and left[stage] == 0
+            if reduces:
+                before = n = _add(nodes, n, before, awaited, 0, m)
+                awaited = 0
+            numbers[place[rank]] = n
+            by_rank[rank] = n = _add(nodes, n, before, awaited, own + kind, m)
+            place[rank] += 1
+            if reduces:
+                done, sender = n, rank_of[max(stage - 1, 0)]
+                if by_ring[rank]:
+                    before = n = _add(nodes, n, before, by_ring[rank], 0, m)
+                gate = n = _add(nodes, n, by_link[rank, sender], 0, own + GATE, m)
+                total = n = _add(nodes, n, before, gate, own + TOTAL, m)
+                late = n = _add(nodes, n, done, 0, own + LATE, m)
+                reduced[stage] = n  # the node that is added next
+                by_ring[rank] = n = _add(nodes, n, total, late, 0, m)
+                gate = n = _add(nodes, n, n, 0, own + GATE, m)
+                by_link[rank, sender] = n = _add(nodes, n, by_link[rank, sender], gate, 0, m)
+            receiver, of = stage + 1 - 2 * back, back
+            if kind == FORWARD and stage == last:
+                receiver, of = last, 1
+            if kind == WEIGHT or receiver < 0:
+                continue
+            sent, to = by_rank[rank], rank_of[receiver]
+            if messages and to != rank:
+                boundary = 1 + KINDS * min(stage, receiver) + MESSAGE
+                by_link[rank, to] = sent = n = _add(nodes, n, by_link[rank, to], sent, boundary, m)
+            waiter = -1 - inputs[of, receiver, m]
+            inputs[of, receiver, m] = sent
+            if waiter >= 0:
+                able[waiting] = waiter
+                waiting += 1
+    return nodes[:, :n].copy(), numbers, reduced
+
+
+@jit
+def _add(nodes: IntArray, n: int, before: int, awaited: int, duration: int, micro_batch: int) -> int:
+    """Append node n: how many there are then, which is 1 + its number."""
+    nodes[BEFORE, n], nodes[INPUT_OF, n] = before, awaited
+    nodes[DURATION, n], nodes[MICRO_BATCH, n] = duration, micro_batch
+    return n + 1
+
+
+@jit
+def repeated(
+    passes: IntArray, offsets: IntArray, numbers: IntArray, nodes: IntArray, micro_batches: int, a_round: int
+) -> tuple[IntArray, IntArray]:
+    """Nodes and those a round later, of the end of every rank's steady phase; none where it is too short.
+
+    They are the passes of the last round, or of the last two where a round is one micro-batch, as two messages may be
+    under way between ranks; and their messages. Where all of these are as much later than a round before, everything
+    that the next round waits for is, too.
+    """
+    compared = 2 if a_round == 1 else 1
+    early, late = np.empty(2 * numbers.size, np.int64), np.empty(2 * numbers.size, np.int64)
+    count, nothing = 0, np.empty(0, np.int64)
+    for rank in range(offsets.size - 1):
+        begin, size = offsets[rank], offsets[rank + 1] - offsets[rank]
+        period, odd = size * a_round // micro_batches, size * a_round % micro_batches
+        stop = 0
+        for place in range(size):
+            if passes[0, begin + place] == FORWARD:
+                stop = place + 1
+        if odd or stop < (compared + 1) * period:
+            return nothing, nothing
+        for place in range(stop - period - 1, stop - (compared + 1) * period - 1, -1):
+            one, other = begin + place, begin + place + period
+            same = passes[0, one] == passes[0, other] and passes[1, one] == passes[1, other]
+            if not same or passes[2, one] + a_round != passes[2, other]:
+                return nothing, nothing
+            early[count], late[count] = numbers[one], numbers[other]
+            count += 1
+            sends = numbers[one] + 1 < nodes.shape[1] and nodes[INPUT_OF, numbers[one] + 1] == numbers[one] + 1
+            if sends and nodes[DURATION, numbers[one] + 1] % KINDS == 1 + MESSAGE:
+                early[count], late[count] = numbers[one] + 1, numbers[other] + 1
+                count += 1
+    return early[:count], late[:count]
+
+
+@jit
+def play(nodes: IntArray, durations: FloatArray, ends: FloatArray) -> None:
+    """Fill in when nodes end, [n + 1] or more numbers; see above."""
+    ends[0] = 0.0
+    for i in range(nodes.shape[1]):
+        free, ready = ends[nodes[BEFORE, i]], ends[nodes[INPUT_OF, i]]
+        ends[i + 1] = max(free, ready) + durations[nodes[DURATION, i]]
+
+
+@jit
+def later_s(layout: Layout, ends: FloatArray) -> float:
+    """How much later everything is with all rounds of the longer schedule; nan where what was played does not say."""
+    if layout.more == 0:
+        return 0.0
+    if layout.early.size == 0:
+        return np.nan
+    least, most, latest = np.inf, -np.inf, 0.0
+    for i in range(layout.early.size):
+        later = ends[layout.late[i] + 1] - ends[layout.early[i] + 1]
+        least, most = min(least, later), max(most, later)
+    for node in layout.last:
+        latest = max(latest, ends[node + 1])
+    return layout.more * (least + most) / 2.0 if most - least <= TOLERANCE * latest else np.nan
+
+
+@jit
+def put_stage(durations: FloatArray, stage: int, forward_s: float, backward_s: float, message_s: float) -> None:
+    """Write what the passes of a virtual stage and the message behind it take; its backward passes are whole."""
+    own = 1 + KINDS * stage
+    durations[own + FORWARD], durations[own + WHOLE], durations[own + MESSAGE] = forward_s, backward_s, message_s
+
+
+@jit
+def put_gradients(durations: FloatArray, stage: int, total_s: float, late_s: float, shares_link: bool) -> None:
+    """Write what reducing the gradients of a virtual stage takes; see above."""
+    own = 1 + KINDS * stage
+    durations[own + TOTAL], durations[own + LATE] = total_s, max(late_s, 0.0)
+    durations[own + GATE] = 0.0 if shares_link and total_s > 0.0 else -np.inf
+
+
+@jit
+def stage_ends(few: Layout, whole: Layout, durations: FloatArray, room: FloatArray, of_stages: FloatArray) -> float:
+    """Fill in when virtual stages have reduced their gradients, [V]; the last of these times.
+
+    Args:
+        few: rounds of a schedule, from which the others mostly follow.
+        whole: the schedule, or the same.
+        durations: of its nodes.
+        room: for the ends of all nodes.
+    """
+    layout, step = few, 0.0
+    play(layout.nodes, durations, room)
+    later = later_s(layout, room)
+    if np.isnan(later):
+        layout, later = whole, 0.0
+        play(layout.nodes, durations, room)
+    for s in range(layout.reduced.size):
+        of_stages[s] = room[layout.reduced[s] + 1] + later
+        step = max(step, of_stages[s])
+    return step
+
+
+@jit
+def steps(few: Layout, whole: Layout, durations: FloatArray) -> FloatArray:
+    """[P, V] when virtual stages have reduced their gradients, of P plans; durations are [P, 1 + 8·V]."""
+    ends, room = np.empty((durations.shape[0], few.reduced.size)), np.empty(whole.nodes.shape[1] + 1)
+    for p in range(durations.shape[0]):
+        stage_ends(few, whole, durations[p], room, ends[p])
+    return ends
+
+
+@jit
+def chain_counts(
+    layout: IntArray, ends: FloatArray, last: int, kinds: int, added: int, a_round: int
+) -> tuple[FloatArray, bool]:
+    """[kinds] how often each duration is in the chain that ends with a pass, and whether rounds could be added to it.
+
+    Args:
+        layout, ends: [4, n] the nodes of what was played, and [n] when they end.
+        last: the pass.
+        kinds: of durations.
+        added: rounds that were not played.
+        a_round: micro-batches of a round.
+    """
+    count, node = 0, last
+    while node >= 0:
+        count += 1
+        before, awaited = layout[BEFORE, node] - 1, layout[INPUT_OF, node] - 1
+        node = before if awaited < 0 or (before >= 0 and ends[before] >= ends[awaited]) else awaited
+    nodes, node = np.empty(count, np.int64), last
+    counts = np.zeros(kinds)
+    for i in range(count - 1, -1, -1):
+        nodes[i] = node
+        counts[layout[DURATION, node]] += 1.0
+        before, awaited = layout[BEFORE, node] - 1, layout[INPUT_OF, node] - 1
+        node = before if awaited < 0 or (before >= 0 and ends[before] >= ends[awaited]) else awaited
+    if not added:
+        return counts, True
+    begin, stop, rounds = 0, 0, 0
+    for i in range(count):
+        duration, m = layout[DURATION, nodes[i]], layout[MICRO_BATCH, nodes[i]]
+        for j in range(i + 1, count):
+            if layout[DURATION, nodes[j]] != duration:
+                continue
+            later = layout[MICRO_BATCH, nodes[j]] - m
+            if later < a_round or later % a_round:
+                continue
+            of = later // a_round
+            nearer = abs(i - 0.5 * count) < abs(begin - 0.5 * count)
+            if rounds == 0 or of < rounds or (of == rounds and nearer):
+                begin, stop, rounds = i, j, of
+            break
+    if rounds == 0 or added % rounds:
+        return counts, False
+    for i in range(begin, stop):
+        counts[layout[DURATION, nodes[i]]] += added // rounds
+    return counts, True
