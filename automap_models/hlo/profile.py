@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from automap_models.collection import uncollected
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
+from automap_models.core.microbatch import CLOCK_S, clock_table
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.cost.kernels import DTYPE_NAMES
 from automap_models.errors import BadInput
@@ -35,9 +36,26 @@ def clock_profile(graph: InstructionGraph, device: Device) -> Profile:
     """
     times_s = clock_times(graph, device)
     seconds = clock_seconds(graph, [*map(read_device, known_devices()), device])
-    return profile_from_graph(
-        graph, times_s, {"times": CLOCK, "device": device.name, "constants": device.origin, "roofline_s": seconds}
-    )
+    meta = {"times": CLOCK, "device": device.name, "constants": device.origin, "roofline_s": seconds}
+    return profile_from_graph(graph, times_s, meta | clock_by_samples(graph, device))
+
+
+def clock_by_samples(graph: InstructionGraph, device: Device) -> dict[str, object]:
+    """What meta says of micro-batches of other sizes; nothing where the graph does not say its own.
+
+    Raises:
+        BadInput: the device has no rate for one of its types.
+    """
+    samples = graph.meta.get("microbatch_size")
+    if not isinstance(samples, int) or samples < 1:
+        return {}
+
+    def passes_s(factor: float) -> tuple[float, float]:
+        times_s = clock_times(graph, device, factor)
+        forward, backward = (float(times_s[graph.phases == phase].sum()) for phase in (Phase.FORWARD, Phase.BACKWARD))
+        return forward, backward
+
+    return {CLOCK_S: clock_table(samples, passes_s)}
 
 
 @uncollected()
