@@ -33,7 +33,7 @@ CLOCK_S = "clock_s"
 """Key of meta: [[samples, forward seconds, backward seconds], …] of a micro-batch by the clock, ascending."""
 FAR = 4
 """Times as many samples, or as few, as were profiled, from which on times in proportion are not to be relied on."""
-LARGEST_REPRICED = 16
+LARGEST_REPRICED = 64
 """Times as many samples as were profiled that `clock_s` goes to, in powers of two from one sample."""
 
 

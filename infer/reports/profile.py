@@ -25,6 +25,8 @@ from .text import Column, console, fact_table, plain, table
 if TYPE_CHECKING:
     from rich.table import Table
 
+UNSTEADY = 0.2
+"""Share of what was measured whose runs may disagree; more is said."""
 SHOWN = 10
 ALIKE = 1.1  # layers whose names differ in numbers only are not alike across a larger step between their times
 SMALLEST_SIDE = 0.1  # of the time: a smaller part of the model is no stage
@@ -144,6 +146,10 @@ def warnings(profile: Profile) -> Iterator[str]:
     if isinstance(calls, Mapping) and calls:
         listed = ", ".join(f"{name} ({count}×)" for name, count in calls.items())
         yield f"nobody knows what these custom calls cost, so only their bytes count: {listed}"
+    unsteady = profile.meta.get("unsteady")
+    if isinstance(unsteady, float) and unsteady > UNSTEADY:
+        what = "its runs" if unsteady == 1 else f"{percent(unsteady)} of what was run"
+        yield f"{what} took another time each time: the machine is busy; measure again when it is idle"
     yield from loop_notes(profile)
     missing = profile.meta.get("not_measured")
     if isinstance(missing, Mapping) and missing:
