@@ -95,7 +95,7 @@ def profiled(sizes: Sizes, folder: Path, repeats: int) -> Profile:
 
 def machine(peak: float, bytes_per_s: float) -> Device:
     """One core."""
-    return Device("core", {"float32": peak}, peak, bytes_per_s, 0.6, 0.75)
+    return Device("core", {"float32": peak}, peak, bytes_per_s)
 
 
 def table(fitted: list[Observation], others: list[Observation], device: Device) -> Table:

@@ -328,7 +328,7 @@ def left_out(steps: Iterable[MeasuredStep | SkippedStep], works: MeasuredWorks, 
         )
         for kind, names in KINDS.items()
     }
-    fitted = fit_kinds(kinds, {kind: devices[kind].required_step for kind in kinds})
+    fitted = fit_kinds(kinds, {kind: devices[kind].constants for kind in kinds})
     seconds = left_out_of_kinds_s(kinds, fitted)
     predicted: list[float] = []
     dense: list[float] = []
@@ -354,7 +354,7 @@ def with_own_constants(prices: Iterable[Price], works: MeasuredWorks, devices: d
     by_source: dict[tuple[str, StepConstants], list[MeasuredStep]] = defaultdict(list)
     for step, estimate, *_ in prices:
         if isinstance(step, MeasuredStep) and estimate is not None and step.step_s is not None:
-            by_source[step.source, devices[step.device].required_step].append(step)
+            by_source[step.source, devices[step.device].constants].append(step)
     result = []
     for (_, start), steps in by_source.items():
         kinds = [devices[name] for name in sorted({step.device for step in steps})]

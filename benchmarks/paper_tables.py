@@ -30,11 +30,11 @@ from rich.table import Table
 from automap_models import workloads
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.kernels import roofline_times
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.planners.registry import config_names, make_planner
@@ -86,7 +86,7 @@ PAPER_NAMES = (
 def profile_of(model: str, sequence: int) -> Profile:
     """The profile that `automap-profile MODEL --sequence N` makes."""
     graph = instruction_graph(trace(workloads.build(model, sequence=None if model == "vgg19" else sequence)))
-    return profile_from_graph(graph, roofline_times(graph, read_device("v100")))
+    return profile_from_graph(graph, clock_times(graph, read_device("v100")))
 
 
 def problem_of(model: str, sequence: int, cluster: str, activations: str) -> StagedProblem:

@@ -49,9 +49,9 @@ def measure(name: str, device: str) -> Row:
     """Profile one model."""
     import jax
 
-    from automap_models.cost.kernels import roofline_times
     from automap_models.formats.hardware_yaml import read_device
     from automap_models.hlo.adapter import trace
+    from automap_models.hlo.clock import clock_times
     from automap_models.hlo.graph import instruction_graph
     from automap_models.hlo.profile import profile_from_graph
     from automap_models.workloads import build
@@ -62,7 +62,7 @@ def measure(name: str, device: str) -> Row:
     clock.append(time.process_time())
     graph = instruction_graph(module)
     clock.append(time.process_time())
-    profile = profile_from_graph(graph, roofline_times(graph, read_device(device)))
+    profile = profile_from_graph(graph, clock_times(graph, read_device(device)))
     clock.append(time.process_time())
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     trainable = jax.tree.leaves(step.arguments[step.trainable])

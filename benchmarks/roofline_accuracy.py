@@ -21,10 +21,11 @@ from rich.table import Table
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.profile import Profile
-from automap_models.cost.kernels import MATRIX_OPCODES, VIEW_OPCODES, roofline_times
+from automap_models.cost.kernels import MATRIX_OPCODES, VIEW_OPCODES
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph
 from automap_models.workloads.bert import BERT_48
 from automap_models.workloads.resnet import RESNET_50
@@ -69,7 +70,7 @@ def unfused(graph: InstructionGraph) -> InstructionGraph:
 
 def computed_ms(graph: InstructionGraph, layers: str) -> tuple[float, float]:
     """Forward and backward time by the roofline of the layers with that prefix."""
-    times_s = roofline_times(graph, read_device("v100"))
+    times_s = clock_times(graph, read_device("v100"))
     counted = np.array([layer.startswith(layers) for layer in graph.layers])
     forward, backward = (
         float(times_s[counted & (graph.phases == phase)].sum()) for phase in (Phase.FORWARD, Phase.BACKWARD)

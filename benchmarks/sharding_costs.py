@@ -94,7 +94,7 @@ class Pricer:
     def problem(self, topo: str, mesh: Mesh, rules: str) -> ShardingProblem:
         """The model on a mesh of a cluster, under a rule set."""
         classes, work = self._of_rules[rules]
-        cluster, launch_s = read_cluster(topo), self.device.launch_s
+        cluster, launch_s = read_cluster(topo), self.device.constants.launch_s
         return ShardingProblem(self.model, classes, cluster, mesh, "time", work, rules, launch_s)
 
     def counted(self, topo: str, mesh: Mesh, rules: str) -> str:

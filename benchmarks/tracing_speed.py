@@ -36,8 +36,8 @@ def measure(name: str, device_name: str, topo: str) -> tuple[list[float], int]:
     start = time.process_time()
     with uncollected():  # as workloads.source.module_of does
         import_module("automap_models.workloads.training")
-    from automap_models.cost.kernels import roofline_times
     from automap_models.formats.hardware_yaml import read_cluster, read_device
+    from automap_models.hlo.clock import clock_times
     from automap_models.hlo.graph import instruction_graph, rules_of
     from automap_models.hlo.profile import profile_from_graph
     from automap_models.hlo.rule_sets import read_rule_set
@@ -51,7 +51,7 @@ def measure(name: str, device_name: str, topo: str) -> tuple[list[float], int]:
     clock.append(time.process_time())
     graph = instruction_graph(module)
     clock.append(time.process_time())
-    profile = profile_from_graph(graph, roofline_times(graph, device))
+    profile = profile_from_graph(graph, clock_times(graph, device))
     clock.append(time.process_time())
     sharding = sharding_classes(module, rules_of(module), read_rule_set("shardy"))
     clock.append(time.process_time())

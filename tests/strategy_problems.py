@@ -22,7 +22,7 @@ from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.simulate.calibration import USUAL
 from automap_models.simulate.strategy import StrategyPricing
 
-DEVICE = Device("device", {"float32": 20e12, "bfloat16": 300e12}, 20e12, 2e12, 0.6, 0.75, step=USUAL)
+DEVICE = Device("device", {"float32": 20e12, "bfloat16": 300e12}, 20e12, 2e12, step=USUAL)
 
 
 def divisors(number: int) -> list[int]:

@@ -20,15 +20,15 @@ def traced_graph(name: str, sequence: int | None = None) -> PlacementGraph:
         name: of the model.
         sequence: tokens of a sample; None: as many as are usual for it.
     """
-    from automap_models.cost.kernels import roofline_times
     from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
     from automap_models.hlo.adapter import trace
+    from automap_models.hlo.clock import clock_times
     from automap_models.hlo.graph import instruction_graph
     from automap_models.hlo.step_graph import step_graph
     from automap_models.workloads.registry import build
 
     graph = instruction_graph(trace(build(name, sequence=sequence)))
-    accelerator, host = (roofline_times(graph, read_device(kind)) for kind in (DEFAULT_DEVICE, "cpu"))
+    accelerator, host = (clock_times(graph, read_device(kind)) for kind in (DEFAULT_DEVICE, "cpu"))
     return step_graph(graph, accelerator, host, {}, link_bytes_per_s=12e9, accelerators=4, accelerator_bytes=32e9)
 
 

@@ -1,4 +1,11 @@
-"""A device that instructions are timed for without being there: its peaks and what good kernels reach of them."""
+"""A device that kernels are timed for without being there: the clock of all graphs and of all strategies.
+
+    product    max(FLOP / (peak · efficiency of its sizes), bytes / (bandwidth · share)) + launch
+    others     max(FLOP / (vector peak · efficiency), bytes / (bandwidth · share)) + launch
+
+The peaks are of data sheets. Shares and the launch are constants fitted to measured training steps (`StepConstants`);
+of a device that none have been fitted for they are the means of those that have them (USUAL).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from automap_models.errors import BadInput
 
 FloatArray = NDArray[np.float64]
-KernelKind = Literal["matrix", "vector"]
 LARGEST = 1e6
 """Of a size or a time among the constants; more is a slip of the pen."""
 
@@ -71,18 +76,31 @@ class StepConstants:
 
         Args:
             sizes: […, 4] how many products, rows, columns and depth.
-            multiprocessors: of the device; None counts no rounds.
+            multiprocessors: of the device; None is one that computes no tiles, such as a CPU.
         """
         count, rows, columns, depth = np.moveaxis(np.asarray(sizes, np.float64), -1, 0)
+        if multiprocessors is None:
+            return np.asarray(self.product_efficiency * depth / (depth + self.half_size))
         high, wide = np.array(TILES, np.float64).T
         tiles = count[..., None] * np.ceil(rows[..., None] / high) * np.ceil(columns[..., None] / wide)
         shares = (count * rows * columns)[..., None] / (tiles * high * wide)
-        if multiprocessors is not None:
-            shares *= tiles / multiprocessors / np.ceil(tiles / multiprocessors)
+        shares *= tiles / multiprocessors / np.ceil(tiles / multiprocessors)
         read = 1.0 / high + 1.0 / wide
         best = (shares / (1.0 + self.half_size * (read - read.min()))).max(axis=-1)
         return np.asarray(self.product_efficiency * best * depth / (depth + self.half_size))
 
+
+USUAL = StepConstants(
+    product_efficiency=0.75,
+    half_size=60.0,
+    attention_efficiency=0.3,
+    bandwidth_efficiency=0.65,
+    launch_s=6e-6,
+    intra_efficiency=0.55,
+    inter_efficiency=0.4,
+    overlap=0.3,
+)
+"""About the mean of those of V100, A100 and H100: what fits are pulled to, and what devices without a fit have."""
 
 TILES = (
     *((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64)),
@@ -92,6 +110,10 @@ TILES = (
 ALIGNED = ((64, 1.0), (8, 0.93), (1, 0.07))
 """Elements that the sides of a product in 16 or 8 bits are multiples of, and the share of the aligned rate that it
 then reaches: matrix units take sides of 8 elements, full tiles 64. Of all kinds of devices; fitted with them."""
+
+
+HALVES = frozenset({"bfloat16", "float16"})
+"""Element types of 16 bits."""
 
 
 def alignment_shares(sizes: FloatArray) -> FloatArray:
@@ -109,7 +131,7 @@ def alignment_shares(sizes: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Device:
-    """A device's peaks, and the parts of them that good kernels reach.
+    """A device's peaks, and the constants that say what kernels reach of them.
 
     Attributes:
         name: what people call it.
@@ -117,13 +139,12 @@ class Device:
             the rate of float32 products on units that round their operands to TF32.
         vector: peak FLOP/s of everything else.
         bandwidth: peak bytes/s of the memory.
-        compute_efficiency, bandwidth_efficiency: attainable share of the peaks, in (0, 1].
         winograd: whether 3×3 convolutions of stride 1 in float32 run by Winograd's algorithm, as cuDNN's do.
-        launch_s: what each kernel costs beside its work, seconds.
-        multiprocessors: that compute tiles of a product beside one another; None where it is not known.
+        multiprocessors: that compute tiles of a product beside one another; None where it computes no tiles, or their
+            number is not known.
         sustained: share of the peaks at the clock that the device's power limit lets products of training steps run at,
             where that is lower than the one the peaks are of.
-        step: constants of the training step under a strategy; None where none have been fitted.
+        step: constants fitted to training steps; None where none have been, which takes the means (`constants`).
 
     Raises:
         BadInput: a number out of range, or no float32 rate.
@@ -133,10 +154,7 @@ class Device:
     matrix: Mapping[str, float]
     vector: float
     bandwidth: float
-    compute_efficiency: float
-    bandwidth_efficiency: float
     winograd: bool = False
-    launch_s: float = 0.0
     multiprocessors: int | None = None
     sustained: float = 1.0
     step: StepConstants | None = None
@@ -149,51 +167,76 @@ class Device:
         for key, value in {**peaks, "vector": self.vector, "bandwidth": self.bandwidth}.items():
             if not 0 < value < math.inf:
                 raise BadInput(f"{key} is {value!r}", where=where, do="give a positive number per second")
-        for key in ("compute_efficiency", "bandwidth_efficiency", "sustained"):
-            if not 0 < getattr(self, key) <= 1:
-                raise BadInput(f"{key} is {getattr(self, key)!r}", where=where, do="give a share in (0, 1]")
-        if not 0 <= self.launch_s < math.inf:
-            raise BadInput(f"launch_s is {self.launch_s!r}", where=where, do="give seconds ≥ 0")
+        if not 0 < self.sustained <= 1:
+            raise BadInput(f"sustained is {self.sustained!r}", where=where, do="give a share in (0, 1]")
         if self.multiprocessors is not None and self.multiprocessors < 1:
             raise BadInput(f"multiprocessors is {self.multiprocessors!r}", where=where, do="give a number ≥ 1")
 
     @property
+    def constants(self) -> StepConstants:
+        """Those that were fitted, else the means of the kinds that have them."""
+        return USUAL if self.step is None else self.step
+
+    @property
+    def origin(self) -> str:
+        """Where the constants come from, as profiles say it."""
+        return "mean of fitted devices" if self.step is None else "of the device"
+
+    @property
+    def bytes_per_s(self) -> float:
+        """What kernels reach of the memory's bandwidth."""
+        return self.bandwidth * self.constants.bandwidth_efficiency
+
+    @property
     def matrix_rates(self) -> tuple[tuple[str, float], ...]:
-        """Element types with the FLOP/s attainable in matrix products of them."""
-        return tuple((dtype, peak * self.compute_efficiency) for dtype, peak in self.matrix.items())
+        """Element types with the FLOP/s that large products of them reach."""
+        return tuple((dtype, self.matrix_rate(dtype)) for dtype in self.matrix)
 
-    def seconds(
-        self, flop: ArrayLike, moved_bytes: ArrayLike, dtype: str = "float32", kind: KernelKind = "vector"
-    ) -> FloatArray:
-        """Times of kernels that compute and move that much, each max(FLOP / attainable, bytes / attainable) + launch_s.
+    def matrix_rate(self, dtype: str) -> float:
+        """FLOP/s that large products of an element type reach.
 
-        This is the roofline (Williams et al., CACM 52(4), 2009).
+        Raises:
+            BadInput: the device has no rate for it.
+        """
+        return self.sustained * self.matrix_peak(dtype) * self.constants.product_efficiency
+
+    def attention_rate(self, dtype: str) -> float:
+        """FLOP/s of a flash kernel.
+
+        Raises:
+            BadInput: the device has no rate for the type.
+        """
+        return self.sustained * self.matrix_peak(dtype) * self.constants.attention_efficiency
+
+    def seconds(self, flop: ArrayLike, moved_bytes: ArrayLike, rate: ArrayLike | None = None) -> FloatArray:
+        """Times of kernels that compute and move that much, each max(FLOP / rate, bytes / attained) + launch.
 
         Args:
             flop, moved_bytes: work of each kernel; one that does neither takes no time. Any shapes that broadcast.
-            dtype: element type of a matrix product's operands, or `tf32`; others run at the vector rate.
-            kind: `matrix` for matrix products and convolutions, `vector` for everything else.
-
-        Raises:
-            BadInput: the device has no rate for matrix products of that type.
+            rate: FLOP/s that it reaches; None is that of kernels which are no products.
         """
         flop, moved_bytes = np.asarray(flop, np.float64), np.asarray(moved_bytes, np.float64)
-        peak = self.matrix_peak(dtype) if kind == "matrix" else self.vector
-        compute_s = flop / (peak * self.compute_efficiency)
-        work_s = np.maximum(compute_s, moved_bytes / (self.bandwidth * self.bandwidth_efficiency))
-        return np.asarray(np.where(work_s > 0, work_s + self.launch_s, 0.0))
+        rate = self.vector * self.constants.product_efficiency if rate is None else rate
+        work_s = np.maximum(flop / rate, moved_bytes / self.bytes_per_s)
+        return np.asarray(np.where(work_s > 0, work_s + self.constants.launch_s, 0.0))
 
-    @property
-    def required_step(self) -> StepConstants:
-        """The constants of the training step.
+    def product_rates(self, sizes: FloatArray, dtype: str, aligned: bool | NDArray[np.bool_] = True) -> FloatArray:
+        """[…] FLOP/s that products of these sizes reach.
+
+        Args:
+            sizes: […, 4] how many products, rows, columns and depth.
+            dtype: element type of the operands, or `tf32`.
+            aligned: [… or one] whether a library pads their sides; else types of 16 bits lose by them
+                (`alignment_shares`).
 
         Raises:
-            BadInput: the device has none.
+            BadInput: the device has no rate for the type.
         """
-        if self.step is None:
-            do = "fit them with automap-calibrate, or choose a device that has them"
-            raise BadInput("has no constants of training steps (`step:`)", where=f"device {self.name}", do=do)
-        return self.step
+        peak = self.sustained * self.matrix_peak(dtype)
+        rates = peak * self.constants.product_efficiencies(sizes, self.multiprocessors)
+        if dtype not in HALVES or self.multiprocessors is None:
+            return rates
+        return rates * np.where(aligned, 1.0, alignment_shares(sizes[..., 1:]))
 
     def matrix_peak(self, dtype: str) -> float:
         """Peak FLOP/s of products of matrices of an element type.

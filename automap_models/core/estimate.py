@@ -88,6 +88,7 @@ class Estimate:
         bubble_rate: share of its passes' time that the rank waits that ends last, because of bubble and transfers.
         memory: [pp] of a device of each rank of the pipeline.
         memory_bytes: [pp] that a device of each rank has, the smallest one.
+        unfitted: names of devices without constants fitted to them, which have those of others in the mean.
     """
 
     strategy: Strategy
@@ -102,6 +103,7 @@ class Estimate:
     bubble_rate: float
     memory: tuple[DeviceMemory, ...]
     memory_bytes: tuple[float, ...]
+    unfitted: tuple[str, ...] = ()
 
     @property
     def peak_memory(self) -> float:

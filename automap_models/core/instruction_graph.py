@@ -64,6 +64,8 @@ class InstructionGraph:
         flop: [n] floating-point operations of each instruction.
         bytes_accessed: [n] bytes that each reads and writes.
         meta: where the graph comes from.
+        in_core: [n] whether an instruction is part of an attention core, which a flash kernel computes as a whole; none
+            is unless given.
     """
 
     model: str
@@ -82,6 +84,11 @@ class InstructionGraph:
     flop: FloatArray
     bytes_accessed: FloatArray
     meta: Mapping[str, object] = field(default_factory=dict)
+    in_core: NDArray[np.bool_] = None  # type: ignore[assignment]  # never None after __post_init__
+
+    def __post_init__(self) -> None:
+        if self.in_core is None:
+            object.__setattr__(self, "in_core", np.zeros(len(self), dtype=bool))
 
     def __len__(self) -> int:
         return len(self.names)

@@ -1,24 +1,40 @@
-"""A profile at another micro-batch size than the profiled one: everything but the parameters in proportion.
+"""A profile at another micro-batch size than the profiled one.
 
-The cost model splits a micro-batch over the replicas of a stage into equal parts, each of which takes its share of the
-time (cost-model.md, "Stage, transfer and all-reduce times"). Another micro-batch size is the same assumption once more:
-C, C_fwd, A and stash grow with the samples, W does not. What kernels cost whatever their size is not in a profile, so
-that small micro-batches look better than they run: profile the model at the size that was chosen.
+Bytes, A and stash, grow with the samples; W does not. Times grow by less than that: kernels saturate, weights are read
+whatever the samples, and launches stay. A profile by the clock says how long a micro-batch of other sizes takes,
+`clock_s`, and each instruction's times change as their sum does:
+
+    samples    1     2     4    …    256         t(s) between two of these is on the straight line through them, below
+    seconds    t1    t2    t4   …    t256        the first and beyond the last one in proportion to it
+
+Of a profile that does not say, times are taken in proportion, but no instruction takes less than its launches: one
+kernel forward, two backward.
+
+The replicas of a stage share a micro-batch in proportion (cost-model.md, "Stage, transfer and all-reduce times").
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from automap_models.core.profile import Profile, require_magnitudes
+import numpy as np
+
+from automap_models.core.device import USUAL
+from automap_models.core.profile import FloatArray, Profile, require_magnitudes
 from automap_models.core.units import counted
 from automap_models.errors import BadInput
 
 MAX_SAMPLES = 1_000_000_000
 """Beyond it a batch size is a mistake."""
 _ORIGIN = "rescaled_from"
+CLOCK_S = "clock_s"
+"""Key of meta: [[samples, forward seconds, backward seconds], …] of a micro-batch by the clock, ascending."""
+FAR = 4
+"""Times as many samples, or as few, as were profiled, from which on times in proportion are not to be relied on."""
+LARGEST_REPRICED = 64
+"""Times as many samples as were profiled that `clock_s` goes to, in powers of two from one sample."""
 
 
 def require_samples(samples: int, where: str) -> int:
@@ -75,7 +91,7 @@ def sized(profile: Profile, samples: int | None) -> Profile:
 
 
 def rescaled(profile: Profile, samples: int) -> Profile:
-    """The profile of a micro-batch of so many samples, all but W in proportion; see this module.
+    """The profile of a micro-batch of so many samples; see this module.
 
     Raises:
         BadInput: the profile does not say how many samples it describes, or a figure of it gets larger or smaller than
@@ -85,12 +101,69 @@ def rescaled(profile: Profile, samples: int) -> Profile:
     require_samples(samples, "micro-batch size")
     if samples == own:
         return profile
-    arrays = {name: (samples / own) * getattr(profile, name) for name in ("C", "C_fwd", "A", "stash")}
+    forward, backward = time_factors(profile, samples)
+    C_fwd = forward * profile.C_fwd
+    arrays = {"C": C_fwd + backward * (profile.C - profile.C_fwd), "C_fwd": C_fwd}
+    arrays |= {name: (samples / own) * getattr(profile, name) for name in ("A", "stash")}
     require_magnitudes(arrays, f"the profile at {samples:,} samples")
     for array in arrays.values():
         array.setflags(write=False)
-    origin = {"microbatch_size": profiled_size(profile), "fingerprint": profiled_fingerprint(profile)}
-    return replace(profile, **arrays, meta={**profile.meta, "microbatch_size": samples, _ORIGIN: origin})
+    return replace(profile, **arrays, meta={**profile.meta, **origin_of(profile), "microbatch_size": samples})
+
+
+def origin_of(profile: Profile) -> dict[str, object]:
+    """What a profile's meta says of the profile that it was scaled from."""
+    return {_ORIGIN: {"microbatch_size": profiled_size(profile), "fingerprint": profiled_fingerprint(profile)}}
+
+
+def time_factors(profile: Profile, samples: int) -> tuple[FloatArray, FloatArray]:
+    """[n] forward and [n] backward times of each instruction with so many samples, over those that the profile has.
+
+    Raises:
+        BadInput: the profile does not say how many samples it describes.
+    """
+    own = required_size(profile)
+    table = _clock_table(profile)
+    if table is not None:
+        sizes, passes_s = table[:, 0], table[:, 1:].T
+        forward, backward = (_seconds_of(sizes, of_s, samples) / _seconds_of(sizes, of_s, own) for of_s in passes_s)
+        return np.full(len(profile), forward), np.full(len(profile), backward)
+    C_fwd, C_bwd = profile.C_fwd, profile.C - profile.C_fwd
+    return _in_proportion(C_fwd, samples / own, 1), _in_proportion(C_bwd, samples / own, 2)
+
+
+def clock_table(samples: int, passes_s: Callable[[float], tuple[float, float]]) -> list[list[float]]:
+    """What a profile's meta says under CLOCK_S.
+
+    Args:
+        samples: of the profiled micro-batch.
+        passes_s: function of the samples over those profiled → seconds forward and backward.
+    """
+    largest = (LARGEST_REPRICED * samples).bit_length()
+    return [[float(size), *passes_s(size / samples)] for size in (1 << power for power in range(largest))]
+
+
+def _clock_table(profile: Profile) -> FloatArray | None:
+    table = profile.meta.get(CLOCK_S)
+    try:
+        array = np.asarray(table, dtype=np.float64)
+    except (TypeError, ValueError):
+        return None
+    usable = array.ndim == 2 and array.shape[1:] == (3,) and np.isfinite(array).all() and (array > 0).all()
+    return array if usable and (np.diff(array[:, 0]) > 0).all() else None
+
+
+def _seconds_of(sizes: FloatArray, of_s: FloatArray, samples: float) -> float:
+    """On the line through the sizes; see this module."""
+    if samples > sizes[-1]:
+        return float(of_s[-1] * samples / sizes[-1])
+    return float(np.interp(samples, sizes, of_s) * min(1.0, samples / sizes[0]))
+
+
+def _in_proportion(times_s: FloatArray, factor: float, launches: int) -> FloatArray:
+    """[n] factors of times, none of which gets shorter than launches, or than it is."""
+    least_s = np.minimum(times_s, launches * USUAL.launch_s)
+    return np.maximum(factor, np.divide(least_s, times_s, out=np.zeros_like(times_s), where=times_s > 0))
 
 
 def profiled_size(profile: Profile) -> int | None:
@@ -138,10 +211,14 @@ def rescaling_notes(profile: Profile, replicas: int, *, whole: bool = False) -> 
     samples, profiled = microbatch_size(profile), profiled_size(profile)
     if samples is None or samples == profiled:
         return
-    yield (
-        f"times of {counted(samples, 'sample')} are taken in proportion from the {profiled} profiled, "
-        "though small micro-batches run less efficiently: profile the model at the size chosen"
-    )
+    few = counted(samples, "sample")
+    if _clock_table(profile) is not None:
+        yield f"times of {few} are those of the clock, as the model was profiled with {profiled}"
+    else:
+        far = ", far from it" if profiled and max(samples / profiled, profiled / samples) > FAR else ""
+        yield (
+            f"times of {few} are taken in proportion from the {profiled} profiled{far}, "
+            "though small micro-batches run less efficiently: profile the model at the size chosen"
+        )
     if samples < replicas and not whole:
-        few = counted(samples, "sample")
         yield f"{few} leave some of {replicas} replicas idle, and the length takes them for evenly split"

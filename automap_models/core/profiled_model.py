@@ -13,7 +13,7 @@ from automap_models.errors import BadInput
 WHOLE = "whole"
 """Name of the partitioning that divides nothing."""
 
-_IN_PROPORTION = ("C", "C_fwd", "A", "held", "stash", "reduced_fwd", "reduced_bwd")
+_IN_PROPORTION = ("A", "held", "stash", "reduced_fwd", "reduced_bwd")
 """What grows with the samples of a micro-batch."""
 
 
@@ -63,9 +63,20 @@ class ShardedProfile:
     def __len__(self) -> int:
         return int(self.C.size)
 
-    def rescaled(self, factor: float) -> ShardedProfile:
-        """The same for micro-batches of so many times the samples, see core.microbatch."""
-        return replace(self, **{name: factor * getattr(self, name) for name in _IN_PROPORTION})
+    def rescaled(self, factor: float, forward: FloatArray, backward: FloatArray) -> ShardedProfile:
+        """The same for micro-batches of so many times the samples, see core.microbatch.
+
+        Args:
+            factor: of what grows with the samples.
+            forward, backward: [n] of the times of each pass (core.microbatch.time_factors).
+        """
+        amounts = {name: factor * getattr(self, name) for name in _IN_PROPORTION}
+        return replace(self.timed(forward, backward), **amounts)
+
+    def timed(self, forward: FloatArray | float, backward: FloatArray | float) -> ShardedProfile:
+        """The same with so many times the time of the forward and the backward pass."""
+        C_fwd = forward * self.C_fwd
+        return replace(self, C=C_fwd + backward * (self.C - self.C_fwd), C_fwd=C_fwd)
 
     @property
     def gathered(self) -> FloatArray:

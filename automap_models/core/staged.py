@@ -13,7 +13,8 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid, grid_of
 from automap_models.core.constraints import UNCONSTRAINED, Constraints
-from automap_models.core.microbatch import microbatch_size, required_size, rescaled
+from automap_models.core.microbatch import microbatch_size, required_size, rescaled, time_factors
+from automap_models.core.on_device import clock_factor, on_device
 from automap_models.core.paces import StagePaces, equal_paces, idle_positions, unequal_paces
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.profiled_model import ShardedProfile, require_alike, whole
@@ -36,6 +37,8 @@ class StagedProblem:
     What a plan shall make small is the step under a schedule, as it runs: with whole samples on every replica, and
     gradients that are reduced while the backward pass goes on (cost-model, "The step that runs"). Without a schedule it
     is Auto-MAP's length L.
+
+    Times of another kind of device than a uniform cluster is made of are scaled to it by the clock (core.on_device).
 
     Attributes:
         profile: the model's training step, for one micro-batch.
@@ -75,6 +78,11 @@ class StagedProblem:
     def __post_init__(self) -> None:
         if self.state_factor is None:
             object.__setattr__(self, "state_factor", default_state_factor(self.profile))
+        speed = clock_factor(self.profile, self.cluster)
+        if speed != 1.0:
+            shardings = tuple(sharding.timed(speed, speed) for sharding in self.shardings)
+            object.__setattr__(self, "shardings", shardings)
+            object.__setattr__(self, "profile", on_device(self.profile, self.cluster.device, speed))
         profiled = (self.profile.device, self.profile.roofline_s, self.profile.dtype)
         object.__setattr__(self, "cluster", self.cluster.relative_to(*profiled))
         if self.schedule is not None:
@@ -183,9 +191,10 @@ class StagedProblem:
             if rest:
                 what = f"{global_batch} samples do not make {micro_batches} equal micro-batches"
                 raise BadInput(what, where="`micro_batches`", do="give a divisor of the global batch")
-            profile = rescaled(profile, samples)
             if samples != own:
-                shardings = tuple(sharding.rescaled(samples / own) for sharding in shardings)
+                factors = time_factors(profile, samples)
+                shardings = tuple(sharding.rescaled(samples / own, *factors) for sharding in shardings)
+            profile = rescaled(profile, samples)
         return replace(self, profile=profile, stages=stages, micro_batches=micro_batches, shardings=shardings)
 
 

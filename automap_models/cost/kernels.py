@@ -1,6 +1,6 @@
-"""The kernels of an instruction graph: what they compute and move once a compiler has fused it, and how long they take.
+"""The kernels of an instruction graph: what they compute and move once a compiler has fused it.
 
-    instructions ── fusion ──→ kernels: FLOP, bytes ── roofline of a device ──→ seconds of each instruction
+    instructions ── fusion ──→ kernels: FLOP, bytes ── clock of a device (hlo.clock) ──→ seconds of each instruction
 
 An elementwise instruction that ran alone would write its result to memory and the next one would read it again.
 Compilers run chains of them as one kernel and keep what is in between in registers. The model is XLA's in short:
@@ -26,18 +26,16 @@ rather than underestimated; benchmarks/roofline_accuracy.py holds the sums again
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from automap_models.collection import uncollected
-from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
-from automap_models.errors import BadInput
 
+VOCABULARY = 8192
+"""Elements of a side of a product from which on it is taken for a vocabulary's, which frameworks pad."""
 WINOGRAD_SAVING = 2.25
 """How many times fewer multiplications F(2×2, 3×3) needs (Lavin and Gray, arXiv 1509.09308)."""
 
@@ -102,65 +100,40 @@ def kernel_traffic(
     return _Fusion(graph, [ANYWHERE] * len(graph) if groups is None else groups, written).traffic()
 
 
-def kernel_costs(graph: InstructionGraph) -> tuple[FloatArray, FloatArray]:
-    """FLOP and moved bytes of each instruction's kernel, two float64 [n]; zero for one that is fused into others."""
-    if graph not in _KNOWN_COSTS:
-        traffic = kernel_traffic(graph)
-        _KNOWN_COSTS[graph] = traffic.flop, traffic.moved
-    flop, moved_bytes = _KNOWN_COSTS[graph]
-    return flop.copy(), moved_bytes.copy()
+def product_sizes(
+    a: ArrayLike, b: ArrayLike, c: ArrayLike, flop: ArrayLike, convolution: ArrayLike = False
+) -> FloatArray:
+    """[k, 4] count, rows, columns and depth of products, from the numbers of elements of operands and result.
 
+        m = FLOP / 2     count a·b·c / m²     rows m / b     columns m / a     depth m / c
 
-_KNOWN_COSTS: WeakKeyDictionary[InstructionGraph, tuple[FloatArray, FloatArray]] = WeakKeyDictionary()
-"""A graph never changes, and its kernels are the same on every device."""
-
-
-def roofline_times(graph: InstructionGraph, device: Device, *, tf32: bool = True) -> FloatArray:
-    """Time of each instruction on a device, [n] seconds.
-
-    Elementwise instructions are fused as a compiler would (see this module): a fused kernel's time is that of the
-    instruction which writes its result, the others in it take none.
+    A convolution is the product that libraries make of it: one, of the rows and the depth above and of b·c / m columns.
+    Sizes are whole numbers, but rows are such that all four together are the multiplications.
 
     Args:
-        tf32: whether float32 matrix products run in TF32 where the device can, as XLA's do unless a precision is asked.
-
-    Raises:
-        BadInput: the device has no rate for the element type of a matrix product.
+        a, b, c: [k] elements of the operands and of the result.
+        flop: [k] of each.
+        convolution: [k] whether each is one.
     """
-    flop, moved_bytes = kernel_costs(graph)
-    times_s = device.seconds(flop, moved_bytes)
-    matrix: dict[str, list[int]] = {}
-    for i, opcode in enumerate(graph.opcodes):
-        if opcode in MATRIX_OPCODES:
-            matrix.setdefault(_product_type(graph, i, device, tf32), []).append(i)
-            if device.winograd and _is_winograd(graph, i):
-                flop[i] /= WINOGRAD_SAVING
-    for dtype, members in matrix.items():
-        times_s[members] = device.seconds(flop[members], moved_bytes[members], dtype, "matrix")
-    return times_s
+    a, b, c = (np.asarray(elements, np.float64) for elements in (a, b, c))
+    m = np.maximum(np.asarray(flop, np.float64) / 2.0, 1.0)
+    count, columns = np.where(convolution, 1.0, a * b * c / m**2), np.where(convolution, b * c / m, m / a)
+    sizes = np.maximum(np.rint(np.stack([count, m / b, columns, m / c], axis=-1)), 1.0)
+    sizes[..., 1] *= m / sizes.prod(axis=-1)
+    return np.asarray(sizes)
 
 
-def roofline_seconds(graph: InstructionGraph, devices: Iterable[Device]) -> dict[str, float]:
-    """Name of each device → seconds of one micro-batch by its roofline; devices without a rate for it are left out."""
-    seconds = {}
-    for device in devices:
-        with suppress(BadInput):
-            seconds[device.name] = float(roofline_times(graph, device)[graph.in_microbatch].sum())
-    return seconds
+def product_type(graph: InstructionGraph, i: int) -> str:
+    """Element type of a matrix product, as devices name it; integers and booleans are taken for float32."""
+    own = graph.dtypes[_operands(graph, i)[0]]
+    return DTYPE_NAMES.get(own, own if own.startswith("f") else "float32")
 
 
 def _operands(graph: InstructionGraph, i: int) -> NDArray[np.int64]:
     return graph.operands[graph.operand_offsets[i] : graph.operand_offsets[i + 1]]
 
 
-def _product_type(graph: InstructionGraph, i: int, device: Device, tf32: bool) -> str:
-    """Element type of a matrix product; integers and booleans are taken for float32."""
-    own = graph.dtypes[_operands(graph, i)[0]]
-    dtype = DTYPE_NAMES.get(own, own if own.startswith("f") else "float32")
-    return "tf32" if tf32 and dtype == "float32" and "tf32" in device.matrix else dtype
-
-
-def _is_winograd(graph: InstructionGraph, i: int) -> bool:
+def is_winograd(graph: InstructionGraph, i: int) -> bool:
     """Whether a convolution, or a gradient of one, has a 3×3 kernel and stride 1 in float32.
 
     Told from the three shapes, of which the gradients are permutations: one is a kernel, HWIO or OIHW, and the images

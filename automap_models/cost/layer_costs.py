@@ -107,7 +107,7 @@ class LayerCosting:
 
     def __init__(self, work: ModelWork, cluster: Cluster, device: Device, runtime: Runtime = DEFAULT_RUNTIME) -> None:
         self.work, self.cluster, self.device, self.runtime = work, cluster, device, runtime
-        self.constants = device.required_step
+        self.constants = device.constants
         self.blocks = frozenset(work.order[1:-1])
         self._kernels: dict[object, _Kernels] = {}
         self._costs: dict[object, LayerCosts] = {}

@@ -211,8 +211,8 @@ class StepClock:
         self, strategy: Strategy, device: Device, groups: ProcessGroups, shares: Shares, runtime: Runtime
     ) -> None:
         self.strategy, self.groups, self.shares, self.runtime = strategy, groups, shares, runtime
-        self.constants: StepConstants = device.required_step
-        self.bytes_per_s = device.bandwidth * self.constants.bandwidth_efficiency
+        self.constants: StepConstants = device.constants
+        self.bytes_per_s = device.bytes_per_s
         self.multiprocessors = device.multiprocessors
         self.peak = device.sustained * device.matrix_peak(strategy.dtype)
         self.fp8_peak = device.sustained * device.matrix_peak("float8") if strategy.precision == "fp8" else None

@@ -134,7 +134,7 @@ class StageCosting:
         self.layers, self.work, self.runtime, self.constants = layers, layers.work, layers.runtime, layers.constants
         self._run(strategy)
         self.of_layers: LayerCosts = layers.costs(strategy, self.groups)
-        self.bytes_per_s = layers.device.bandwidth * self.constants.bandwidth_efficiency
+        self.bytes_per_s = layers.device.bytes_per_s
         self.weight_bytes, self.gradient_bytes, self.state_bytes = parameter_bytes(
             strategy, self.runtime.gradient_bytes
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from automap_models.core.cluster import Cluster, NodeGroup
-from automap_models.core.device import Device, StepConstants
+from automap_models.core.device import USUAL, Device, StepConstants
 from automap_models.core.units import BYTES, BYTES_PER_S, FLOP_PER_S, SECONDS, Unit
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_text
@@ -237,10 +237,17 @@ def read_cluster(name_or_path: str | Path) -> Cluster:
 DEFAULT_DEVICE = "v100"
 """What clusters that do not say are taken to be made of."""
 DEVICE_KEYS = (
-    "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector, bandwidth, "
-    "compute_efficiency and bandwidth_efficiency, and may have name, winograd, launch_s, multiprocessors, "
-    "sustained and step"
+    "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector and bandwidth, "
+    "and may have name, winograd, multiprocessors, sustained and step"
 )
+
+
+OLDER_KEYS = {
+    "compute_efficiency": "product_efficiency",
+    "bandwidth_efficiency": "bandwidth_efficiency",
+    "launch_s": "launch_s",
+}
+"""Key of an older device file → the constant of a training step that it stands for."""
 
 
 class StepConstantsDocument(Document):
@@ -257,19 +264,23 @@ class StepConstantsDocument(Document):
 
 
 class DeviceDocument(Document):
-    """A device as YAML files write it; the keys are the attributes of `Device`."""
+    """A device as YAML files write it; the keys are the attributes of `Device`.
+
+    Files that were written before one clock priced all kernels have an efficiency and a launch beside `step`. Without
+    `step` they stand for its constants of the same meaning; with it they say nothing.
+    """
 
     matrix: dict[str, float]
     vector: float
     bandwidth: float
-    compute_efficiency: float
-    bandwidth_efficiency: float
     winograd: bool = False
-    launch_s: float = 0.0
     multiprocessors: Whole | None = None
     sustained: float = 1.0
     step: StepConstantsDocument | None = None
     name: Text = ""
+    compute_efficiency: float | UnsetType = UNSET
+    bandwidth_efficiency: float | UnsetType = UNSET
+    launch_s: float | UnsetType = UNSET
 
     def device(self, where: str, name: str = "device") -> Device:
         """The device, under the given name where the document has none.
@@ -278,8 +289,13 @@ class DeviceDocument(Document):
             BadInput: a number out of range, naming its key; `where` says where the document comes from.
         """
         values = msgspec.structs.asdict(self)
+        older = {new: values.pop(old) for old, new in OLDER_KEYS.items()}
+        given = {key: value for key, value in older.items() if value is not UNSET}
         try:
-            step = None if self.step is None else StepConstants(**msgspec.structs.asdict(self.step))
+            if self.step is not None:
+                step: StepConstants | None = StepConstants(**msgspec.structs.asdict(self.step))
+            else:
+                step = replace(USUAL, **given) if given else None
         except BadInput as error:
             raise BadInput(error.what, where=f"{where}, {error.where}", do=error.do) from None
         try:
@@ -325,7 +341,7 @@ def write_device(path: str | os.PathLike[str], device: Device, comment: str = ""
     """
     import yaml
 
-    values = {field: getattr(device, field) for field in DeviceDocument.__struct_fields__}
+    values = {field: getattr(device, field) for field in DeviceDocument.__struct_fields__ if field not in OLDER_KEYS}
     values |= {"matrix": dict(device.matrix), "step": None if device.step is None else asdict(device.step)}
     values = {field: value for field, value in values.items() if value is not None}
     lines = "".join(f"# {line}\n" for line in comment.splitlines())

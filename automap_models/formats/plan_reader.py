@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.microbatch import microbatch_size, rescaled, with_microbatch_size
+from automap_models.core.microbatch import microbatch_size, rescaled, time_factors, with_microbatch_size
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import WHOLE, ProfiledModel
 from automap_models.core.result import Bound, Result
@@ -210,7 +210,7 @@ def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | No
     if document.launch_s != model.launch_s:
         raise wrong(where, "$.launch_s", document.launch_s, f"{model.launch_s:g}, that of the model's device", STALE)
     own, samples = microbatch_size(model.profile), microbatch_size(profile)
-    factor = samples / own if own is not None and samples is not None else 1.0
+    resized = own is not None and samples is not None and samples != own
     known, used = {sharding.name: sharding for sharding in model.shardings}, []
     for name, described in written.items():
         if name == WHOLE:
@@ -219,8 +219,10 @@ def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | No
         if ours is None or described.degree != ours.degree or described.dims != dict(ours.dims):
             expected = f"a sharding of the operators of {model.profile.model}"
             raise wrong(where, f"$.{key}[{name!r}]", msgspec.to_builtins(described), expected, STALE)
-        used.append(ours if factor == 1.0 else ours.rescaled(factor))
-    return replace(problem, shardings=tuple(used), launch_s=model.launch_s)
+        if resized:
+            ours = ours.rescaled(samples / own, *time_factors(model.profile, samples))
+        used.append(ours)
+    return replace(problem, profile=profile, shardings=tuple(used), launch_s=model.launch_s)
 
 
 def _plan_shardings(document: PlanDocument, names: list[str], where: str) -> tuple[int, ...]:

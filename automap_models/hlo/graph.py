@@ -13,7 +13,7 @@ import numpy as np
 from automap_models.collection import uncollected
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
 from automap_models.cost.kernels import PART_OPCODE, VIEW_OPCODES
-from automap_models.hlo.locations import layers
+from automap_models.hlo.locations import in_attention_core, layers
 from automap_models.hlo.module import UNKNOWN, MlirModule, Module, Operation, producing_operations
 from automap_models.hlo.phases import phases
 from automap_models.hlo.sharding_rules import RuledModule, ShardingRules
@@ -56,6 +56,7 @@ def instruction_graph(module: Module) -> InstructionGraph:
         flop=flop,
         bytes_accessed=bytes_accessed,
         meta=dict(module.meta) | _reported(module),
+        in_core=np.array([in_attention_core(op.path) for op in operations], dtype=bool),
     )
 
 

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import jax
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
+from automap_models.core.repeats import repeated
 from automap_models.cost.kernels import MATRIX_OPCODES, VIEW_OPCODES
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
@@ -45,9 +45,12 @@ class Clock:
     """Times modules on jax's default device.
 
     Args:
-        repeats: runs of which the median counts.
+        repeats: runs that have to agree, of which the least counts (core.repeats).
         warmup: runs before them.
         seed: of the operands.
+
+    Attributes:
+        steady: of each module that was timed, whether its runs agreed.
 
     Raises:
         BadInput: a count that makes no sense.
@@ -58,11 +61,12 @@ class Clock:
             if value < least:
                 raise BadInput(f"{name} is {value}", where="measuring", do=f"give a number ≥ {least}")
         self.repeats, self.warmup = repeats, warmup
+        self.steady: list[bool] = []
         self._rng = np.random.default_rng(seed)
         self._device = jax.local_devices()[0]
 
     def seconds(self, part: OneOp, needed_bytes: float) -> float | None:
-        """Median time of a call, seconds; None where this machine has too little memory free or cannot run it.
+        """Least time of a call, seconds; None where this machine has too little memory free or cannot run it.
 
         Args:
             part: the module.
@@ -73,10 +77,13 @@ class Clock:
         try:
             run = compiled(part)
             operands = self._draw(part.operands)
-            taken = [self._one_run(run, operands) for _ in range(self.warmup + self.repeats)]
+            for _ in range(self.warmup):
+                self._one_run(run, operands)
+            taken, steady = repeated(lambda: self._one_run(run, operands), float, self.repeats)
         except jax.errors.JaxRuntimeError:  # a custom call that this platform has not, or the memory ran out after all
             return None
-        return median(taken[self.warmup :])
+        self.steady.append(steady)
+        return min(taken)
 
     def free_bytes(self) -> float:
         """Memory that the device can still give."""
@@ -138,8 +145,9 @@ class Measured:
         alone_up_to_s: phase → the same as a sum of the times of single operations.
         call_s: what calling a compiled operation costs; taken off each of them.
         not_measured: opcode → number of instructions whose operation does not fit or cannot run here; their time is
-            a roofline's, scaled to the measured ones.
-        repeats, warmup: how often each was run.
+            the data sheet's of a CPU, scaled to the measured ones.
+        repeats, warmup: how often each was run at least.
+        unsteady: share of what was run whose times did not agree.
     """
 
     times_s: FloatArray
@@ -149,6 +157,7 @@ class Measured:
     not_measured: Mapping[str, int]
     repeats: int
     warmup: int
+    unsteady: float
 
     @property
     def meta(self) -> dict[str, object]:
@@ -157,6 +166,7 @@ class Measured:
         return {
             "times": "measured per instruction",
             "device": f"{device.device_kind} ({platform.machine()})",
+            "unsteady": self.unsteady,
             "repeats": self.repeats,
             "warmup": self.warmup,
             "scaled_to_step": Phase.UPDATE in self.up_to_s,
@@ -182,7 +192,7 @@ def measure_times(
     Args:
         module: what to run.
         graph: its instruction graph, if it is there already.
-        repeats: runs of which the median counts.
+        repeats: runs that have to agree, of which the least counts (core.repeats).
         warmup: runs before them.
         seed: of the random operands.
         progress: called before each run.
@@ -217,6 +227,7 @@ def measure_times(
         not_measured=missing,
         repeats=repeats,
         warmup=warmup,
+        unsteady=1.0 - sum(clock.steady) / max(1, len(clock.steady)),
     )
 
 
@@ -243,7 +254,7 @@ def _rising(up_to_s: Mapping[Phase, float | None]) -> dict[Phase, float]:
 def _spread(
     graph: InstructionGraph, single: Sequence[OneOp], alone_times_s: Sequence[float | None], call_s: float
 ) -> FloatArray:
-    """[n] times from those of the distinct operations; rooflines where there is none, scaled like with like."""
+    """[n] times from those of the distinct operations; by a data sheet where there is none, scaled like with like."""
     times_s, measured = np.zeros(len(graph)), np.zeros(len(graph), bool)
     ran = np.zeros(len(graph), bool)
     for one, time_s in zip(single, alone_times_s, strict=True):

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.hlo.block_labels import NO_BLOCK, BlockStack, operation_labels
-from automap_models.hlo.locations import in_attention_core
 from automap_models.hlo.module import Module
 from automap_models.hlo.step_classes import PASSED_THROUGH
 
@@ -105,14 +104,11 @@ class ModelLayers:
         return self._depending([True] * len(self.graph.arguments))
 
     @cached_property
-    def in_core(self) -> NDArray[np.bool_]:
-        """[n] whether an instruction is part of an attention core."""
-        return np.array([in_attention_core(op.path) for op in self.module.operations], dtype=np.bool_)
-
-    @cached_property
     def core_results(self) -> frozenset[int]:
         """Values that attention cores make in the forward pass for what comes after them."""
-        return frozenset(v for v, producer, i in self._forward_reads if self.in_core[producer] and not self.in_core[i])
+        return frozenset(
+            v for v, producer, i in self._forward_reads if self.graph.in_core[producer] and not self.graph.in_core[i]
+        )
 
     @cached_property
     def crossing(self) -> dict[int, tuple[int, list[int]]]:

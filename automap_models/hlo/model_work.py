@@ -138,7 +138,7 @@ class _Work:
     def _modules(self) -> NDArray[np.int64]:
         """[n] one number for each module, pass and layer; negative for what runs on its own."""
         numbers: dict[tuple[object, ...], int] = {}
-        columns = self.layers.of_instructions, self.passes.tolist(), self.layers.in_core.tolist(), self.graph.layers
+        columns = self.layers.of_instructions, self.passes.tolist(), self.graph.in_core.tolist(), self.graph.layers
         keys = list(zip(*columns, strict=True))
         every = [numbers.setdefault(key, len(numbers)) for key in keys]
         alone = (key[0] == self.layers.after + 1 or self._sums_tokens(i) for i, key in enumerate(keys))
@@ -168,7 +168,7 @@ class _Work:
         columns = (traffic.kernels.tolist(), traffic.values.tolist(), traffic.nbytes.tolist())
         for i, v, nbytes in zip(*columns, strict=True):
             if nbytes > 0 and self.graph.shapes[v]:
-                scores = bool(self.layers.in_core[i]) and self.marks.is_scores(v)
+                scores = bool(self.graph.in_core[i]) and self.marks.is_scores(v)
                 moved[i].append(_Entry(*self._of_one_sample(nbytes, self.marks.of_value(v)), scores))
         return moved
 
@@ -202,7 +202,7 @@ class _Work:
         return Kernels(
             passes=self.passes[chosen],
             kinds=kinds,
-            core=self.layers.in_core[chosen],
+            core=self.graph.in_core[chosen],
             sizes=sizes,
             size_marks=size_marks,
             moved_kernels=np.array([entry[0] for entry in moved], dtype=np.int64),
@@ -256,7 +256,7 @@ class _Work:
         for v, keeper in self._keepers.items():
             if keeper == layer:
                 maker = int(self.graph.producers[v])
-                inner = self.layers.in_core[maker] and v not in self.layers.core_results
+                inner = self.graph.in_core[maker] and v not in self.layers.core_results
                 (within if inner else outside).append(v)
         return outside, within
 
@@ -296,7 +296,7 @@ class _Work:
         """What the products of attention cores read from outside, other than queries."""
         chosen: dict[int, None] = {}
         for i in self._products(layer, WorkPass.FORWARD):
-            if self.layers.in_core[i]:
+            if self.graph.in_core[i]:
                 outside = [v for v in map(self._behind_moves, self._read(i)) if not self._comes_from_core(v)]
                 chosen |= dict.fromkeys([min(outside, key=self._size)])  # queries have as many heads, or more
         return list(chosen)
@@ -310,7 +310,7 @@ class _Work:
 
     def _comes_from_core(self, v: int) -> bool:
         maker = int(self.graph.producers[v])
-        return maker >= 0 and bool(self.layers.in_core[maker])
+        return maker >= 0 and bool(self.graph.in_core[maker])
 
     def _behind_moves(self, v: int) -> int:
         """The value from outside an attention core that a value of it is in another order or type, or itself."""

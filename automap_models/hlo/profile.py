@@ -10,31 +10,52 @@ from numpy.typing import ArrayLike
 from automap_models.collection import uncollected
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
+from automap_models.core.microbatch import CLOCK_S, clock_table
 from automap_models.core.profile import Profile, SharedParameter
-from automap_models.cost.kernels import DTYPE_NAMES, roofline_seconds, roofline_times
+from automap_models.cost.kernels import DTYPE_NAMES
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.hlo.attribution import homes
+from automap_models.hlo.clock import clock_seconds, clock_times
 from automap_models.hlo.liveness import NEVER, Liveness
 
-ROOFLINE = "roofline, not measured"
+CLOCK = "clock, not measured"
 """Where the times of a profile come from that no clock was read for."""
 _LONG_LIFE = 1 / 8
 _SHOWN = 16
 
 
-def roofline_profile(graph: InstructionGraph, device: Device) -> Profile:
-    """The profile of a training step by a device's roofline; see `profile_from_graph`.
+def clock_profile(graph: InstructionGraph, device: Device) -> Profile:
+    """The profile of a training step by the clock of a device; see `profile_from_graph`.
 
-    Its meta says how long other kinds of devices take for a micro-batch by theirs, `roofline_s`: that tells how fast
-    the nodes of a mixed cluster are.
+    Its meta says how long other kinds of devices take for a micro-batch, `roofline_s` (files keep the key from before
+    the clock): that tells how fast the devices of a cluster are.
 
     Raises:
         BadInput: the graph has no backward pass or no parameters, or the device no rate for one of its types.
     """
-    times_s = roofline_times(graph, device)
-    seconds = roofline_seconds(graph, [*map(read_device, known_devices()), device])
-    return profile_from_graph(graph, times_s, {"times": ROOFLINE, "device": device.name, "roofline_s": seconds})
+    times_s = clock_times(graph, device)
+    seconds = clock_seconds(graph, [*map(read_device, known_devices()), device])
+    meta = {"times": CLOCK, "device": device.name, "constants": device.origin, "roofline_s": seconds}
+    return profile_from_graph(graph, times_s, meta | clock_by_samples(graph, device))
+
+
+def clock_by_samples(graph: InstructionGraph, device: Device) -> dict[str, object]:
+    """What meta says of micro-batches of other sizes; nothing where the graph does not say its own.
+
+    Raises:
+        BadInput: the device has no rate for one of its types.
+    """
+    samples = graph.meta.get("microbatch_size")
+    if not isinstance(samples, int) or samples < 1:
+        return {}
+
+    def passes_s(factor: float) -> tuple[float, float]:
+        times_s = clock_times(graph, device, factor)
+        forward, backward = (float(times_s[graph.phases == phase].sum()) for phase in (Phase.FORWARD, Phase.BACKWARD))
+        return forward, backward
+
+    return {CLOCK_S: clock_table(samples, passes_s)}
 
 
 @uncollected()

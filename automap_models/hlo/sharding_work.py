@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import ArrayLike
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph
 from automap_models.core.sharding_classes import MergedSums, ShardingWork
-from automap_models.cost.kernels import roofline_times
+from automap_models.hlo.clock import clock_times
 from automap_models.hlo.module import Module
 from automap_models.hlo.sharding_classes import ModuleSharding
 from automap_models.hlo.step_classes import Classes, Merge, StepClasses, Sum
@@ -41,20 +40,17 @@ class StepTimes(NamedTuple):
 
 
 def step_times(graph: InstructionGraph, device: Device, times_s: ArrayLike | None = None) -> StepTimes:
-    """The times of a graph's instructions, by the roofline of a device if they are not given.
+    """The times of a graph's instructions, by the clock of a device if they are not given.
 
     Args:
-        times_s: [n] whole times; of those, launches are what they are by the roofline.
+        times_s: [n] whole times; of those, launches are what they are by the clock.
 
     Raises:
         BadInput: the device has no rate for a matrix product's element type.
     """
-    work_s = roofline_times(graph, replace(device, launch_s=0.0))
-    launch_s = np.where(work_s > 0, device.launch_s, 0.0)
-    if times_s is None:
-        return StepTimes(work_s, launch_s)
-    given_s = np.asarray(times_s, dtype=np.float64)
-    launch_s = np.minimum(launch_s, given_s)
+    clock_s = clock_times(graph, device)
+    given_s = clock_s if times_s is None else np.asarray(times_s, dtype=np.float64)
+    launch_s = np.minimum(np.where(clock_s > 0, device.constants.launch_s, 0.0), given_s)
     return StepTimes(given_s - launch_s, launch_s)
 
 

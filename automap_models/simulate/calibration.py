@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.device import Device, StepConstants
+from automap_models.core.device import USUAL, Device, StepConstants
 from automap_models.core.measured import MeasuredPasses, MeasuredStep
 from automap_models.core.model_work import ModelWork
 from automap_models.errors import BadInput
@@ -28,17 +28,6 @@ from automap_models.simulate.measured import measured_estimate, passes_estimate
 
 FloatArray = NDArray[np.float64]
 
-USUAL = StepConstants(
-    product_efficiency=0.75,
-    half_size=60.0,
-    attention_efficiency=0.3,
-    bandwidth_efficiency=0.65,
-    launch_s=6e-6,
-    intra_efficiency=0.55,
-    inter_efficiency=0.4,
-    overlap=0.3,
-)
-"""What constants are pulled to: about the mean of those of V100, A100 and H100."""
 RANGES: Mapping[str, tuple[float, float]] = {
     "product_efficiency": (0.05, 1.0),
     "half_size": (1.0, 2000.0),

@@ -57,13 +57,13 @@ def strategy_estimate(
         work: of the model, see hlo.model_work.
         strategy: how it is trained.
         cluster: on what.
-        device: of the cluster, with constants of training steps (`device.step`).
+        device: of the cluster, see core.device.
         runtime: how the framework runs it.
         kinds: devices by the names that the groups of a mixed cluster have for them.
 
     Raises:
         BadInput: the strategy divides the model or the cluster otherwise than these can be divided, or a device is not
-            among the kinds, or has no constants or no peak for the precision.
+            among the kinds, or has no peak for the precision.
     """
     return StrategyPricing(work, cluster, device, runtime, kinds).estimate(strategy)
 
@@ -82,7 +82,7 @@ class StrategyPricing:
         layers: costs of layers on each of these.
 
     Raises:
-        BadInput: a device is not among the kinds, or has no constants.
+        BadInput: a device is not among the kinds.
     """
 
     def __init__(
@@ -147,6 +147,7 @@ class StrategyPricing:
             bubble_rate=(parts.bubble + parts.transfers) / passes_s,
             memory=costs.memory,
             memory_bytes=tuple(rank_memory(strategy, self.cluster).tolist()),
+            unfitted=tuple(dict.fromkeys(kind.name for kind in self.devices if kind.step is None)),
         )
 
 
@@ -178,7 +179,7 @@ def _scaled(device: Device, speed: float) -> Device:
     if speed == 1.0:
         return device
     matrix = {dtype: speed * rate for dtype, rate in device.matrix.items()}
-    step = replace(device.required_step, launch_s=device.required_step.launch_s / speed)
+    step = replace(device.constants, launch_s=device.constants.launch_s / speed)
     return replace(device, matrix=matrix, bandwidth=speed * device.bandwidth, step=step)
 
 
@@ -210,9 +211,8 @@ def require_device(device: Device, strategy: Strategy) -> None:
     """Refuse a device that a strategy cannot be priced on.
 
     Raises:
-        BadInput: it has no constants of training steps, or no peak for the precision.
+        BadInput: it has no peak for the precision.
     """
-    _ = device.required_step
     for dtype in (strategy.dtype, *(("float8",) if strategy.precision == "fp8" else ())):
         device.matrix_peak(dtype)
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from automap_models.core.device import Device
-from automap_models.cost.kernels import WINOGRAD_SAVING
+from automap_models.cost.kernels import VOCABULARY, WINOGRAD_SAVING, product_sizes
 
 aten = torch.ops.aten
 FloatArray = NDArray[np.float64]
@@ -39,6 +39,8 @@ class Kernel:
             gradient of a convolution is counted as the convolution itself.
         moved_bytes: its inputs, read once, and its outputs, written once.
         dtype: element type of its first floating-point input, such as `float32`.
+        sizes: of a product, how many there are, rows, columns and depth; of a convolution's gradients, those of it.
+            None of an attention core, which is one flash kernel, and of what is no product.
         is_convolution: whether it is a convolution or the gradient of one.
         is_winograd: whether, in addition, it is 3×3 of stride 1 in float32.
     """
@@ -48,6 +50,7 @@ class Kernel:
     flop: int
     moved_bytes: int
     dtype: str
+    sizes: tuple[float, float, float, float] | None
     is_convolution: bool
     is_winograd: bool
 
@@ -55,31 +58,29 @@ class Kernel:
 def kernel_times(kernels: Sequence[Kernel], device: Device) -> FloatArray:
     """Time of each kernel on a device, [n] seconds; nothing is fused, as in PyTorch's eager mode.
 
-    float32 products run in TF32 where the device can and torch's own switches, read here, allow it: by default for
-    convolutions only.
+    float32 is float32, as by every other command: products run in TF32 only where the device can and the user has asked
+    torch for it (`torch.set_float32_matmul_precision`).
 
     Raises:
         BadInput: the device has no rate for the element type of a matrix product.
     """
-    times_s = np.zeros(len(kernels))
-    kinds: dict[str, list[int]] = {}
-    for i, kernel in enumerate(kernels):
-        kinds.setdefault(_rate(kernel, device) if kernel.flop else "", []).append(i)
-    for rate, members in kinds.items():
-        flop = np.array([_multiplied(kernels[i], device) for i in members])
-        moved_bytes = np.array([kernels[i].moved_bytes for i in members], np.float64)
-        times_s[members] = (
-            device.seconds(flop, moved_bytes, rate, "matrix") if rate else device.seconds(flop, moved_bytes)
-        )
+    flop = np.array([_multiplied(kernel, device) for kernel in kernels])
+    moved_bytes = np.array([kernel.moved_bytes for kernel in kernels], np.float64)
+    times_s = device.seconds(flop, moved_bytes)
+    for i in np.flatnonzero(flop).tolist():
+        times_s[i] = device.seconds(flop[i], moved_bytes[i], _rate(kernels[i], device))
     return times_s
 
 
-def _rate(kernel: Kernel, device: Device) -> str:
-    if kernel.dtype != "float32" or "tf32" not in device.matrix:
-        return kernel.dtype
-    if kernel.is_convolution:
-        return "tf32" if torch.backends.cudnn.allow_tf32 else "float32"
-    return "float32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+def _rate(kernel: Kernel, device: Device) -> float:
+    """FLOP/s of a product."""
+    dtype = kernel.dtype
+    if dtype == "float32" and "tf32" in device.matrix and torch.get_float32_matmul_precision() != "highest":
+        dtype = "tf32"
+    if kernel.sizes is None:
+        return device.attention_rate(dtype)
+    aligned = kernel.is_convolution or max(kernel.sizes[1:]) >= VOCABULARY
+    return float(device.product_rates(np.array(kernel.sizes), dtype, aligned))
 
 
 def _multiplied(kernel: Kernel, device: Device) -> float:
@@ -133,6 +134,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             flop=_flop(func, args, kwargs, out),
             moved_bytes=_moved_bytes(func, inputs, outputs),
             dtype=_dtype(inputs),
+            sizes=_sizes(func, args, kwargs, out),
             is_convolution=func._overloadpacket in CONVOLUTIONS,
             is_winograd=_is_winograd(func, args),
         )
@@ -165,6 +167,22 @@ def _flop(func: Any, args: Any, kwargs: Any, out: Any) -> int:
         return int(sum(wanted[:2]) * conv_flop_count(images.shape, kernel.shape, gradient.shape, is_transposed))
     formula = flop_registry.get(func._overloadpacket)
     return int(formula(*args, **kwargs, out_val=out)) if formula else 0
+
+
+def _sizes(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[float, float, float, float] | None:
+    """See Kernel."""
+    flop, packet = _flop(func, args, kwargs, out), func._overloadpacket
+    if not flop or "scaled_dot_product" in str(packet):
+        return None
+    if packet is aten.convolution_backward:
+        c, a, b = (args[i].numel() for i in (0, 1, 2))
+        flop //= max(1, sum(args[10][:2]))
+    else:
+        of_product = [leaf for leaf in args if isinstance(leaf, Tensor)]
+        a, b = (tensor.numel() for tensor in (of_product[:2] if packet in CONVOLUTIONS else of_product[-2:]))
+        c = out.numel()
+    count, rows, columns, depth = product_sizes(a, b, c, flop, packet in CONVOLUTIONS).tolist()
+    return count, rows, columns, depth
 
 
 def _dtype(inputs: list[Tensor]) -> str:

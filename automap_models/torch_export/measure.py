@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from automap_models.core.profile import Profile
+from automap_models.core.repeats import repeated
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import copy_model, training_outputs
 from automap_models.torch_export.cuts import BEFORE, Cut
@@ -51,14 +52,14 @@ def measure_module(
     the whole; on CUDA these are events of the stream, on the CPU with one thread (`torch.set_num_threads`) it is the
     thread's processor time, for which it does not matter what else the machine does, with several the wall time:
     `meta["clock"]` says so. An Adam update is measured as a whole and only told, see `profile_module`.
-    `meta["forward_and_backward_s"]` is the median of steps without hooks, and `meta["parts_over_whole"]` how many
-    times as long the sum of the instructions' medians is.
+    `meta["forward_and_backward_s"]` is the least of steps without hooks, and `meta["parts_over_whole"]` how many
+    times as long the sum of the instructions' least times is.
 
     Args:
         args, kwargs: example inputs. Tensors on the meta device, parameters too, are filled: floating-point ones with
             normal values of deviation 0.02, the others with ones, which are valid indices, labels and masks.
         name, microbatch_size: as for `profile_module`.
-        repeats: steps of which the medians are taken.
+        repeats: steps that have to agree, of which the least times are taken (core.repeats).
         warmup: steps before them, not counted.
         seed: of what is random.
 
@@ -74,18 +75,19 @@ def measure_module(
     with user_code(name), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         step = _Step.on(device, model, args, kwargs, name)
-        runs = [(step.whole(), step.parts(structure.cuts)) for _ in range(warmup + repeats)][
-            warmup:
-        ]  # one load for both
-        whole_s = float(np.median([whole for whole, _ in runs]))
-        parts_s = np.median([parts for _, parts in runs], axis=0)
-        update_s = float(np.median(step.updates(warmup + repeats)[warmup:]))
+        for _ in range(warmup):
+            step.whole(), step.parts(structure.cuts)
+        runs, steady = repeated(lambda: (step.whole(), step.parts(structure.cuts)), _one_run_s, repeats)
+        whole_s = min(whole for whole, _ in runs)
+        parts_s = np.min([parts for _, parts in runs], axis=0)
+        update_s = min(step.updates(warmup + repeats)[warmup:])
     forward_s, backward_s = parts_s.reshape(2, len(structure))
     timings = {
         "times": "measured per module",
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
         "clock": _clock_name(device),
+        "unsteady": float(not steady),
         "repeats": repeats,
         "warmup": warmup,
         "seed": seed,
@@ -97,6 +99,11 @@ def measure_module(
     }
     meta = describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size)
     return build_profile(structure, forward_s, forward_s + backward_s, {**meta, **timings})
+
+
+def _one_run_s(run: tuple[float, FloatArray]) -> float:
+    """Seconds of a step without and with hooks, under one load."""
+    return run[0] + float(run[1].sum())
 
 
 @dataclass

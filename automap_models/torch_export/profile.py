@@ -1,4 +1,4 @@
-"""A PyTorch model's profile for a device that need not be there: a roofline over the kernels of its training step."""
+"""A PyTorch model's profile for a device that need not be there: the clock over the kernels of its training step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def profile_module(
     model is left as it is. An instruction is what runs between two neighbouring places at which a split_spec of
     torch.distributed.pipelining can cut, and `names[i]` is the place after instruction i: see `pipelining.split_spec`.
 
-    - C: roofline times of the ATen operators, each a kernel of its own as in eager mode. A backward operator is charged
+    - C: times of the ATen operators by the clock (core.device), each a kernel of its own as in
+      eager mode. A backward operator is charged
       to the instruction whose gradient it computes. Scaled dot-product attention and dropout run as the fused
       kernels that CUDA has for them. The update is no part of it: it comes once a step, not with every micro-batch.
     - A: bytes of the values made before the cut and read after it, each once: what the stages of
@@ -69,7 +70,8 @@ def profile_module(
     times_s = kernel_times(structure.kernels, device)
     forward_s, backward_s = (structure.totals(times_s, backward=backward) for backward in (False, True))
     timings: dict[str, object] = {
-        "times": "roofline per operator",
+        "times": "clock per operator, not measured",
+        "constants": device.origin,
         "device": device.name,
         "roofline_s": _kinds_seconds(structure, device),
         "forward_s": float(forward_s.sum()),
@@ -85,7 +87,7 @@ def profile_module(
 
 
 def _kinds_seconds(structure: Structure, device: Device) -> dict[str, float]:
-    """Kinds of devices with their time of a micro-batch by the roofline; those without a rate for it are left out."""
+    """Kinds of devices with their time of a micro-batch by the clock; those without a rate for it are left out."""
     seconds = {}
     for kind in (*map(read_device, known_devices()), device):
         with suppress(BadInput):

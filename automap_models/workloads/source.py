@@ -271,8 +271,8 @@ def profile_source(
 
     Args:
         framework: what a factory's model is written in, to be checked; None: whatever it is.
-        device: whose roofline the times are.
-        measuring: options of measuring on this machine by name; None: the times are the roofline's.
+        device: whose clock the times are by.
+        measuring: options of measuring on this machine by name; None: the times are the clock's.
 
     Raises:
         BadInput: the file, the model or an option cannot be used.
@@ -305,7 +305,7 @@ def _jax_profile(
 ) -> Profile:
     begin(f"{'tracing' if source.kind in MODELS else 'reading'} {source.what}")
     from automap_models.hlo.graph import instruction_graph
-    from automap_models.hlo.profile import profile_from_graph, roofline_profile
+    from automap_models.hlo.profile import clock_profile, profile_from_graph
 
     if measuring is not None:
         from automap_models.hlo.measure import measure_times
@@ -317,7 +317,7 @@ def _jax_profile(
         return profile_from_graph(graph, measured.times_s, {**measured.meta, **_described(source)})
     module = module_of(source) if returned is None else _mlir_module(source, returned)
     begin(f"costing {len(module.operations):,} instructions")
-    return roofline_profile(instruction_graph(module), device)
+    return clock_profile(instruction_graph(module), device)
 
 
 def _described(source: Source) -> dict[str, object]:

@@ -149,9 +149,9 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
         "--accelerator",
         metavar="NAME|FILE",
         type=name_argument,
-        help="roofline of the accelerators (default: the cluster's, else v100)",
+        help="kind of the accelerators (default: the cluster's, else v100)",
     )
-    group.add_argument("--host", metavar="NAME|FILE", type=name_argument, help="roofline of the CPUs (default cpu)")
+    group.add_argument("--host", metavar="NAME|FILE", type=name_argument, help="kind of the CPUs (default cpu)")
     group.add_argument(
         "--link",
         metavar="BANDWIDTH",
@@ -324,7 +324,7 @@ def _graph(request: PlaceRequest, kinds: tuple[str, ...] = ()) -> PlacementGraph
 
 
 def _graph_of_model(request: PlaceRequest, kinds: tuple[str, ...]) -> PlacementGraph:
-    """Traced, costed by two rooflines, contracted; what user code prints goes to stderr."""
+    """Traced, costed by two clocks, contracted; what user code prints goes to stderr."""
     from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
 
     from ..reports.text import Steps
@@ -333,9 +333,9 @@ def _graph_of_model(request: PlaceRequest, kinds: tuple[str, ...]) -> PlacementG
     link_bytes_per_s = DEFAULT_LINK_BYTES_PER_S if request.link_bytes_per_s is None else request.link_bytes_per_s
     with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
         _, graph = traced(request.source, steps.begin)
-        from automap_models.cost.kernels import roofline_times
+        from automap_models.hlo.clock import clock_times
 
-        times = {"accelerator": accelerator.name, "host": host.name, "times": "roofline, not measured"}
+        times = {"accelerator": accelerator.name, "host": host.name, "times": "clock, not measured"}
         if request.overrides.get("objective") == "step":
             from automap_models.core.step_devices import ACCELERATOR, CPU
             from automap_models.hlo.step_graph import step_graph
@@ -343,9 +343,9 @@ def _graph_of_model(request: PlaceRequest, kinds: tuple[str, ...]) -> PlacementG
             others = {kind: read_device(kind) for kind in dict.fromkeys(kinds) if kind not in (ACCELERATOR, CPU)}
             return step_graph(
                 graph,
-                roofline_times(graph, accelerator),
-                roofline_times(graph, host),
-                {kind: roofline_times(graph, device) for kind, device in others.items()},
+                clock_times(graph, accelerator),
+                clock_times(graph, host),
+                {kind: clock_times(graph, device) for kind, device in others.items()},
                 link_bytes_per_s=link_bytes_per_s,
                 accelerators=int(request.overrides.get("accelerators", 0)),
                 accelerator_bytes=float(request.overrides.get("memory_bytes", DEFAULT_MEMORY_BYTES)),
@@ -356,8 +356,8 @@ def _graph_of_model(request: PlaceRequest, kinds: tuple[str, ...]) -> PlacementG
 
         return placement_from_graph(
             graph,
-            roofline_times(graph, accelerator),
-            roofline_times(graph, host),
+            clock_times(graph, accelerator),
+            clock_times(graph, host),
             nodes=request.nodes or DEFAULT_NODES,
             link_bytes_per_s=link_bytes_per_s,
             accelerators=int(request.overrides.get("accelerators", 0)),  # a placement read back brings its own

@@ -43,7 +43,7 @@ EPILOG = """MODEL|FILE is one of
 A file's format is recognised from its content.
 
 examples:
-  automap-profile bert48 -o bert48.npz                         the times that a V100's roofline gives
+  automap-profile bert48 -o bert48.npz                         the times that a V100's clock gives
   automap-profile t5_base --batch 8 --dtype bfloat16 --device a100 -o t5.npz
   automap-profile Llama-3.1-405B/config.json --device h100 --sequence 8192 -o llama.npz
   automap-profile my_models:make_step --show                   your JAX step: totals, heaviest parts, cheapest cuts
@@ -73,14 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device",
         metavar="NAME|FILE",
         type=name_argument,
-        help="roofline of a known device or one in a YAML file (default v100)",
+        help="times by the clock of a known device or one in a YAML file (default v100)",
     )
     times.add_argument("--measure", action="store_true", help="run the step on this machine and measure its time")
     times.add_argument(
         "--repeats",
         metavar="N",
         type=at_least(1),
-        help="runs of which the median counts (default 5 for JAX, 10 for PyTorch)",
+        help="runs that have to agree within 10 %%, of which the least counts (default 5 for JAX, 10 for PyTorch)",
     )
     times.add_argument(
         "--warmup", metavar="N", type=at_least(0), help="runs before them (default 2 for JAX, 3 for PyTorch)"

@@ -77,6 +77,9 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     yield "step time", seconds(estimate.step_s)
     yield "throughput", f"{estimate.tokens_per_s_per_device:,.0f} tokens/s on a device"
     yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
+    if estimate.unfitted:
+        names = ", ".join(estimate.unfitted)
+        yield "clock", f"unfitted: data sheet of {names}, and the mean constants of devices that have a fit"
     held, own, rank = estimate.fullest
     verdict = "fits" if estimate.fits else "does not fit"
     where = f"rank {rank}" if len(estimate.memory) > 1 else "each device"

@@ -25,6 +25,8 @@ from .text import Column, console, fact_table, plain, table
 if TYPE_CHECKING:
     from rich.table import Table
 
+UNSTEADY = 0.2
+"""Share of what was measured whose runs may disagree; more is said."""
 SHOWN = 10
 ALIKE = 1.1  # layers whose names differ in numbers only are not alike across a larger step between their times
 SMALLEST_SIDE = 0.1  # of the time: a smaller part of the model is no stage
@@ -144,6 +146,10 @@ def warnings(profile: Profile) -> Iterator[str]:
     if isinstance(calls, Mapping) and calls:
         listed = ", ".join(f"{name} ({count}×)" for name, count in calls.items())
         yield f"nobody knows what these custom calls cost, so only their bytes count: {listed}"
+    unsteady = profile.meta.get("unsteady")
+    if isinstance(unsteady, float) and unsteady > UNSTEADY:
+        what = "its runs" if unsteady == 1 else f"{percent(unsteady)} of what was run"
+        yield f"{what} took another time each time: the machine is busy; measure again when it is idle"
     yield from loop_notes(profile)
     missing = profile.meta.get("not_measured")
     if isinstance(missing, Mapping) and missing:
@@ -153,6 +159,8 @@ def warnings(profile: Profile) -> Iterator[str]:
 
 def notes(profile: Profile) -> Iterator[str]:
     """Everything else that was reported: time without a place, shared parameters, values that live long."""
+    if str(profile.meta.get("constants", "")).startswith("mean"):
+        yield f"{profile.device} is unfitted: its data sheet, and the mean constants of devices that have a fit"
     share = profile.meta.get("unattributed_share")
     if isinstance(share, float) and share > 0:
         yield f"{percent(share)} of the time belongs to no instruction of the forward pass and is spread over all"
@@ -215,12 +223,12 @@ def print_profile(profile: Profile) -> None:
 
 
 def origin(profile: Profile) -> str:
-    """`10,528 instructions, times by the roofline of v100, from jax, float32, micro-batch of 16`."""
+    """`10,528 instructions, times by the clock of v100, from jax, float32, micro-batch of 16`."""
     meta = profile.meta
     parts = [f"{len(profile):,} instructions"]
     if "device" in meta:
         origin = f"{meta.get('times', '')} {meta.get('source', '')}"
-        how = "measured on" if "measured per" in origin else "by the roofline of" if "roofline" in origin else "of"
+        how = "measured on" if "measured per" in origin else "by the clock of" if "not measured" in origin else "of"
         parts.append(f"times {how} {meta['device']}")
     source = str(meta.get("source", ""))
     source = str(meta.get("framework", "")) if "roofline" in source else source or str(meta.get("framework", ""))
@@ -397,7 +405,7 @@ def print_known() -> None:
     known = [read_device(name) for name in known_devices()]
     devices = (
         Column("--device", list(known_devices()), left=True),
-        Column("float32", [_tflops(device.matrix.get(_single(device))) for device in known]),
+        Column("float32", [_tflops(device.matrix["float32"]) for device in known]),
         Column("bfloat16", [_tflops(device.matrix.get("bfloat16")) for device in known]),
         Column("memory", [f"{size(device.bandwidth)}/s" for device in known]),
         Column("attained of both", [_attained(device) for device in known]),
@@ -405,13 +413,8 @@ def print_known() -> None:
     screen.print(table(screen.width, devices))
 
 
-def _single(device: Device) -> str:
-    """What products of float32 run in on a device."""
-    return "tf32" if "tf32" in device.matrix else "float32"
-
-
 def _attained(device: Device) -> str:
-    return f"{percent(device.compute_efficiency)}, {percent(device.bandwidth_efficiency)}"
+    return f"{percent(device.constants.product_efficiency)}, {percent(device.constants.bandwidth_efficiency)}"
 
 
 def known_document() -> dict[str, Any]:

@@ -36,7 +36,7 @@ def test_its_peaks_are_the_data_sheets(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", known_devices())
-def test_its_file_says_where_peaks_and_efficiency_are_from(name: str) -> None:
+def test_its_file_says_where_peaks_and_constants_are_from(name: str) -> None:
     comment = [line for line in (conf_dir() / "device" / f"{name}.yaml").read_text().splitlines() if line[:1] == "#"]
     assert "data sheet" in " ".join(comment) or "product specifications" in " ".join(comment)
-    assert "Efficiency" in " ".join(comment)
+    assert "onstants of training steps" in " ".join(comment)

@@ -10,6 +10,7 @@ from automap_models.core.microbatch import (
     profiled_fingerprint,
     profiled_size,
     rescaled,
+    rescaling_notes,
     sized,
     whole_sample_notes,
     with_microbatch_size,
@@ -66,11 +67,37 @@ def test_sizes_that_no_batch_has_are_refused(samples: int) -> None:
         rescaled(PROFILE, samples)
 
 
-@pytest.mark.parametrize(("C", "size", "samples"), [(4e8, 1, 1000), (1e-12, 1000, 1)])
-def test_times_that_no_model_has_are_refused(C: float, size: int, samples: int) -> None:
-    profile = Profile.create(C=[C, C], A=[0.0, 0.0], W=[0.0, 0.0], meta={"microbatch_size": size})
+def test_times_that_no_model_has_are_refused() -> None:
+    profile = Profile.create(C=[4e8, 4e8], A=[0.0, 0.0], W=[0.0, 0.0], meta={"microbatch_size": 1})
     with pytest.raises(BadInput, match=r"C(.0.)? (adds up to|=).*check the units"):
-        rescaled(profile, samples)
+        rescaled(profile, 1000)
+
+
+def test_one_sample_does_not_cost_a_64th_of_64_but_what_the_clock_says() -> None:
+    """A tutorial recommended 256 micro-batches of one sample, "96.6x": its own profile of one said 27 times more."""
+    table = [[1.0, 1.0, 4.0], [2.0, 1.5, 5.0], [64.0, 16.0, 32.0]]
+    profile = Profile.create(C=[30.0, 18.0], C_fwd=[12.0, 4.0], A=[8.0, 0.0], W=[1.0, 1.0],
+                             meta={"microbatch_size": 64, "clock_s": table})  # fmt: skip
+    one = rescaled(profile, 1)
+    np.testing.assert_allclose(one.C_fwd, profile.C_fwd / 16)
+    np.testing.assert_allclose(one.C - one.C_fwd, (profile.C - profile.C_fwd) / 8)
+    assert one.A[0] == 8.0 / 64
+    np.testing.assert_allclose(rescaled(profile, 33).C_fwd.sum(), (1.5 + 16.0) / 2)  # half way from 2 to 64
+    np.testing.assert_allclose(rescaled(profile, 128).C_fwd.sum(), 32.0)  # beyond the table in proportion
+    np.testing.assert_allclose(rescaled(one, 64).C, profile.C)
+    assert any("are those of the clock" in note for note in rescaling_notes(one, 1))
+
+
+def test_no_measured_instruction_takes_less_than_its_launches() -> None:
+    """6 µs forward and twice that backward; one that took less before takes what it took."""
+    profile = Profile.create(
+        C=[64e-3, 100e-6, 3e-6], C_fwd=[32e-3, 40e-6, 1e-6], A=[0.0] * 3, W=[0.0] * 3, meta={"microbatch_size": 64}
+    )
+    one = rescaled(profile, 1)
+    np.testing.assert_allclose(one.C_fwd, [0.5e-3, 6e-6, 1e-6])
+    np.testing.assert_allclose(one.C, [1e-3, 18e-6, 3e-6])
+    assert any("64 profiled, far from it" in note for note in rescaling_notes(one, 1))
+    assert not any("far" in note for note in rescaling_notes(rescaled(profile, 16), 1))
 
 
 def test_replicas_that_cannot_share_whole_samples_evenly_are_named() -> None:

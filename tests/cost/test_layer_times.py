@@ -25,7 +25,7 @@ CONSTANTS = StepConstants(
     inter_efficiency=1.0,
     overlap=0.0,
 )
-DEVICE = Device("d", {"float32": 1e13, "bfloat16": 1e14, "float8": 2e14}, 1e13, 1e12, 1.0, 1.0, step=CONSTANTS)
+DEVICE = Device("d", {"float32": 1e13, "bfloat16": 1e14, "float8": 2e14}, 1e13, 1e12, step=CONSTANTS)
 UNFUSED = Runtime(flash=False)
 
 

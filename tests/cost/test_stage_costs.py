@@ -27,9 +27,7 @@ CONSTANTS = StepConstants(
     inter_efficiency=1.0,
     overlap=0.5,
 )
-DEVICE = Device(
-    "d", {"float32": 2e13, "bfloat16": 3e14, "float16": 3e14, "float8": 6e14}, 2e13, 2e12, 1.0, 1.0, step=CONSTANTS
-)
+DEVICE = Device("d", {"float32": 2e13, "bfloat16": 3e14, "float16": 3e14, "float8": 6e14}, 2e13, 2e12, step=CONSTANTS)
 SIZES = {"22B": (48, 6144, 64, 1, 4), "175B": (96, 12288, 96, 8, 1), "530B": (105, 20480, 128, 35, 1)}
 """Layers, hidden size, heads, pp and micro-batch of Table 3; tp is 8, a sample has 2,048 tokens."""
 UNFUSED = Runtime(flash=False)

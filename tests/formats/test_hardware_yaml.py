@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster, NodeGroup
-from automap_models.core.device import Device
+from automap_models.core.device import USUAL, Device, StepConstants
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import (
     CLUSTER_KEYS,
@@ -93,14 +93,18 @@ def test_quantities_may_have_units(tmp_path: Path) -> None:
         read_cluster(tmp_path / "c.yaml")
 
 
+STEP = StepConstants(0.6, 60.0, 0.3, 0.7, 0.9e-6, 0.5, 0.4, 0.3)
+
+
 def test_a_device_s_quantities_may_have_units(tmp_path: Path) -> None:
     text = (
         "{matrix: {float32: 15.7 TFLOP/s, float16: 125e12}, vector: 15700 GFLOPS, bandwidth: 900 GB/s, "
-        "compute_efficiency: 0.6, bandwidth_efficiency: 0.75, winograd: true, launch_s: 0.9 us}"
+        "winograd: true, step: {product_efficiency: 0.6, half_size: 60, attention_efficiency: 0.3, "
+        "bandwidth_efficiency: 0.7, launch_s: 0.9 us, intra_efficiency: 0.5, inter_efficiency: 0.4, overlap: 0.3}}"
     )
     (tmp_path / "mine.yaml").write_text(text)
     matrix = {"float32": 15.7e12, "float16": 125e12}
-    assert read_device(tmp_path / "mine.yaml") == Device("mine", matrix, 15.7e12, 900e9, 0.6, 0.75, True, 0.9e-6)
+    assert read_device(tmp_path / "mine.yaml") == Device("mine", matrix, 15.7e12, 900e9, True, step=STEP)
     (tmp_path / "mine.yaml").write_text(text.replace("15.7 TFLOP/s", "fast"))
     with pytest.raises(BadInput, match=r"\$\.matrix\.float32 is 'fast', not a rate such as 312 TFLOP/s"):
         read_device(tmp_path / "mine.yaml")
@@ -267,16 +271,16 @@ def test_a_mistake_in_a_group_is_one_sentence_that_names_it(change: dict[str, ob
     assert "\n" not in str(refusal.value)
 
 
-DEVICE = {
+DEVICE: dict[str, object] = {
     "name": "mine",
     "matrix": {"float32": 15.7e12, "float16": 125e12},
     "vector": 15.7e12,
     "bandwidth": 900e9,
-    "compute_efficiency": 0.6,
-    "bandwidth_efficiency": 0.75,
     "winograd": True,
-    "launch_s": 1e-6,
+    "step": asdict(STEP),
 }
+OLDER = {"compute_efficiency": 0.6, "bandwidth_efficiency": 0.75, "launch_s": "1 us"}
+"""What files had before one clock priced all kernels."""
 
 
 def device(document: object) -> Device:
@@ -293,9 +297,15 @@ def test_the_promised_devices_are_shipped() -> None:
 
 
 def test_every_key_is_read() -> None:
-    assert device(DEVICE) == Device(
-        "mine", {"float32": 15.7e12, "float16": 125e12}, 15.7e12, 900e9, 0.6, 0.75, True, 1e-6
-    )
+    assert device(DEVICE) == Device("mine", {"float32": 15.7e12, "float16": 125e12}, 15.7e12, 900e9, True, step=STEP)
+
+
+def test_efficiencies_of_older_files_stand_for_constants_that_a_file_has_not(tmp_path: Path) -> None:
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump({**without("step"), **OLDER}))
+    expected = replace(USUAL, product_efficiency=0.6, bandwidth_efficiency=0.75, launch_s=1e-6)
+    assert read_device(tmp_path / "old.yaml").step == expected
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump({**DEVICE, **OLDER}))  # as automap-calibrate wrote it
+    assert read_device(tmp_path / "old.yaml").step == STEP
 
 
 def test_multiprocessors_are_those_of_the_architectures_white_papers() -> None:
@@ -328,16 +338,16 @@ def test_links_that_are_not_between_the_devices_of_a_node_are_refused(links: obj
 
 
 def test_what_is_left_out_is_off_and_the_name_is_the_files(tmp_path: Path) -> None:
-    (tmp_path / "lab.yaml").write_text(yaml.safe_dump(without("name", "winograd", "launch_s")))
+    (tmp_path / "lab.yaml").write_text(yaml.safe_dump(without("name", "winograd", "step")))
     read = read_device(tmp_path / "lab.yaml")
-    assert (read.name, read.winograd, read.launch_s) == ("lab", False, 0.0)
+    assert (read.name, read.winograd, read.step, read.constants) == ("lab", False, None, USUAL)
 
 
 def test_numbers_that_yaml_takes_for_text_are_numbers_of_a_device(tmp_path: Path) -> None:
-    text = "{matrix: {float32: 15e12}, vector: 15e12, bandwidth: 9e11, compute_efficiency: 1, bandwidth_efficiency: 1}"
+    text = "{matrix: {float32: 15e12}, vector: 15e12, bandwidth: 9e11}"
     assert isinstance(yaml.safe_load(text)["matrix"]["float32"], str)
     (tmp_path / "d.yaml").write_text(text)
-    assert read_device(tmp_path / "d.yaml") == Device("d", {"float32": 15e12}, 15e12, 9e11, 1.0, 1.0)
+    assert read_device(tmp_path / "d.yaml") == Device("d", {"float32": 15e12}, 15e12, 9e11)
 
 
 def test_an_unknown_name_lists_the_known_devices() -> None:
@@ -347,7 +357,7 @@ def test_an_unknown_name_lists_the_known_devices() -> None:
         read_device("k80")
 
 
-@pytest.mark.parametrize("key", ["matrix", "vector", "bandwidth", "compute_efficiency", "bandwidth_efficiency"])
+@pytest.mark.parametrize("key", ["matrix", "vector", "bandwidth"])
 def test_a_missing_key_is_named_of_a_device(key: str) -> None:
     with pytest.raises(BadInput, match=f"here: [$][.]{key} is missing; it needs matrix"):
         device(without(key))
@@ -367,9 +377,9 @@ def test_a_missing_key_is_named_of_a_device(key: str) -> None:
         ("matrix", {"float32": 0}, "here: matrix float32 is 0.0; give a positive number"),
         ("bandwidth", None, r"here: \$\.bandwidth is None, not a number"),
         ("bandwidth", -1, "here: bandwidth is -1.0; give a positive number"),
-        ("compute_efficiency", 60, r"here: compute_efficiency is 60.0; give a share in \(0, 1\]"),
+        ("step", {**asdict(STEP), "overlap": 3}, "here, step: overlap is 3.0; give a number of 0 or more; of overlap"),
+        ("sustained", 60, r"here: sustained is 60.0; give a share in \(0, 1\]"),
         ("winograd", "maybe", r"here: \$\.winograd is 'maybe', not true or false"),
-        ("launch_s", float("inf"), "here: launch_s is inf; give seconds"),
         ("name", "", r"here: \$\.name is '', not a text"),
     ],
 )

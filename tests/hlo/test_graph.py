@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
-from automap_models.cost.kernels import kernel_costs
+from automap_models.cost.kernels import kernel_traffic
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.step import TrainingStep
@@ -97,7 +97,8 @@ def test_dropout_costs_its_mask_and_not_the_rounds_of_the_generator(generator: s
 
     with_dropout, without = (instruction_graph(trace(step_of(rate))) for rate in (0.1, 0.0))
     assert "while" not in with_dropout.opcodes
-    flop, moved = (a.sum() - b.sum() for a, b in zip(kernel_costs(with_dropout), kernel_costs(without), strict=True))
+    dropped, plain = kernel_traffic(with_dropout), kernel_traffic(without)
+    flop, moved = dropped.flop.sum() - plain.flop.sum(), dropped.moved.sum() - plain.moved.sum()
     elements = rows * columns
     read_and_written = 2 * (2 * 4 * elements)  # in the forward and in the backward pass; without dropout, products join
     mask = 3 * elements  # written, read forward, read backward

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.device import Device
+from automap_models.core.device import Device, StepConstants
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.microbatch import rescaled
 from automap_models.core.profile import Profile
@@ -52,9 +52,10 @@ TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
     "t5": (T5Config(width=16, heads=4, head_width=4, feed_forward=32, layers=2, vocabulary=40), (4, 12)),
     "vgg": (VggConfig(blocks=((4, 1), (8, 2)), width=16, classes=4, image=8), (4,)),
 }
-FLOP_ONLY = Device("counts", {"float32": 1e12}, 1e12, 1e30, 1.0, 1.0)
+IDEAL = StepConstants(1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0)
+FLOP_ONLY = Device("counts", {"float32": 1e12}, 1e12, 1e30, step=IDEAL)
 """Nothing but FLOP counts, one a picosecond."""
-SLOW_START = Device("slow start", {"float32": 1e12}, 1e12, 1e11, 1.0, 1.0, launch_s=1e-6)
+SLOW_START = Device("slow start", {"float32": 1e12}, 1e12, 1e11, step=replace(IDEAL, launch_s=1e-6))
 CLUSTER = Cluster(1, 8, 100e9, 100e9, 16e9)
 SHARDY = RuleSet("shardy", "")
 BATCH, WIDTH, HIDDEN, OUT, F32 = 32, 64, 256, 16, 4

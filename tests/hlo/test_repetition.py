@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from automap_models.cost.kernels import roofline_times
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.block_labels import BlockStack
+from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import MlirModule, Module
 from automap_models.hlo.profile import profile_from_graph
@@ -61,7 +61,7 @@ def steps(request: pytest.FixtureRequest) -> tuple[Module, Module]:
 def test_the_profiles_are_equal(steps: tuple[Module, Module]) -> None:
     whole, repeated = (instruction_graph(step) for step in steps)
     device = read_device("v100")
-    expected, profile = (profile_from_graph(graph, roofline_times(graph, device)) for graph in (whole, repeated))
+    expected, profile = (profile_from_graph(graph, clock_times(graph, device)) for graph in (whole, repeated))
     for array in ("C", "A", "W", "C_fwd", "stash"):
         np.testing.assert_allclose(getattr(profile, array), getattr(expected, array), rtol=1e-9, atol=0.0)
     assert profile.layers == expected.layers

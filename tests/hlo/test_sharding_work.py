@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ideal_devices import ideal_device
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.device import Device
 from automap_models.core.sharding import UNUSED
 from automap_models.core.sharding_classes import ShardingWork
 from automap_models.cost.sharding import ShardingPrice, axis_costs, sharding_price
@@ -23,7 +23,7 @@ from automap_models.hlo.sharding_work import sharding_work
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
 
-DEVICE = Device("one", {"float32": 1e12, "bfloat16": 1e12}, 1e12, 1e30, 1.0, 1.0)
+DEVICE = ideal_device("one", {"float32": 1e12, "bfloat16": 1e12}, 1e12, 1e30)
 """Nothing but FLOP counts, one a picosecond."""
 CLUSTER = Cluster(1, 8, 100e9, 100e9, 16e9)
 BATCH, WIDTH, HIDDEN, OUT = 32, 64, 256, 16
@@ -186,7 +186,7 @@ def test_a_loop_reduces_in_every_round() -> None:
 
 
 def test_launches_are_not_divided() -> None:
-    device = Device("slow start", {"float32": 1e12}, 1e12, 1e30, 1.0, 1.0, launch_s=1.0)
+    device = ideal_device("slow start", {"float32": 1e12}, 1e12, 1e30, launch_s=1.0)
     module = trace(TrainingStep("step", mlp, (f32(8, 8), f32(8, 8), f32(8, 8)), 0, (2,), 1))
     sharding = sharding_classes(module, sharding_rules(module), RuleSet("shardy", ""))
     work = sharding_work(module, sharding, instruction_graph(module), device)

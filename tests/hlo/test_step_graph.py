@@ -10,10 +10,10 @@ pytest.importorskip("jax")
 from automap_models.core.dag import find_cycle
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
-from automap_models.cost.kernels import roofline_times
 from automap_models.cost.placement import placement_cost
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.step_graph import step_graph
 from automap_models.workloads.recurrent import RecurrentConfig
@@ -28,7 +28,7 @@ def instructions() -> InstructionGraph:
 
 @pytest.fixture(scope="module")
 def graph(instructions: InstructionGraph) -> PlacementGraph:
-    times = roofline_times(instructions, read_device("v100"))
+    times = clock_times(instructions, read_device("v100"))
     return step_graph(instructions, times, 3 * times, {}, link_bytes_per_s=1e9, accelerators=2, accelerator_bytes=1e9)
 
 
@@ -38,7 +38,7 @@ def test_on_one_device_the_step_takes_the_time_of_its_kernels(
     """But for what is made of constants alone, which is no node."""
     problem = PlacementProblem.of(graph, objective="step", accelerators=1)
     cost = placement_cost(problem, PlacementPlan("one", np.zeros(len(graph), dtype=np.int64)))
-    whole = float(roofline_times(instructions, read_device("v100")).sum())
+    whole = float(clock_times(instructions, read_device("v100")).sum())
     assert cost.value_s == pytest.approx(graph.accelerator_s.sum())
     assert 0.9 * whole <= cost.value_s <= whole * (1 + 1e-9)
     assert find_cycle(graph.successors()) is None

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from automap_models.core.layers import block_boundaries
 from automap_models.core.profile import Profile
-from automap_models.cost.kernels import roofline_times
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import compiled, read_module, trace
+from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.mlir_walk import part
 from automap_models.hlo.module import Module
@@ -140,7 +140,7 @@ OTHER_BLOCKS = {
 def profile_of(step: TrainingStep) -> tuple[Module, Profile]:
     module = trace(step)
     graph = instruction_graph(module)
-    return module, profile_from_graph(graph, roofline_times(graph, read_device("v100")))
+    return module, profile_from_graph(graph, clock_times(graph, read_device("v100")))
 
 
 def by_block(profile: Profile) -> np.ndarray:
@@ -255,7 +255,7 @@ def test_a_file_of_hlo_gives_the_same_arrays_as_the_traced_step(tmp_path: Any) -
     path = tmp_path / "step.mlir"
     path.write_text(text)
     graph = instruction_graph(read_module(path, trainable=["params*"]))
-    profile = profile_from_graph(graph, roofline_times(graph, read_device("v100")))
+    profile = profile_from_graph(graph, clock_times(graph, read_device("v100")))
     np.testing.assert_allclose(by_block(profile), by_block(profile_of(step)[1]), rtol=1e-9)
 
 

@@ -215,7 +215,7 @@ REPLAN = PlannerKind(
 def strategy_problem(layers: int, devices: int, batch: int, **fixed: Any) -> StrategyProblem:
     """A small GPT on devices that are too small to keep all its activations."""
     rates = {"float32": 20e12, "bfloat16": 300e12}
-    device = Device("device", rates, 20e12, 2e12, 0.6, 0.75, step=USUAL)
+    device = Device("device", rates, 20e12, 2e12, step=USUAL)
     work = gpt_work(layers, 64, 2, sequence=32, vocabulary=128)
     cluster = Cluster(1, devices, 1e10, 1e10, 6.1e9)
     return StrategyProblem(work=work, cluster=cluster, device=device, global_batch=batch, fixed=fixed)

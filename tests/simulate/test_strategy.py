@@ -24,7 +24,7 @@ from automap_models.simulate.calibration import USUAL
 from automap_models.simulate.engine import simulate
 from automap_models.simulate.strategy import StrategyPricing, strategy_estimate
 
-DEVICE = Device("device", {"float32": 20e12, "bfloat16": 300e12}, 20e12, 2e12, 0.6, 0.75, step=USUAL)
+DEVICE = Device("device", {"float32": 20e12, "bfloat16": 300e12}, 20e12, 2e12, step=USUAL)
 WORK = gpt_work(8, 1024, 16, sequence=512, vocabulary=8192)
 
 
@@ -77,10 +77,11 @@ def test_ranks_of_zb_h2_do_not_wait_for_one_another_before_their_update() -> Non
     assert passes_s < 0.99 * timeline.length_s
 
 
-def test_a_device_without_constants_is_refused() -> None:
-    device = Device("bare", {"float32": 1e12, "bfloat16": 1e12}, 1e12, 1e12, 0.6, 0.75)
-    with pytest.raises(BadInput, match="device bare: has no constants of training steps"):
-        strategy_estimate(WORK, Strategy(micro_batch=1, global_batch=1), _cluster(1), device)
+def test_a_device_without_constants_has_the_usual_ones_and_the_price_says_so() -> None:
+    bare, strategy = replace(DEVICE, step=None), Strategy(micro_batch=1, global_batch=1)
+    price, usual = (strategy_estimate(WORK, strategy, _cluster(1), device) for device in (bare, DEVICE))
+    assert price == replace(usual, unfitted=("device",))
+    assert usual.unfitted == ()
 
 
 def test_a_device_without_a_peak_for_the_precision_is_refused() -> None:

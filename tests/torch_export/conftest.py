@@ -6,18 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ideal_devices import ideal_device
 
 from automap_models.core.device import Device
 
 torch = pytest.importorskip("torch")
 
-SLOW_UNIT = Device(
-    name="unit", matrix={"float32": 1.0}, vector=1.0, bandwidth=1e30, compute_efficiency=1.0, bandwidth_efficiency=1.0
-)
+SLOW_UNIT = ideal_device("unit", {"float32": 1.0}, vector=1.0, bandwidth=1e30)
 """One FLOP/s and no limit on memory traffic: a time is a count of FLOP."""
-SLOW_MEMORY = Device(
-    name="byte", matrix={"float32": 1e30}, vector=1e30, bandwidth=1.0, compute_efficiency=1.0, bandwidth_efficiency=1.0
-)
+SLOW_MEMORY = ideal_device("byte", {"float32": 1e30}, vector=1e30, bandwidth=1.0)
 """One byte/s: a time is a count of bytes."""
 
 BATCH, TOKENS, HIDDEN, HEADS, VOCABULARY = 2, 16, 32, 4, 100

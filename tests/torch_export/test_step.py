@@ -18,9 +18,10 @@ from automap_models.core.layers import block_boundaries
 from automap_models.core.profile import Profile
 from automap_models.core.sharding_classes import ShardingClasses, Variable
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.kernels import kernel_costs, roofline_times
+from automap_models.cost.kernels import kernel_traffic
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import Module
 from automap_models.hlo.phases import phases
@@ -55,7 +56,7 @@ class Traced(NamedTuple):
     def of(cls, module: Module, rules: str = "shardy") -> Traced:
         """A step with a V100's times."""
         graph = instruction_graph(module)
-        times_s = roofline_times(graph, read_device("v100"))
+        times_s = clock_times(graph, read_device("v100"))
         classes = sharding_classes(module, rules_of(module), read_rule_set(rules)).classes
         return cls(module, graph, classes, times_s, profile_from_graph(graph, times_s))
 
@@ -227,7 +228,7 @@ def test_a_parameter_s_gradient_and_update_are_placed_together() -> None:
     """As torch.export transposes a weight before each product, that is what uses it first."""
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8)))
     graph = instruction_graph(step_module(model, (torch.zeros(4, 64),)))
-    times_s = roofline_times(graph, read_device("v100"))
+    times_s = clock_times(graph, read_device("v100"))
     placement = placement_from_graph(
         graph,
         times_s,
@@ -380,7 +381,7 @@ def test_dropout_costs_a_mask_of_a_byte_an_element_and_no_random_bits() -> None:
     assert "rng" in dropped.graph.opcodes
     hidden = 256 * 512
     assert dropped.profile.stash.sum() - without.profile.stash.sum() == hidden  # the mask; the result in place of x
-    moved = [kernel_costs(traced.graph)[1].sum() for traced in (without, dropped)]
+    moved = [kernel_traffic(traced.graph).moved.sum() for traced in (without, dropped)]
     # Forward, what adds the bias drops out, too: the mask is written and read. Backward: mask and gradient are read,
     # the gradient written. The mask is made from the step's number.
     assert moved[1] - moved[0] == hidden * (1 + 1) + hidden * (1 + 4 + 4) + 4

@@ -29,7 +29,7 @@ from automap_models.formats.schema import read_bytes
 from automap_models.hlo.foreign import LARGEST_MODULE_BYTES
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import MlirModule, Module
-from automap_models.hlo.profile import roofline_profile
+from automap_models.hlo.profile import clock_profile
 from automap_models.hlo.rule_sets import RuleSet, read_rule_set
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.planners.portfolio.work import built_step, digest, versions
@@ -44,7 +44,7 @@ RULES = "shardy"
 def profiled_model(
     module: Module, graph: InstructionGraph, device: Device, cluster: Cluster, rules: RuleSet, begin: Begin
 ) -> ProfiledModel:
-    """Profile a step by a device's roofline, and find out how it can be partitioned on a cluster.
+    """Profile a step by a device's clock, and find out how it can be partitioned on a cluster.
 
     Args:
         graph: of the module.
@@ -53,14 +53,16 @@ def profiled_model(
     Raises:
         BadInput: the step has no backward pass or no parameters, or the device no rate for one of its types.
     """
-    profile = roofline_profile(graph, device)
+    profile = clock_profile(graph, device)
     begin(f"propagating through {len(module.operations):,} operations")
     sharding = sharding_classes(module, rules_of(module), rules)
     begin("finding out what can be partitioned")
     batch_dims = _batch_dims(profile, sharding, cluster, rules.name)
     shardings = stage_shardings(module, sharding, graph, profile, device, cluster, across_nodes=True)
     notes = () if shardings else ("no operator can be partitioned over several devices of this cluster",)
-    return ProfiledModel(profile, shardings, device.launch_s, batch_dims, (*notes, *loop_notes(profile), *module.notes))
+    return ProfiledModel(
+        profile, shardings, device.constants.launch_s, batch_dims, (*notes, *loop_notes(profile), *module.notes)
+    )
 
 
 def _batch_dims(profile: Profile, sharding: ModuleSharding, cluster: Cluster, rules: str) -> dict[str, int]:
@@ -92,7 +94,7 @@ def profiled_once(
     cache has of them needs no tracing. A factory may return anything: it is traced, and known by its module's text.
 
     Args:
-        device: whose roofline a model's times are.
+        device: of a model's times.
         microbatch_size: samples in the profiled micro-batch of a profile that does not say.
 
     Raises:

@@ -15,6 +15,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints
 from automap_models.core.layers import loop_notes
 from automap_models.core.microbatch import rescaling_notes, sized, whole_sample_notes
+from automap_models.core.on_device import device_notes as profile_device_notes
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import TIE, PlanReport
@@ -87,11 +88,12 @@ def sample_notes(problem: StagedProblem, plan: StagedPlan) -> Iterator[str]:
 
 
 def device_notes(problem: StagedProblem) -> Iterator[str]:
-    """That the times are those of another kind of device than a uniform cluster is made of.
+    """Whose times a plan has, where these are not simply those of the cluster's devices.
 
-    Only shipped kinds are compared: a device that was measured has the name that its driver gives it.
+    That they are of another kind is said of shipped kinds only: drivers have other names for devices.
     """
-    profiled, kind = problem.profile.meta.get("device"), problem.cluster.device
+    profiled, kind = problem.profile.device, problem.cluster.device
+    yield from profile_device_notes(problem.profile, problem.cluster)
     if kind and profiled != kind and profiled in known_devices():
         name = problem.cluster.name
         yield f"times are those of {profiled}, but cluster {name} is made of {kind}: profile the model for {kind}"

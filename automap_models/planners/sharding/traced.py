@@ -78,25 +78,25 @@ class TracedSharding:
         """The least time or memory of a step. On a mixed cluster all devices of the mesh wait for the slowest one.
 
         Args:
-            device: whose roofline the times are.
+            device: whose clock the times are by.
             reassociated: whether sums of partial results are reduced once; XLA for CPUs reduces every one on its own.
 
         Raises:
             BadInput: nothing can be partitioned along the mesh, or the device has no rate for a type.
         """
-        from automap_models.cost.kernels import roofline_seconds
         from automap_models.formats.hardware_yaml import known_devices, read_device
+        from automap_models.hlo.clock import clock_seconds
         from automap_models.hlo.sharding_work import sharding_work
 
         work = sharding_work(self.module, self.sharding, self.graph, device, reassociated=reassociated)
         if not cluster.is_known:
-            seconds = roofline_seconds(self.graph, [*map(read_device, known_devices()), device])
+            seconds = clock_seconds(self.graph, [*map(read_device, known_devices()), device])
             cluster = cluster.relative_to(device.name, seconds, "float32")
         problem = self.counted(cluster, mesh)
         if cluster.slowdown is not None:
             slowest = float(cluster.slowdown[: math.prod(axis.size for axis in mesh)].max())
             work = replace(work, compute_s=slowest * work.compute_s, compute=slowest * work.compute)
-        return replace(problem, objective=objective, work=work, launch_s=device.launch_s)
+        return replace(problem, objective=objective, work=work, launch_s=device.constants.launch_s)
 
     @property
     def runs_with_xla(self) -> bool:

@@ -62,7 +62,7 @@ def stage_shardings(
     """
     step, times = StepClasses(module, sharding, graph), step_times(graph, device, times_s)
     divisible = DivisibleProfile(step, times, profile)
-    search = _Search(profile.model, sharding, work_of(step, divisible.times), cluster, device.launch_s)
+    search = _Search(profile.model, sharding, work_of(step, divisible.times), cluster, device.constants.launch_s)
     return tuple(
         divisible.partitioned(choice.classes, degree, name)
         for degree in degrees(cluster, across_nodes=across_nodes)

@@ -86,7 +86,8 @@ def slow_start(tmp_path: Path) -> list[str]:
     file = tmp_path / "device.yaml"
     file.write_text(
         "name: ideal\nmatrix: {float32: 1e10}\nvector: 1e10\nbandwidth: 1e12\n"
-        "compute_efficiency: 1.0\nbandwidth_efficiency: 1.0\n"
+        "step: {product_efficiency: 1, half_size: 0, attention_efficiency: 1, bandwidth_efficiency: 1, launch_s: 0,\n"
+        "       intra_efficiency: 1, inter_efficiency: 1, overlap: 0}\n"
     )
     return ["--device", str(file)]
 

@@ -15,6 +15,8 @@ import pytest
 pytest.importorskip("jax")
 pytest.importorskip("flax")
 
+from ideal_devices import ideal_device
+
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import InstructionGraph
@@ -23,12 +25,12 @@ from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.sharding import UNUSED
 from automap_models.core.sharding_classes import ShardingWork
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.kernels import roofline_times
 from automap_models.cost.sharding import ShardingPrice, axis_costs, sharding_price
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.module import MlirModule
 from automap_models.hlo.profile import profile_from_graph
@@ -44,7 +46,7 @@ from automap_models.workloads.t5 import T5Config
 from automap_models.workloads.training import training_step
 from automap_models.workloads.vgg import VggConfig
 
-DEVICE = Device("slow", {"float32": 1e11}, 1e11, 1e10, 1.0, 1.0, launch_s=1e-6)
+DEVICE = ideal_device("slow", {"float32": 1e11}, 1e11, 1e10, launch_s=1e-6)
 CLUSTER = Cluster(2, 4, intra=1e9, inter=1e8, memory=1.0, name="small")  # of whose memory nobody asks
 CONFIGS = {
     "t5": (T5Config(width=16, heads=4, head_width=8, feed_forward=64, layers=1, vocabulary=64), (8, 16)),
@@ -65,7 +67,7 @@ def prepared(step: TrainingStep, device: Device) -> Step:
     module = trace(step)
     sharding = sharding_classes(module, sharding_rules(module), RuleSet("shardy", ""))
     graph = instruction_graph(module)
-    return Step(module, sharding, graph, profile_from_graph(graph, roofline_times(graph, device)))
+    return Step(module, sharding, graph, profile_from_graph(graph, clock_times(graph, device)))
 
 
 @cache
@@ -84,7 +86,7 @@ def price(step: Step, device: Device, cluster: Cluster, classes: tuple[int, ...]
     work = microbatch_work(step, device)
     axis_of = np.full(len(work), UNUSED)
     axis_of[list(classes)] = 0
-    return sharding_price(work, axis_costs(cluster, [degree], device.launch_s), axis_of)
+    return sharding_price(work, axis_costs(cluster, [degree], device.constants.launch_s), axis_of)
 
 
 def price_of(step: Step, device: Device, cluster: Cluster, sharding: ShardedProfile) -> ShardingPrice:
@@ -111,7 +113,7 @@ def every_choice(step: Step, degree: int) -> list[tuple[int, ...]]:
 def test_no_choice_is_faster_than_the_first_or_smaller_than_the_last_or_better_than_any(degree: int) -> None:
     step = small("vgg")
     work = microbatch_work(step, DEVICE)
-    axes = axis_costs(CLUSTER, [degree], DEVICE.launch_s)
+    axes = axis_costs(CLUSTER, [degree], DEVICE.constants.launch_s)
     prices = []
     for chosen in every_choice(step, degree):
         axis_of = np.full(len(work), UNUSED)
@@ -149,7 +151,7 @@ def test_one_stage_on_all_devices_costs_what_the_sharding_plan_does(name: str) -
             micro_batches=1,
             state_factor=2.0,
             shardings=(sharding,),
-            launch_s=DEVICE.launch_s,
+            launch_s=DEVICE.constants.launch_s,
         )
         plan = StagedPlan((), (), 1, "test", shardings=(1,))
         assert plan.check_valid(problem) == (True, "")
@@ -208,7 +210,7 @@ def test_a_sharding_divides_something_even_where_that_is_slower() -> None:
 
 def test_times_of_another_making_are_divided_likewise() -> None:
     step = small("vgg")
-    measured_s = 2 * roofline_times(step.graph, DEVICE)
+    measured_s = 2 * clock_times(step.graph, DEVICE)
     profile = profile_from_graph(step.graph, measured_s)
     for sharding in stage_shardings(step.module, step.sharding, step.graph, profile, DEVICE, CLUSTER, measured_s):
         assert profile.C.sum() / sharding.degree < sharding.C.sum() < profile.C.sum()
