@@ -371,7 +371,7 @@ def summary_document(profile: Profile) -> dict[str, object]:
             {**_place(profile, i), "bytes": float(profile.A[i]), "share_before": float(done[i])}
             for i in cheapest_cuts(profile)
         ],
-        "shared_parameters": shared_document(profile),
+        "shared_parameters": shared_document(profile.shared_parameters),
         "warnings": list(warnings(profile)),
         "notes": list(notes(profile)),
         "meta": dict(profile.meta),

@@ -80,7 +80,7 @@ def even_routes(stages: PlainStages) -> IntArray:
         own = np.rint(devices * stages.C[boundary] / stages.C[-1]).astype(np.int64)
         routes.append(np.stack((boundary, spread_out(own, devices))))
     stash = float(np.mean(stages.held)) / float(stages.parts[max(devices // count, 1)]) * stages.H
-    routes.append(even_places(_ascending(stages.state_factor * stages.W + stash), count, devices))
+    routes.append(even_places(_ascending(stages.state_factor * stages.W + stages.frozen + stash), count, devices))
     return np.array(routes)
 
 

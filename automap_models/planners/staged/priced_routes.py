@@ -105,7 +105,8 @@ def pairs_of(stages: PlainStages) -> FloatArray:
     pairs = np.full((3, C.size, C.size), np.inf)
     for k in range(C.size):
         for i in range(k):
-            free = stages.memory - stages.state_factor * (W[k] - W[i])
+            state = stages.state_factor * (W[k] - W[i]) + (stages.frozen[k] - stages.frozen[i])
+            free = stages.memory - state
             pairs[0, k, i] = np.sqrt(C[k] - C[i] + per_node * (A[i] + A[k]) / inter)
             pairs[1, k, i] = 2.0 * (W[k] - W[i]) / inter
             if free > 0.0:

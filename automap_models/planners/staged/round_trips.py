@@ -104,7 +104,7 @@ class _Devices:
             forward=forward,
             reduced=reduced,
             crosses=crosses[first],
-            weights=tables.state_factor * sharding.W / memory[first, None],
+            weights=(tables.state_factor * sharding.W + sharding.frozen) / memory[first, None],
             stash=sharding.H / (parts * memory)[first, None],
         )
 

@@ -68,13 +68,13 @@ def runs_of(tables: StageTables, schedule: str | None) -> Runs | None:
         schedule: whose step counts.
     """
     own = tables.shardings[0]
-    if schedule is None or len(tables.shardings) > 1 or own.shared_parameters:
+    if schedule is None or len(tables.shardings) > 1 or own.shared_parameters or own.shared_frozen:
         return None
     depths = [warm_up(schedule, s, tables.stages, tables.micro_batches) for s in range(tables.stages)]
     plain = stage_windows(tables.stages, tables.boundary.size)
     if (np.abs(np.diff(depths)) > 1).any() or not np.array_equal(tables.windows, plain):
         return None
-    first = _begins([sums / max(float(sums[-1]), np.finfo(float).tiny) for sums in (own.C[0], own.W, own.H)])
+    first = _begins([sums / max(float(sums[-1]), np.finfo(float).tiny) for sums in (own.C[0], own.W, own.H, own.frozen)])
     if first.size == tables.boundary.size:
         return None
     last = np.append(first[1:] - 1, tables.end)
@@ -83,8 +83,8 @@ def runs_of(tables: StageTables, schedule: str | None) -> Runs | None:
         """Prefix sums without what lies inside runs."""
         return np.concatenate(([0.0], np.cumsum(sums[first[1:]] - sums[last[:-1]])))
 
-    C, F, W, H = (without(sums) for sums in (own.C[0], own.F[0], own.W, own.H))
-    merged = replace(own, C=C[None], F=F[None], W=W, H=H)
+    C, F, W, H, frozen = (without(sums) for sums in (own.C[0], own.F[0], own.W, own.H, own.frozen))
+    merged = replace(own, C=C[None], F=F[None], W=W, H=H, frozen=frozen)
     begin = np.minimum(np.arange(tables.stages), 1)
     return Runs(
         first,
