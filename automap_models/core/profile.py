@@ -25,8 +25,8 @@ LARGEST_S = 1e9
 SMALLEST_STEP_S = 1e-12
 """Of a whole micro-batch's time: a picosecond."""
 LARGEST_BYTES = 1e18
-"""Of an instruction's bytes, of a model's parameters, stash or frozen bytes in all, of a device's memory, and of a bandwidth per
-second."""
+"""Of an instruction's bytes, of a model's parameters, stash or frozen bytes in all, of a device's memory, and of a
+bandwidth per second."""
 SMALLEST_RATE = 1e-6
 """Of a bandwidth in bytes per second, and of a device's memory in bytes."""
 MAX_INSTRUCTIONS = 1_000_000
@@ -104,8 +104,12 @@ class Profile:
     layers: tuple[str, ...] = ()
     meta: Mapping[str, object] = field(default_factory=dict)
     shared_parameters: tuple[SharedParameter, ...] = ()
-    frozen: FloatArray = field(default_factory=lambda: np.zeros(0))
+    frozen: FloatArray = None  # type: ignore[assignment]  # never None after __post_init__
     shared_frozen: tuple[SharedParameter, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.frozen is None:
+            object.__setattr__(self, "frozen", np.zeros_like(self.C))
 
     @classmethod
     def create(
@@ -170,7 +174,10 @@ class Profile:
             raise BadInput("the times in C are all zero", where=source, do="measure the model again")
         require_magnitudes(arrays, source)
         _require_dtype(meta or {}, source)
-        for key, of, shared in (("shared_parameters", "W", shared_parameters), ("shared_frozen", "frozen", shared_frozen)):
+        for key, of, shared in (
+            ("shared_parameters", "W", shared_parameters),
+            ("shared_frozen", "frozen", shared_frozen),
+        ):
             for k, parameter in enumerate(shared):
                 _require_shared(f"{key}[{k}]", parameter, of, arrays[of], source)
         for array in arrays.values():

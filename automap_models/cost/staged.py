@@ -15,8 +15,9 @@ On a mixed cluster a stage waits for the slowest of its devices that work: the t
 how much longer that one takes than the profile's device. Its links inside nodes and between them are the slowest of its
 nodes', and its memory limit is that of its smallest device that works. All devices of a sharded stage work.
 
-A parameter that several stages use (tied weights) counts in ΣW, or Σfrozen, of each of them. Under a schedule the h stages that hold
-it sum its gradients once a step, which takes 2(h-1)/h times its bytes over the slower of the links between them.
+A parameter that several stages use (tied weights) counts in ΣW, or Σfrozen, of each of them. Under a schedule the h
+stages that hold a trained one sum its gradients once a step, which takes 2(h-1)/h times its bytes over the slower of the
+links between them.
 
 A problem with a schedule has whole samples: N of them in a micro-batch on d replicas take the time and the memory of
 ⌈N/d⌉ of N wherever it says "/ d" above. Of AR_s only what the last backward pass cannot hide (cost.overlap) counts
@@ -285,7 +286,9 @@ def stage_weights_bytes(problem: StagedProblem, plan: StagedPlan) -> list[float]
 def stage_state_bytes(problem: StagedProblem, plan: StagedPlan) -> list[float]:
     """[S] σ·ΣW + Σfrozen on each device of a stage, the copies of tied parameters included."""
     spans = plan.stage_instructions(len(problem.profile))
-    frozen = (frozen_bytes(problem, sharding, slice(a, b + 1)) for sharding, (a, b) in zip(plan.shardings, spans, strict=True))
+    frozen = (
+        frozen_bytes(problem, sharding, slice(a, b + 1)) for sharding, (a, b) in zip(plan.shardings, spans, strict=True)
+    )
     weights = stage_weights_bytes(problem, plan)
     return [problem.state_factor * trained + held for trained, held in zip(weights, frozen, strict=True)]
 

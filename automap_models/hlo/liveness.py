@@ -139,9 +139,9 @@ class Liveness:
 
     @cached_property
     def untrained(self) -> IntArray:
-        """Value ids of what the forward pass reads and no update changes by gradients: state and constants, not scalars.
+        """Value ids of state and constants that the forward pass reads, scalars left out.
 
-        Frozen parameters, running averages, weights that a model's code or an inference graph has as constants.
+        These are frozen parameters, running averages, and weights that code or an inference graph has as constants.
         """
         graph = self.graph
         constant = [v for i, op in enumerate(graph.opcodes) if op == "constant" for v in self._results(i)]

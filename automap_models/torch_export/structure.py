@@ -112,9 +112,7 @@ def _divide(captured: Captured, traced: Trace, cuts: list[Cut]) -> Structure:
         kernels=traced.kernels,
         owner=owner,
         parameters=parameters,
-        unused=tuple(
-            path for path, p in captured.model.named_parameters() if p.requires_grad and path not in used
-        ),
+        unused=tuple(path for path, p in captured.model.named_parameters() if p.requires_grad and path not in used),
         frozen=tuple(held for held in read if held.names[0] not in trained),
     )
 

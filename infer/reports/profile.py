@@ -245,6 +245,8 @@ def totals(profile: Profile) -> Iterator[tuple[str, str]]:
         "parameters",
         f"{size(float(profile.W.sum()))}, first used by {counted(int((profile.W > 0).sum()), 'instruction')}",
     )
+    if profile.frozen.any():
+        yield "not trained", f"{size(float(profile.frozen.sum()))} of parameters, buffers and constants, held once"
     yield "saved", f"{size(float(profile.stash.sum()))} of activations a micro-batch, for the backward pass"
     cut = smallest_cut(profile)
     if cut is not None:
@@ -353,6 +355,7 @@ def summary_document(profile: Profile) -> dict[str, object]:
         "forward_s": float(profile.C_fwd.sum()),
         "parameter_bytes": float(profile.W.sum()),
         "stash_bytes": float(profile.stash.sum()),
+        "frozen_bytes": float(profile.frozen.sum()),
         "fingerprint": profile.fingerprint,
         "heaviest_layers": [
             {**vars(group), "share": group.time_s / total_s} for group in layer_groups(profile)[:SHOWN]

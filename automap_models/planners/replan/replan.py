@@ -50,9 +50,9 @@ class Migration:
 def migration(problem: StagedProblem, before: PlacedPlan, after: PlacedPlan) -> Migration:
     """What it takes to go from one plan to the other.
 
-    A device needs what is not trained, and parameters and optimiser state, (σ - 1)·W without the gradients (at least W), of the instructions of
-    its new stage that its old one did not have. It receives them inside its node where a device there has them, and
-    otherwise over the nodes' links from the node that sends least by then.
+    A device needs what is not trained, and parameters and optimiser state, (σ - 1)·W without gradients (at least W),
+    of the instructions of its new stage that its old one did not have. It receives them inside its node where a device
+    there has them, and otherwise over the nodes' links from the node that sends least by then.
 
         instructions   0 ······ cut ······ cut' ······ n-1        pieces: between the cuts of either plan
         before         [stage 0][stage 1                  ]

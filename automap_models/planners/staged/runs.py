@@ -74,7 +74,9 @@ def runs_of(tables: StageTables, schedule: str | None) -> Runs | None:
     plain = stage_windows(tables.stages, tables.boundary.size)
     if (np.abs(np.diff(depths)) > 1).any() or not np.array_equal(tables.windows, plain):
         return None
-    first = _begins([sums / max(float(sums[-1]), np.finfo(float).tiny) for sums in (own.C[0], own.W, own.H, own.frozen)])
+    first = _begins(
+        [sums / max(float(sums[-1]), np.finfo(float).tiny) for sums in (own.C[0], own.W, own.H, own.frozen)]
+    )
     if first.size == tables.boundary.size:
         return None
     last = np.append(first[1:] - 1, tables.end)

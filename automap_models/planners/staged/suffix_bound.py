@@ -210,7 +210,7 @@ def _places(tables: StageTables, limit_s: float) -> list[IntArray]:
 
 
 def _sums(tables: StageTables, sharding: ShardingTables) -> FloatArray:
-    """[7, m+1] C, F, W, H and frozen; what sharing operators costs whatever the replicas, and its forward part. At least."""
+    """[7, m+1] C, F, W, H, frozen; what sharing costs whatever the replicas, and its forward part. At least."""
     least_F = np.append(0.0, np.diff(sharding.F, axis=1).min(0)).cumsum() if len(sharding.F) > 1 else sharding.F[0]
     start = np.zeros_like(tables.A), np.zeros_like(tables.A)
     if sharding.shared:
