@@ -16,8 +16,8 @@ how much longer that one takes than the profile's device. Its links inside nodes
 nodes', and its memory limit is that of its smallest device that works. All devices of a sharded stage work.
 
 A parameter that several stages use (tied weights) counts in ΣW, or Σfrozen, of each of them. Under a schedule the h
-stages that hold a trained one sum its gradients once a step, which takes 2(h-1)/h times its bytes over the slower of the
-links between them.
+stages that hold a trained one sum its gradients once a step, which takes 2(h-1)/h times its bytes over the slower of
+the links between them.
 
 A problem with a schedule has whole samples: N of them in a micro-batch on d replicas take the time and the memory of
 ⌈N/d⌉ of N wherever it says "/ d" above. Of AR_s only what the last backward pass cannot hide (cost.overlap) counts

@@ -320,12 +320,10 @@ def model_from_npz(content: bytes) -> ProfiledModel:
         arrays: dict[str, Any] = {name: archive.read(name, LARGEST_LABELS_BYTES) for name in archive.names}
     try:
         document = decode_json(str(arrays["document"]).encode(), ModelDocument, where=where)
-        profile = Profile.create(
-            **{key: arrays[key] for key in _PROFILE},
-            **{key: arrays[key].tolist() for key in LABELS if key in arrays},
-            meta=document.meta,
-            **{key: [entry.parameter() for entry in getattr(document, key)] for key in SHARED},
-        )
+        fields: dict[str, Any] = {key: arrays[key] for key in _PROFILE}
+        fields |= {key: arrays[key].tolist() for key in LABELS if key in arrays}
+        fields |= {key: [entry.parameter() for entry in getattr(document, key)] for key in SHARED}
+        profile = Profile.create(**fields, meta=document.meta)
         shardings = tuple(
             ShardedProfile(
                 sharding.name,
