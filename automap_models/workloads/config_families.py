@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -130,6 +130,8 @@ class _Gpt2(Family, kw_only=True):
     resid_pdrop: Dropout = 0.1
     embd_pdrop: Dropout = 0.1
 
+    classifies: ClassVar[bool] = True
+
     def positions(self) -> tuple[int | None, bool]:
         return self.n_positions, True
 
@@ -150,6 +152,7 @@ class _Gpt2(Family, kw_only=True):
             activation=known_activation(where, "activation_function", self.activation_function),
             epsilon=self.layer_norm_epsilon,
             tied=self.tie_word_embeddings,
+            classes=self.classes,
             attention_dropout=self.attn_pdrop,
             residual_dropout=self.resid_pdrop,
             embedding_dropout=self.embd_pdrop,
@@ -172,6 +175,8 @@ class _Bloom(Family, kw_only=True):
     seq_length: Size = 2048
     hidden_dropout: Dropout = 0.0
     attention_dropout: Dropout = 0.0
+
+    classifies: ClassVar[bool] = True
 
     def positions(self) -> tuple[int | None, bool]:
         return self.seq_length, False
@@ -199,6 +204,7 @@ class _Bloom(Family, kw_only=True):
             activation="gelu_tanh",
             epsilon=self.layer_norm_epsilon,
             tied=self.tie_word_embeddings,
+            classes=self.classes,
             attention_dropout=self.attention_dropout,
             residual_dropout=self.hidden_dropout,
         )

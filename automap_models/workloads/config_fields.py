@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from msgspec import Meta
 
@@ -40,6 +40,19 @@ class Family(Foreign):
 
     torch_dtype: str | None = None
     dtype: str | None = None
+    architectures: tuple[str, ...] | None = None
+    num_labels: Size | None = None
+    id2label: dict[str, Any] | None = None
+
+    classifies: ClassVar[bool] = False
+    """Whether models of the family that classify sequences are known: `classes` says into how many."""
+
+    @property
+    def classes(self) -> int | None:
+        """Columns of the matrix that is in place of the vocabulary's; None where the model has the vocabulary's."""
+        if not any(name.endswith("ForSequenceClassification") for name in self.architectures or ()):
+            return None
+        return self.num_labels or len(self.id2label or {}) or 2
 
     def compute_dtype(self) -> Dtype:
         """What the model is published in; float32 where the file does not say, or says what nothing computes in."""

@@ -45,6 +45,8 @@ class _Rotating(Family, kw_only=True):
     rope_theta: Positive = 10000.0
     rope_parameters: _Rope | None = None
 
+    classifies: ClassVar[bool] = True
+
     def positions(self) -> tuple[int | None, bool]:
         return self.max_position_embeddings, False
 
@@ -92,6 +94,7 @@ class _GptNeoX(_Rotating):
             rotary=self.rotary(where, width // heads, self.rotary_pct, base),
             parallel=self.use_parallel_residual,
             tied=self.tie_word_embeddings,
+            classes=self.classes,
         )
 
 
@@ -120,6 +123,7 @@ class Llama(_Rotating):
             positions=None,
             feed_forward=self.intermediate_size,
             tied=self.tie_word_embeddings,
+            classes=self.classes,
             **self.options(where),
             **self.attention(where),
             **self.experts(where),

@@ -1,6 +1,7 @@
 """The families of config.json that vary Llama's block: other norms, biases, partial rotary positions, capped scores.
 
-Sliding windows of attention (Gemma, Phi-3, StarCoder2) are not modelled: every layer attends to all positions before.
+Sliding windows of attention (Gemma, Phi-3, StarCoder2) are not modelled, and noted: every layer attends to all
+positions before.
 """
 
 from __future__ import annotations

@@ -355,6 +355,9 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
     """The ranking of all plans and the best one, or the one plan or strategy that was searched or given."""
     from automap_models.core.estimate import Estimate
     from automap_models.formats.atomic import write_json
+    from automap_models.workloads.source import notes_of
+
+    unpriced = notes_of(request.source)
 
     if isinstance(outcome, Estimate):
         from automap_models.formats.strategy_json import estimate_document
@@ -366,6 +369,7 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
             lambda: print_estimate(price),
             lambda: estimate_document(price),
             {"plan": lambda path: write_json(path, estimate_document(price))},
+            warnings=unpriced,
         )
     from ..reports.strategies import Searched, print_searched, searched_document
 
@@ -384,6 +388,7 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
             lambda: searched_document(searched),
             {"plan": lambda path: write_json(path, searched_document(searched))},
             draw_search,
+            warnings=unpriced,
         )
     from ..reports.exploration import (
         Explored,
@@ -395,7 +400,7 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
     )
 
     if not isinstance(outcome, Explored):
-        return Report(lambda: print_candidate(outcome), lambda: candidate_document(outcome))
+        return Report(lambda: print_candidate(outcome), lambda: candidate_document(outcome), warnings=unpriced)
 
     def draw() -> Figure:
         from automap_models.plots.exploration import draw_candidates
@@ -407,6 +412,7 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
         lambda: explored_document(outcome),
         {"plan": lambda path: write_best(path, outcome)},
         draw,
+        warnings=unpriced,
     )
 
 

@@ -145,6 +145,8 @@ def warnings(profile: Profile) -> Iterator[str]:
         listed = ", ".join(f"{name} ({count}×)" for name, count in calls.items())
         yield f"nobody knows what these custom calls cost, so only their bytes count: {listed}"
     yield from loop_notes(profile)
+    unpriced = profile.meta.get("not_priced")
+    yield from map(str, unpriced if isinstance(unpriced, list) else ())
     missing = profile.meta.get("not_measured")
     if isinstance(missing, Mapping) and missing:
         listed = ", ".join(f"{opcode} ({count}×)" for opcode, count in missing.items())
