@@ -143,14 +143,17 @@ class Liveness:
 
         These are frozen parameters, running averages, and weights that code or an inference graph has as constants.
         """
-        graph = self.graph
-        constant = [v for i, op in enumerate(graph.opcodes) if op == "constant" for v in self._results(i)]
-        state = [v for v, argument in enumerate(graph.arguments) if argument.kind == "state"]
+        state = [v for v, a in enumerate(self.graph.arguments) if a.kind == "state" and self.graph.shapes[v]]
         read = self.last_read != NEVER
-        return np.array([v for v in (*state, *constant) if read[v] and graph.shapes[v]], dtype=np.int64)
+        return np.array([v for v in (*state, *self.constants.tolist()) if read[v]], dtype=np.int64)
 
-    def _results(self, i: int) -> range:
-        return range(int(self.graph.result_offsets[i]), int(self.graph.result_offsets[i + 1]))
+    @cached_property
+    def constants(self) -> IntArray:
+        """Value ids of the constants that are written out and are no scalars, such as weights."""
+        graph = self.graph
+        first = graph.result_offsets.tolist()
+        written = (first[i] for i, opcode in enumerate(graph.opcodes) if opcode == "constant")
+        return np.array([v for v in written if graph.shapes[v]], dtype=np.int64)
 
     @cached_property
     def users(self) -> dict[int, tuple[int, ...]]:

@@ -105,11 +105,20 @@ def _shared(liveness: Liveness, several: Iterable[tuple[int, tuple[int, ...]]]) 
 def _require(graph: InstructionGraph, times: FloatArray) -> None:
     if times.shape != (len(graph),):
         raise BadInput(f"{times.shape} times for {len(graph)} instructions", where=graph.model, do="give one for each")
+    loops = graph.meta.get("loops_with_both_passes")
+    if isinstance(loops, list) and loops:
+        raise BadInput(
+            f"its forward and backward passes are inside a loop ({', '.join(map(str, loops[:3]))})",
+            where=graph.model,
+            do="give the step of one micro-batch, without the loop that adds up gradients",
+        )
     if not (graph.phases == Phase.BACKWARD).any():
         raise BadInput(
             "has no backward pass that can be told from the forward pass",
             where=graph.model,
-            do="give a whole training step with its locations, such as "
+            do="give a step that differentiates its loss, as by jax.value_and_grad"
+            if graph.meta.get("source") == "jax"
+            else "give a whole training step with its locations, such as "
             "jax.jit(step).lower(…).as_text(debug_info=True), where the backward pass is marked transpose(…)",
         )
     if not any(argument.kind == "parameter" for argument in graph.arguments):

@@ -18,6 +18,7 @@ from automap_models.workloads.config_fields import (
     known_activation,
     one_of,
     require_divides,
+    unsupported,
 )
 from automap_models.workloads.config_rotary import ROTARY
 from automap_models.workloads.config_variants import VARIANTS
@@ -92,11 +93,16 @@ class _T5(Family, kw_only=True):
 
         gated, _, activation = self.feed_forward_proj.rpartition("-")
         if gated not in ("", "gated"):
-            raise wrong(where, "$.feed_forward_proj", self.feed_forward_proj, "an activation, or gated-… one")
+            raise unsupported(where, "$.feed_forward_proj", self.feed_forward_proj, "an activation, or gated-… one")
         least = self.relative_attention_num_buckets // 2
         if self.relative_attention_max_distance <= least:
             distance = self.relative_attention_max_distance
-            raise wrong(where, "$.relative_attention_max_distance", distance, f"more than half the buckets, {least}")
+            raise wrong(
+                where,
+                "$.relative_attention_max_distance",
+                distance,
+                f"more than half the buckets, {least}",
+            )
         if gated and activation == "gelu":
             activation = "gelu_new"  # as transformers reads it
         return T5Config(
@@ -189,7 +195,7 @@ class _Bloom(Family, kw_only=True):
 
         if self.apply_residual_connection_post_layernorm:
             key = "$.apply_residual_connection_post_layernorm"
-            raise wrong(where, key, True, "false", "give a model whose residuals are added before the norms")
+            raise unsupported(where, key, True, "false, the only one that is known")
         width = one_of(where, n_embed=self.n_embed, hidden_size=self.hidden_size)
         heads = one_of(where, n_head=self.n_head, num_attention_heads=self.num_attention_heads)
         require_divides(where, "n_head", heads, "hidden_size", width)

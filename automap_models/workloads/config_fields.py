@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from automap_models.workloads.blocks import Activation
     from automap_models.workloads.training import Architecture
 
+FACTORY = "a factory of your own (my_package.my_module:make_model), which works for any model"
+
 Size = Annotated[int, Meta(ge=1, le=1 << 24)]
 """Of one dimension of a parameter."""
 Heads = Annotated[int, Meta(ge=1, le=1 << 14)]
@@ -78,6 +80,11 @@ class Family(Foreign):
         raise NotImplementedError
 
 
+def unsupported(where: str, path: str, value: object, expected: str) -> BadInput:
+    """What to say of a value that a model may well have and no family here knows."""
+    return wrong(where, path, value, expected, f"give a model that has that, or {FACTORY}")
+
+
 def known_activation(where: str, key: str, name: str) -> Activation:
     """Our word for an activation.
 
@@ -85,9 +92,7 @@ def known_activation(where: str, key: str, name: str) -> Activation:
         BadInput: it is none of those.
     """
     if name not in _ACTIVATIONS:
-        raise wrong(
-            where, f"$.{key}", name, f"one of {', '.join(_ACTIVATIONS)}", "give a model with a known activation"
-        )
+        raise unsupported(where, f"$.{key}", name, f"one of {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[name]
 
 

@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Foreign, decode_json, read_bytes, wrong
 from automap_models.workloads.config_families import FAMILIES, HAVE_DROPOUT
-from automap_models.workloads.config_fields import Dtype
+from automap_models.workloads.config_fields import FACTORY, Dtype
 from automap_models.workloads.config_notes import config_notes
 
 if TYPE_CHECKING:
@@ -99,26 +99,29 @@ def decode_config(
         BadInput: see `read_config`.
     """
     known = ", ".join(FAMILIES)
-    kind = decode_json(content, _Family, where=where, do=_DO.format(known)).model_type
+    told = decode_json(content, _Family, where=where, do=_DO.format(known))
+    kind = told.model_type
     if isinstance(kind, UnsetType):
         raise BadInput("$.model_type is missing", where=where, do=_DO.format(known))
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        raise wrong(where, "$.model_type", kind, f"one of {known}", "give the config.json of a model of these")
-    config = decode_json(content, FAMILIES[kind], where=where, do="check the file against the published one")
+    family = _family_of(kind, told.architectures)
+    if family is None:
+        do = f"give the config.json of a model of these, or {FACTORY}"
+        raise wrong(where, "$.model_type", kind, f"one of {known}", do)
+    config = decode_json(content, FAMILIES[family], where=where, do="check the file against the published one")
     if not dropout:
         config = config.without_dropout()
-    elif kind not in HAVE_DROPOUT:
+    elif family not in HAVE_DROPOUT:
         do = "leave it out, or give a model of bert or gpt2"
-        raise BadInput(f"is not known for models of {kind}", where="`dropout`", do=do)
+        raise BadInput(f"is not known for models of {family}", where="`dropout`", do=do)
     positions, learned = config.positions()
     tokens = sequence or min(positions or UNLIMITED_DEFAULT, LONGEST_DEFAULT)
     return ConfiguredModel(
-        name=name or kind,
+        name=name or family,
         architecture=config.architecture(where),
         sequence=tokens,
         longest=positions if learned else None,
         dtype=config.compute_dtype(),
-        notes=config_notes(content, where=where, sequence=tokens),
+        notes=config_notes(content, family, where=where, sequence=tokens),
     )
 
 
@@ -145,3 +148,17 @@ class _Family(Foreign):
     """What tells the families apart."""
 
     model_type: object | UnsetType = UNSET
+    architectures: object = None
+
+
+def _family_of(kind: object, architectures: object) -> str | None:
+    """The family of a file: its model_type, or the one whose class it names; None where neither is known.
+
+    Models that are one of another family in all but their name say so in `architectures`: Kimi K2's is DeepSeek V3's.
+    """
+    if kind in FAMILIES:
+        return str(kind)
+    if not isinstance(architectures, list) or not architectures:
+        return None
+    name = str(architectures[0]).removesuffix("ForCausalLM").lower()
+    return next((family for family in FAMILIES if family.replace("_", "") == name), None)

@@ -58,11 +58,12 @@ _OFF: tuple[object, ...] = (None, False, 0, "", [], {}, "absolute")
 """Values of keys that ask for nothing; the last one is BERT's usual position_embedding_type."""
 
 
-def config_notes(content: bytes, *, where: str, sequence: int) -> tuple[str, ...]:
+def config_notes(content: bytes, family: str, *, where: str, sequence: int) -> tuple[str, ...]:
     """Sentences on what the file says and nothing prices.
 
     Args:
-        content: of a config.json of a known family.
+        content: of a config.json.
+        family: that it is read as, a known value of model_type.
         where: what messages call it.
         sequence: tokens of a sample.
 
@@ -70,10 +71,13 @@ def config_notes(content: bytes, *, where: str, sequence: int) -> tuple[str, ...
         BadInput: it is no JSON mapping.
     """
     values: dict[str, Any] = decode_json(content, dict[str, Any], where=where)
-    return tuple(_notes(values, sequence))
+    return tuple(_notes(values, family, sequence))
 
 
-def _notes(values: Mapping[str, Any], sequence: int) -> Iterator[str]:
+def _notes(values: Mapping[str, Any], family: str, sequence: int) -> Iterator[str]:
+    kind, known = values.get("model_type"), FAMILIES[family]
+    if kind != family:
+        yield f"model_type {kind} is read as {family}, the family that its architectures name"
     window, layers = values.get("sliding_window"), _layers_with_windows(values)
     if layers and isinstance(window, int) and window < sequence:
         count = values.get("num_hidden_layers")
@@ -87,11 +91,10 @@ def _notes(values: Mapping[str, Any], sequence: int) -> Iterator[str]:
                 f"{key} is {number}: the layers that predict further tokens are left out, with their time and their "
                 "parameters (as many as a block's and more), which would lie on the last pipeline rank"
             )
-    family = FAMILIES.get(str(values.get("model_type")))
     for name in values.get("architectures") or ():
-        if not str(name).endswith(HEADS) and not (str(name).endswith(CLASSIFIER) and family and family.classifies):
+        if not str(name).endswith(HEADS) and not (str(name).endswith(CLASSIFIER) and known.classifies):
             yield f"{name} is priced with an output matrix of the vocabulary, which it may not have"
-    read = NEUTRAL | _WINDOWS | _FURTHER | set(family.__struct_fields__ if family else ())
+    read = NEUTRAL | _WINDOWS | _FURTHER | set(known.__struct_fields__)
     others = [key for key, value in values.items() if key not in read and value not in _OFF]
     if others:
         listed = ", ".join(others[:_SHOWN]) + (f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from automap_models.errors import BadInput
-from automap_models.formats.schema import Foreign, Positive, Share, wrong
+from automap_models.formats.schema import Foreign, Positive, Share
 from automap_models.workloads.config_fields import (
     Epsilon,
     Family,
@@ -18,6 +18,7 @@ from automap_models.workloads.config_fields import (
     known_activation,
     require_divides,
     require_enough,
+    unsupported,
 )
 
 if TYPE_CHECKING:
@@ -191,13 +192,14 @@ class _Qwen3Moe(_Qwen3, kw_only=True):
         from automap_models.workloads.mixture import Mixture
 
         if self.decoder_sparse_step != 1:
-            raise wrong(where, "$.decoder_sparse_step", self.decoder_sparse_step, "1, the only one that is known")
-        if self.mlp_only_layers:
-            raise wrong(where, "$.mlp_only_layers", list(self.mlp_only_layers), "[], the only one that is known")
+            raise unsupported(where, "$.decoder_sparse_step", self.decoder_sparse_step, "1, the only one that is known")
+        dense = len(self.mlp_only_layers)
+        if sorted(self.mlp_only_layers) != list(range(dense)) or dense > self.num_hidden_layers:
+            raise unsupported(where, "$.mlp_only_layers", list(self.mlp_only_layers), "the first layers")
         experts = self.num_experts or self.num_local_experts or 128
         require_enough(where, self.num_experts_per_tok, "num_experts", experts)
         sizes = experts, self.num_experts_per_tok, self.moe_intermediate_size
-        return {"mixture": Mixture(*sizes, normalised=self.norm_topk_prob)}
+        return {"mixture": Mixture(*sizes, normalised=self.norm_topk_prob), "dense_layers": dense}
 
 
 class _Mixtral(_Mistral):
@@ -239,7 +241,7 @@ class _DeepseekV2(Llama, kw_only=True):
         from automap_models.workloads.mixture import Mixture
 
         if self.moe_layer_freq != 1:
-            raise wrong(where, "$.moe_layer_freq", self.moe_layer_freq, "1, the only one that is known")
+            raise unsupported(where, "$.moe_layer_freq", self.moe_layer_freq, "1, the only one that is known")
         require_enough(where, self.num_experts_per_tok, "n_routed_experts", self.n_routed_experts)
         mixture = Mixture(
             self.n_routed_experts,

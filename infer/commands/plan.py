@@ -28,6 +28,7 @@ from .parsing import (
     add_step_arguments,
     add_topo,
     at_least,
+    family_lines,
     file_argument,
     filled,
     in_options,
@@ -67,7 +68,7 @@ SAME_NAMES = (
     *("schedule", "objective", "min_gain", "equal_replicas", "cut_at"),
 )
 """Options that the library's functions call the same."""
-EPILOG = """Two searches:
+EPILOG = f"""Two searches:
   strategies         with --global-batch, for a built-in transformer or a config.json on devices that have constants of
                      training steps (step:). It chooses tp, cp, ep, pp, vp, dp, micro-batch, schedule, ZeRO, sequence
                      parallelism, cuts and recomputation of each stage, and leaves fields that are given as they are.
@@ -78,8 +79,8 @@ EPILOG = """Two searches:
 
 MODEL|FILE is one of
   a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
-  Hugging Face's config.json path/to/config.json of a model whose model_type is llama, mistral, mixtral, qwen2, qwen3,
-                             qwen3_moe, deepseek_v2, deepseek_v3, gpt2, gpt_neox, bloom, t5 or bert; only it is read
+  Hugging Face's config.json path/to/config.json of a model; only it is read. Known values of model_type:
+{family_lines(29)}
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
                              or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from automap_models.errors import BadInput
+from automap_models.infer.commands import plan, profile, search
 from automap_models.workloads.config_families import FAMILIES as KNOWN
 from automap_models.workloads.config_json import ConfiguredModel, decode_config
 from automap_models.workloads.config_notes import config_notes
@@ -23,7 +25,7 @@ def decoded(values: dict[str, Any], **options: Any) -> ConfiguredModel:
 
 
 def notes(values: dict[str, Any], sequence: int = 16) -> tuple[str, ...]:
-    return config_notes(json.dumps(values).encode(), where="config.json", sequence=sequence)
+    return config_notes(json.dumps(values).encode(), values["model_type"], where="config.json", sequence=sequence)
 
 
 @pytest.mark.parametrize("labels", [1, 3])
@@ -84,6 +86,36 @@ def test_what_no_family_knows_is_named(model_type: str, key: str) -> None:
             f"not read, though they may change the model's size or time: {key}",
         )
     assert notes({"model_type": model_type, key: None}) == ()
+
+
+@pytest.mark.parametrize("dense", [0, 1, 2])
+def test_a_mixture_whose_first_layers_are_dense_has_the_parameters_of_transformers_model(dense: int) -> None:
+    """Qwen3's files with `mlp_only_layers` were to be "written again", as if something were wrong with them."""
+    torch, hf = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = configuration("qwen3_moe", num_hidden_layers=3, mlp_only_layers=list(range(dense)))
+    with torch.device("meta"):
+        model = hf.Qwen3MoeForCausalLM(config)
+    expected = sum(parameter.numel() for parameter in model.parameters())
+    assert parameters(decoded(config.to_dict()).architecture) == expected
+
+
+def test_a_model_that_names_the_class_of_a_known_family_is_read_as_one() -> None:
+    """Kimi K2 is DeepSeek V3 in all but its model_type; others are offered a factory, which works for any model."""
+    pytest.importorskip("transformers")
+    values = {**configuration("deepseek_v3").to_dict(), "num_nextn_predict_layers": 0}
+    named = {**values, "model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]}
+    assert decoded(named).architecture == decoded(values).architecture
+    assert decoded(named).notes == (
+        "model_type kimi_k2 is read as deepseek_v3, the family that its architectures name",
+    )
+    with pytest.raises(BadInput, match=r"\$\.model_type is 'kimi_k2', not one of bert, .*, or a factory of your own"):
+        decoded({**values, "model_type": "kimi_k2"})
+
+
+def test_the_help_of_every_command_that_reads_configs_lists_all_families() -> None:
+    for module in (plan, profile, search):
+        listed = module.EPILOG.split("Known values of model_type:")[1].split("a factory")[0]
+        assert listed.replace(",", " ").split() == list(KNOWN)
 
 
 def test_layers_for_further_tokens_and_heads_of_other_kinds_are_named() -> None:
