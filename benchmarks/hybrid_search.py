@@ -53,6 +53,7 @@ def random_sharding(rng: np.random.Generator, profile: Profile, degree: int, nam
         starts_fwd=reduced.astype(np.float64),
         starts_bwd=reduced.astype(np.float64),
         gradients=profile.W * ~divided,
+        frozen=share * profile.frozen,
     )
 
 

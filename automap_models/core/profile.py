@@ -25,8 +25,8 @@ LARGEST_S = 1e9
 SMALLEST_STEP_S = 1e-12
 """Of a whole micro-batch's time: a picosecond."""
 LARGEST_BYTES = 1e18
-"""Of an instruction's bytes, of a model's parameters or stash in all, of a device's memory, and of a bandwidth per
-second."""
+"""Of an instruction's bytes, of a model's parameters, stash or frozen bytes in all, of a device's memory, and of a
+bandwidth per second."""
 SMALLEST_RATE = 1e-6
 """Of a bandwidth in bytes per second, and of a device's memory in bytes."""
 MAX_INSTRUCTIONS = 1_000_000
@@ -35,7 +35,7 @@ MAX_INSTRUCTIONS = 1_000_000
 
 FloatArray = NDArray[np.float64]
 
-_UNIT = {"C": "s", "A": "bytes", "W": "bytes", "C_fwd": "s", "stash": "bytes"}
+_UNIT = {"C": "s", "A": "bytes", "W": "bytes", "C_fwd": "s", "stash": "bytes", "frozen": "bytes"}
 _LARGEST = {name: LARGEST_S if unit == "s" else LARGEST_BYTES for name, unit in _UNIT.items()}
 _ROUNDING = 1e-9
 _DTYPE = re.compile(r"b?float(8|16|32|64)(?:_\w+)?$")
@@ -44,15 +44,16 @@ _MAGNITUDE = "times are seconds and sizes are bytes: check the units"
 
 @dataclass(frozen=True)
 class SharedParameter:
-    """A trainable parameter that several instructions use, such as a token embedding that is also the output layer.
+    """A parameter that several instructions use, such as a token embedding that is also the output layer.
 
-    A cut between two of them puts a copy on both sides: each stage holds the parameter with its training state, and
-    once a step the gradients of all copies are summed.
+    A cut between two of them puts a copy on both sides: each stage holds the parameter, and if it is trained with its
+    training state, and once a step the gradients of all copies are summed.
 
     Attributes:
         name: of the parameter; of the tied ones that are one array, the first name.
         nbytes: its size.
-        instructions: those that use it, ascending, at least two; W counts the parameter at the first.
+        instructions: those that use it, ascending, at least two; W, or frozen, counts the parameter at the
+            first.
     """
 
     name: str
@@ -88,7 +89,10 @@ class Profile:
         layers: module path of each instruction; empty when the profile has none.
         meta: where the profile comes from (model, device, microbatch_size, …), and the element type of most of the
             parameters' bytes (parameter_dtype: `float32`, `bfloat16`, …).
-        shared_parameters: those that more than one instruction uses; W counts each at its first use only.
+        shared_parameters: trained ones that more than one instruction uses; W counts each at its first use only.
+        frozen: bytes of parameters that are not trained, buffers and constants first used by i: a device holds them
+            once, without gradients or moments.
+        shared_frozen: those of them that more than one instruction uses; frozen counts each at its first use only.
     """
 
     C: FloatArray
@@ -100,6 +104,12 @@ class Profile:
     layers: tuple[str, ...] = ()
     meta: Mapping[str, object] = field(default_factory=dict)
     shared_parameters: tuple[SharedParameter, ...] = ()
+    frozen: FloatArray = None  # type: ignore[assignment]  # never None after __post_init__
+    shared_frozen: tuple[SharedParameter, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.frozen is None:
+            object.__setattr__(self, "frozen", np.zeros_like(self.C))
 
     @classmethod
     def create(
@@ -113,6 +123,8 @@ class Profile:
         layers: Sequence[str] = (),
         meta: Mapping[str, object] | None = None,
         shared_parameters: Sequence[SharedParameter] = (),
+        frozen: object | None = None,
+        shared_frozen: Sequence[SharedParameter] = (),
         *,
         source: str = "profile",
     ) -> Profile:
@@ -143,6 +155,7 @@ class Profile:
             "W": _checked("W", W, source),
             "C_fwd": forward,
             "stash": kept,
+            "frozen": np.zeros(n) if frozen is None else _checked("frozen", frozen, source),
         }
         for name, array in arrays.items():
             _require_length(name, array.size, n, source)
@@ -161,8 +174,12 @@ class Profile:
             raise BadInput("the times in C are all zero", where=source, do="measure the model again")
         require_magnitudes(arrays, source)
         _require_dtype(meta or {}, source)
-        for k, parameter in enumerate(shared_parameters):
-            _require_shared(f"shared_parameters[{k}]", parameter, arrays["W"], source)
+        for key, of, shared in (
+            ("shared_parameters", "W", shared_parameters),
+            ("shared_frozen", "frozen", shared_frozen),
+        ):
+            for k, parameter in enumerate(shared):
+                _require_shared(f"{key}[{k}]", parameter, of, arrays[of], source)
         for array in arrays.values():
             array.setflags(write=False)
         return cls(
@@ -171,6 +188,7 @@ class Profile:
             layers=tuple(map(str, layers)),
             meta=dict(meta or {}),
             shared_parameters=tuple(shared_parameters),
+            shared_frozen=tuple(shared_frozen),
         )
 
     def __repr__(self) -> str:
@@ -209,9 +227,9 @@ class Profile:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the five arrays: a plan belongs to exactly these numbers."""
+        """SHA-256 over the arrays, `frozen` only where there is any: a plan belongs to exactly these numbers."""
         digest = hashlib.sha256()
-        for array in (self.C, self.A, self.W, self.C_fwd, self.stash):
+        for array in (self.C, self.A, self.W, self.C_fwd, self.stash, *([self.frozen] if self.frozen.any() else ())):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
@@ -246,7 +264,7 @@ def require_magnitudes(arrays: Mapping[str, FloatArray], where: str) -> None:
         i = int(array.argmax())
         if array[i] > largest:
             raise BadInput(f"{name}[{i}] = {array[i]:g} {unit} is more than {largest:g}", where=where, do=_MAGNITUDE)
-        if name in ("C", "W", "stash") and array.sum() > largest:
+        if name in ("C", "W", "stash", "frozen") and array.sum() > largest:
             what = f"{name} adds up to {array.sum():g} {unit}, more than {largest:g}"
             raise BadInput(what, where=where, do=_MAGNITUDE)
         if name == "C" and array.sum() < SMALLEST_STEP_S:
@@ -297,9 +315,9 @@ def _require_dtype(meta: Mapping[str, object], source: str) -> None:
         )
 
 
-def _require_shared(key: str, parameter: SharedParameter, W: FloatArray, source: str) -> None:
-    """Refuse a shared parameter that is not one of the profile's."""
-    instructions, n = parameter.instructions, W.size
+def _require_shared(key: str, parameter: SharedParameter, array: str, sizes: FloatArray, source: str) -> None:
+    """Refuse a shared parameter that is not one of those that an array of the profile counts."""
+    instructions, n = parameter.instructions, sizes.size
     if len(instructions) < 2 or any(a >= b for a, b in pairwise(instructions)):
         raise BadInput(
             f"{key} ({parameter.name}) is used by instructions {list(instructions)[:8]}",
@@ -312,12 +330,12 @@ def _require_shared(key: str, parameter: SharedParameter, W: FloatArray, source:
             where=source,
             do="count instructions from 0",
         )
-    held = float(W[instructions[0]])
+    held = float(sizes[instructions[0]])
     if not 0 <= parameter.nbytes <= held * (1 + _ROUNDING):
         raise BadInput(
-            f"{key} ({parameter.name}) takes {parameter.nbytes:g} bytes, but W[{instructions[0]}] is {held:g}",
+            f"{key} ({parameter.name}) takes {parameter.nbytes:g} bytes, but {array}[{instructions[0]}] is {held:g}",
             where=source,
-            do="W counts a parameter at its first use",
+            do=f"{array} counts a parameter at its first use",
         )
 
 

@@ -38,6 +38,8 @@ class ShardedProfile:
         gradients: bytes of parameter gradients that the devices all-reduce once for a global batch.
         dims: the dimension of each variable that is partitioned; variables that are not in it are replicated.
         shared_bytes: [k] of each of the profile's k shared parameters, how many bytes a device holds.
+        frozen: bytes on each device that are not trained.
+        shared_frozen_bytes: [f] the same as shared_bytes of the profile's f shared ones that are not trained.
     """
 
     name: str
@@ -53,8 +55,10 @@ class ShardedProfile:
     starts_fwd: FloatArray
     starts_bwd: FloatArray
     gradients: FloatArray
+    frozen: FloatArray
     dims: Mapping[str, int] = field(default_factory=dict)
     shared_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
+    shared_frozen_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         for array in self._arrays().values():
@@ -96,16 +100,31 @@ class ShardedProfile:
         Args:
             shared_parameters: of the profile.
         """
-        weights = self.W[begin:stop]
-        for parameter, nbytes in zip(shared_parameters, self.shared_bytes, strict=True):
-            at = parameter.copied_at(begin, stop)
-            if at is not None:
-                weights = weights.copy()
-                weights[at - begin] += nbytes
-        return weights
+        return _with_copies(self.W, shared_parameters, self.shared_bytes, begin, stop)
+
+    def frozen_held(self, shared_frozen: Sequence[SharedParameter], begin: int, stop: int) -> FloatArray:
+        """[stop - begin] the same of what is not trained.
+
+        Args:
+            shared_frozen: of the profile.
+        """
+        return _with_copies(self.frozen, shared_frozen, self.shared_frozen_bytes, begin, stop)
 
     def _arrays(self) -> dict[str, FloatArray]:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+
+
+def _with_copies(
+    first_used: FloatArray, shared: Sequence[SharedParameter], shared_bytes: FloatArray, begin: int, stop: int
+) -> FloatArray:
+    """[stop - begin] bytes at the instructions that first use them, and the copies that a stage of these holds."""
+    held = first_used[begin:stop]
+    for parameter, nbytes in zip(shared, shared_bytes, strict=True):
+        at = parameter.copied_at(begin, stop)
+        if at is not None:
+            held = held.copy()
+            held[at - begin] += nbytes
+    return held
 
 
 def whole(profile: Profile) -> ShardedProfile:
@@ -125,7 +144,9 @@ def whole(profile: Profile) -> ShardedProfile:
         starts_fwd=nothing,
         starts_bwd=nothing,
         gradients=nothing,
+        frozen=profile.frozen,
         shared_bytes=np.array([parameter.nbytes for parameter in profile.shared_parameters]),
+        shared_frozen_bytes=np.array([parameter.nbytes for parameter in profile.shared_frozen]),
     )
 
 
@@ -135,7 +156,8 @@ def require_alike(profile: Profile, partitioned: ShardedProfile) -> ShardedProfi
     Raises:
         BadInput: it has other instructions or shared parameters, or something between them that the profile has not.
     """
-    alike = len(partitioned) == len(profile) and partitioned.shared_bytes.size == len(profile.shared_parameters)
+    shared = (partitioned.shared_bytes.size, partitioned.shared_frozen_bytes.size)
+    alike = len(partitioned) == len(profile) and shared == (len(profile.shared_parameters), len(profile.shared_frozen))
     if not alike or not np.array_equal(partitioned.A, profile.A):
         raise BadInput(
             f"partitioning {partitioned.name!r} has other instructions than the profile",

@@ -39,6 +39,7 @@ class TransformerShape:
         sequence: tokens in a sample.
         vocabulary: rows of the embedding.
         experts: in a layer; None where there are none.
+        outputs: columns of the output matrix; None where they are those of the vocabulary.
 
     Raises:
         BadInput: a size that is no positive whole number, or heads that are no multiple of `kv_heads`.
@@ -53,11 +54,12 @@ class TransformerShape:
     sequence: int
     vocabulary: int
     experts: int | None = None
+    outputs: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "name" and not (field.name == "experts" and value is None):
+            if field.name != "name" and not (field.name in ("experts", "outputs") and value is None):
                 _require_count(field.name, value)
         if self.heads % self.kv_heads:
             what = f"{self.heads} heads share {self.kv_heads} of keys and values unevenly"

@@ -288,6 +288,7 @@ class StageCosting:
         """Logits in fp32 and what the loss makes of them, but for what of them is counted as saved."""
         shape, strategy = self.work.shape, self.strategy
         copies = self.runtime.loss_copies if strategy.tp == 1 else self.runtime.tensor_loss_copies
-        logits = 4.0 * shape.sequence * strategy.micro_batch * shape.vocabulary / (strategy.tp * strategy.cp)
+        outputs = shape.outputs or shape.vocabulary
+        logits = 4.0 * shape.sequence * strategy.micro_batch * outputs / (strategy.tp * strategy.cp)
         saved = float(self.of_layers.memory[self.work.order[-1], 0, 0])
         return max(logits, copies * logits - saved)

@@ -8,15 +8,16 @@ t = 1 everywhere the plan is a pipeline; with one stage it is data parallelism, 
   each that starts), and what a device gathers of the slices that other stages hand over (β bytes a second in a node).
 - Every device sends and receives its slice in a transfer between stages, whatever the stages' shardings.
 - AR_s = ΣW·(seconds a byte over d replicas, whose t groups share the links) + ρ·Σgradients.
-- mem_s = σ·ΣW + min(M, S - s)·ΣH / d, with the parameters and activations that each device holds; under a schedule its
-  own number of micro-batches in flight.
+- mem_s = σ·ΣW + Σfrozen + min(M, S - s)·ΣH / d, with the parameters and activations that each device holds; under a
+  schedule its own number of micro-batches in flight. What is not trained (frozen) is held once.
 
 On a mixed cluster a stage waits for the slowest of its devices that work: the times of instructions are multiplied by
 how much longer that one takes than the profile's device. Its links inside nodes and between them are the slowest of its
 nodes', and its memory limit is that of its smallest device that works. All devices of a sharded stage work.
 
-A parameter that several stages use (tied weights) counts in ΣW of each of them. Under a schedule the h stages that hold
-it sum its gradients once a step, which takes 2(h-1)/h times its bytes over the slower of the links between them.
+A parameter that several stages use (tied weights) counts in ΣW, or Σfrozen, of each of them. Under a schedule the h
+stages that hold a trained one sum its gradients once a step, which takes 2(h-1)/h times its bytes over the slower of
+the links between them.
 
 A problem with a schedule has whole samples: N of them in a micro-batch on d replicas take the time and the memory of
 ⌈N/d⌉ of N wherever it says "/ d" above. Of AR_s only what the last backward pass cannot hide (cost.overlap) counts
@@ -64,9 +65,11 @@ def stage_memory_bytes(
     replicas: float | NDArray[np.int64] | FloatArray,
     in_flight: int | NDArray[np.int64],
     state_factor: float,
+    frozen_bytes: BytesT,
 ) -> BytesT:
-    """mem = σ·ΣW + in_flight·ΣH / r on each device of a stage, or of several (StagedProblem.in_flight, .shares)."""
-    held: BytesT = state_factor * weights_bytes + in_flight * stash_bytes / replicas  # type: ignore[assignment]
+    """mem = σ·ΣW + Σfrozen + in_flight·ΣH / r on each device of a stage, or of several (StagedProblem.in_flight)."""
+    state = state_factor * weights_bytes + frozen_bytes
+    held: BytesT = state + in_flight * stash_bytes / replicas  # type: ignore[assignment]
     return held
 
 
@@ -218,12 +221,13 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
     compute_bwd = np.add.reduceat(profile.C - profile.C_fwd, first)
     spans = [slice(begin, last + 1) for begin, last in plan.stage_instructions(len(profile))]
     held = np.concatenate([_weights_held(problem, 0, span) for span in spans])
+    frozen = np.array([frozen_bytes(problem, 0, span) for span in spans])
     weights, stash = np.add.reduceat(held, first), np.add.reduceat(profile.stash, first)
     forward, backward = compute_fwd / rate, compute_bwd / rate
     compute, (reduce, gather) = (compute_fwd + compute_bwd) / rate, np.zeros((2, stages))
     all_reduce = weights * [all_reduce_s_per_byte(cluster, bounds[s], bounds[s + 1]) for s in range(stages)]
     in_flight = np.array([problem.in_flight(s) for s in range(stages)])
-    memory = stage_memory_bytes(weights, stash, parts, in_flight, problem.state_factor)
+    memory = stage_memory_bytes(weights, stash, parts, in_flight, problem.state_factor, frozen)
     for s in [s for s, index in enumerate(plan.shardings) if index]:
         devices = (bounds[s], bounds[s + 1])
         replicas[s], limit[s] = bounds[s + 1] - bounds[s], cluster.device_memory[slice(*devices)].min()
@@ -277,6 +281,23 @@ def stage_weights_bytes(problem: StagedProblem, plan: StagedPlan) -> list[float]
         float(_weights_held(problem, sharding, slice(first, last + 1)).sum())
         for sharding, (first, last) in zip(plan.shardings, spans, strict=True)
     ]
+
+
+def stage_state_bytes(problem: StagedProblem, plan: StagedPlan) -> list[float]:
+    """[S] σ·ΣW + Σfrozen on each device of a stage, the copies of tied parameters included."""
+    spans = plan.stage_instructions(len(problem.profile))
+    frozen = (
+        frozen_bytes(problem, sharding, slice(a, b + 1)) for sharding, (a, b) in zip(plan.shardings, spans, strict=True)
+    )
+    weights = stage_weights_bytes(problem, plan)
+    return [problem.state_factor * trained + held for trained, held in zip(weights, frozen, strict=True)]
+
+
+def frozen_bytes(problem: StagedProblem, index: int, own: slice) -> float:
+    """What a stage of these instructions holds on each device in that sharding and does not train."""
+    sharding = problem.all_shardings[index]
+    held = sharding.frozen_held(problem.profile.shared_frozen, own.start, own.stop)
+    return float(np.add.reduceat(held, [0])[0])
 
 
 def _weights_held(problem: StagedProblem, index: int, own: slice) -> FloatArray:
@@ -468,7 +489,14 @@ def _sharded_stage(
         forward_s=(compute_fwd + gather_in) / parts + reduce_fwd,
         backward_s=(compute_bwd + gather_out) / parts + reduce_bwd,
         all_reduce_s=weights * over_replicas + inside * total(sharding.gradients),
-        memory_bytes=stage_memory_bytes(weights, total(sharding.stash), parts, in_flight, problem.state_factor),
+        memory_bytes=stage_memory_bytes(
+            weights,
+            total(sharding.stash),
+            parts,
+            in_flight,
+            problem.state_factor,
+            frozen_bytes(problem, index, own),
+        ),
         compute_s=(compute_fwd + compute_bwd) / parts,
         reduce_s=reduce_fwd + reduce_bwd,
         gather_s=(gather_in + gather_out) / parts,

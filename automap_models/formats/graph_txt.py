@@ -5,6 +5,9 @@
 
 Times are in ms, sizes in bytes; an activation may be a list, `[a; b; c]`. The writer of the format is
 `graph/graph.py` of PipeDream (Narayanan et al., SOSP 2019).
+
+A node that reads nothing and whose description begins with `Input` is no operator: PipeDream's profiler writes the time
+of loading a batch into it, and its optimizer removes it first (optimizer_graph_hierarchical.py). So does this reader.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ _NODE = re.compile(
     r"backward_compute_time=(?P<backward>[^,]*), activation_size=(?P<activation>\[[^\]]*\]|[^,]*), "
     r"parameter_size=(?P<parameter>\S*?)(?: -- stage_id=-?\d+)?"
 )
+_INPUT = "Input"
 _EDGE = re.compile(r"(\S+) -- (\S+)")
 _FORM = (
     "a node is `ID -- DESCRIPTION -- forward_compute_time=MS, backward_compute_time=MS, "
@@ -59,7 +63,7 @@ def read_graph_txt(path: str | os.PathLike[str]) -> Profile:
     """The profile in a graph.txt file.
 
     The nodes are put into the topological order with the fewest bytes crossing all cuts, whatever their order in
-    the file. `names` are the node ids, `layers` the descriptions, `stash` the activation sizes.
+    the file; inputs are left out. `names` are the node ids, `layers` the descriptions, `stash` the activation sizes.
 
     Raises:
         BadInput: the file is no graph.txt or its graph has a cycle, naming the line or the nodes at fault.
@@ -77,7 +81,9 @@ def parse_graph_txt(text: str, *, source: str, model: str) -> Profile:
     if not nodes:
         raise BadInput("holds no nodes", where=source, do=_FORM)
     nodes = sorted(nodes, key=lambda node: _natural(node.id))
-    successors = _successors(nodes, edges, source)
+    nodes, successors = _without_inputs(nodes, _successors(nodes, edges, source))
+    if not nodes:
+        raise BadInput("holds nothing but inputs", where=source, do=_FORM)
     sizes = [node.activation_bytes for node in nodes]
     order = order_with_little_crossing(sizes, successors)
     ordered = [nodes[i] for i in order]
@@ -171,6 +177,14 @@ def _successors(nodes: Sequence[_Node], edges: Sequence[_Edge], source: str) -> 
             do="a training step's graph must be acyclic",
         )
     return successors
+
+
+def _without_inputs(nodes: Sequence[_Node], successors: Sequence[Sequence[int]]) -> tuple[list[_Node], list[list[int]]]:
+    """The nodes that are no inputs, and consumers among themselves."""
+    reading = {after for consumers in successors for after in consumers}
+    kept = [i for i, node in enumerate(nodes) if i in reading or not node.description.startswith(_INPUT)]
+    new = {i: at for at, i in enumerate(kept)}
+    return [nodes[i] for i in kept], [[new[after] for after in successors[i]] for i in kept]
 
 
 def _natural(name: str) -> tuple[list[str | int], str]:

@@ -137,6 +137,8 @@ class ClusterDocument(Document, kw_only=True):
     links: list[list[Index]] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
+        if self.groups is UNSET and self.nodes == 1 and self.inter is UNSET:
+            self.inter = self.intra  # no byte leaves the only node
         missing = next((key for key in (*SIZES, *RATES) if getattr(self, key) is UNSET), None)
         if self.groups is UNSET and missing:
             raise ValueError(f"Object missing required field `{missing}`")  # as msgspec says it, with the path

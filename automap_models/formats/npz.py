@@ -1,4 +1,4 @@
-"""profile.npz: a profiled model, five arrays with names and a JSON note (formats.md), and how any .npz file is read.
+"""profile.npz: a profiled model, its arrays with names and a JSON note (formats.md), and how any .npz file is read.
 
 An archive is compressed, so that a small file can hold arrays that fill the memory: what every array's header declares
 is compared with what its reader takes before a value is read. Nothing is ever unpickled.
@@ -13,6 +13,7 @@ import json
 import math
 import os
 import zipfile
+from collections.abc import Sequence
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
@@ -28,9 +29,9 @@ from automap_models.version import __version__
 T = TypeVar("T")
 
 REQUIRED = ("C", "A", "W")
-OPTIONAL = ("C_fwd", "stash")
+OPTIONAL = ("C_fwd", "stash", "frozen")
 LABELS = ("names", "layers")
-SHARED = "shared_parameters"
+SHARED = ("shared_parameters", "shared_frozen")
 
 LARGEST_LABELS_BYTES = 256 << 20
 """Of the names, or the layers, of all instructions; numpy keeps four bytes a character and pads to the longest."""
@@ -163,22 +164,22 @@ def read_npz(path: str | os.PathLike[str]) -> Profile:
         numbers: dict[str, Any] = {key: _floats(archive, key) for key in (*REQUIRED, *OPTIONAL) if key in archive}
         labels = {key: _labels(archive, key, numbers["C"].size) for key in LABELS if key in archive}
         meta = _json(archive, "meta", dict[str, Any]) if "meta" in archive else {}
-        shared = _json(archive, SHARED, list[SharedDocument]) if SHARED in archive else []
+        shared = {key: _json(archive, key, list[SharedDocument]) for key in SHARED if key in archive}
     return Profile.create(
         **numbers,
         names=labels.get("names", ()),
         layers=labels.get("layers", ()),
         meta=meta,
-        shared_parameters=[entry.parameter() for entry in shared],
+        **{key: [entry.parameter() for entry in entries] for key, entries in shared.items()},
         source=source,
     )
 
 
-def shared_document(profile: Profile) -> list[dict[str, object]]:
-    """The shared parameters of a profile as JSON types, see `SharedDocument`."""
+def shared_document(shared: Sequence[SharedParameter]) -> list[dict[str, object]]:
+    """Shared parameters as JSON types, see `SharedDocument`."""
     return [
         {"name": parameter.name, "bytes": parameter.nbytes, "instructions": list(parameter.instructions)}
-        for parameter in profile.shared_parameters
+        for parameter in shared
     ]
 
 
@@ -190,9 +191,12 @@ def write_npz(path: str | os.PathLike[str], profile: Profile) -> None:
     """
     meta = {**profile.meta, "fingerprint": profile.fingerprint, "automap_version": __version__}
     arrays: dict[str, Any] = {key: getattr(profile, key) for key in (*REQUIRED, *OPTIONAL)}
+    if not profile.frozen.any():
+        del arrays["frozen"]
     arrays |= {key: np.array(getattr(profile, key), dtype=np.str_) for key in LABELS if getattr(profile, key)}
-    if profile.shared_parameters:
-        arrays[SHARED] = np.array(json.dumps(shared_document(profile), allow_nan=False))
+    for key in SHARED:
+        if shared := getattr(profile, key):
+            arrays[key] = np.array(json.dumps(shared_document(shared), allow_nan=False))
     arrays["meta"] = np.array(json.dumps(meta, sort_keys=True, allow_nan=False))
 
     def write(file: BinaryIO) -> None:
@@ -245,8 +249,7 @@ def _json(archive: Archive, key: str, of: type[T]) -> T:
     return decode_json(str(array).encode(), of, where=f"{archive.where}, {key}", do=_JSON)
 
 
-_PROFILE = ("C", "A", "W", "C_fwd", "stash")
-_LABELS = ("names", "layers")
+_PROFILE = (*REQUIRED, *OPTIONAL)
 _SHARDED = (
     "C",
     "C_fwd",
@@ -259,6 +262,8 @@ _SHARDED = (
     "starts_bwd",
     "gradients",
     "shared_bytes",
+    "frozen",
+    "shared_frozen_bytes",
 )
 """All arrays of a ShardedProfile but A, which is the profile's."""
 
@@ -276,6 +281,7 @@ class ModelDocument(Document):
 
     meta: dict[str, Any]
     shared_parameters: list[SharedDocument]
+    shared_frozen: list[SharedDocument]
     shardings: list[ShardingDocument]
     launch_s: float
     batch_dims: dict[str, int] | None
@@ -286,12 +292,12 @@ def model_to_npz(model: ProfiledModel) -> bytes:
     """The archive; equal models give equal bytes."""
     profile = model.profile
     arrays: dict[str, Any] = {key: getattr(profile, key) for key in _PROFILE}
-    arrays |= {key: np.array(getattr(profile, key), dtype=np.str_) for key in _LABELS if getattr(profile, key)}
+    arrays |= {key: np.array(getattr(profile, key), dtype=np.str_) for key in LABELS if getattr(profile, key)}
     for i, sharding in enumerate(model.shardings):
         arrays |= {f"{i}/{key}": getattr(sharding, key) for key in _SHARDED}
     document = {
         "meta": dict(profile.meta),
-        "shared_parameters": shared_document(profile),
+        **{key: shared_document(getattr(profile, key)) for key in SHARED},
         "shardings": [{"name": p.name, "degree": p.degree, "dims": dict(p.dims)} for p in model.shardings],
         "launch_s": model.launch_s,
         "batch_dims": None if model.batch_dims is None else dict(model.batch_dims),
@@ -314,12 +320,10 @@ def model_from_npz(content: bytes) -> ProfiledModel:
         arrays: dict[str, Any] = {name: archive.read(name, LARGEST_LABELS_BYTES) for name in archive.names}
     try:
         document = decode_json(str(arrays["document"]).encode(), ModelDocument, where=where)
-        profile = Profile.create(
-            **{key: arrays[key] for key in _PROFILE},
-            **{key: arrays[key].tolist() for key in _LABELS if key in arrays},
-            meta=document.meta,
-            shared_parameters=[entry.parameter() for entry in document.shared_parameters],
-        )
+        fields: dict[str, Any] = {key: arrays[key] for key in _PROFILE}
+        fields |= {key: arrays[key].tolist() for key in LABELS if key in arrays}
+        fields |= {key: [entry.parameter() for entry in getattr(document, key)] for key in SHARED}
+        profile = Profile.create(**fields, meta=document.meta)
         shardings = tuple(
             ShardedProfile(
                 sharding.name,

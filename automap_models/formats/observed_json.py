@@ -5,6 +5,11 @@ times.json lists either `stages` (`index`, one sample a micro-batch of the stage
 of them. In a trace the complete events (`"ph": "X"`) called or categorised `forward` and `backward` count, on rows
 whose thread or process is named after its stage, device or rank (`stage 2`, `device 17`), as formats.chrome_trace
 writes them.
+
+torch.profiler (Kineto) writes one file a rank, whose number stands in `distributedInfo`, and names rows after threads:
+annotations count there, `Forward 0` and `Backward 0` of torch's GPipe and 1F1B, or `PP:2F0` and `PP:2B0` of its other
+schedules. Those of the GPU go before those of the CPU, which end when kernels have been launched. A folder is all the
+files of its ranks.
 """
 
 from __future__ import annotations
@@ -33,6 +38,8 @@ LARGEST_TRACE_BYTES = 256 << 20
 """Of a file; a profiler's trace of a few steps has some megabytes."""
 
 _TRACK = re.compile(r"\b(device|rank|stage)\W{0,2}(\d{1,9})\b", re.IGNORECASE)
+_ANNOTATIONS = ("gpu_user_annotation", "user_annotation")
+_ACTION = re.compile(r"pp:\d+([fb])\d+")
 _DO = "see docs/how-to/replan.md for what the file may hold"
 
 Seconds = Annotated[float, Meta(gt=0, le=LARGEST_S)]
@@ -82,6 +89,13 @@ class TraceDocument(Foreign):
     """A trace of Perfetto, Chrome or Kineto."""
 
     traceEvents: list[Event]
+    distributedInfo: Any = None
+
+    @property
+    def rank(self) -> int | None:
+        """Of the process that the trace is of; None where it does not say."""
+        rank = self.distributedInfo.get("rank") if isinstance(self.distributedInfo, Mapping) else None
+        return rank if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < MAX_DEVICES else None
 
 
 class _TopLevel(Foreign):
@@ -89,15 +103,34 @@ class _TopLevel(Foreign):
 
 
 def read_observed(path: str | os.PathLike[str]) -> Observed:
-    """The measured times in a times.json or a trace; which of them it is, the content says.
+    """The measured times in a times.json or a trace, whose content says which, or in a folder of traces, one a rank.
 
     Raises:
-        BadInput: the file is neither, or a time in it is no positive number, naming the stage or device.
+        BadInput: the file is neither, or a time in it is no positive number, naming the stage or device; the folder has
+            no traces, or two of a device.
     """
+    if Path(path).is_dir():
+        return _of_ranks(sorted(Path(path).glob("*.json")), str(path))
     content, where = read_bytes(path, LARGEST_TRACE_BYTES), str(path)
     if decode_json(content, _TopLevel, where=where, do=_DO).traceEvents is not UNSET:
         return observed_in_trace(decode_json(content, TraceDocument, where=where, do=_DO), where)
     return observed_in_times(decode_json(content, TimesDocument, where=where, do=_DO), where)
+
+
+def _of_ranks(files: list[Path], where: str) -> Observed:
+    """The times of all devices that files are about."""
+    if not files:
+        raise BadInput("has no file that ends in .json", where=where, do=_DO)
+    forward: dict[int, FloatArray] = {}
+    backward: dict[int, FloatArray] = {}
+    for file in files:
+        own = read_observed(file)
+        if own.unit != "device" or forward.keys() & own.forward_s.keys():
+            what = "has times of stages, not of devices" if own.unit != "device" else "has times of a device again"
+            raise BadInput(what, where=own.where, do="give a folder with one trace of each rank")
+        forward |= own.forward_s
+        backward |= own.backward_s
+    return Observed("device", forward, backward, where)
 
 
 def observed_in_times(document: TimesDocument, where: str) -> Observed:
@@ -125,10 +158,19 @@ def observed_in_trace(document: TraceDocument, where: str) -> Observed:
         "device": {name: {} for name in PASSES},
         "stage": {name: {} for name in PASSES},
     }
-    for row_unit, number, pass_name, seconds in _passes(document.traceEvents, rows, where):
+    events = document.traceEvents
+    passes = _passes(events, rows, where) if rows or document.rank is None else _of_rank(events, document.rank, where)
+    for row_unit, number, pass_name, seconds in passes:
         times[row_unit][pass_name].setdefault(number, []).append(seconds)
     unit: Unit = "device" if any(times["device"].values()) else "stage"
     forward, backward = ({n: np.array(v) for n, v in times[unit][name].items()} for name in PASSES)
+    if not forward and not backward and any(event.ph == "X" and _pass(event) for event in events):
+        raise BadInput(
+            "has forward and backward passes, but neither rows named after a stage, device or rank nor a rank in "
+            "distributedInfo",
+            where=where,
+            do="profile after torch.distributed.init_process_group, or name the rows (docs/how-to/replan.md)",
+        )
     return _complete(Observed(unit, forward, backward, where))
 
 
@@ -176,15 +218,31 @@ def _passes(
         row = rows.get(_row(event, thread=True)) or rows.get(_row(event, thread=False))
         if event.ph != "X" or pass_name is None or row is None:
             continue
-        number = event.dur if isinstance(event.dur, int | float) and not isinstance(event.dur, bool) else math.nan
-        if not 0 < number <= LARGEST_S * 1e6:
-            raise wrong(where, f"$.traceEvents[{i}].dur", event.dur, "a positive number of microseconds", _DO)
-        yield *row, pass_name, number * 1e-6
+        yield *row, pass_name, _seconds(event, i, where)
+
+
+def _of_rank(events: list[Event], rank: int, where: str) -> Iterator[tuple[Unit, int, str, float]]:
+    """The same of the annotations in one rank's trace: those of the GPU where there are any."""
+    passes: dict[str, list[tuple[Unit, int, str, float]]] = {kind: [] for kind in _ANNOTATIONS}
+    for i, event in enumerate(events):
+        pass_name = _pass(event)
+        if event.ph == "X" and pass_name is not None and event.cat in passes:
+            passes[event.cat].append(("device", rank, pass_name, _seconds(event, i, where)))
+    yield from next((found for found in passes.values() if found), [])
+
+
+def _seconds(event: Event, i: int, where: str) -> float:
+    number = event.dur if isinstance(event.dur, int | float) and not isinstance(event.dur, bool) else math.nan
+    if not 0 < number <= LARGEST_S * 1e6:
+        raise wrong(where, f"$.traceEvents[{i}].dur", event.dur, "a positive number of microseconds", _DO)
+    return number * 1e-6
 
 
 def _pass(event: Event) -> str | None:
-    """`forward` or `backward` if the event's category is that or its name begins with it."""
+    """`forward` or `backward` if the event's category is that or its name begins with it or is torch's for it."""
     category, name = (str(text).lower() for text in (event.cat, event.name))
+    if action := _ACTION.fullmatch(name):
+        return PASSES[action[1] == "b"]
     return next((kind for kind in PASSES if category == kind or re.match(rf"{kind}\b", name)), None)
 
 

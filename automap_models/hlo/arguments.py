@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from automap_models.core.instruction_graph import Argument
 from automap_models.errors import BadInput
+from automap_models.hlo.locations import is_backward
 from automap_models.hlo.module import Operation, Tensor
 from automap_models.hlo.step import TrainingStep
 
@@ -55,7 +56,8 @@ def file_arguments(
     3. if the step returns an updated version of it (a result of its type that depends on it) and it takes part in the
        model, that is, results of other types depend on it, too; a moment of the optimiser does not.
 
-    Whatever else has an updated version, or a name that says so, is state; the rest are inputs.
+    Whatever else has an updated version, or a name that says so, is state; the rest are inputs. A module without a
+    backward pass may have no parameter: its weights are constants.
 
     Raises:
         BadInput: no parameter can be found.
@@ -71,7 +73,7 @@ def file_arguments(
         if not any(_both(chosen, floating)):
             chosen = [partners > 1 for partners in updated]
     chosen = _both(chosen, floating)
-    if not any(chosen):
+    if not any(chosen) and (trainable or any(is_backward(op.path) for op in operations)):
         raise _no_parameters(names, types, trainable, source)
     arguments: list[Argument] = []
     for name, is_parameter, partners in zip(names, chosen, updated, strict=True):

@@ -13,7 +13,7 @@ import numpy as np
 from automap_models.collection import uncollected
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
 from automap_models.cost.kernels import PART_OPCODE, VIEW_OPCODES
-from automap_models.hlo.locations import in_attention_core, layers
+from automap_models.hlo.locations import has_backward_pass, in_attention_core, is_backward, layers
 from automap_models.hlo.module import UNKNOWN, MlirModule, Module, Operation, producing_operations
 from automap_models.hlo.phases import phases
 from automap_models.hlo.sharding_rules import RuledModule, ShardingRules
@@ -122,7 +122,19 @@ def _reported(module: Module) -> dict[str, object]:
         reported["unknown_custom_calls"] = dict(sorted(targets.items()))
     if endless:
         reported["loops_of_unknown_length"] = endless
+    if loops := _loops_with_both_passes(module):
+        reported["loops_with_both_passes"] = loops
     return reported
+
+
+def _loops_with_both_passes(module: Module) -> list[str]:
+    """Loops that run the backward pass, too, such as over micro-batches whose gradients are added up; by name."""
+    loops = [i for i, op in enumerate(module.operations) if op.opcode == "while"]
+    if not loops or not isinstance(module, MlirModule) or any(is_backward(op.path) for op in module.operations):
+        return []
+    with module.mlir.context:
+        texts = [module.handles[i].get_asm(enable_debug_info=True, use_local_scope=True) for i in loops]
+    return [module.operations[i].name for i, text in zip(loops, texts, strict=True) if has_backward_pass(text)]
 
 
 def _filled(layer: Sequence[str], operations: Sequence[Operation], n_arguments: int) -> tuple[str, ...]:

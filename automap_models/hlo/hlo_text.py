@@ -19,6 +19,7 @@ _HLO = re.compile(r"\s*(?:(?://[^\n]*|#[^\n]*)\n\s*)*HloModule\b")
 _STABLEHLO = re.compile(r"\b(?:stablehlo|mhlo|chlo|vhlo)\.|\bfunc\.func\b|^module\b", re.MULTILINE)
 _OPTIMISED = re.compile(r"^HloModule[^\n]*\bis_scheduled=true|\bkind=k(?:Loop|Input|Output|Custom)\b", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^( +(?:ROOT )?%?)([\w.\-]+)( = .*)$", re.MULTILINE)
+_NO_VERSION = re.compile(r",\s*api_version=API_VERSION_UNSPECIFIED\b")
 _OP_NAME = re.compile(r'(\bmetadata=\{[^\n]*?\bop_name=")')
 _METADATA = "metadata={"
 _NAME_MARK = re.compile(r"<\$([\w.\-]+)>")
@@ -68,8 +69,11 @@ def dynamic_shapes(source: str) -> BadInput:
 
 
 def mark_names(text: str) -> str:
-    """HLO text whose instructions carry their own name in front of their op_name."""
-    return _INSTRUCTION.sub(_marked, text)
+    """HLO text whose instructions carry their own name in front of their op_name.
+
+    Custom calls that name no version of their interface lose the words that say so: XLA prints and does not read them.
+    """
+    return _INSTRUCTION.sub(_marked, _NO_VERSION.sub("", text))
 
 
 def order_mark(position: int) -> str:

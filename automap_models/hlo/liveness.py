@@ -138,19 +138,41 @@ class Liveness:
         return np.where(first == self.forward.size, NEVER, first)
 
     @cached_property
+    def untrained(self) -> IntArray:
+        """Value ids of state and constants that the forward pass reads, scalars left out.
+
+        These are frozen parameters, running averages, and weights that code or an inference graph has as constants.
+        """
+        state = [v for v, a in enumerate(self.graph.arguments) if a.kind == "state" and self.graph.shapes[v]]
+        read = self.last_read != NEVER
+        return np.array([v for v in (*state, *self.constants.tolist()) if read[v]], dtype=np.int64)
+
+    @cached_property
+    def constants(self) -> IntArray:
+        """Value ids of the constants that are written out and are no scalars, such as weights."""
+        graph = self.graph
+        first = graph.result_offsets.tolist()
+        written = (first[i] for i, opcode in enumerate(graph.opcodes) if opcode == "constant")
+        return np.array([v for v in written if graph.shapes[v]], dtype=np.int64)
+
+    @cached_property
     def users(self) -> dict[int, tuple[int, ...]]:
         """Positions of the forward instructions that use a parameter or a part of one, ascending; not views and parts.
 
         Only those of which there are any; the keys are value ids, ascending.
         """
+        return self._users_of(self.parameters)
+
+    def _users_of(self, values: IntArray) -> dict[int, tuple[int, ...]]:
         graph = self.graph
         only_show = np.array([opcode in VIEWS or opcode == PART_OPCODE for opcode in graph.opcodes])
         shown, users = self.storage[graph.operands], self.position[graph.consumers]
-        chosen = np.isin(self.argument[shown], self.parameters) & (users != NEVER) & ~only_show[graph.consumers]
+        origin = np.where(self.argument != NEVER, self.argument, np.arange(self.argument.size))
+        chosen = np.isin(origin[shown], values) & (users != NEVER) & ~only_show[graph.consumers]
         pairs = np.unique(np.stack((shown[chosen], users[chosen]), axis=1), axis=0)
-        values, starts = np.unique(pairs[:, 0], return_index=True)
+        shown_values, starts = np.unique(pairs[:, 0], return_index=True)
         positions = np.split(pairs[:, 1], starts)[1:]
-        return {int(v): tuple(own.tolist()) for v, own in zip(values, positions, strict=True)}
+        return {int(v): tuple(own.tolist()) for v, own in zip(shown_values, positions, strict=True)}
 
     @cached_property
     def held(self) -> dict[int, tuple[int, ...]]:
@@ -160,35 +182,60 @@ class Liveness:
         it is each of these parts, and the parameter for what is left of it. One that nothing uses counts with the first
         instruction.
         """
-        sizes, held = self.graph.value_bytes, dict[int, tuple[int, ...]]()
-        parts: dict[int, list[int]] = {int(v): [] for v in self.parameters}
-        for v in self.users:
+        return self._held_of(self.parameters)
+
+    @cached_property
+    def held_untrained(self) -> dict[int, tuple[int, ...]]:
+        """The same of what is not trained."""
+        return self._held_of(self.untrained)
+
+    def _held_of(self, values: IntArray) -> dict[int, tuple[int, ...]]:
+        sizes, held, using = self.graph.value_bytes, dict[int, tuple[int, ...]](), self._users_of(values)
+        parts: dict[int, list[int]] = {int(v): [] for v in values}
+        for v in using:
             if v not in parts and self.born[v] != NEVER:
                 parts[int(self.argument[v])].append(v)
         for v, own in parts.items():
-            held[v] = (max(int(self.first_use[v]), 0),)
-            if v not in self.users and own and sizes[own].sum() <= sizes[v]:
-                held |= {part: (int(self.born[part]), *self.users[part][1:]) for part in own}
+            first = int(self.first_use[v]) if v < self.first_use.size else using.get(v, (int(self.born[v]),))[0]
+            held[v] = (max(first, 0),)
+            if v not in using and own and sizes[own].sum() <= sizes[v]:
+                held |= {part: (int(self.born[part]), *using[part][1:]) for part in own}
             else:
-                users = sorted(set(self.users.get(v, ())).union(*(self.users[part] for part in own)))
+                users = sorted(set(using.get(v, ())).union(*(using[part] for part in own)))
                 held[v] += tuple(users[1:])
         return held
 
     def first_using(self, sizes: FloatArray) -> FloatArray:
         """[m] total of the sizes, [v], of the parameters, or parts of them, that each forward instruction counts."""
+        return self._first_using(self.parameters, self.held, sizes)
+
+    def first_using_untrained(self, sizes: FloatArray) -> FloatArray:
+        """[m] the same of what is not trained."""
+        return self._first_using(self.untrained, self.held_untrained, sizes)
+
+    def _first_using(self, values: IntArray, held: dict[int, tuple[int, ...]], sizes: FloatArray) -> FloatArray:
         whole, total = self.graph.value_bytes, np.zeros(self.forward.size)
-        left = {v: float(sizes[v]) for v in self.parameters.tolist()}
-        for v, (first, *_) in self.held.items():
-            parameter = int(self.argument[v])
-            if v != parameter:
-                part = sizes[parameter] * whole[v] / whole[parameter]
-                left[parameter] -= part
+        left = {v: float(sizes[v]) for v in values.tolist()}
+        for v, (first, *_) in held.items():
+            if v not in left:
+                argument = int(self.argument[v])
+                part = sizes[argument] * whole[v] / whole[argument]
+                left[argument] -= part
                 total[first] += part
         for v, rest in left.items():
-            total[self.held[v][0]] += max(0.0, rest)
+            total[held[v][0]] += max(0.0, rest)
         return total
 
     @cached_property
     def shared_parameters(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Parameters, or parts of them, that several forward instructions use: value ids, and `held` of each."""
-        return tuple((v, positions) for v, positions in sorted(self.held.items()) if len(positions) > 1)
+        return _several(self.held)
+
+    @cached_property
+    def shared_untrained(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """The same of what is not trained."""
+        return _several(self.held_untrained)
+
+
+def _several(held: dict[int, tuple[int, ...]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    return tuple((v, positions) for v, positions in sorted(held.items()) if len(positions) > 1)

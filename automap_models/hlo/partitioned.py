@@ -77,8 +77,10 @@ class DivisibleProfile:
             starts_fwd=self._starts(forward),
             starts_bwd=self._starts(backward),
             gradients=self._bytes(late),
+            frozen=liveness.first_using_untrained(sharded_sizes),
             dims=self._dims(chosen),
             shared_bytes=sharded_sizes[[v for v, _ in liveness.shared_parameters]],
+            shared_frozen_bytes=sharded_sizes[[v for v, _ in liveness.shared_untrained]],
         )
 
     def _sums(self, chosen: frozenset[int]) -> tuple[list[Sum], list[Sum], list[Sum]]:

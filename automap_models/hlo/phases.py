@@ -31,11 +31,15 @@ def phases(operations: Sequence[Operation], arguments: Sequence[Argument]) -> ND
     3. What is left (constants, masks, random keys, step counters, weight decay) belongs to the first phase that reads
        it. What only the caller reads is update where it depends on parameters or state but on no input, else forward.
 
+    Where nothing is backward, everything is forward: a model's inference.
+
     Args:
         operations: in a topological order.
         arguments: of the module.
     """
     facts = _facts(operations, arguments)
+    if not any(fact.depends & _GRADIENT for fact in facts):
+        return np.full(len(operations), _FORWARD, dtype=np.int8)
     first_readers = [_NEVER] * (len(operations) + 1)  # the last one is of the arguments
     result = [0] * len(operations)
     producers = producing_operations(operations, len(arguments))

@@ -10,7 +10,8 @@
 3. A group has a forward part and a backward part, which also holds its updates. An update that reads what an earlier
    group's backward part made (a step counter, a global norm) goes to a further part of its group, for the same reason.
    A part is a node, a group a class: one device runs it forward and backward, and updates it.
-4. Times are those of the instructions, added. Memory is that of the arguments that a node is the first to read, of the
+4. Times are those of the instructions, added. Memory is that of what is given, arguments and constants, that a node is
+   the first to read, of the
    gradients of its group's parameters, and of the activations that it keeps for the backward pass.
 5. An edge is a value that one node makes and another reads. A node's transfer moves all of its values that other
    groups read. Where not all are read by the same groups (a residual beside what the next layer reads), each such set
@@ -287,11 +288,11 @@ def _edges(reads: Reads, layout: _Layout) -> IntArray:
 
 
 def _memory_bytes(liveness: Liveness, layout: _Layout) -> FloatArray:
-    """[m] arguments first read, gradients, activations kept."""
+    """[m] arguments and constants first read, gradients, activations kept."""
     graph = liveness.graph
-    is_argument = graph.operands < len(graph.arguments)
-    arguments, at = np.unique(graph.operands[is_argument], return_index=True)  # the first reader of each
-    readers = graph.consumers[is_argument][at]
+    given = (graph.operands < len(graph.arguments)) | np.isin(graph.operands, liveness.constants)
+    arguments, at = np.unique(graph.operands[given], return_index=True)  # the first reader of each
+    readers = graph.consumers[given][at]
     sizes = graph.value_bytes[arguments]
     held = _sums(layout.nodes[liveness.forward], liveness.kept_bytes, layout.total)
     held += _sums(layout.nodes[readers], sizes, layout.total)
@@ -299,8 +300,7 @@ def _memory_bytes(liveness: Liveness, layout: _Layout) -> FloatArray:
     backward_of_group = np.full(int(layout.groups.max()) + 1, NEVER)
     backward_of_group[layout.groups[later]] = layout.nodes[later]
     gradient_in = backward_of_group[layout.groups[readers]]
-    trained = np.array([graph.arguments[v].kind == "parameter" for v in arguments.tolist()], dtype=np.bool_)
-    trained &= gradient_in != NEVER
+    trained = np.isin(arguments, liveness.parameters) & (gradient_in != NEVER)
     return held + _sums(gradient_in[trained], sizes[trained], layout.total)
 
 

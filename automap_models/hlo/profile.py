@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -67,8 +67,9 @@ def profile_from_graph(
     - C: forward time plus that of the backward instructions that belong to it (attribution.py). What belongs nowhere
       is spread in proportion, so that ΣC is the time of the forward and the backward pass of one micro-batch. The
       update is no part of it: it comes once for a global batch, not with every micro-batch.
-    - A: bytes of activations alive across the cut, each once; W: bytes of each parameter at its first use; stash:
-      bytes of activations that the backward pass reads. liveness.py says what an activation is.
+    - A: bytes of activations alive across the cut, each once; W: bytes of each parameter at its first use; frozen: the
+      same of what is not trained; stash: bytes of activations that the backward pass reads. liveness.py says what an
+      activation is.
 
     Added to the graph's and the caller's meta: `forward_s`, `backward_s`, `update_per_step_s`; `unattributed_s` and
     `unattributed_share`, of C; `parameter_dtype`, the element type of most of the parameters' bytes;
@@ -104,22 +105,41 @@ def profile_from_graph(
         names=[graph.names[i] for i in liveness.forward],
         layers=[graph.layers[i] for i in liveness.forward],
         meta={"model": graph.model} | dict(graph.meta) | dict(meta or {}) | reported | _reported(liveness),
-        shared_parameters=[
-            SharedParameter(graph.arguments[liveness.argument[v]].name, float(graph.value_bytes[v]), users)
-            for v, users in liveness.shared_parameters
-        ],
+        shared_parameters=_shared(liveness, liveness.shared_parameters),
+        frozen=liveness.first_using_untrained(graph.value_bytes),
+        shared_frozen=_shared(liveness, liveness.shared_untrained),
         source=graph.model,
     )
+
+
+def _shared(liveness: Liveness, several: Iterable[tuple[int, tuple[int, ...]]]) -> list[SharedParameter]:
+    """Arguments, or constants, that several instructions use: value ids and positions of these."""
+    graph = liveness.graph
+    shared = []
+    for v, users in several:
+        argument = int(liveness.argument[v])
+        name = graph.names[graph.producers[v]] if argument == NEVER else graph.arguments[argument].name
+        shared.append(SharedParameter(name, float(graph.value_bytes[v]), users))
+    return shared
 
 
 def _require(graph: InstructionGraph, times: FloatArray) -> None:
     if times.shape != (len(graph),):
         raise BadInput(f"{times.shape} times for {len(graph)} instructions", where=graph.model, do="give one for each")
+    loops = graph.meta.get("loops_with_both_passes")
+    if isinstance(loops, list) and loops:
+        raise BadInput(
+            f"its forward and backward passes are inside a loop ({', '.join(map(str, loops[:3]))})",
+            where=graph.model,
+            do="give the step of one micro-batch, without the loop that adds up gradients",
+        )
     if not (graph.phases == Phase.BACKWARD).any():
         raise BadInput(
             "has no backward pass that can be told from the forward pass",
             where=graph.model,
-            do="give a whole training step with its locations, such as "
+            do="give a step that differentiates its loss, as by jax.value_and_grad"
+            if graph.meta.get("source") == "jax"
+            else "give a whole training step with its locations, such as "
             "jax.jit(step).lower(…).as_text(debug_info=True), where the backward pass is marked transpose(…)",
         )
     if not any(argument.kind == "parameter" for argument in graph.arguments):

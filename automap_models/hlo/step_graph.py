@@ -71,7 +71,7 @@ def step_graph(
         names=tuple(names[i] for i in ids.tolist()),
         accelerator_s=own_s,
         cpu_s=padded(cpu_s),
-        memory_bytes=np.where(ids < held, sizes[used], 0.0),
+        memory_bytes=np.where(ids < held, sizes[used], 0.0) + _constants_read(graph, liveness, held)[used],
         transfer_s=output / link_bytes_per_s,
         output_bytes=output,
         supported=np.ones(ids.size, dtype=bool),
@@ -86,6 +86,16 @@ def step_graph(
         kind_s={kind: padded(times) for kind, times in kind_s.items()},
         opcodes=tuple(opcodes[i] for i in ids.tolist()),
     )
+
+
+def _constants_read(graph: InstructionGraph, liveness: Liveness, held: int) -> FloatArray:
+    """[held + n] bytes of the constants, such as weights, that each instruction is the first to compute with."""
+    shown = liveness.storage[graph.operands]
+    computes = ~np.array([opcode in VIEWS for opcode in graph.opcodes], dtype=bool)[graph.consumers]
+    reads = np.flatnonzero(np.isin(shown, liveness.constants) & computes)
+    constants, first = np.unique(shown[reads], return_index=True)
+    readers = held + graph.consumers[reads][first]
+    return np.bincount(readers, graph.value_bytes[constants], held + len(graph)).astype(np.float64)
 
 
 def step_nodes(graph: InstructionGraph) -> IntArray:

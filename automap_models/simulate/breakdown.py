@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import StagedCost, stage_weights_bytes
+from automap_models.cost.staged import StagedCost, stage_state_bytes
 from automap_models.simulate.step import timeline
 
 
@@ -38,7 +38,7 @@ class Breakdown:
         bubble_s: idle time of the bottleneck, while it waits for micro-batches and for the last pass of others.
         gradients_s: all-reduces of parameter gradients that no pass hides.
         tied_s: sums of gradients over the stages that hold the same parameters.
-        state_bytes: parameters, gradients and the optimiser's state.
+        state_bytes: parameters, trained or not, gradients and the optimiser's state.
         stash_bytes: activations kept for the backward pass.
         fullest: the stage that takes the largest share of its devices' memory.
         bottleneck: the pseudo-stage whose work and idle time these are; stages are even, links odd.
@@ -81,7 +81,7 @@ def breakdown(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Bre
     steady = cost.compute_s[bottleneck] + cost.reduce_s[bottleneck] + cost.gather_s[bottleneck] if a_stage else 0.0
     moved = cost.gather_s[bottleneck] if a_stage else 2.0 * cost.transfer_s[bottleneck]
     fullest = cost.fullest
-    state_bytes = problem.state_factor * stage_weights_bytes(problem, plan)[fullest]
+    state_bytes = stage_state_bytes(problem, plan)[fullest]
     return Breakdown(
         compute_s=in_steady * float(cost.compute_s[bottleneck]) if a_stage else 0.0,
         activations_s=in_steady * float(cost.reduce_s[bottleneck]) if a_stage else 0.0,

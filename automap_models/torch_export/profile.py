@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.torch_export.kernels import kernel_times
-from automap_models.torch_export.structure import Structure, analyse
+from automap_models.torch_export.structure import Parameter, Structure, analyse, first_used
 from automap_models.version import __version__
 
 FloatArray = NDArray[np.float64]
@@ -49,7 +49,8 @@ def profile_module(
       kernels that CUDA has for them. The update is no part of it: it comes once a step, not with every micro-batch.
     - A: bytes of the values made before the cut and read after it, each once: what the stages of
       torch.distributed.pipelining send. The model's inputs are not counted.
-    - W: bytes of each trainable parameter that is used, at its first use; stash: what autograd keeps.
+    - W: bytes of each trainable parameter that is used, at its first use; frozen: the same of parameters that are not
+      trained, buffers and constants; stash: what autograd keeps.
 
     The backward pass starts from the loss that the model returns; without one, from all its floating-point outputs (see
     `capture.training_outputs`). Added to meta: `forward_flop`, `backward_flop`; `forward_s`, `backward_s`;
@@ -108,13 +109,20 @@ def build_profile(
         names=structure.names,
         layers=structure.layers,
         meta=meta,
-        shared_parameters=[
-            SharedParameter(parameter.names[0], parameter.size_bytes, parameter.instructions)
-            for parameter in structure.parameters
-            if len(parameter.instructions) > 1
-        ],
+        shared_parameters=_shared(structure.parameters),
+        frozen=first_used(structure.frozen, len(structure)),
+        shared_frozen=_shared(structure.frozen),
         source=str(meta["model"]),
     )
+
+
+def _shared(held: Sequence[Parameter]) -> list[SharedParameter]:
+    """Those that several instructions read."""
+    return [
+        SharedParameter(parameter.names[0], parameter.size_bytes, parameter.instructions)
+        for parameter in held
+        if len(parameter.instructions) > 1
+    ]
 
 
 def describe(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import Captured, capture, module_path
@@ -22,7 +23,7 @@ LAST = "end of forward"
 
 @dataclass(frozen=True)
 class Parameter:
-    """A trainable parameter, tied ones being the same.
+    """A parameter, buffer or constant, tied ones being the same.
 
     Attributes:
         names: all its names in the model.
@@ -48,6 +49,7 @@ class Structure:
         owner: [kernels] the instruction that each kernel belongs to.
         parameters: the trainable ones that are used.
         unused: names of the trainable ones that are not.
+        frozen: what else the operators read of the model: parameters that are not trained, buffers, constants.
     """
 
     names: tuple[str, ...]
@@ -60,6 +62,7 @@ class Structure:
     owner: NDArray[np.int64]
     parameters: tuple[Parameter, ...]
     unused: tuple[str, ...]
+    frozen: tuple[Parameter, ...]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -95,22 +98,31 @@ def _divide(captured: Captured, traced: Trace, cuts: list[Cut]) -> Structure:
     of_call = np.searchsorted(after, np.arange(len(traced.calls)))
     owner = of_call[[kernel.call for kernel in traced.kernels]]
     n = len(cuts) + 1
-    parameters, unused = _parameters(captured, of_call)
-    W = np.zeros(n)
-    for parameter in parameters:
-        W[parameter.instructions[0]] += parameter.size_bytes
+    read = _held(captured, of_call)
+    trained = {path for path, p in captured.model.named_parameters(remove_duplicate=False) if p.requires_grad}
+    parameters = tuple(held for held in read if held.names[0] in trained)
+    used = {name for parameter in parameters for name in parameter.names}
     return Structure(
         names=(*(cut.name for cut in cuts), LAST),
         layers=_layers(traced, owner, n),
         cuts=tuple(cuts),
         A=np.append(traced.crossing[after], 0.0),
-        W=W,
+        W=first_used(parameters, n),
         stash=np.bincount(of_call, traced.stash, minlength=n).astype(np.float64),
         kernels=traced.kernels,
         owner=owner,
         parameters=parameters,
-        unused=unused,
+        unused=tuple(path for path, p in captured.model.named_parameters() if p.requires_grad and path not in used),
+        frozen=tuple(held for held in read if held.names[0] not in trained),
     )
+
+
+def first_used(held: Sequence[Parameter], n: int) -> FloatArray:
+    """[n] bytes of what each instruction is the first to read."""
+    nbytes = np.zeros(n)
+    for parameter in held:
+        nbytes[parameter.instructions[0]] += parameter.size_bytes
+    return nbytes
 
 
 def _layers(traced: Trace, owner: NDArray[np.int64], n: int) -> tuple[str, ...]:
@@ -123,22 +135,22 @@ def _layers(traced: Trace, owner: NDArray[np.int64], n: int) -> tuple[str, ...]:
     return tuple(path for _, path in heaviest)
 
 
-def _parameters(captured: Captured, of_call: NDArray[np.int64]) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
-    """The trainable parameters with the instructions that read them, and the names of those that none reads."""
-    named = list(captured.model.named_parameters(remove_duplicate=False))
-    names: dict[nn.Parameter, list[str]] = {}
-    for path, parameter in named:
-        if parameter.requires_grad:
-            names.setdefault(parameter, []).append(path)
-    readers: dict[nn.Parameter, set[int]] = {parameter: set() for parameter in names}
-    of_path, index = dict(named), {node: i for i, node in enumerate(captured.calls)}
+def _held(captured: Captured, of_call: NDArray[np.int64]) -> list[Parameter]:
+    """What operators read of the model, with the instructions that read it, each tensor once."""
+    model, index = captured.model, {node: i for i, node in enumerate(captured.calls)}
+    names: dict[Tensor, list[str]] = {}
+    for path, tensor in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)):
+        names.setdefault(tensor, []).append(path)
+    readers: dict[Tensor, set[int]] = {tensor: set() for tensor in names}
     for node in captured.graph_module.graph.nodes:
-        if node.op == "get_attr" and of_path.get(str(node.target)) in readers:
-            reading = (int(of_call[index[user]]) for user in node.users if user in index)
-            readers[of_path[str(node.target)]].update(reading)
-    used = [
-        Parameter(tuple(paths), parameter.numel() * parameter.element_size(), tuple(sorted(readers[parameter])))
-        for parameter, paths in names.items()
-        if readers[parameter]
+        if node.op == "get_attr":
+            tensor = attrgetter(str(node.target))(captured.graph_module)
+            if isinstance(tensor, Tensor):
+                names.setdefault(tensor, [str(node.target)])
+                reading = (int(of_call[index[user]]) for user in node.users if user in index)
+                readers.setdefault(tensor, set()).update(reading)
+    return [
+        Parameter(tuple(names[tensor]), tensor.numel() * tensor.element_size(), tuple(sorted(reading)))
+        for tensor, reading in readers.items()
+        if reading
     ]
-    return tuple(used), tuple(paths[0] for parameter, paths in names.items() if not readers[parameter])

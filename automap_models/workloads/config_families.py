@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from automap_models.workloads.config_fields import (
     known_activation,
     one_of,
     require_divides,
+    unsupported,
 )
 from automap_models.workloads.config_rotary import ROTARY
 from automap_models.workloads.config_variants import VARIANTS
@@ -92,11 +93,16 @@ class _T5(Family, kw_only=True):
 
         gated, _, activation = self.feed_forward_proj.rpartition("-")
         if gated not in ("", "gated"):
-            raise wrong(where, "$.feed_forward_proj", self.feed_forward_proj, "an activation, or gated-… one")
+            raise unsupported(where, "$.feed_forward_proj", self.feed_forward_proj, "an activation, or gated-… one")
         least = self.relative_attention_num_buckets // 2
         if self.relative_attention_max_distance <= least:
             distance = self.relative_attention_max_distance
-            raise wrong(where, "$.relative_attention_max_distance", distance, f"more than half the buckets, {least}")
+            raise wrong(
+                where,
+                "$.relative_attention_max_distance",
+                distance,
+                f"more than half the buckets, {least}",
+            )
         if gated and activation == "gelu":
             activation = "gelu_new"  # as transformers reads it
         return T5Config(
@@ -130,6 +136,8 @@ class _Gpt2(Family, kw_only=True):
     resid_pdrop: Dropout = 0.1
     embd_pdrop: Dropout = 0.1
 
+    classifies: ClassVar[bool] = True
+
     def positions(self) -> tuple[int | None, bool]:
         return self.n_positions, True
 
@@ -150,6 +158,7 @@ class _Gpt2(Family, kw_only=True):
             activation=known_activation(where, "activation_function", self.activation_function),
             epsilon=self.layer_norm_epsilon,
             tied=self.tie_word_embeddings,
+            classes=self.classes,
             attention_dropout=self.attn_pdrop,
             residual_dropout=self.resid_pdrop,
             embedding_dropout=self.embd_pdrop,
@@ -173,6 +182,8 @@ class _Bloom(Family, kw_only=True):
     hidden_dropout: Dropout = 0.0
     attention_dropout: Dropout = 0.0
 
+    classifies: ClassVar[bool] = True
+
     def positions(self) -> tuple[int | None, bool]:
         return self.seq_length, False
 
@@ -184,7 +195,7 @@ class _Bloom(Family, kw_only=True):
 
         if self.apply_residual_connection_post_layernorm:
             key = "$.apply_residual_connection_post_layernorm"
-            raise wrong(where, key, True, "false", "give a model whose residuals are added before the norms")
+            raise unsupported(where, key, True, "false, the only one that is known")
         width = one_of(where, n_embed=self.n_embed, hidden_size=self.hidden_size)
         heads = one_of(where, n_head=self.n_head, num_attention_heads=self.num_attention_heads)
         require_divides(where, "n_head", heads, "hidden_size", width)
@@ -199,6 +210,7 @@ class _Bloom(Family, kw_only=True):
             activation="gelu_tanh",
             epsilon=self.layer_norm_epsilon,
             tied=self.tie_word_embeddings,
+            classes=self.classes,
             attention_dropout=self.attention_dropout,
             residual_dropout=self.hidden_dropout,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from msgspec import Meta
 
@@ -12,6 +12,8 @@ from automap_models.formats.schema import Foreign, wrong
 if TYPE_CHECKING:
     from automap_models.workloads.blocks import Activation
     from automap_models.workloads.training import Architecture
+
+FACTORY = "a factory of your own (my_package.my_module:make_model), which works for any model"
 
 Size = Annotated[int, Meta(ge=1, le=1 << 24)]
 """Of one dimension of a parameter."""
@@ -40,6 +42,19 @@ class Family(Foreign):
 
     torch_dtype: str | None = None
     dtype: str | None = None
+    architectures: tuple[str, ...] | None = None
+    num_labels: Size | None = None
+    id2label: dict[str, Any] | None = None
+
+    classifies: ClassVar[bool] = False
+    """Whether models of the family that classify sequences are known: `classes` says into how many."""
+
+    @property
+    def classes(self) -> int | None:
+        """Columns of the matrix that is in place of the vocabulary's; None where the model has the vocabulary's."""
+        if not any(name.endswith("ForSequenceClassification") for name in self.architectures or ()):
+            return None
+        return self.num_labels or len(self.id2label or {}) or 2
 
     def compute_dtype(self) -> Dtype:
         """What the model is published in; float32 where the file does not say, or says what nothing computes in."""
@@ -65,6 +80,11 @@ class Family(Foreign):
         raise NotImplementedError
 
 
+def unsupported(where: str, path: str, value: object, expected: str) -> BadInput:
+    """What to say of a value that a model may well have and no family here knows."""
+    return wrong(where, path, value, expected, f"give a model that has that, or {FACTORY}")
+
+
 def known_activation(where: str, key: str, name: str) -> Activation:
     """Our word for an activation.
 
@@ -72,9 +92,7 @@ def known_activation(where: str, key: str, name: str) -> Activation:
         BadInput: it is none of those.
     """
     if name not in _ACTIVATIONS:
-        raise wrong(
-            where, f"$.{key}", name, f"one of {', '.join(_ACTIVATIONS)}", "give a model with a known activation"
-        )
+        raise unsupported(where, f"$.{key}", name, f"one of {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[name]
 
 

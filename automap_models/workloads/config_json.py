@@ -1,8 +1,9 @@
 """A Hugging Face config.json as a model: the sizes in it, in the words of its family.
 
 Only the file is read. What changes neither shapes nor costs is ignored: initialisation, the scaling of rotary positions
-to longer sequences, windows of attention, how a router limits and balances the experts it chooses. Dropout of BERT and
-GPT-2 is left out unless it is asked for: few models are trained with it any more, whatever their files say.
+to longer sequences, how a router limits and balances the experts it chooses. What does and is not priced, such as
+windows of attention, is named (config_notes.py). Dropout of BERT and GPT-2 is left out unless it is asked for: few
+models are trained with it any more, whatever their files say.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from msgspec import UNSET, UnsetType
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Foreign, decode_json, read_bytes, wrong
 from automap_models.workloads.config_families import FAMILIES, HAVE_DROPOUT
-from automap_models.workloads.config_fields import Dtype
+from automap_models.workloads.config_fields import FACTORY, Dtype
+from automap_models.workloads.config_notes import config_notes
 
 if TYPE_CHECKING:
     from automap_models.workloads.training import Architecture
@@ -39,6 +41,7 @@ class ConfiguredModel(NamedTuple):
         sequence: tokens of a sample unless another number is asked for.
         longest: tokens that the model has learned positions for; None: any number.
         dtype: that it is published in.
+        notes: on what the file says and nothing prices, for samples of `sequence` tokens.
     """
 
     name: str
@@ -46,6 +49,7 @@ class ConfiguredModel(NamedTuple):
     sequence: int
     longest: int | None
     dtype: Dtype
+    notes: tuple[str, ...]
 
 
 def is_config(path: str | os.PathLike[str]) -> bool:
@@ -64,11 +68,12 @@ def is_config(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def read_config(path: str | os.PathLike[str], *, dropout: bool = False) -> ConfiguredModel:
+def read_config(path: str | os.PathLike[str], *, dropout: bool = False, sequence: int | None = None) -> ConfiguredModel:
     """The model of a config.json.
 
     Args:
         dropout: whether the model has the dropout that the file says, which bert and gpt2 can have.
+        sequence: tokens of a sample; None: see `ConfiguredModel`.
 
     Raises:
         BadInput: the file cannot be read, is no JSON, names an unknown family, lacks a key of its family, or holds a
@@ -76,39 +81,47 @@ def read_config(path: str | os.PathLike[str], *, dropout: bool = False) -> Confi
     """
     file = Path(path)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
-    return decode_config(read_bytes(path, LARGEST_CONFIG_BYTES), name, where=str(path), dropout=dropout)
+    content = read_bytes(path, LARGEST_CONFIG_BYTES)
+    return decode_config(content, name, where=str(path), dropout=dropout, sequence=sequence)
 
 
-def decode_config(content: bytes, name: str, *, where: str, dropout: bool = False) -> ConfiguredModel:
+def decode_config(
+    content: bytes, name: str, *, where: str, dropout: bool = False, sequence: int | None = None
+) -> ConfiguredModel:
     """The model of a config.json's content.
 
     Args:
         name: of the model; empty: that of its family.
         where: what messages call the content.
-        dropout: see `read_config`.
+        dropout, sequence: see `read_config`.
 
     Raises:
         BadInput: see `read_config`.
     """
     known = ", ".join(FAMILIES)
-    kind = decode_json(content, _Family, where=where, do=_DO.format(known)).model_type
+    told = decode_json(content, _Family, where=where, do=_DO.format(known))
+    kind = told.model_type
     if isinstance(kind, UnsetType):
         raise BadInput("$.model_type is missing", where=where, do=_DO.format(known))
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        raise wrong(where, "$.model_type", kind, f"one of {known}", "give the config.json of a model of these")
-    config = decode_json(content, FAMILIES[kind], where=where, do="check the file against the published one")
+    family = _family_of(kind, told.architectures)
+    if family is None:
+        do = f"give the config.json of a model of these, or {FACTORY}"
+        raise wrong(where, "$.model_type", kind, f"one of {known}", do)
+    config = decode_json(content, FAMILIES[family], where=where, do="check the file against the published one")
     if not dropout:
         config = config.without_dropout()
-    elif kind not in HAVE_DROPOUT:
+    elif family not in HAVE_DROPOUT:
         do = "leave it out, or give a model of bert or gpt2"
-        raise BadInput(f"is not known for models of {kind}", where="`dropout`", do=do)
+        raise BadInput(f"is not known for models of {family}", where="`dropout`", do=do)
     positions, learned = config.positions()
+    tokens = sequence or min(positions or UNLIMITED_DEFAULT, LONGEST_DEFAULT)
     return ConfiguredModel(
-        name=name or kind,
+        name=name or family,
         architecture=config.architecture(where),
-        sequence=min(positions or UNLIMITED_DEFAULT, LONGEST_DEFAULT),
+        sequence=tokens,
         longest=positions if learned else None,
         dtype=config.compute_dtype(),
+        notes=config_notes(content, family, where=where, sequence=tokens),
     )
 
 
@@ -135,3 +148,17 @@ class _Family(Foreign):
     """What tells the families apart."""
 
     model_type: object | UnsetType = UNSET
+    architectures: object = None
+
+
+def _family_of(kind: object, architectures: object) -> str | None:
+    """The family of a file: its model_type, or the one whose class it names; None where neither is known.
+
+    Models that are one of another family in all but their name say so in `architectures`: Kimi K2's is DeepSeek V3's.
+    """
+    if kind in FAMILIES:
+        return str(kind)
+    if not isinstance(architectures, list) or not architectures:
+        return None
+    name = str(architectures[0]).removesuffix("ForCausalLM").lower()
+    return next((family for family in FAMILIES if family.replace("_", "") == name), None)

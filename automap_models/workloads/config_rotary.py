@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from automap_models.errors import BadInput
-from automap_models.formats.schema import Foreign, Positive, Share, wrong
+from automap_models.formats.schema import Foreign, Positive, Share
 from automap_models.workloads.config_fields import (
     Epsilon,
     Family,
@@ -18,6 +18,7 @@ from automap_models.workloads.config_fields import (
     known_activation,
     require_divides,
     require_enough,
+    unsupported,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class _Rotating(Family, kw_only=True):
     tie_word_embeddings: bool = False
     rope_theta: Positive = 10000.0
     rope_parameters: _Rope | None = None
+
+    classifies: ClassVar[bool] = True
 
     def positions(self) -> tuple[int | None, bool]:
         return self.max_position_embeddings, False
@@ -92,6 +95,7 @@ class _GptNeoX(_Rotating):
             rotary=self.rotary(where, width // heads, self.rotary_pct, base),
             parallel=self.use_parallel_residual,
             tied=self.tie_word_embeddings,
+            classes=self.classes,
         )
 
 
@@ -120,6 +124,7 @@ class Llama(_Rotating):
             positions=None,
             feed_forward=self.intermediate_size,
             tied=self.tie_word_embeddings,
+            classes=self.classes,
             **self.options(where),
             **self.attention(where),
             **self.experts(where),
@@ -187,13 +192,14 @@ class _Qwen3Moe(_Qwen3, kw_only=True):
         from automap_models.workloads.mixture import Mixture
 
         if self.decoder_sparse_step != 1:
-            raise wrong(where, "$.decoder_sparse_step", self.decoder_sparse_step, "1, the only one that is known")
-        if self.mlp_only_layers:
-            raise wrong(where, "$.mlp_only_layers", list(self.mlp_only_layers), "[], the only one that is known")
+            raise unsupported(where, "$.decoder_sparse_step", self.decoder_sparse_step, "1, the only one that is known")
+        dense = len(self.mlp_only_layers)
+        if sorted(self.mlp_only_layers) != list(range(dense)) or dense > self.num_hidden_layers:
+            raise unsupported(where, "$.mlp_only_layers", list(self.mlp_only_layers), "the first layers")
         experts = self.num_experts or self.num_local_experts or 128
         require_enough(where, self.num_experts_per_tok, "num_experts", experts)
         sizes = experts, self.num_experts_per_tok, self.moe_intermediate_size
-        return {"mixture": Mixture(*sizes, normalised=self.norm_topk_prob)}
+        return {"mixture": Mixture(*sizes, normalised=self.norm_topk_prob), "dense_layers": dense}
 
 
 class _Mixtral(_Mistral):
@@ -235,7 +241,7 @@ class _DeepseekV2(Llama, kw_only=True):
         from automap_models.workloads.mixture import Mixture
 
         if self.moe_layer_freq != 1:
-            raise wrong(where, "$.moe_layer_freq", self.moe_layer_freq, "1, the only one that is known")
+            raise unsupported(where, "$.moe_layer_freq", self.moe_layer_freq, "1, the only one that is known")
         require_enough(where, self.num_experts_per_tok, "n_routed_experts", self.n_routed_experts)
         mixture = Mixture(
             self.n_routed_experts,

@@ -1,14 +1,15 @@
 """The families of config.json that vary Llama's block: other norms, biases, partial rotary positions, capped scores.
 
-Sliding windows of attention (Gemma, Phi-3, StarCoder2) are not modelled: every layer attends to all positions before.
+Sliding windows of attention (Gemma, Phi-3, StarCoder2) are not modelled, and noted: every layer attends to all
+positions before.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from automap_models.formats.schema import Positive, Share, wrong
-from automap_models.workloads.config_fields import Epsilon, Family, Heads, Size, known_activation
+from automap_models.formats.schema import Positive, Share
+from automap_models.workloads.config_fields import Epsilon, Family, Heads, Size, known_activation, unsupported
 from automap_models.workloads.config_rotary import Llama
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class _StableLm(_WithLayerNorms):
     def architecture(self, where: str) -> Architecture:
         for key in ("qk_layernorm", "use_parallel_residual"):
             if getattr(self, key):
-                raise wrong(where, f"$.{key}", True, "false, the only one that is known")
+                raise unsupported(where, f"$.{key}", True, "false, the only one that is known")
         return super().architecture(where)
 
     def attention(self, where: str) -> dict[str, Any]:

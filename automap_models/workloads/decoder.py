@@ -67,6 +67,7 @@ class DecoderConfig:
         embedding_norm: whether a norm follows the embeddings.
         parallel: whether attention and feed-forward read the same hidden states.
         tied: whether logits are taken with the word embedding.
+        classes: columns of the output matrix of a model that classifies, which is not tied; None: the vocabulary's.
         latent: attention through a narrow latent; None: plain attention.
         mixture: of experts in place of feed-forward layers; None: dense.
         dense_layers: with a mixture, the number of blocks before those that have it.
@@ -101,6 +102,7 @@ class DecoderConfig:
     embedding_norm: bool = False
     parallel: bool = False
     tied: bool = True
+    classes: int | None = None
     latent: Latent | None = None
     mixture: Mixture | None = None
     dense_layers: int = 0
@@ -128,6 +130,7 @@ class DecoderConfig:
             ffn=self.mixture.width if self.mixture else self.feed_forward or 4 * self.width,
             sequence=sequence,
             vocabulary=self.vocabulary,
+            outputs=self.classes,
             experts=self.mixture.experts if self.mixture else None,
         )
 
@@ -156,7 +159,7 @@ class Decoder(nn.Module):
 
     @nn.compact
     def __call__(self, ids: jax.Array) -> jax.Array:
-        """[batch, n] → logits [batch, n, vocabulary]."""
+        """[batch, n] → logits [batch, n, vocabulary], or of as many classes."""
         c = self.config
         embedding = nn.Embed(c.vocabulary, c.width, self.dtype, name="embedding")
         x = embedding(ids)
@@ -171,7 +174,8 @@ class Decoder(nn.Module):
         for i in range(c.layers):
             x = Block(c, self.dtype, c.mixture if i >= c.dense_layers else None, name=f"block_{i}")(x)
         x = norm("final_layer_norm", c.root_mean_square, c.epsilon, self.dtype)(x)
-        head = embedding.attend if c.tied else nn.Dense(c.vocabulary, False, self.dtype, name="head")
+        tied = c.tied and c.classes is None
+        head = embedding.attend if tied else nn.Dense(c.classes or c.vocabulary, False, self.dtype, name="head")
         return capped(head(x), c.logit_cap)
 
 

@@ -283,12 +283,14 @@ class SizedModel:
         architecture: its sizes.
         labels: shape of the labels, see training.Architecture.
         dtype: what the layers compute in.
+        notes: on what its config.json says and nothing prices.
     """
 
     name: str
     architecture: Architecture
     labels: tuple[int, ...]
     dtype: str
+    notes: tuple[str, ...] = ()
 
     def step(self) -> TrainingStep:
         """Its training step."""
@@ -345,20 +347,20 @@ def sized(
     length = _sequence(name, workload.sequence, workload.longest, sequence)
     labels = (batch,) if length is None else (batch, length)
     require_jax(name)
-    return SizedModel(canonical(name) or name, _architecture(name, workload, dropout), labels, dtype)
-
-
-def _architecture(name: str, workload: Workload, dropout: bool) -> Architecture:
     if workload.architecture is None:
         from .config_json import read_config
 
-        return read_config(
-            Path(__file__).parent / "published" / f"{canonical(name)}.json", dropout=dropout
-        ).architecture
+        path = Path(__file__).parent / "published" / f"{canonical(name)}.json"
+        model = read_config(path, dropout=dropout, sequence=length)
+        return SizedModel(canonical(name) or name, model.architecture, labels, dtype, model.notes)
+    return SizedModel(canonical(name) or name, _architecture(name, workload.architecture, dropout), labels, dtype)
+
+
+def _architecture(name: str, written: str, dropout: bool) -> Architecture:
     if dropout:
         do = "leave it out, or give the model's config.json"
         raise BadInput(f"{name} is built in without it", where="`dropout`", do=do)
-    module, _, constant = workload.architecture.partition(":")
+    module, _, constant = written.partition(":")
     architecture: Architecture = getattr(import_module(module), constant)
     return architecture
 
@@ -385,7 +387,8 @@ def configured(
     from .config_json import read_config
 
     require_jax(path)
-    return configured_model(read_config(path, dropout=dropout), batch=batch, sequence=sequence, dtype=dtype)
+    model = read_config(path, dropout=dropout, sequence=sequence)
+    return configured_model(model, batch=batch, sequence=sequence, dtype=dtype)
 
 
 def configured_model(
@@ -394,7 +397,8 @@ def configured_model(
     """The model of a config.json that has been read; arguments and errors are those of `configured`."""
     batch, dtype = _checked(1 if batch is None else batch, dtype or model.dtype)
     length = _sequence(model.name, model.sequence, model.longest, sequence)
-    return SizedModel(model.name, model.architecture, (batch,) if length is None else (batch, length), dtype)
+    labels = (batch,) if length is None else (batch, length)
+    return SizedModel(model.name, model.architecture, labels, dtype, model.notes)
 
 
 def _checked(batch: int, dtype: str) -> tuple[int, str]:

@@ -214,6 +214,15 @@ def _built(source: Source) -> SizedModel:
     return build(source.what, **source.sizes, dropout=source.dropout)
 
 
+def notes_of(source: Source) -> tuple[str, ...]:
+    """What the config.json of a model says and nothing prices, in sentences; none of other sources.
+
+    Raises:
+        BadInput: the file cannot be read, or an option is out of range.
+    """
+    return _built(source).notes if source.kind in _BUILT else ()
+
+
 def training_step_of(source: Source) -> TrainingStep:
     """The JAX training step of a built-in model, a config.json or a factory.
 
@@ -292,7 +301,9 @@ def profile_source(
             raise BadInput(f"{source.what} returned no model of {framework}", where="`framework`", do=do)
         if written_in == "torch":
             return _torch_profile(source, returned, device, measuring, begin)
-    return _jax_profile(source, returned, device, measuring, begin, advance)
+    profile = _jax_profile(source, returned, device, measuring, begin, advance)
+    notes = notes_of(source)
+    return replace(profile, meta={**profile.meta, "not_priced": list(notes)}) if notes else profile
 
 
 def _jax_profile(

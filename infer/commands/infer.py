@@ -175,10 +175,10 @@ def _add_planner(how: argparse._ArgumentGroup) -> None:
 def _add_running(running: argparse._ArgumentGroup) -> None:
     running.add_argument(
         "--observed",
-        metavar="FILE",
+        metavar="FILE|FOLDER",
         type=file_argument,
-        help="measured stage times (times.json or a trace) of the job that runs --plan: they correct the profile, and "
-        "the job is planned again",
+        help="measured stage times (times.json, a trace, or a folder with a trace of each rank) of the job that runs "
+        "--plan: they correct the profile, and the job is planned again",
     )
     running.add_argument(
         "--attribute",

@@ -8,6 +8,7 @@ import argparse
 import math
 import os
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -286,6 +287,14 @@ def add_profiled_size(group: argparse._ArgumentGroup) -> None:
     """--microbatch-size: of a profile that does not say it itself."""
     shown = "samples in the profiled micro-batch of a silent profile"
     group.add_argument("--microbatch-size", metavar="N", type=at_least(1), help=shown)
+
+
+def family_lines(indent: int, width: int = 120) -> str:
+    """The values of model_type that are read, as lines of an epilog."""
+    from automap_models.workloads.config_families import FAMILIES
+
+    space = " " * indent
+    return textwrap.fill(", ".join(FAMILIES), width, initial_indent=space, subsequent_indent=space)
 
 
 def add_state_factor(group: argparse._ArgumentGroup) -> None:

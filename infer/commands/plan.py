@@ -28,6 +28,7 @@ from .parsing import (
     add_step_arguments,
     add_topo,
     at_least,
+    family_lines,
     file_argument,
     filled,
     in_options,
@@ -67,7 +68,7 @@ SAME_NAMES = (
     *("schedule", "objective", "min_gain", "equal_replicas", "cut_at"),
 )
 """Options that the library's functions call the same."""
-EPILOG = """Two searches:
+EPILOG = f"""Two searches:
   strategies         with --global-batch, for a built-in transformer or a config.json on devices that have constants of
                      training steps (step:). It chooses tp, cp, ep, pp, vp, dp, micro-batch, schedule, ZeRO, sequence
                      parallelism, cuts and recomputation of each stage, and leaves fields that are given as they are.
@@ -78,8 +79,8 @@ EPILOG = """Two searches:
 
 MODEL|FILE is one of
   a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
-  Hugging Face's config.json path/to/config.json of a model whose model_type is llama, mistral, mixtral, qwen2, qwen3,
-                             qwen3_moe, deepseek_v2, deepseek_v3, gpt2, gpt_neox, bloom, t5 or bert; only it is read
+  Hugging Face's config.json path/to/config.json of a model; only it is read. Known values of model_type:
+{family_lines(29)}
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
                              or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
@@ -355,6 +356,9 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
     """The ranking of all plans and the best one, or the one plan or strategy that was searched or given."""
     from automap_models.core.estimate import Estimate
     from automap_models.formats.atomic import write_json
+    from automap_models.workloads.source import notes_of
+
+    unpriced = notes_of(request.source)
 
     if isinstance(outcome, Estimate):
         from automap_models.formats.strategy_json import estimate_document
@@ -366,6 +370,7 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
             lambda: print_estimate(price),
             lambda: estimate_document(price),
             {"plan": lambda path: write_json(path, estimate_document(price))},
+            warnings=unpriced,
         )
     from ..reports.strategies import Searched, print_searched, searched_document
 
@@ -384,6 +389,7 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
             lambda: searched_document(searched),
             {"plan": lambda path: write_json(path, searched_document(searched))},
             draw_search,
+            warnings=unpriced,
         )
     from ..reports.exploration import (
         Explored,
@@ -395,7 +401,7 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
     )
 
     if not isinstance(outcome, Explored):
-        return Report(lambda: print_candidate(outcome), lambda: candidate_document(outcome))
+        return Report(lambda: print_candidate(outcome), lambda: candidate_document(outcome), warnings=unpriced)
 
     def draw() -> Figure:
         from automap_models.plots.exploration import draw_candidates
@@ -407,6 +413,7 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
         lambda: explored_document(outcome),
         {"plan": lambda path: write_best(path, outcome)},
         draw,
+        warnings=unpriced,
     )
 
 

@@ -19,6 +19,7 @@ from .parsing import (
     add_seed,
     add_step_arguments,
     at_least,
+    family_lines,
     given,
     name_argument,
     source_of,
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from automap_models.workloads.source import Framework, Source
 
 MEASURING = ("repeats", "warmup", "seed")
-EPILOG = """MODEL|FILE is one of
+EPILOG = f"""MODEL|FILE is one of
   a built-in model           bert48, t5_base, vgg19, llama3-8b, mixtral-8x7b, …: see --list
-  Hugging Face's config.json path/to/config.json of a model whose model_type is llama, mistral, mixtral, qwen2, qwen3,
-                             qwen3_moe, deepseek_v2, deepseek_v3, gpt2, gpt_neox, bloom, t5 or bert; only it is read
+  Hugging Face's config.json path/to/config.json of a model; only it is read. Known values of model_type:
+{family_lines(29)}
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
                              or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)

@@ -21,6 +21,7 @@ from .parsing import (
     add_step_arguments,
     add_topo,
     at_least,
+    family_lines,
     file_argument,
     filled,
     flag,
@@ -46,10 +47,10 @@ if TYPE_CHECKING:
 KINDS: Mapping[str, PlanKind] = {"opp": "operator", "adp": "data"}
 """Search → kind of the plans that it makes."""
 DESCRIPTION = "Search for the best way of training a model by its own operations."
-EPILOG = """MODEL|FILE is one of
+EPILOG = f"""MODEL|FILE is one of
   a built-in model           bert48, t5_base, vgg19, …: see automap-profile --list
-  Hugging Face's config.json path/to/config.json of a model whose model_type is llama, mistral, mixtral, qwen2, qwen3,
-                             qwen3_moe, deepseek_v2, deepseek_v3, gpt2, gpt_neox, bloom, t5 or bert; only it is read
+  Hugging Face's config.json path/to/config.json of a model; only it is read. Known values of model_type:
+{family_lines(29)}
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
                              or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)

@@ -151,6 +151,8 @@ def warnings(profile: Profile) -> Iterator[str]:
         what = "its runs" if unsteady == 1 else f"{percent(unsteady)} of what was run"
         yield f"{what} took another time each time: the machine is busy; measure again when it is idle"
     yield from loop_notes(profile)
+    unpriced = profile.meta.get("not_priced")
+    yield from map(str, unpriced if isinstance(unpriced, list) else ())
     missing = profile.meta.get("not_measured")
     if isinstance(missing, Mapping) and missing:
         listed = ", ".join(f"{opcode} ({count}×)" for opcode, count in missing.items())
@@ -253,6 +255,8 @@ def totals(profile: Profile) -> Iterator[tuple[str, str]]:
         "parameters",
         f"{size(float(profile.W.sum()))}, first used by {counted(int((profile.W > 0).sum()), 'instruction')}",
     )
+    if profile.frozen.any():
+        yield "not trained", f"{size(float(profile.frozen.sum()))} of parameters, buffers and constants, held once"
     yield "saved", f"{size(float(profile.stash.sum()))} of activations a micro-batch, for the backward pass"
     cut = smallest_cut(profile)
     if cut is not None:
@@ -361,6 +365,7 @@ def summary_document(profile: Profile) -> dict[str, object]:
         "forward_s": float(profile.C_fwd.sum()),
         "parameter_bytes": float(profile.W.sum()),
         "stash_bytes": float(profile.stash.sum()),
+        "frozen_bytes": float(profile.frozen.sum()),
         "fingerprint": profile.fingerprint,
         "heaviest_layers": [
             {**vars(group), "share": group.time_s / total_s} for group in layer_groups(profile)[:SHOWN]
@@ -379,7 +384,7 @@ def summary_document(profile: Profile) -> dict[str, object]:
             {**_place(profile, i), "bytes": float(profile.A[i]), "share_before": float(done[i])}
             for i in cheapest_cuts(profile)
         ],
-        "shared_parameters": shared_document(profile),
+        "shared_parameters": shared_document(profile.shared_parameters),
         "warnings": list(warnings(profile)),
         "notes": list(notes(profile)),
         "meta": dict(profile.meta),

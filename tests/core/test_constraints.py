@@ -77,7 +77,7 @@ def one_problem(stages: int = 3) -> StagedProblem:
     profile = profile_of(MODEL)
     nothing = np.zeros(len(profile))
     halves = ShardedProfile(
-        "halves", 2, profile.C / 2, profile.C_fwd / 2, profile.A, profile.A / 2, profile.W / 2, *[nothing] * 6
+        "halves", 2, profile.C / 2, profile.C_fwd / 2, profile.A, profile.A / 2, profile.W / 2, *[nothing] * 7
     )
     cluster = Cluster(1, 6, 1e9, 1e9, 1e9)
     return StagedProblem(profile, cluster, stages, granularity=len(profile), shardings=(halves,))

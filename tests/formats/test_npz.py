@@ -19,7 +19,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.npz import read_npz, write_npz
 from automap_models.version import __version__
 
-ARRAYS = ("C", "A", "W", "C_fwd", "stash")
+ARRAYS = ("C", "A", "W", "C_fwd", "stash", "frozen")
 SHARED = {"name": "tied", "bytes": 1.0, "instructions": [0, 2]}
 
 
@@ -30,6 +30,7 @@ def _good() -> dict[str, Any]:
         "W": np.array([1.0, 0.0, 4.0]),
         "C_fwd": np.array([1.0, 2.0, 0.0]),
         "stash": np.array([5.0, 5.0, 0.0]),
+        "frozen": np.array([7.0, 0.0, 0.0]),
         "names": np.array(["a", "b", "c"]),
         "layers": np.array(["x/a", "x/b", "c"]),
         "meta": np.array('{"model": "tiny"}'),
@@ -49,22 +50,27 @@ def _profiles(draw: st.DrawFn) -> Profile:
         np.float64, n, elements=st.floats(0, 8e7, allow_subnormal=False)
     )  # 12 of them stay below the largest legal sum
     text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
-    compute, weights = draw(numbers) + 1e-6, draw(numbers)
+    compute, weights, frozen = draw(numbers) + 1e-6, draw(numbers), draw(numbers | st.just(np.zeros(n)))
+
+    def shared_of(held: Any) -> list[SharedParameter]:
+        users = st.lists(st.integers(0, n - 1), min_size=2, unique=True).map(sorted)
+        return [
+            SharedParameter(draw(text), float(held[own[0]]) * draw(st.floats(0, 1)), tuple(own))
+            for own in draw(st.lists(users, max_size=2))
+        ]
+
     return Profile.create(
         C=compute,
         A=draw(numbers),
         W=weights,
         C_fwd=compute * draw(st.floats(0, 1)),
         stash=draw(numbers),
+        frozen=frozen,
         names=draw(st.lists(text, min_size=n, max_size=n) | st.just([])),
         layers=draw(st.lists(text, min_size=n, max_size=n) | st.just([])),
         meta=draw(st.dictionaries(text, text | st.integers() | st.none(), max_size=3)),
-        shared_parameters=[
-            SharedParameter(draw(text), float(weights[users[0]]) * draw(st.floats(0, 1)), tuple(users))
-            for users in draw(
-                st.lists(st.lists(st.integers(0, n - 1), min_size=2, unique=True).map(sorted), max_size=2)
-            )
-        ],
+        shared_parameters=shared_of(weights),
+        shared_frozen=shared_of(frozen),
     )
 
 
@@ -78,6 +84,8 @@ def test_a_written_profile_is_read_back_equal(profile: Profile, tmp_path_factory
         np.testing.assert_array_equal(getattr(back, key), getattr(profile, key))
     assert (back.names, back.layers) == (profile.names, profile.layers)
     assert back.shared_parameters == profile.shared_parameters
+    assert back.shared_frozen == profile.shared_frozen
+    assert back.fingerprint == profile.fingerprint
     assert back.fingerprint == profile.fingerprint == back.meta["fingerprint"]
     assert back.meta["automap_version"] == __version__
     assert {key: back.meta[key] for key in profile.meta} == dict(profile.meta)

@@ -24,6 +24,7 @@ from automap_models.errors import AutomapError, BadInput
 from automap_models.formats.atomic import write_json
 from automap_models.formats.dataset import KIND, read_dataset, write_shard
 from automap_models.formats.files import read_profile
+from automap_models.formats.graph_txt import parse_graph_txt
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.formats.npz import write_npz
 from automap_models.formats.sweep_yaml import read_sweep
@@ -49,6 +50,26 @@ def test_a_range_of_a_sweep_whose_ratio_is_no_float(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("clusters: [{base: A, inter: {from: 1e-320, to: 1e308, steps: 3}}]")
     with pytest.raises(BadInput, match=r"s\.yaml: \$\.clusters\[0\]\.inter goes from"):
         read_sweep(tmp_path / "s.yaml")
+
+
+def test_the_time_of_loading_a_batch_is_no_computation() -> None:
+    """PipeDream's profiler writes it into the node `Input`: 640 of 710 ms were planned as if a device computed them."""
+
+    def node(name: str, forward: float, backward: float, size: float) -> str:
+        times = f"forward_compute_time={forward}, backward_compute_time={backward}"
+        return f"{name} -- {times}, activation_size={size}, parameter_size=8.0"
+
+    lines = (
+        node("node1 -- Input", 640.0, 0.0, 154.0),
+        node("node2 -- Conv2d(3, 64)", 20.0, 30.0, 60.0),
+        node("node3 -- Linear(64, 10)", 5.0, 15.0, 4.0),
+        node("node4 -- InputNorm", 0.0, 0.0, 2.0),  # reads something: an operator, whatever its name
+    )
+    text = "\n".join((*lines, "\tnode1 -- node2", "\tnode1 -- node3", "\tnode2 -- node3", "\tnode3 -- node4"))
+    profile = parse_graph_txt(text, source="graph.txt", model="m")
+    assert profile.names == ("node2", "node3", "node4")
+    assert profile.C.sum() == pytest.approx(0.070)
+    assert profile.A.tolist() == [60.0, 4.0, 0.0]  # no batch crosses: each stage loads its own
 
 
 @pytest.mark.parametrize("key", ["activation_size", "parameter_size", "forward_compute_time"])

@@ -8,7 +8,7 @@ from functools import cached_property
 from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import StagedCost, stage_weights_bytes
+from automap_models.cost.staged import StagedCost, stage_state_bytes
 from automap_models.simulate.breakdown import Breakdown, breakdown
 
 KINDS: dict[PlanKind, str] = {
@@ -61,9 +61,8 @@ class Candidate:
 
     @property
     def state_bytes(self) -> tuple[float, ...]:
-        """[S] training state on each device of a stage."""
-        factor = self.problem.state_factor
-        return tuple(factor * held for held in stage_weights_bytes(self.problem, self.plan))
+        """[S] training state, and what is not trained, on each device of a stage."""
+        return tuple(stage_state_bytes(self.problem, self.plan))
 
     @property
     def step_s(self) -> float:

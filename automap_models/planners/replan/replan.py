@@ -50,16 +50,16 @@ class Migration:
 def migration(problem: StagedProblem, before: PlacedPlan, after: PlacedPlan) -> Migration:
     """What it takes to go from one plan to the other.
 
-    A device needs parameters and optimiser state, (σ - 1)·W without the gradients (at least W), of the instructions of
-    its new stage that its old one did not have. It receives them inside its node where a device there has them, and
-    otherwise over the nodes' links from the node that sends least by then.
+    A device needs what is not trained, and parameters and optimiser state, (σ - 1)·W without gradients (at least W),
+    of the instructions of its new stage that its old one did not have. It receives them inside its node where a device
+    there has them, and otherwise over the nodes' links from the node that sends least by then.
 
         instructions   0 ······ cut ······ cut' ······ n-1        pieces: between the cuts of either plan
         before         [stage 0][stage 1                  ]
         after          [stage 0           ][stage 1       ]       devices of stage 0 receive the piece cut … cut'
     """
     profile, cluster = problem.profile, problem.cluster
-    state = max(problem.state_factor - 1.0, 1.0) * profile.W
+    state = max(problem.state_factor - 1.0, 1.0) * profile.W + profile.frozen
     pieces = np.unique([0, *(c + 1 for plan in (before.plan, after.plan) for c in plan.cuts), len(profile)])
     weight = np.add.reduceat(state, pieces[:-1])
     held, needed = (_holds(placed, pieces) for placed in (before, after))
@@ -236,6 +236,8 @@ def corrected_profile(profile: Profile, plan: StagedPlan, speeds: Speeds) -> Pro
         layers=profile.layers,
         meta=meta,
         shared_parameters=profile.shared_parameters,
+        frozen=profile.frozen,
+        shared_frozen=profile.shared_frozen,
     )
 
 

@@ -183,7 +183,9 @@ def _owners(observed: Observed, stage_of_device: IntArray, stages: int) -> dict[
     for stage in range(stages):
         if stage not in owner.values():
             raise BadInput(
-                f"nothing is measured of stage {stage}", where=observed.where, do="measure every stage of the plan"
+                f"nothing is measured of stage {stage}",
+                where=observed.where,
+                do="measure every stage of the plan; of traces with one rank each, give their folder",
             )
     return owner
 

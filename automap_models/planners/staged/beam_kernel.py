@@ -50,11 +50,21 @@ def weights_bytes(stages: PlainStages, i: int, k: int) -> float:
 
 
 @jit
+def state_bytes(stages: PlainStages, i: int, k: int) -> float:
+    """σ·ΣW + Σfrozen of a stage between two boundaries, with copies."""
+    nbytes = stages.state_factor * weights_bytes(stages, i, k) + (stages.frozen[k] - stages.frozen[i])
+    for p in range(stages.frozen_nbytes.size):
+        if k >= stages.frozen_end[p, i]:
+            nbytes += stages.frozen_nbytes[p]
+    return nbytes  # type: ignore[no-any-return]
+
+
+@jit
 def fits(stages: PlainStages, route: IntArray, s: int) -> bool:
     """Whether the memory of its devices holds stage s of a route."""
     i, k, replicas = route[0, s], route[0, s + 1], route[1, s + 1] - route[1, s]
     stash = stages.held[s] * (stages.H[k] - stages.H[i]) / stages.parts[replicas]
-    return bool(stages.state_factor * weights_bytes(stages, i, k) + stash <= stages.memory)
+    return bool(state_bytes(stages, i, k) + stash <= stages.memory)
 
 
 @jit
@@ -232,7 +242,7 @@ def two_best(
                 continue
             weights = weights_bytes(stages, i, k)
             stash = held * (H[k] - H[i]) * share
-            if stages.state_factor * weights + stash > stages.memory:
+            if state_bytes(stages, i, k) + stash > stages.memory:
                 continue
             exposed = max(ring * weights, after[1, j - low] - (u - (F[k] - F[i]) * share))
             whole, uncovered = max(2.0 * rounds * moved, 2.0 * moved + span), exposed - moved

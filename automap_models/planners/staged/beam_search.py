@@ -213,7 +213,7 @@ def _before(
     ring = tables.shardings[0].all_reduce[on]
     exposed = np.maximum(ring[row, j] * weights, exposed_after[row, j] - backward)
     stash = (tables.H[k] - tables.H[i]) / paces.parts[on][row, j]
-    held = tables.state_factor * weights + tables.in_flight(stage) * stash
+    held = tables.shardings[0].state_bytes(i, k, tables.state_factor) + tables.in_flight(stage) * stash
     in_x = _from(tables, prefix.sender, a, rest.q)[row, j] * tables.A[i] if stage else np.zeros(i.size)
     whole, uncovered = before_transfer(in_x, span, exposed, rounds)
     least_x = tables.devices.arrival[a[:, None], rest.q][row, j] * tables.A[i] if stage else np.zeros(i.size)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from automap_models.core.constraints import UNCONSTRAINED
 from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import StagedCost
+from automap_models.cost.staged import StagedCost, frozen_bytes
 from automap_models.errors import Infeasible
 from automap_models.planners import effort
 from automap_models.planners.staged.plan_batch import StageFacts
@@ -105,8 +105,11 @@ def result_of(
 def does_not_fit(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Infeasible:
     """The error for a plan that does not fit: the fullest stage, what it needs and what would help."""
     stage = cost.fullest
+    first, last = plan.stage_instructions(len(problem.profile))[stage]
+    untrained = frozen_bytes(problem, plan.shardings[stage], slice(first, last + 1))
+    of_it = f"{untrained / 1e9:.1f} GB of it for what is not trained, " if untrained else ""
     return Infeasible(
-        f"stage {stage} needs {cost.memory_bytes[stage] / 1e9:.1f} GB on each device, "
+        f"stage {stage} needs {cost.memory_bytes[stage] / 1e9:.1f} GB on each device, {of_it}"
         f"cluster {problem.cluster.name} has {cost.limit_bytes[stage] / 1e9:.1f} GB",
         where=f"planner {plan.planner}",
         do="try more stages, smaller micro-batches, a smaller `state_factor` or devices with more memory",

@@ -128,7 +128,7 @@ def _least_filled(tables: StageTables, stage: int, begin: IntArray, k: int, q: i
         for a in np.flatnonzero((begin[:q] >= 0) & (begin[:q] <= k) & sharding.allowed[:q, q]).tolist():
             i = int(begin[a])
             held, memory = sharding.H[k] - sharding.H[i], float(sharding.paces.memory[a, q])
-            nbytes = float(tables.state_factor * sharding.weights_bytes(i, k))
+            nbytes = float(sharding.state_bytes(i, k, tables.state_factor))
             nbytes += float(tables.in_flight(stage) * held / sharding.paces.parts[a, q])
             candidates.append((nbytes / (memory / tables.memory), i, a, nbytes, memory))
     _, i, a, nbytes, memory = min(candidates)
@@ -255,7 +255,8 @@ class _Stages:
         reduce = own.reduce_s(begin, end, self._pace, weights)
         if tables.suffixes.overlap:
             reduce = np.maximum(reduce - busy, 0.0)  # b ≤ u can hide of it
-        held = tables.state_factor * weights + self._in_flight * (own.H[end] - own.H[begin]) / self._parts
+        state = tables.state_factor * weights + own.frozen_bytes(begin, end)
+        held = state + self._in_flight * (own.H[end] - own.H[begin]) / self._parts
         short = tables.micro_batches * busy + reduce <= length_s * (1.0 + ROUNDING)
         fits: NDArray[np.bool_] = held <= self._most
         return short & fits

@@ -20,9 +20,11 @@ class PlainStages(NamedTuple):
     """A problem on equal nodes between its boundaries 0 … m, as in StageTables.
 
     Attributes:
-        C, F, W, H: [m+1] prefix sums of time, forward time, parameters and stash; s and bytes.
+        C, F, W, H, frozen: [m+1] prefix sums of time, forward time, parameters, stash and what is not trained; s and
+            bytes.
         A: [m+1] bytes crossing each boundary; 0 at both ends.
         copies_end, copies_nbytes: [P, m+1] and [P] of tied weights, as in `Copies`.
+        frozen_end, frozen_nbytes: the same of what several instructions use and none trains.
         parts: [D+1] into how many parts so many replicas split a micro-batch.
         held: [S] micro-batches whose activations a stage holds at once.
         per_node, intra, inter, memory: of the cluster; devices, bytes/s and bytes.
@@ -33,9 +35,12 @@ class PlainStages(NamedTuple):
     F: FloatArray
     W: FloatArray
     H: FloatArray
+    frozen: FloatArray
     A: FloatArray
     copies_end: IntArray
     copies_nbytes: FloatArray
+    frozen_end: IntArray
+    frozen_nbytes: FloatArray
     parts: FloatArray
     held: IntArray
     per_node: float
@@ -63,16 +68,21 @@ def plain_stages(problem: StagedProblem) -> tuple[PlainStages, IntArray]:
     """
     profile, cut = problem.profile, coarse_cuts(problem)
     boundary = np.concatenate(([0], cut + 1, [len(profile)]))
-    copies = copies_at(boundary, profile.shared_parameters, problem.all_shardings[0])
+    own = problem.all_shardings[0]
+    copies = copies_at(boundary, profile.shared_parameters, own.shared_bytes)
+    frozen_copies = copies_at(boundary, profile.shared_frozen, own.shared_frozen_bytes)
     cluster = problem.cluster
     return PlainStages(
         C=prefix_at(boundary, profile.C),
         F=prefix_at(boundary, profile.C_fwd),
         W=prefix_at(boundary, profile.W),
         H=prefix_at(boundary, profile.stash),
+        frozen=prefix_at(boundary, profile.frozen),
         A=np.concatenate(([0.0], profile.A[cut], [0.0])),
         copies_end=copies.end,
         copies_nbytes=copies.nbytes,
+        frozen_end=frozen_copies.end,
+        frozen_nbytes=frozen_copies.nbytes,
         parts=problem.shares,
         held=np.array([problem.in_flight(s) for s in range(problem.stages)], dtype=np.int64),
         per_node=float(cluster.devices_per_node),
@@ -94,9 +104,12 @@ def plain_of(tables: StageTables) -> PlainStages | None:
         F=tables.F,
         W=tables.W,
         H=tables.H,
+        frozen=own.frozen,
         A=tables.A,
         copies_end=own.copies.end,
         copies_nbytes=own.copies.nbytes,
+        frozen_end=own.frozen_copies.end,
+        frozen_nbytes=own.frozen_copies.nbytes,
         parts=own.paces.parts[0],
         held=np.array(tables.held, dtype=np.int64),
         per_node=float(cluster.devices_per_node),

@@ -13,7 +13,7 @@ from automap_models.core.pass_orders import FORWARD, WHOLE
 from automap_models.core.profile import FloatArray
 from automap_models.cost.overlap import BUCKET_BYTES
 from automap_models.envs.pipeline.table_kernel import transfer
-from automap_models.planners.staged.beam_kernel import reduced_s, weights_bytes
+from automap_models.planners.staged.beam_kernel import reduced_s, state_bytes, weights_bytes
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages
 from automap_models.planners.staged.scheduled_stages import ScheduledStages
@@ -39,7 +39,7 @@ def filled(
         nbytes, both, forward = weights_bytes(plain, i, k), plain.C[k] - plain.C[i], plain.F[k] - plain.F[i]
         stash = plain.held[s] * (plain.H[k] - plain.H[i]) / parts
         message = message_s(plain, own, a, q, device[s + 2]) * plain.A[k] if s + 2 < device.size else 0.0
-        if plain.state_factor * nbytes + stash > plain.memory or rounds * max(both / parts, message) >= limit_s:
+        if state_bytes(plain, i, k) + stash > plain.memory or rounds * max(both / parts, message) >= limit_s:
             return False
         put_stage(times, s, forward / parts, (both - forward) / parts, message)
         ring = reduced_s(plain, a, q)

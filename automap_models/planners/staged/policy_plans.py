@@ -108,7 +108,7 @@ def grouped(problem: StagedProblem, most_nodes: int, most_per_node: int) -> Grou
         device=cluster.device,
     )
     p = problem.profile
-    profile = Profile.create(p.C / size, p.A, p.W, p.C_fwd / size, p.stash / size)
+    profile = Profile.create(p.C / size, p.A, p.W, p.C_fwd / size, p.stash / size, frozen=p.frozen)
     return Grouped(replace(problem, profile=profile, cluster=fewer), size)
 
 

@@ -15,9 +15,9 @@ class ShardingArrays(NamedTuple):
 
     Attributes:
         C, F, gather_s, gradient_s: [E, m+1].
-        least_C, W, H, start_s, start_forward_s: [m+1].
-        copies_end: [P, m+1].
-        copies_nbytes: [P].
+        least_C, W, H, frozen, start_s, start_forward_s: [m+1].
+        copies_end, frozen_end: [P, m+1].
+        copies_nbytes, frozen_nbytes: [P].
         place, rate, ring, parts, memory, allowed: [D+1, D+1].
     """
 
@@ -26,12 +26,15 @@ class ShardingArrays(NamedTuple):
     least_C: FloatArray
     W: FloatArray
     H: FloatArray
+    frozen: FloatArray
     gather_s: FloatArray
     start_s: FloatArray
     start_forward_s: FloatArray
     gradient_s: FloatArray
     copies_end: IntArray
     copies_nbytes: FloatArray
+    frozen_end: IntArray
+    frozen_nbytes: FloatArray
     place: IntArray
     rate: FloatArray
     ring: FloatArray

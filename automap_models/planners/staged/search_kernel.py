@@ -199,6 +199,7 @@ def furthest_ends(
         furthest: [D+1] what is known, and then what is found.
     """
     C, W, H, start_s, gradient_s = own.C, own.W, own.H, own.start_s, own.gradient_s
+    frozen = own.frozen
     most_s, best = stage.length_s * (1.0 + ROUNDING), 0
     for q in range(stops[0], stops[1] + 1):
         # What gets furthest before one device mostly does so before the next one: most others then fail at once.
@@ -219,7 +220,10 @@ def furthest_ends(
                 reduce = ring * weights + (gradient_s[place, k] - gradient_s[place, i])
                 if stage.overlap:
                     reduce = max(reduce - busy, 0.0)
-                held = stage.state_factor * weights + stage.in_flight * (H[k] - H[i]) / parts
+                held = stage.state_factor * weights + (frozen[k] - frozen[i]) + stage.in_flight * (H[k] - H[i]) / parts
+                for p in range(own.frozen_nbytes.size):
+                    if k >= own.frozen_end[p, i]:
+                        held += own.frozen_nbytes[p]
                 # `feasibility._Stages.within`; here and not in a function, whose arrays take longer to pass
                 within = stage.micro_batches * busy + reduce <= most_s and held <= most_bytes
                 grows = grows and within

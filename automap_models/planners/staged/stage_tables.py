@@ -83,30 +83,33 @@ class ShardingTables:
 
     Attributes:
         sharding: the instructions one by one, on each device that shares them.
-        shared_parameters: of the profile.
+        shared_parameters, shared_frozen: of the profile.
         C, F: [E, m+1] prefix sums of time and forward time, s, at the speed of the profile's device. What devices that
             share operators spend on communication depends on where they are, of which there are E kinds.
-        W, H: [m+1] prefix sums of parameters and stash, bytes.
+        W, H, frozen: [m+1] prefix sums of parameters, stash and what is not trained, bytes.
         all_reduce: [D+1, D+1] seconds per byte of parameters on devices a … q-1.
         degree: devices that share a replica.
         paces: how fast a stage on devices a … q-1 works, and into how many parts it splits a micro-batch.
         allowed: [D+1, D+1] whether a stage may run in this sharding on devices a … q-1.
-        copies: of tied weights.
+        copies, frozen_copies: of tied weights, and of what several instructions use and none trains.
         shared: None where devices share nothing.
         place: [D+1, D+1] which of the E kinds of places devices a … q-1 are; None where there is one.
     """
 
     sharding: ShardedProfile
     shared_parameters: tuple[SharedParameter, ...]
+    shared_frozen: tuple[SharedParameter, ...]
     C: FloatArray
     F: FloatArray
     W: FloatArray
     H: FloatArray
+    frozen: FloatArray
     all_reduce: FloatArray
     degree: int
     paces: StagePaces
     allowed: NDArray[np.bool_]
     copies: Copies
+    frozen_copies: Copies
     shared: SharedWork | None = None
     place: IntArray | None = None
 
@@ -132,12 +135,15 @@ class ShardingTables:
             least_C=np.ascontiguousarray(self.least_C),
             W=np.ascontiguousarray(self.W),
             H=np.ascontiguousarray(self.H),
+            frozen=np.ascontiguousarray(self.frozen),
             gather_s=np.ascontiguousarray(shared.gather_s),
             start_s=np.ascontiguousarray(shared.start_s),
             start_forward_s=np.ascontiguousarray(shared.start_forward_s),
             gradient_s=np.ascontiguousarray(shared.gradient_s),
             copies_end=np.ascontiguousarray(self.copies.end),
             copies_nbytes=np.ascontiguousarray(self.copies.nbytes),
+            frozen_end=np.ascontiguousarray(self.frozen_copies.end),
+            frozen_nbytes=np.ascontiguousarray(self.frozen_copies.nbytes),
             place=np.zeros(self.allowed.shape, dtype=np.int64) if self.place is None else self.place,
             rate=np.ascontiguousarray(self.paces.rate),
             ring=np.ascontiguousarray(self.all_reduce),
@@ -181,6 +187,15 @@ class ShardingTables:
         weights: FloatArray = self.W[k] - self.W[i] + self.copies.between(i, k)
         return weights
 
+    def state_bytes(self, i: IntArray | int, k: IntArray | int, state_factor: float) -> FloatArray:
+        """[n] σ·ΣW + Σfrozen on each device, with copies; never less for a larger stage."""
+        return state_factor * self.weights_bytes(i, k) + self.frozen_bytes(i, k)
+
+    def frozen_bytes(self, i: IntArray | int, k: IntArray | int) -> FloatArray:
+        """[n] bytes on each device that are not trained, with copies."""
+        frozen: FloatArray = self.frozen[k] - self.frozen[i] + self.frozen_copies.between(i, k)
+        return frozen
+
     def potentials(self, pace: Pace) -> tuple[FloatArray, FloatArray]:
         """Each of u, f and u + AR of a stage from i to k as a difference: leaving[k] - entering[i].
 
@@ -208,8 +223,10 @@ class ShardingTables:
     def bytes_held(self, own: slice, parts: float, in_flight: int, state_factor: float) -> float:
         """On each device of a stage of these instructions, to the last bit as the cost models have it."""
         held = self.sharding.weights_held(self.shared_parameters, own.start, own.stop)
-        weights, stash = (float(np.add.reduceat(x, [0])[0]) for x in (held, self.sharding.stash[own]))
-        return stage_memory_bytes(weights, stash, parts, in_flight, state_factor)
+        frozen = self.sharding.frozen_held(self.shared_frozen, own.start, own.stop)
+        sums = (float(np.add.reduceat(x, [0])[0]) for x in (held, self.sharding.stash[own], frozen))
+        weights, stash, frozen_bytes = sums
+        return stage_memory_bytes(weights, stash, parts, in_flight, state_factor, frozen_bytes)
 
 
 def prefix_at(boundary: IntArray, array: FloatArray) -> FloatArray:
@@ -218,10 +235,10 @@ def prefix_at(boundary: IntArray, array: FloatArray) -> FloatArray:
     return sums
 
 
-def copies_at(boundary: IntArray, shared: Sequence[SharedParameter], sharding: ShardedProfile) -> Copies:
-    """The copies that stages between these boundaries hold in a sharding; those that go together are added up."""
+def copies_at(boundary: IntArray, shared: Sequence[SharedParameter], shared_bytes: FloatArray) -> Copies:
+    """The copies that stages between these boundaries hold, of so many bytes each; those that go together are added."""
     ends: dict[bytes, tuple[IntArray, float]] = {}
-    for parameter, nbytes in zip(shared, sharding.shared_bytes.tolist(), strict=True):
+    for parameter, nbytes in zip(shared, shared_bytes.tolist(), strict=True):
         uses = np.array([*parameter.instructions, boundary[-1]])
         next_use = uses[np.searchsorted(uses, boundary)]
         end = np.where(boundary > uses[0], np.searchsorted(boundary, next_use, side="right"), boundary.size)
@@ -387,9 +404,9 @@ class StageTables:
         """
         flight, factor, own = self.in_flight(stage), self.state_factor, self.shardings[sharding]
         (i, k), parts, memory = boundaries, own.paces.parts[devices], own.paces.memory[devices]
-        held = factor * own.weights_bytes(i, k) + flight * (own.H[k] - own.H[i]) / parts
+        held = own.state_bytes(i, k, factor) + flight * (own.H[k] - own.H[i]) / parts
         ok: NDArray[np.bool_] = held <= memory
-        doubt = ROUNDING * (factor * own.W[-1] + flight * own.H[-1])
+        doubt = ROUNDING * (factor * own.W[-1] + own.frozen[-1] + flight * own.H[-1])
         close = np.flatnonzero(np.abs(held - memory) <= doubt)
         if close.size:
             spans = self.boundary[np.stack((i[close], k[close]))].astype(np.float64)
@@ -421,15 +438,18 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
     whole = ShardingTables(
         sharding=problem.all_shardings[0],
         shared_parameters=profile.shared_parameters,
+        shared_frozen=profile.shared_frozen,
         C=prefix_at(boundary, profile.C)[None],
         F=prefix_at(boundary, profile.C_fwd)[None],
         W=prefix_at(boundary, profile.W),
         H=prefix_at(boundary, profile.stash),
+        frozen=prefix_at(boundary, profile.frozen),
         all_reduce=devices.replica_all_reduce(1),
         degree=1,
         paces=problem.paces,
         allowed=np.triu(np.ones_like(devices.link, dtype=bool), 1),
-        copies=copies_at(boundary, profile.shared_parameters, problem.all_shardings[0]),
+        copies=copies_at(boundary, profile.shared_parameters, problem.all_shardings[0].shared_bytes),
+        frozen_copies=copies_at(boundary, profile.shared_frozen, problem.all_shardings[0].shared_frozen_bytes),
     )
     return StageTables(
         boundary=boundary,

@@ -70,7 +70,7 @@ def compile_loops() -> bool:
     one, whole = np.ones(2), np.ones(2, dtype=np.int64)
     pairs, numbers = np.ones((4, 2, 2)), np.ones((4, 2, 2, 2), dtype=np.float32)
     behind = _behind(0, 1.0, True, one, one, whole, numbers[:, 0])  # of the layouts that they are called with
-    _begin(np.ones(4), np.ones(2), np.ones((6, 2)), pairs[:, 0, 0], whole, whole, behind, numbers[:, 0, 0])
+    _begin(np.ones(4), np.ones(2), np.ones((7, 2)), pairs[:, 0, 0], whole, whole, behind, numbers[:, 0, 0])
     return True
 
 
@@ -172,12 +172,12 @@ def _places(tables: StageTables, limit_s: float) -> list[IntArray]:
 
 
 def _sums(tables: StageTables, sharding: ShardingTables) -> FloatArray:
-    """[6, m+1] C, F, W and H; what sharing operators costs whatever the replicas, and its forward part. At least."""
+    """[7, m+1] C, F, W, H, frozen; what sharing costs whatever the replicas, and its forward part. At least."""
     least_F = np.append(0.0, np.diff(sharding.F, axis=1).min(0)).cumsum() if len(sharding.F) > 1 else sharding.F[0]
     start = np.zeros_like(tables.A), np.zeros_like(tables.A)
     if sharding.shared:
         start = sharding.shared.start_s, sharding.shared.start_forward_s
-    return np.stack((sharding.least_C, least_F, sharding.W, sharding.H, *start))
+    return np.stack((sharding.least_C, least_F, sharding.W, sharding.H, sharding.frozen, *start))
 
 
 def _paces(tables: StageTables, sharding: ShardingTables) -> FloatArray:
@@ -255,10 +255,10 @@ def _begin(
     pairs = 0
     micro, limit, overlap, scheduled = limits
     state, flight = held
-    C, F, W, H, start, start_forward = sums
+    C, F, W, H, frozen, start, start_forward = sums
     rate, ring, parts, memory = pace
     work, forward, reduced = C / rate + start, F / rate + start_forward, ring * W
-    kept = state * W + flight / parts * H
+    kept = state * W + frozen + flight / parts * H
     memory *= 1.0 + 1e-9
     g, h, r, p = behind
     turns = np.ceil(micro / flight)

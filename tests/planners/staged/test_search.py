@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.constraints import Constraints, Pin
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost, stage_rates
@@ -57,7 +57,19 @@ def random_sharding(rng: np.random.Generator, profile: Profile, degree: int) -> 
         starts_fwd=np.ceil(now_and_then(1.0)),
         starts_bwd=np.ceil(now_and_then(1.0)),
         gradients=profile.W * now_and_then(1.0),
+        frozen=profile.frozen * share,
+        shared_frozen_bytes=np.array([parameter.nbytes for parameter in profile.shared_frozen]) / degree,
     )
+
+
+def with_frozen(profile: Profile, rng: np.random.Generator) -> Profile:
+    """In two of three the same; else what is not trained takes as much as the training state, some of it used twice."""
+    if rng.uniform() < 2 / 3:
+        return profile
+    frozen = 4.0 * rng.permutation(profile.W)
+    users = tuple(sorted(rng.choice(len(profile), size=min(3, len(profile)), replace=False).tolist()))
+    shared = SharedParameter("frozen", frozen[users[0]] * rng.uniform(), users)
+    return replace(profile, frozen=frozen, shared_frozen=(shared,))
 
 
 def hybrid_problem(seed: int, make_problem: MakeProblem, **sizes: int) -> StagedProblem:
@@ -70,7 +82,7 @@ def hybrid_problem(seed: int, make_problem: MakeProblem, **sizes: int) -> Staged
     cluster = replace(pipeline.cluster, nodes=nodes, devices_per_node=size, memory=memory)
     pipeline = replace(pipeline, cluster=cluster)
     layers = [LAYERS[j] for j in sorted(rng.integers(len(LAYERS), size=len(pipeline.profile)))]
-    pipeline = replace(pipeline, profile=replace(pipeline.profile, layers=tuple(layers)))
+    pipeline = replace(pipeline, profile=with_frozen(replace(pipeline.profile, layers=tuple(layers)), rng))
     degrees = rng.choice([2, 2, 3, 4], size=rng.integers(1, 4))
     shardings = tuple(random_sharding(rng, pipeline.profile, int(t)) for t in degrees)
     launch_s = pipeline.profile.C.mean() * 10 ** rng.uniform(-3, 0) * (rng.uniform() < 0.7)
@@ -397,6 +409,7 @@ def test_devices_that_share_operators_wait_for_the_slowest_of_them() -> None:
         starts_fwd=zero,
         starts_bwd=zero,
         gradients=zero,
+        frozen=zero,
     )
     cluster = Cluster.of_groups([fast, slow])
     problem = StagedProblem(profile, cluster, 1, 2, state_factor=4.0, granularity=2, shardings=(halves,))
