@@ -15,7 +15,7 @@ from automap_models.core.framework import Limits
 from automap_models.core.microbatch import required_size
 from automap_models.errors import BadInput
 from automap_models.export import torch_csv
-from automap_models.export.layout import Inexpressible, require_schedule, unequal_devices
+from automap_models.export.layout import Inexpressible, require_none, unequal_devices
 from automap_models.export.sources import Source, StagedSource
 from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
 
@@ -26,6 +26,7 @@ LIMITS = Limits(
     schedules={"1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe", "1f1b-deep": ""},
     cuts="anywhere",
     sharding="none",
+    filled=("1f1b",),
 )
 _TEXT = '''\
 """{model} on {stages} stages of {replicas} replica(s), written by automap-export.
@@ -165,7 +166,7 @@ def write(source: Source, path: Path) -> Written:
     result = source.require_result(NAME)
     problem, plan = result.problem, result.required_plan()
     where, schedule = f"plan of {source.name}", source.schedule
-    require_schedule(schedule.name, LIMITS, where)
+    require_none(LIMITS.way_objection(schedule.name, plan.stages, plan.micro_batches), where)
     objection = unequal_devices(problem, plan, NAME, LIMITS)
     if objection:
         raise Inexpressible(objection, where=where, do="run it with automap-run")
