@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.framework import UNKNOWN, ModelFacts
 from automap_models.core.mesh import MeshAxis
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
@@ -132,9 +133,9 @@ def draw_strategy(rng: Rng) -> Strategy:
         )
 
 
-def strategy_source(strategy: Strategy) -> StrategySource:
+def strategy_source(strategy: Strategy, facts: ModelFacts = UNKNOWN) -> StrategySource:
     """A strategy as it is read of its file."""
-    return StrategySource(WrittenStrategy("drawn", strategy))
+    return StrategySource(WrittenStrategy("drawn", strategy, facts))
 
 
 def draw_sharding(rng: Rng) -> ShardingPlan:

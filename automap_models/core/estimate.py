@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from automap_models.core.framework import ModelFacts
 from automap_models.core.strategy import RECOMPUTE, Strategy
 from automap_models.core.units import counted, rounds
 
@@ -80,6 +81,7 @@ class Estimate:
         strategy: that is priced.
         stage_layers: [pp·vp] of each virtual stage, in the order of the model.
         model, cluster, device: names.
+        facts: what frameworks ask of the model.
         step_s: seconds of one global batch.
         tokens_per_s_per_device: of all samples of the global batch.
         mfu: model FLOP/s utilisation: FLOP of the model's own products without recomputation, over the peak of the
@@ -103,6 +105,7 @@ class Estimate:
     bubble_rate: float
     memory: tuple[DeviceMemory, ...]
     memory_bytes: tuple[float, ...]
+    facts: ModelFacts
     unfitted: tuple[str, ...] = ()
 
     @property

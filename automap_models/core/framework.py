@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from automap_models.core.strategy import RECOMPUTE, ZERO_STAGES, Precision, Recompute, Strategy
+from automap_models.core.strategy import RECOMPUTE, ZERO_STAGES, Precision, Recompute, Strategy, TransformerShape
 
 Cuts = Literal["anywhere", "blocks", "inner blocks"]
 """Where a target may cut a model: anywhere that the plan does; beside whole blocks, so that a first or last stage may
@@ -21,6 +21,63 @@ class Objection(NamedTuple):
 
     what: str
     do: str
+
+
+class ModelFacts(NamedTuple):
+    """What frameworks ask of a model beside its blocks.
+
+    Attributes:
+        shape: None where nobody says.
+        tied: whether its word embedding is its output matrix, too.
+    """
+
+    shape: TransformerShape | None = None
+    tied: bool = False
+
+
+UNKNOWN = ModelFacts()
+
+
+class Divided(Protocol):
+    """Into what a strategy divides devices and samples; see `Strategy`."""
+
+    @property
+    def tp(self) -> int:
+        """Devices that share every operator."""
+
+    @property
+    def cp(self) -> int:
+        """Devices that share every sequence."""
+
+    @property
+    def ep(self) -> int:
+        """Ranks of data parallelism that share experts."""
+
+    @property
+    def pp(self) -> int:
+        """Ranks of the pipeline."""
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether the devices of tp share what is between operators."""
+
+
+class Parts(NamedTuple):
+    """The same without a strategy: all that is not given is whole."""
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    pp: int = 1
+    sequence_parallel: bool = True
+
+
+WHOLE = Parts()
+
+
+def any_sequence(_: Divided) -> int:
+    """Sequences of any length: `Limits.sequence` where the framework asks for nothing."""
+    return 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +100,13 @@ class Limits:
         whole: degrees that have to be 1.
         whole_rounds: whether interleaved virtual stages take a multiple of pp micro-batches.
         stacked: whether virtual stages may all be on one rank.
+        filled: schedules that take a micro-batch for each stage or more.
+        ties: whether stages of a pipeline may share a weight.
+        whole_heads: whether tp has to divide the heads of keys and values.
+        sequence: of what the tokens of a sample have to be a multiple.
+        expert_tensor: whether the devices of tp may share each expert where ep is more than 1, too.
+        sharded_experts: whether ep has to divide the devices of ZeRO-2 and 3, of cp and of tp.
+        sequence_beside_experts: whether models with experts have to take sequence parallelism with tp.
     """
 
     name: str
@@ -60,18 +124,68 @@ class Limits:
     whole: tuple[str, ...] = ()
     whole_rounds: bool = False
     stacked: bool = True
+    filled: tuple[str, ...] = ()
+    ties: bool = True
+    whole_heads: bool = False
+    sequence: Callable[[Divided], int] = any_sequence
+    expert_tensor: bool = True
+    sharded_experts: bool = False
+    sequence_beside_experts: bool = False
 
-    def zeros_of(self, pp: int) -> tuple[int, ...]:
-        """Stages of ZeRO on so many ranks of a pipeline."""
-        return self.zeros if pp == 1 or self.pipeline_zeros is None else self.pipeline_zeros
+    def zeros_of(self, divided: Divided) -> tuple[int, ...]:
+        """Stages of ZeRO of a strategy that divides devices like this."""
+        zeros = self.zeros if divided.pp == 1 or self.pipeline_zeros is None else self.pipeline_zeros
+        if self.sharded_experts and divided.cp * divided.tp % self.expert_degree(divided):
+            return tuple(zero for zero in zeros if zero >= 2)
+        return zeros
 
-    def division_objection(self, pp: int = 1, cp: int = 1, ep: int = 1) -> Objection | None:
-        """To the degrees that devices are divided by."""
+    def expert_degree(self, divided: Divided) -> int:
+        """What it calls expert parallelism: with the devices of tp where these share no expert."""
+        return divided.ep * divided.tp if divided.ep > 1 and not self.expert_tensor else divided.ep
+
+    def division_objection(self, divided: Divided, facts: ModelFacts = UNKNOWN) -> Objection | None:
+        """To the degrees that devices and samples are divided by."""
+        pp = divided.pp
         if self.power_of_two and pp & (pp - 1):
             return Objection(f"{self.name} has 1, 2, 4, 8, … stages, not {pp}", "plan with one of these numbers")
-        for name, degree in (("cp", cp), ("ep", ep)):
+        for name, degree in (("cp", divided.cp), ("ep", divided.ep)):
             if name in self.whole and degree > 1:
                 return Objection(f"{self.name} has no {IN_WORDS[name]}", f"take {name} 1")
+        return (
+            self.tied_objection(pp, facts.tied)
+            or self._experts_objection(divided, facts.shape)
+            or (None if facts.shape is None else self._shape_objection(divided, facts.shape))
+        )
+
+    def tied_objection(self, stages: int, tied: bool, weight: str = "the word embedding") -> Objection | None:
+        """To a weight that several stages of a pipeline share."""
+        if self.ties or stages == 1 or not tied:
+            return None
+        what = f"{self.name} does not train a pipeline whose stages share a weight, and {weight} is one"
+        return Objection(what, "take pp 1, or a model without tied weights")
+
+    def _experts_objection(self, divided: Divided, shape: TransformerShape | None) -> Objection | None:
+        experts = None if shape is None else shape.experts
+        degree = self.expert_degree(divided)
+        if experts is not None and experts % degree:
+            what = f"{self.name} gives every device whole experts, and tp {divided.tp} × ep {divided.ep}"
+            return Objection(f"{what} does not divide the {experts} of a layer", "take a smaller tp or ep")
+        has_experts = experts is not None or divided.ep > 1
+        if self.sequence_beside_experts and has_experts and divided.tp > 1 and not divided.sequence_parallel:
+            what = f"{self.name} does not train experts with tp {divided.tp} without sequence parallelism"
+            return Objection(what, "take sequence parallelism, or tp 1")
+        return None
+
+    def _shape_objection(self, divided: Divided, shape: TransformerShape) -> Objection | None:
+        """To degrees that do not divide what the framework wants divided."""
+        if self.whole_heads and shape.kv_heads % divided.tp:
+            what = f"{self.name} divides heads of keys and values by tp, and {shape.name} has {shape.kv_heads} of them"
+            return Objection(f"{what} for tp {divided.tp}", f"take a tp that divides {shape.kv_heads}")
+        multiple = self.sequence(divided)
+        if shape.sequence % multiple:
+            degrees = f"cp {divided.cp} and tp {divided.tp}" if divided.tp > 1 else f"cp {divided.cp}"
+            what = f"{self.name} takes samples of a multiple of {multiple} tokens with {degrees}, not {shape.sequence}"
+            return Objection(what, "take another sequence, or smaller degrees")
         return None
 
     def way_objection(self, schedule: str, pp: int = 2, micro_batches: int = 2, vp: int = 2) -> Objection | None:
@@ -81,6 +195,9 @@ class Limits:
             return Objection(what, do)
         if schedule == "interleaved" and vp == 1:
             return Objection(f"{self.name} interleaves 2 virtual stages or more", "take them, or schedule 1f1b")
+        if schedule in self.filled and micro_batches < pp:
+            what = f"{self.name} runs {schedule} with a micro-batch for each stage, and {micro_batches} on {pp} stages"
+            return Objection(f"{what} are too few", "take more micro-batches, or fewer stages")
         if not self.stacked and pp == 1 and vp > 1:
             what = f"{self.name} has no virtual stages on one rank"
             return Objection(what, "take 1 virtual stage, or more ranks")
@@ -89,12 +206,13 @@ class Limits:
             return Objection(f"{what} are none", "take a multiple")
         return None
 
-    def zero_objection(self, zero: int, pp: int = 1) -> Objection | None:
+    def zero_objection(self, zero: int, divided: Divided = WHOLE) -> Objection | None:
         """To a stage of ZeRO."""
-        allowed = self.zeros_of(pp)
+        allowed = self.zeros_of(divided)
         if zero in allowed:
             return None
-        beside = " beside a pipeline" if zero in self.zeros else ""
+        is_of_pipeline = zero in self.zeros_of(WHOLE) and zero not in self.zeros_of(Parts(pp=divided.pp))
+        beside = " beside a pipeline" if is_of_pipeline else f" beside ep {divided.ep}" if zero in self.zeros else ""
         return Objection(f"{self.name} has no ZeRO-{zero}{beside}", f"take zero {' or '.join(map(str, allowed))}")
 
     def recompute_objection(self, kind: str) -> Objection | None:
@@ -116,28 +234,29 @@ class Limits:
         empty = layers.index(0)
         return Objection(f"{self.name} gives every stage a block, and stage {empty} has none", "move a block to it")
 
-    def objection(self, strategy: Strategy) -> Objection | None:
-        """To a strategy, but for whether its blocks are of one series; None where the framework has words for it."""
+    def objection(self, strategy: Strategy, facts: ModelFacts = UNKNOWN) -> Objection | None:
+        """To a strategy, but for whether its blocks are of one series; None where the framework trains it."""
         s = strategy
         kinds = s.recompute if isinstance(s.recompute, tuple) else (s.recompute,)
         blocks = (s.recompute_blocks or s.layers or ()) if isinstance(s.recompute, tuple) else (1,)
         used = {kind for kind, count in zip(kinds, blocks or (1,) * len(kinds), strict=True) if count}
         objections = [
-            self.division_objection(s.pp, s.cp, s.ep),
+            self.division_objection(s, facts),
             self.way_objection(s.schedule, s.pp, s.micro_batches, s.vp),
-            self.zero_objection(s.zero, s.pp),
+            self.zero_objection(s.zero, s),
             self.precision_objection(s.precision),
             *(self.recompute_objection(kind) for kind in sorted(used)),
             self.layers_objection(s.layers) if s.layers is not None else None,
         ]
         return next((objection for objection in objections if objection is not None), None)
 
-    def field_objection(self, name: str, value: Any) -> Objection | None:
+    def field_objection(self, name: str, value: Any, facts: ModelFacts = UNKNOWN) -> Objection | None:
         """To one field of a strategy, whatever the others are."""
+        if name in ("tp", "cp", "ep", "pp"):
+            both = [Parts(**{name: value, "sequence_parallel": shared}) for shared in (True, False)]
+            found = [self.division_objection(parts, facts) for parts in both]
+            return found[0] if all(found) else None
         objections: dict[str, Callable[[], Objection | None]] = {
-            "cp": lambda: self.division_objection(cp=value),
-            "ep": lambda: self.division_objection(ep=value),
-            "pp": lambda: self.division_objection(pp=value),
             "schedule": lambda: self.way_objection(value),
             "zero": lambda: self.zero_objection(value),
             "precision": lambda: self.precision_objection(value),

@@ -21,6 +21,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.framework import ModelFacts
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.strategy import TransformerShape
 
@@ -166,3 +167,8 @@ class ModelWork:
     order: tuple[int, ...]
     dtype: str
     tied: float = 0.0
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What frameworks ask of the model."""
+        return ModelFacts(self.shape, self.tied > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from automap_models.errors import AutomapError, BadInput
@@ -73,7 +73,16 @@ def export_plan(
             source, written = moved.source, target.write(moved.source, path)
         else:
             raise _with_nearest(error, source, target, path, price) from None
+    written = replace(written, notes=(*written.notes, *_unchecked(source, target)))
     return Exported(target.name, source, written, moved, _checked(source, target, path) if check else None)
+
+
+def _unchecked(source: Source, target: Target) -> tuple[str, ...]:
+    """What the target asks of a model that the file of a strategy does not tell."""
+    if not isinstance(source, StrategySource) or source.facts.shape is not None:
+        return ()
+    what = f"the file does not tell the model's sizes, which {target.name} may want divided otherwise"
+    return (f"{what}: price the strategy again to have them checked",)
 
 
 def write_files(path: Path, written: Written) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import get_args
 
-from automap_models.core.framework import Limits
+from automap_models.core.framework import UNKNOWN, Limits, Objection
 from automap_models.core.layers import Block, repeated_blocks
 from automap_models.core.microbatch import required_size
 from automap_models.core.profile import Profile
@@ -22,6 +22,7 @@ from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Precision, Recompute, Strategy
+from automap_models.cost.staged import plan_tied_sums
 from automap_models.errors import BadInput
 from automap_models.export.sources import Source, StagedSource, StrategySource
 
@@ -95,25 +96,24 @@ def layout_of(source: Source, target: str, limits: Limits) -> Layout:
         BadInput: the model was not given, or says too little.
     """
     if isinstance(source, StagedSource):
-        layout = staged_layout(source.require_result(target), target, limits)
+        layout, facts = staged_layout(source.require_result(target), target, limits), UNKNOWN
     else:
         assert isinstance(source, StrategySource)
-        strategy = source.written.strategy
+        strategy, facts = source.written.strategy, source.facts
         layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp)
-    objection = limits.objection(layout.strategy)
+    objection = limits.objection(layout.strategy, facts)
     layout.require(objection is None, *(objection or ("", "")))
     if limits.recompute_alike:
         layout.recompute(target)
     return layout
 
 
-def require_schedule(schedule: str, limits: Limits, where: str) -> None:
-    """Refuse a schedule that the target does not run.
+def require_none(objection: Objection | None, where: str) -> None:
+    """Refuse what a target objects to.
 
     Raises:
-        Inexpressible: it does not.
+        Inexpressible: there is an objection.
     """
-    objection = limits.way_objection(schedule)
     if objection is not None:
         raise Inexpressible(objection.what, where=where, do=objection.do)
 
@@ -131,6 +131,8 @@ def staged_layout(result: Result[StagedProblem, StagedPlan], target: str, limits
     objection = _misplaced_cut(profile, plan, blocks, target, limits) or unequal_devices(problem, plan, target, limits)
     if objection:
         raise Inexpressible(objection, where=where)
+    tied = plan_tied_sums(problem, plan)
+    require_none(limits.tied_objection(plan.stages, bool(tied), *(sum.name for sum in tied[:1])), where)
     degrees = plan.degrees(problem)
     replicas, tensor = degrees[0]
     samples, rest = divmod(required_size(profile), replicas)

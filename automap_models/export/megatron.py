@@ -17,13 +17,20 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from automap_models.core.framework import Limits
+from automap_models.core.framework import Divided, Limits
 from automap_models.export.layout import Layout, layout_of
 from automap_models.export.sources import Source, StagedSource, StrategySource
 from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
 
 NAME = "megatron"
 DISTRIBUTION = "megatron-core"
+
+
+def _multiple(divided: Divided) -> int:
+    """Context parallelism gives every device a part from the beginning of a sample and one from its end."""
+    return 2 * divided.cp if divided.cp > 1 else 1
+
+
 LIMITS = Limits(
     name=NAME,
     schedules={"1f1b": "1F1B", "interleaved": "interleaved 1F1B"},
@@ -31,6 +38,8 @@ LIMITS = Limits(
     zeros=(0, 1),
     whole_rounds=True,
     stacked=False,
+    sequence=_multiple,
+    sequence_beside_experts=True,
 )
 """ZeRO-2 and ZeRO-3 would be Megatron-FSDP, which stages of a layout do not have. Megatron-Core 0.16 refuses
 interleaved micro-batches whose last round is smaller than the pipeline (core/pipeline_parallel/schedules.py)."""

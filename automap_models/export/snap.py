@@ -103,7 +103,7 @@ def snapped_source(source: StagedSource | StrategySource, target: str, limits: L
     if isinstance(source, StagedSource):
         return snapped(source, target, limits)
     before = source.written.strategy
-    after, changes = snapped_strategy(before, limits)
+    after, changes = snapped_strategy(before, limits, source.facts)
     steps_s = (None, None) if price is None else (price(before), price(after))
     return Snapped(replace(source, written=replace(source.written, strategy=after)), changes, *steps_s)
 
@@ -146,7 +146,7 @@ def nearest(time_s: FloatArray, cuts: Sequence[int], allowed: Sequence[int]) -> 
 
 def _with_schedule(problem: StagedProblem, target: str, limits: Limits, changes: list[str]) -> StagedProblem:
     schedule = problem.schedule or DEFAULT_SCHEDULE
-    if schedule in limits.schedules:
+    if limits.way_objection(schedule, problem.stages, problem.micro_batches) is None:
         return problem
     other = _NEAREST_SCHEDULE[schedule]
     changes.append(f"schedule {other} instead of {schedule}, which {target} does not run")

@@ -3,8 +3,10 @@
 The strategy keeps its devices, its global batch and the order of the model's blocks. Each of these is changed only
 where the target objects to it, in this order, and later ones see what earlier ones have become:
 
+    experts    with sequence parallelism where the target asks for it
     cp, ep     1 where the target has no such parallelism; the devices of cp become ranks of dp
-    pp         the next smaller power of two where the target asks for one; the devices become ranks of dp
+    tp, cp     the largest divisors that divide what the target wants divided; the devices become ranks of dp
+    pp         the next smaller power of two where the target asks for one, or 1; the devices become ranks of dp
     schedule   with virtual stages interleaved, else 1F1B, or what else the target runs; virtual stages may be joined
     zero       the nearest stage, the higher one of two that are equally near: it needs less memory
     recompute  the next kind that recomputes more, alike in all stages where the target asks for it
@@ -18,29 +20,33 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from automap_models.core.framework import Limits
+from automap_models.core.framework import UNKNOWN, Limits, ModelFacts, Parts
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
 from automap_models.errors import BadInput
 
 _SCHEDULES = ("1f1b", "gpipe")
 """In place of one that the target does not run, where stages are not virtual."""
 _PRECISIONS = ("bf16", "fp16", "fp32")
-Step = Callable[[Strategy, Limits], Strategy]
+Step = Callable[[Strategy, Limits, ModelFacts], Strategy]
 
 
-def snapped_strategy(strategy: Strategy, limits: Limits) -> tuple[Strategy, tuple[str, ...]]:
+def snapped_strategy(
+    strategy: Strategy, limits: Limits, facts: ModelFacts = UNKNOWN
+) -> tuple[Strategy, tuple[str, ...]]:
     """The strategy with the least change that makes it one that the target can express, and what was changed.
 
     Args:
         strategy: with the layers of every virtual stage.
+        limits: of the target.
+        facts: of the model.
 
     Raises:
         BadInput: no such change makes it one.
     """
     moved = strategy
-    for step in (_degrees, _pipeline, _schedule, _zero, _recompute, _precision, _layers):
-        moved = step(moved, limits)
-    objection = limits.objection(moved)
+    for step in (_experts, _degrees, _divisors, _pipeline, _schedule, _zero, _recompute, _precision, _layers):
+        moved = step(moved, limits, facts)
+    objection = limits.objection(moved, facts)
     if objection is not None:
         raise BadInput(objection.what, where="the snapped strategy", do=objection.do)
     return moved, tuple(_changes(strategy, moved))
@@ -56,6 +62,7 @@ def _changes(before: Strategy, after: Strategy) -> Iterator[str]:
         "pp",
         "dp",
         "vp",
+        "sequence_parallel",
         "schedule",
         "zero",
         "precision",
@@ -74,7 +81,7 @@ def _words(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else "all" if value is None else str(value)
 
 
-def _degrees(s: Strategy, limits: Limits) -> Strategy:
+def _degrees(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
     if s.ep > 1 and "ep" in limits.whole:
         s = replace(s, ep=1)
     if s.cp > 1 and "cp" in limits.whole:
@@ -96,10 +103,31 @@ def _with_ranks(s: Strategy, dp: int, **changes: Any) -> Strategy:
     return replace(s, dp=dp, micro_batch=micro_batch, **changes)
 
 
-def _pipeline(s: Strategy, limits: Limits) -> Strategy:
-    if limits.division_objection(s.pp) is None:
+def _divisors(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
+    for name in ("tp", "cp"):
+        degree = getattr(s, name)
+        fits = [
+            n
+            for n in range(1, degree + 1)
+            if degree % n == 0
+            and limits.division_objection(Parts(**{name: n}, sequence_parallel=s.sequence_parallel), facts) is None
+        ]
+        if fits and fits[-1] < degree:
+            s = _with_ranks(s, s.dp * degree // fits[-1], **{name: fits[-1]})
+    return s
+
+
+def _experts(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
+    shared = replace(s, sequence_parallel=True)
+    objects = limits.division_objection(s, facts) is not None
+    return shared if objects and limits.division_objection(shared, facts) is None else s
+
+
+def _pipeline(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
+    if limits.division_objection(Parts(pp=s.pp), ModelFacts(tied=facts.tied)) is None:
         return s
-    pp = max(2**k for k in range(s.pp.bit_length()) if 2**k <= s.pp and (s.pp * s.dp) % 2**k == 0)
+    powers = [2**k for k in range(s.pp.bit_length()) if 2**k <= s.pp and (s.pp * s.dp) % 2**k == 0]
+    pp = max(n for n in powers if limits.tied_objection(n, facts.tied) is None)
     layers = _spread(sum(s.layers or ()), pp * s.vp)
     fewer = {"pp": pp, "layers": layers, "recompute": _strongest(s), "recompute_blocks": None}
     schedule = "1f1b" if s.schedule not in _SCHEDULES else s.schedule
@@ -114,7 +142,7 @@ def _spread(blocks: int, stages: int) -> tuple[int, ...]:
     return tuple(count + (stage < larger) for stage in range(stages))
 
 
-def _schedule(s: Strategy, limits: Limits) -> Strategy:
+def _schedule(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
     if limits.way_objection(s.schedule, s.pp, s.micro_batches, s.vp) is None:
         return s
     if s.vp > 1 and s.schedule != "interleaved":
@@ -154,12 +182,12 @@ def _strongest(s: Strategy) -> Recompute:
     return max(used or ["none"], key=RECOMPUTE.index)
 
 
-def _zero(s: Strategy, limits: Limits) -> Strategy:
-    zero = min(limits.zeros_of(s.pp), key=lambda own: (abs(own - s.zero), -own))
+def _zero(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
+    zero = min(limits.zeros_of(s), key=lambda own: (abs(own - s.zero), -own))
     return replace(s, zero=zero)
 
 
-def _recompute(s: Strategy, limits: Limits) -> Strategy:
+def _recompute(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
     kinds = s.recompute if isinstance(s.recompute, tuple) else (s.recompute,)
     partial = s.recompute_blocks is not None and s.recompute_blocks != s.layers
     if limits.recompute_alike and (len(set(kinds)) > 1 or partial):
@@ -175,13 +203,13 @@ def _recompute(s: Strategy, limits: Limits) -> Strategy:
     return replace(s, recompute=moved)
 
 
-def _precision(s: Strategy, limits: Limits) -> Strategy:
+def _precision(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
     if s.precision in limits.precisions:
         return s
     return replace(s, precision=next(own for own in _PRECISIONS if own in limits.precisions))
 
 
-def _layers(s: Strategy, limits: Limits) -> Strategy:
+def _layers(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
     if s.layers is None or limits.layers_objection(s.layers) is None:
         return s
     layers = list(s.layers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from automap_models.core.framework import ModelFacts
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import Result
@@ -80,6 +81,11 @@ class StrategySource:
     def name(self) -> str:
         """Of the model."""
         return self.written.model
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What frameworks ask of the model."""
+        return self.written.facts
 
     @property
     def schedule(self) -> Schedule:

@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from automap_models.core.framework import Limits
+from automap_models.core.framework import Divided, Limits
 from automap_models.core.strategy import Strategy
 from automap_models.export import torch_csv
 from automap_models.export.layout import Layout, layout_of
@@ -27,6 +27,14 @@ NAME = "torchtitan"
 DISTRIBUTION = "torchtitan"
 BY_ROWS = "PipelineScheduleMulti"
 """The class that torchtitan asks for where the passes stand in rows."""
+
+
+def _multiple(divided: Divided) -> int:
+    """Of what torchtitan's trainer wants the tokens of a sample to be a multiple."""
+    shared = divided.tp if divided.sequence_parallel else 1
+    return shared * (2 * divided.cp if divided.cp > 1 else 1)
+
+
 LIMITS = Limits(
     name=NAME,
     schedules={
@@ -43,7 +51,15 @@ LIMITS = Limits(
     zeros=(0, 2, 3),
     precisions=("fp32", "bf16"),
     stacked=False,
+    filled=("1f1b",),
+    ties=False,
+    whole_heads=True,
+    sequence=_multiple,
+    expert_tensor=False,
+    sharded_experts=True,
 )
+"""torchtitan 0.3 refuses pipelines of tied weights, and tp that does not divide the heads of keys and values
+(models/common/decoder.py); its experts are whole, on devices of dp_shard · cp · tp (distributed/parallel_dims.py)."""
 _ROWS_ENDING = ".csv"
 _RECOMPUTE = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 _RESHARD = {2: "never", 3: "always"}
@@ -90,7 +106,7 @@ def parallelism(s: Strategy) -> dict[str, Any]:
     """Fields of ParallelismConfig but those of the pipeline's stages."""
     fields: dict[str, Any] = {"pipeline_parallel_degree": s.pp, "pipeline_parallel_microbatch_size": s.micro_batch}
     fields |= {"tensor_parallel_degree": s.tp, "enable_sequence_parallel": s.sequence_parallel and s.tp > 1}
-    fields |= {"context_parallel_degree": s.cp, "expert_parallel_degree": s.ep}
+    fields |= {"context_parallel_degree": s.cp, "expert_parallel_degree": LIMITS.expert_degree(s)}
     if s.zero:
         fields |= {"data_parallel_replicate_degree": 1, "data_parallel_shard_degree": s.dp}
         fields |= {"fsdp_reshard_after_forward": _RESHARD[s.zero]}

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from automap_models.core.estimate import Estimate
-from automap_models.core.strategy import Strategy
+from automap_models.core.framework import UNKNOWN, ModelFacts
+from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
 from automap_models.formats.document_kind import require_kind
 from automap_models.formats.schema import Foreign, Index, Text, convert, decode_json, read_bytes
@@ -21,6 +22,7 @@ from automap_models.formats.schema import Foreign, Index, Text, convert, decode_
 SCHEMA = 1
 KIND = "strategy"
 _STALE = "price it again with automap-plan"
+_Record = TypeVar("_Record", Strategy, TransformerShape)
 
 
 class _StrategyDocument(Foreign):
@@ -31,6 +33,8 @@ class _StrategyDocument(Foreign):
     model: Text
     strategy: dict[str, Any]
     stage_layers: Annotated[list[Index], Meta(min_length=1)]
+    shape: dict[str, Any] | None = None
+    tied: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,12 @@ class WrittenStrategy:
     Attributes:
         model: name of what it trains.
         strategy: with the layers of every virtual stage.
+        facts: what frameworks ask of the model; nothing in files that were written without.
     """
 
     model: str
     strategy: Strategy
+    facts: ModelFacts = UNKNOWN
 
 
 def estimate_document(estimate: Estimate) -> dict[str, Any]:
@@ -52,6 +58,8 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "schema": SCHEMA,
         "kind": KIND,
         "model": estimate.model,
+        "shape": None if estimate.facts.shape is None else asdict(estimate.facts.shape),
+        "tied": estimate.facts.tied,
         "cluster": estimate.cluster,
         "device": estimate.device,
         "strategy": {
@@ -85,22 +93,23 @@ def read_strategy(path: str | os.PathLike[str]) -> WrittenStrategy:
     written = dict(document.strategy)
     micro_batches = written.pop("micro_batches", None)
     try:
-        strategy = replace(_strategy(written, where), layers=tuple(document.stage_layers))
+        strategy = replace(_record(written, Strategy, f"{where}, $.strategy"), layers=tuple(document.stage_layers))
     except BadInput as error:
         raise BadInput(error.what, where=where, do=_STALE) from None
     if micro_batches != strategy.micro_batches:
         what = f"$.strategy.micro_batches is {micro_batches}, not {strategy.micro_batches} as its batches make it"
         raise BadInput(what, where=where, do=_STALE)
-    return WrittenStrategy(document.model, strategy)
+    shape = None if document.shape is None else _record(document.shape, TransformerShape, f"{where}, $.shape")
+    return WrittenStrategy(document.model, strategy, ModelFacts(shape, document.tied))
 
 
-def _strategy(written: dict[str, Any], where: str) -> Strategy:
-    """The fields of a strategy, each of its own type; none unknown.
+def _record(written: dict[str, Any], kind: type[_Record], where: str) -> _Record:
+    """The fields of a record, each of its own type; none unknown.
 
     Raises:
-        BadInput: a field is missing, unknown or of another type, or see `Strategy`.
+        BadInput: a field is missing, unknown or of another type, or see the record.
     """
-    unknown = written.keys() - {field.name for field in fields(Strategy)}
+    unknown = written.keys() - {field.name for field in fields(kind)}
     if unknown:
-        raise BadInput(f"$.strategy has the unknown key {min(unknown)!r}", where=where, do=_STALE)
-    return convert(written, Strategy, where=f"{where}, $.strategy", do=_STALE)
+        raise BadInput(f"has the unknown key {min(unknown)!r}", where=where, do=_STALE)
+    return convert(written, kind, where=where, do=_STALE)

@@ -147,6 +147,7 @@ class StrategyPricing:
             bubble_rate=(parts.bubble + parts.transfers) / passes_s,
             memory=costs.memory,
             memory_bytes=tuple(rank_memory(strategy, self.cluster).tolist()),
+            facts=self.work.facts,
             unfitted=tuple(dict.fromkeys(kind.name for kind in self.devices if kind.step is None)),
         )
 

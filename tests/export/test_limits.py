@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn_plans import draw_sharding, strategy_source
+from drawn_plans import block_end, cut_plan, draw_sharding, profile, staged_source, strategy_source
 
-from automap_models.core.strategy import Strategy
+from automap_models.core.cluster import Cluster
+from automap_models.core.framework import UNKNOWN, ModelFacts
+from automap_models.core.profile import Profile, SharedParameter
+from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
 from automap_models.export.exporter import export_plan
 from automap_models.export.layout import Inexpressible
@@ -50,6 +53,97 @@ def test_a_strategy_that_a_target_cannot_express_is_refused(
         export_plan(source, target_by_name(target), tmp_path / "out")
     assert refusal.value.do
     export_plan(strategy_source(PLAIN), target_by_name(target), tmp_path / "out")
+
+
+def model(**changes: object) -> TransformerShape:
+    sizes = {"layers": 4, "hidden": 64, "heads": 8, "kv_heads": 4, "ffn": 256, "sequence": 32, "vocabulary": 100}
+    return TransformerShape(name="small", **{**sizes, **changes})  # type: ignore[arg-type]
+
+
+REFUSED = [
+    # torchtitan 0.3.0, models/common/decoder.py:141 and 156, trainer.py:307, distributed/parallel_dims.py
+    ("torchtitan", {}, ModelFacts(model(), tied=True), "whose stages share a weight, and the word embedding is one"),
+    ("torchtitan", {"tp": 8}, ModelFacts(model()), "has 4 of them for tp 8; take a tp that divides 4"),
+    ("torchtitan", {"cp": 2}, ModelFacts(model(sequence=30)), "a multiple of 4 tokens with cp 2, not 30"),
+    ("torchtitan", {"tp": 4, "cp": 4, "sequence_parallel": True}, ModelFacts(model(sequence=16)), "multiple of 32"),
+    ("torchtitan", {"dp": 4, "ep": 4}, ModelFacts(model(experts=8)), "no ZeRO-0 beside ep 4; take zero 2 or 3"),
+    ("torchtitan", {"tp": 4, "dp": 4, "ep": 4, "zero": 2}, ModelFacts(model(experts=8)), "tp 4 × ep 4 does not divide"),
+    # torch 2.13, distributed/pipelining/schedules.py: Schedule1F1B
+    ("torchtitan", {"pp": 4, "global_batch": 6, "layers": (1, 1, 1, 1)}, UNKNOWN, "3 on 4 stages are too few"),
+    # Megatron-Core 0.16.1, transformer/moe/moe_layer.py:379 and utils.py: get_batch_on_this_cp_rank
+    ("megatron", {"tp": 2}, ModelFacts(model(experts=8)), "experts with tp 2 without sequence parallelism"),
+    ("megatron", {"tp": 2, "dp": 4, "ep": 4}, UNKNOWN, "experts with tp 2 without sequence parallelism"),
+    ("megatron", {"cp": 4}, ModelFacts(model(sequence=36)), "a multiple of 8 tokens with cp 4, not 36"),
+]
+"""Target, what of PLAIN is other, the model, and what the framework itself refuses."""
+
+
+@pytest.mark.parametrize(("target", "change", "facts", "sentence"), REFUSED)
+def test_what_a_framework_refuses_to_train_is_not_written_for_it(
+    target: str, change: dict[str, object], facts: ModelFacts, sentence: str, tmp_path: Path
+) -> None:
+    """All of these were written, and the framework's own sentence came on the cluster."""
+    source = strategy_source(replace(PLAIN, **change), facts)  # type: ignore[arg-type]
+    with pytest.raises(Inexpressible, match=sentence):
+        export_plan(source, target_by_name(target), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("target", "change", "facts"),
+    [
+        ("torchtitan", {"pp": 1, "layers": (4,)}, ModelFacts(model(), tied=True)),
+        ("torchtitan", {"tp": 4, "sequence_parallel": True}, ModelFacts(model())),
+        ("torchtitan", {"tp": 4, "cp": 4}, ModelFacts(model(sequence=16))),
+        ("torchtitan", {"cp": 2, "ep": 2}, ModelFacts(model(experts=8))),
+        ("torchtitan", {"pp": 4, "global_batch": 8, "layers": (1, 1, 1, 1)}, UNKNOWN),
+        ("torchtitan", {"pp": 4, "global_batch": 6, "schedule": "gpipe", "layers": (1, 1, 1, 1)}, UNKNOWN),
+        ("megatron", {}, ModelFacts(model(), tied=True)),
+        ("megatron", {"tp": 8}, ModelFacts(model())),
+        ("megatron", {"tp": 2, "sequence_parallel": True}, ModelFacts(model(experts=8))),
+        ("megatron", {"cp": 4}, ModelFacts(model(sequence=40))),
+    ],
+)
+def test_its_neighbour_that_the_framework_trains_is_written(
+    target: str, change: dict[str, object], facts: ModelFacts, tmp_path: Path
+) -> None:
+    source = strategy_source(replace(PLAIN, **change), facts)  # type: ignore[arg-type]
+    assert export_plan(source, target_by_name(target), tmp_path / "out").written.text
+
+
+def test_torchtitans_experts_are_shared_by_the_devices_of_tensor_parallelism_too(tmp_path: Path) -> None:
+    """It has no tensor parallelism of experts: ep 2 left half of them on a device, where the price has an eighth."""
+    strategy = replace(PLAIN, tp=4, ep=2, zero=2)
+    source = strategy_source(strategy, ModelFacts(model(experts=8)))
+    assert "expert_parallel_degree=8," in export_plan(source, target_by_name("torchtitan"), tmp_path / "x").written.text
+    whole = strategy_source(replace(strategy, ep=1), ModelFacts(model(experts=8)))
+    assert "expert_parallel_degree=1," in export_plan(whole, target_by_name("torchtitan"), tmp_path / "x").written.text
+
+
+def test_a_plan_of_stages_that_share_a_weight_is_not_written_for_torchtitan(tmp_path: Path) -> None:
+    drawn = profile(4)
+    shared = [SharedParameter("words", float(drawn.W[0]), (0, len(drawn) - 2))]
+    tied = Profile.create(
+        C=drawn.C,
+        A=drawn.A,
+        W=drawn.W,
+        names=drawn.names,
+        layers=drawn.layers,
+        meta=drawn.meta,
+        shared_parameters=shared,
+    )
+    problem, plan = cut_plan(tied, Cluster(1, 2, 1e11, 1e10, 1e12, "pair"), (block_end(1),), (1,))
+    source = staged_source(problem, plan, tmp_path)
+    with pytest.raises(Inexpressible, match="whose stages share a weight, and words is one"):
+        export_plan(source, target_by_name("torchtitan"), tmp_path / "out")
+    assert export_plan(source, target_by_name("megatron"), tmp_path / "out").written.text
+
+
+def test_a_file_without_the_models_sizes_says_that_they_are_unchecked(tmp_path: Path) -> None:
+    unknown, known = (
+        export_plan(strategy_source(PLAIN, facts), target_by_name("megatron"), tmp_path / "out").written.notes
+        for facts in (UNKNOWN, ModelFacts(model()))
+    )
+    assert "price the strategy again" in unknown[-1] and not known
 
 
 @pytest.mark.parametrize("change", [{"recompute": ("full", "none")}, {"recompute": "full", "recompute_blocks": (1, 2)}])

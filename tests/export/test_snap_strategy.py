@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from automap_models.core.strategy import Strategy
+from automap_models.core.framework import ModelFacts
+from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
 from automap_models.export.snap_strategy import snapped_strategy
 from automap_models.export.targets import strategy_limits
@@ -33,6 +34,30 @@ def test_only_what_the_framework_objects_to_changes(
 ) -> None:
     before = replace(PLAIN, **changed)  # type: ignore[arg-type]
     moved, changes = snapped_strategy(before, strategy_limits(name))
+    assert moved == replace(before, **expected)  # type: ignore[arg-type]
+    assert len(changes) == len(expected)
+
+
+SIZES = TransformerShape(
+    name="small", layers=6, hidden=64, heads=8, kv_heads=2, ffn=256, sequence=36, vocabulary=100, experts=4
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "tied", "expected"),
+    [
+        ("torchtitan", {}, True, {"pp": 1, "dp": 4, "layers": (6,)}),
+        ("torchtitan", {"tp": 4}, False, {"tp": 2, "dp": 4}),
+        ("torchtitan", {"tp": 1, "ep": 2}, False, {"zero": 2}),
+        ("megatron", {}, False, {"sequence_parallel": True}),
+        ("megatron", {"tp": 1, "cp": 4}, False, {"cp": 2, "dp": 4}),
+    ],
+)
+def test_what_it_refuses_of_a_model_becomes_what_it_trains(
+    name: str, changed: dict[str, object], tied: bool, expected: dict[str, object]
+) -> None:
+    before = replace(PLAIN, **changed)  # type: ignore[arg-type]
+    moved, changes = snapped_strategy(before, strategy_limits(name), ModelFacts(SIZES, tied))
     assert moved == replace(before, **expected)  # type: ignore[arg-type]
     assert len(changes) == len(expected)
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from automap_models.core.estimate import DeviceMemory, Estimate, StepParts
+from automap_models.core.framework import UNKNOWN
 from automap_models.core.strategy import Strategy
 from automap_models.plots.strategies import GB, draw_strategies
 
@@ -28,6 +29,7 @@ def drawn_estimate(ranks: int) -> Estimate:
         tokens_per_s_per_device=8.0,
         mfu=0.5,
         bubble_rate=0.1,
+        facts=UNKNOWN,
     )
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from automap_models.core.framework import Divided
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, require_runnable
 from automap_models.core.strategy import ZERO_STAGES, Strategy
 from automap_models.errors import BadInput
@@ -82,34 +83,35 @@ class Grid:
                     if odd or dp < 1 or batch % dp or self.fixed.get("dp", dp) != dp:
                         continue
                     for ep in self._values("ep", _divisors(dp)):
-                        if dp % ep or experts % ep or not self._has_division(pp, cp, ep):
+                        if dp % ep or experts % ep:
                             continue
                         for micro_batch in self._values("micro_batch", _divisors(batch // dp)):
                             if (batch // dp) % micro_batch:
                                 continue
                             for shared in self._values("sequence_parallel", (True, False) if tp > 1 else (False,)):
-                                if not shared or shape.sequence % (tp * cp) == 0:
-                                    yield Division(tp, cp, ep, pp, dp, micro_batch, shared)
+                                division = Division(tp, cp, ep, pp, dp, micro_batch, shared)
+                                if (not shared or shape.sequence % (tp * cp) == 0) and self._has_division(division):
+                                    yield division
 
     def _splits_operators(self, tp: int) -> bool:
         shape = self.shape
         keys = shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0
         return shape.heads % tp == 0 and shape.ffn % tp == 0 and keys
 
-    def _has_division(self, pp: int, cp: int, ep: int) -> bool:
-        return self.within is None or self.within.division_objection(pp, cp, ep) is None
+    def _has_division(self, division: Division) -> bool:
+        return self.within is None or self.within.division_objection(division, self.problem.work.facts) is None
 
     def zeros(self, division: Division) -> Sequence[int]:
         """Stages of ZeRO that make a difference."""
         alone = division.dp * division.cp == 1 and "zero" not in self.fixed
-        return [zero for zero in self.zeros_of(division.pp) if not (alone and zero)]
+        return [zero for zero in self.zeros_of(division) if not (alone and zero)]
 
-    def zeros_of(self, pp: int) -> Sequence[int]:
-        """Stages of ZeRO on so many ranks of a pipeline, whether they make a difference or not."""
+    def zeros_of(self, divided: Divided) -> Sequence[int]:
+        """Stages of ZeRO of what divides devices like this, whether they make a difference or not."""
         zeros = self._values("zero", ZERO_STAGES)
         if self.within is None:
             return zeros
-        allowed = self.within.zeros_of(pp)
+        allowed = self.within.zeros_of(divided)
         return [zero for zero in zeros if zero in allowed]
 
     def ways(self, division: Division) -> Sequence[Way]:

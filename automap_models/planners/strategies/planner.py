@@ -159,7 +159,7 @@ def require_framework(problem: StrategyProblem, within: Limits) -> None:
         BadInput: there is one; says what the framework has instead.
     """
     for name, value in problem.fixed.items():
-        objection = within.field_objection(name, value)
+        objection = within.field_objection(name, value, problem.work.facts)
         if objection is not None:
             raise BadInput(objection.what, where=f"`{name}`", do=f"{objection.do}, or leave `{WITHIN}` out")
     objection = within.precision_objection(problem.precision)

@@ -264,7 +264,7 @@ class Search:
 
     def simplest(self, best: Completion) -> Completion:
         """The same with ZeRO-1 in place of ZeRO-2 where that fits and takes as long: fewer frameworks have ZeRO-2."""
-        if best.strategy.zero != 2 or 1 not in self.grid.zeros_of(best.strategy.pp):
+        if best.strategy.zero != 2 or 1 not in self.grid.zeros_of(best.strategy):
             return best
         simpler = priced(self.pricing, replace(best.strategy, zero=1), self.problem.reserve(best.strategy.pp))
         return best if simpler is None or simpler.step_s > best.step_s * (1 + TIE) else simpler

@@ -32,7 +32,7 @@ def written(problem: StrategyProblem, target: str) -> Iterator[Estimate]:
     for strategy in strategies(problem):
         cut = replace(strategy, layers=strategy.stage_layers(problem.work.shape))
         try:
-            target_by_name(target).write(strategy_source(cut), Path("out"))
+            target_by_name(target).write(strategy_source(cut, problem.work.facts), Path("out"))
         except Inexpressible:
             continue
         estimate = pricing.estimate(cut)
@@ -61,7 +61,7 @@ def compared(seed: int, target: str) -> bool:
     assert result.cost.step_s == pytest.approx(best, rel=1e-6), f"problem {seed}"
     assert result.bound is not None and result.bound.value <= best * (1 + 1e-9)
     strategy = replace(result.required_plan(), layers=result.cost.stage_layers)
-    assert target_by_name(target).write(strategy_source(strategy), Path("out")).text
+    assert target_by_name(target).write(strategy_source(strategy, problem.work.facts), Path("out")).text
     return True
 
 
