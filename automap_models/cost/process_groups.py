@@ -16,7 +16,9 @@ node at once, links of w bytes/s a device inside and x a node across (after the 
     tree           2 B · max(1/w, k/x)                                    few steps; all-reduce only
     hierarchical   2 (g-1)/g · B/w + 2 (N-1)/N · B · k/x                  all-reduce only
 
-Each step of them takes a latency, too: a ring all-reduce has 2(n-1), a tree 2(g-1) + 2 log2 N.
+Each step of them takes a latency, too: a ring all-reduce has 2(n-1), a tree 2(g-1) + 2 log2 N. In one node of more than
+RING_DEVICES a tree has 2 log2 n, and no more than these in several nodes are faster than their ring in one: nodes that
+are put together into one are never slower.
 
 In a node whose devices have links of their own to one another (`Cluster.links`) a group has those between its members:
 rings enter and leave each member over them, so w is that of the member that has fewest. In the hybrid cube mesh of 8
@@ -44,6 +46,9 @@ UNLINKED = 0.5
 """Links that devices have which are not linked: PCIe 3.0 × 16 has 12 to 13 GB/s, an NVLink of V100 25."""
 LATENCY_S = 8e-6
 """Of a step of a collective, and of a message; of all kinds of devices, and fitted with their constants."""
+
+RING_DEVICES = 8
+"""Of a node up to which an all-reduce inside it is a ring, as it was in all steps that LATENCY_S was fitted to."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +81,19 @@ class ProcessGroup:
             return 0.0
         n, g, nodes = self.size, self.inside, self.nodes
         ring = 2 * (n - 1) * LATENCY_S + 2 * (n - 1) / n * sent_bytes * self._s_per_byte
-        if nodes == 1:
+        if nodes == 1 and n <= RING_DEVICES:
             return ring
-        tree = 2 * (g - 1 + math.ceil(math.log2(nodes))) * LATENCY_S + 2 * sent_bytes * self._s_per_byte
+        steps = math.ceil(math.log2(n)) if nodes == 1 else g - 1 + math.ceil(math.log2(nodes))
+        tree = 2 * steps * LATENCY_S + 2 * sent_bytes * self._s_per_byte
+        if nodes == 1:
+            return min(ring, tree)
         across_s_per_byte = 2 * (nodes - 1) / nodes * self.sharing / self.inter
         hierarchical = 2 * (g + nodes - 2) * LATENCY_S
         hierarchical += sent_bytes * (2 * (g - 1) / g / self.intra + across_s_per_byte)
-        return min(ring, tree, hierarchical)
+        inside = 0.0
+        if n <= RING_DEVICES:
+            inside = 2 * (n - 1) * (LATENCY_S + sent_bytes / n * min(1.0 / self.intra, self._s_per_byte))
+        return max(min(ring, tree, hierarchical), inside)
 
     def gather_s(self, whole_bytes: float, pieces: int = 1) -> float:
         """Seconds of an all-gather, or of a reduce-scatter, of so many bytes in all, in a ring; of so many of them."""

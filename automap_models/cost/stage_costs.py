@@ -21,8 +21,11 @@ received in one call. Schedules that split it, and 1f1b-deep, send beside their 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -80,7 +83,8 @@ class StageCosts:
         transfer_s: [V-1] of a message between neighbouring ones.
         sends_beside: whether ranks compute while they send.
         rank_of: [V] the rank that each is on.
-        data_s: [S] exposed communication of data parallelism of each rank, once a step.
+        data_s: [S] exposed communication of data parallelism of each rank, once a step; with ZeRO-3 what it would be
+            with ZeRO-1, sooner than which no rank ends.
         tied_s: of the sum over a word embedding that the first and the last rank hold.
         optimizer_s: of the update, on the slowest rank.
         memory: [S] of a device of each rank.
@@ -171,7 +175,7 @@ class StageCosting:
             data_s=self._data_s(times, of_ranks),
             tied_s=self.tied_s,
             optimizer_s=max(self.optimizer_s(*of_rank) for of_rank in of_ranks.tolist()),
-            memory=self._memory(strategy, counts, held),
+            memory=self._memory(strategy, counts, held, self._gathered(strategy) if strategy.zero == 3 else ()),
         )
 
     def _place_layers(self, strategy: Strategy) -> tuple[FloatArray, list[int], list[int]]:
@@ -208,11 +212,10 @@ class StageCosting:
     def gradients_s(self, others: float, of_experts: float) -> float:
         """Seconds in which a rank with so many parameters sums its gradients once a step, whatever goes on beside.
 
-        With ZeRO-1 and 2 they are scattered, and weights are gathered.
+        With ZeRO-1 and 2 they are scattered, and weights are gathered. ZeRO-3 does as much, and gathers in every pass
+        besides, which is part of its passes.
         """
         size = self.weight_bytes
-        if self.strategy.zero == 3:
-            return 0.0
         if self.strategy.zero:
             return 2 * self.groups.gather_s(others * size, of_experts * size)
         return self.groups.data.all_reduce_s(others * size) + self.groups.expert_data.all_reduce_s(of_experts * size)
@@ -250,7 +253,9 @@ class StageCosting:
 
     # ---- memory
 
-    def _memory(self, strategy: Strategy, counts: FloatArray, held: FloatArray) -> tuple[DeviceMemory, ...]:
+    def _memory(
+        self, strategy: Strategy, counts: FloatArray, held: FloatArray, gathered: Sequence[float]
+    ) -> tuple[DeviceMemory, ...]:
         saved, kept = np.tensordot(counts, self.of_layers.memory[..., :2], axes=2).T
         temporary = np.where(counts > 0, self.of_layers.memory[..., 2], 0.0).max(axis=(1, 2))
         temporary[-1] = max(temporary[-1], self.logits_bytes)
@@ -259,23 +264,53 @@ class StageCosting:
             held[:, 0].tolist(),
             saved.tolist(),
             kept.tolist(),
-            gathered_parameters=self.gathered_parameters,
+            gathered_parameters=gathered,
             gradient_bytes=self.runtime.gradient_bytes,
             expert_parameters=held[:, 1].tolist(),
             temporary_bytes=temporary.tolist(),
             runtime_bytes=self.runtime_bytes,
         )
 
-    @property
-    def gathered_parameters(self) -> float:
-        """Of the two neighbouring layers that have most; with FSDP also of what comes before and after the blocks.
+    def _gathered(self, strategy: Strategy) -> list[float]:
+        """[S] parameters that ZeRO-3 holds gathered at once on each rank."""
+        ends = [0, *(1 + np.cumsum(strategy.stage_layers(self.work.shape))).tolist()]
+        ends[-1] += 1
+        stages = [self.work.order[begin:end] for begin, end in pairwise(ends)]
+        of_ranks = ([stages[i] for i, on in enumerate(self.rank_of) if on == rank] for rank in range(strategy.pp))
+        return [self.gathered_parameters(own) for own in of_ranks]
 
-        FSDP gathers these as one unit, which it does not divide again before the backward pass.
+    def gathered_parameters(self, stages: Sequence[Sequence[int]]) -> float:
+        """Of a rank whose virtual stages have these layers: of the two neighbouring ones that have most.
+
+        FSDP holds beside two blocks what the rank has before and after the blocks: it gathers that as one unit, which
+        it does not divide again before the backward pass.
         """
-        sizes = self.of_layers.parameters.sum(axis=1)[list(self.work.order)]
-        if self.runtime.prefetches and sizes.size > 3:
-            return float(sizes[0] + sizes[-1] + (sizes[2:-1] + sizes[1:-2]).max())
-        return float((sizes[1:] + sizes[:-1]).max())
+        sizes, ends = self._shared_parameters, 0.0
+        if self.runtime.prefetches:
+            ends = sum(sizes[layer] for own in stages for layer in own if layer not in self.layers.blocks)
+            stages = [[layer for layer in own if layer in self.layers.blocks] for own in stages]
+        pairs = [sizes[one] + sizes[next_one] for own in stages for one, next_one in pairwise(own)]
+        alone = [sizes[own[0]] for own in stages if len(own) == 1]
+        return ends + max([*pairs, *alone], default=0.0)
+
+    @cached_property
+    def _shared_parameters(self) -> list[float]:
+        """[k] of a layer that a device holds together with others of its groups of data parallelism."""
+        groups = self.groups.data, self.groups.expert_data
+        shared: list[float] = (self.of_layers.parameters @ np.array([float(of.size > 1) for of in groups])).tolist()
+        return shared
+
+    @property
+    def least_gathered(self) -> list[float]:
+        """[S] parameters that ZeRO-3 holds gathered on each rank at least, whatever the schedule and the cuts.
+
+        The first rank has what comes before the blocks, the last one a block or what comes after them.
+        """
+        order, pp, sizes = self.work.order, self.strategy.pp, self._shared_parameters
+        if pp == 1:
+            return [self.gathered_parameters([order])]
+        block = min((sizes[of] for of in self.layers.blocks), default=0.0)
+        return [sizes[order[0]], *(block,) * (pp - 2), min(block, sizes[order[-1]])]
 
     @property
     def runtime_bytes(self) -> float:

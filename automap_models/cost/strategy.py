@@ -36,7 +36,7 @@ def device_memory(
     parameters: Sequence[float],
     saved_bytes: Sequence[float],
     kept_bytes: Sequence[float] = (),
-    gathered_parameters: float = 0.0,
+    gathered_parameters: Sequence[float] = (),
     gradient_bytes: int = 4,
     expert_parameters: Sequence[float] = (),
     temporary_bytes: Sequence[float] = (),
@@ -51,7 +51,7 @@ def device_memory(
             device, with the strategy's recomputation.
         kept_bytes: [pp·vp] what of that it keeps from the input-gradient to the weight-gradient pass, of schedules that
             split the backward pass; empty is all of it.
-        gathered_parameters: of the largest unit that ZeRO-3 gathers.
+        gathered_parameters: [pp] of the largest unit that ZeRO-3 gathers on a rank; empty is none.
         gradient_bytes: a parameter, one of GRADIENT_BYTES, where precision is not fp32.
         expert_parameters: [pp·vp] of experts, divided by tp and ep, which dp · cp / ep ranks hold; empty is none.
         temporary_bytes: [pp·vp] what a virtual stage needs beside that while a pass of it runs; empty is none.
@@ -87,12 +87,14 @@ def device_memory(
     return tuple(
         DeviceMemory(
             *state_bytes(strategy, others, of_experts, gradient_bytes),
-            gathered=gathered_bytes(strategy, gathered_parameters),
+            gathered=gathered_bytes(strategy, gathered),
             activations=saved,
             temporary=needed,
             runtime=runtime_bytes,
         )
-        for (others, of_experts, needed), saved in zip(held, activations, strict=True)
+        for (others, of_experts, needed), saved, gathered in zip(
+            held, activations, gathered_parameters or [0.0] * strategy.pp, strict=True
+        )
     )
 
 

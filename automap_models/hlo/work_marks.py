@@ -3,7 +3,8 @@
     SAMPLES   the first dimension of what a step reads
     TOKENS    its second dimension. Queries and keys have the same class, which never could be sharded as a whole; here
               it is a mark of everything that is proportional to the tokens
-    EXPERTS   the first dimension of the parameters of three dimensions
+    EXPERTS   the first dimension of the parameters of three dimensions; what has fewer and no samples is whole
+              on every device, as a router is, whose columns are one for each expert
     TENSOR    of a block, dimensions of its matrices whose partition makes its forward pass sum only what has the hidden
               width: heads (of keys and values, where queries share them) and columns of the perceptron, but neither the
               hidden width itself nor the width of a latent; outside the blocks, rows of the vocabulary
@@ -22,6 +23,9 @@ from automap_models.core.strategy import TransformerShape
 from automap_models.hlo.model_layers import ModelLayers
 from automap_models.hlo.sharding_classes import NO_CLASS
 from automap_models.hlo.step_classes import Classes, StepClasses
+
+EXPERT_DIMS = 3
+"""Dimensions of a matrix of each expert."""
 
 
 class WorkMarks:
@@ -49,7 +53,7 @@ class WorkMarks:
     @cached_property
     def experts(self) -> frozenset[int]:
         """Classes of experts."""
-        return frozenset(dims[0] for v, dims in self._matrices if len(dims) == 3) - {NO_CLASS}
+        return frozenset(dims[0] for v, dims in self._matrices if len(dims) == EXPERT_DIMS) - {NO_CLASS}
 
     @cached_property
     def hidden(self) -> frozenset[int]:
@@ -82,7 +86,8 @@ class WorkMarks:
 
     def of_value(self, v: int) -> int:
         """The mark of a value of the graph."""
-        return self.of_classes(self.step.of_values[v])
+        mark = self.of_classes(self.step.of_values[v])
+        return mark if len(self.step.of_dims[v]) >= EXPERT_DIMS else mark & ~Mark.EXPERTS
 
     def is_scores(self, v: int) -> bool:
         """Whether a value has queries and keys."""

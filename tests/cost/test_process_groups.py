@@ -118,6 +118,28 @@ def test_more_bytes_never_take_less_and_one_device_nothing(size: int, one: float
         assert size > 1 or collective(one) == 0.0
 
 
+@given(
+    st.sampled_from([(2, 4), (4, 2), (4, 4), (4, 8), (8, 4), (16, 1), (16, 8)]),
+    st.sampled_from([(1, 1), (2, 1), (4, 1), (2, 2), (8, 1), (1, 4)]),
+    st.sampled_from([1.0, 3.0, 20.0]),
+    st.floats(1.0, 1e10),
+)
+def test_nodes_that_are_put_together_into_one_are_never_slower(
+    nodes: tuple[int, int], parts: tuple[int, int], faster: float, sent_bytes: float
+) -> None:
+    """One node of 32 was slower than four of eight: in a node an all-reduce of 32 had only a ring, of 62 latencies."""
+    (count, each), (tp, pp) = nodes, parts
+    devices = count * each
+    strategy = Strategy(micro_batch=1, global_batch=64 * devices, tp=tp, pp=pp, dp=devices // (tp * pp))
+    apart, together = (
+        process_groups(strategy, Cluster(n, devices // n, faster * 25e9, 25e9, 32e9), HALF) for n in (count, 1)
+    )
+    for name in ("tensor", "data"):
+        for collective in ("all_reduce_s", "gather_s", "all_to_all_s"):
+            one, other = (getattr(getattr(groups, name), collective)(sent_bytes) for groups in (together, apart))
+            assert one <= other * (1 + 1e-12)
+
+
 CUBE_MESH = read_cluster("dgx-1").links
 
 

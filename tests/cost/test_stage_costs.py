@@ -148,7 +148,8 @@ def _data_s(zero: int, overlap: float, runtime: Runtime = UNFUSED, **fields: obj
     strategy = Strategy(**fields)  # type: ignore[arg-type]
     device = replace(DEVICE, step=replace(CONSTANTS, overlap=overlap))
     costs = stage_costs(work, strategy, Cluster(1, strategy.devices, 3e11, 2e11, 8e10), device, runtime)
-    return float(costs.data_s[0] + strategy.micro_batches * costs.times.gathers.sum())
+    once_s = 0.0 if zero == 3 else float(costs.data_s[0])
+    return once_s + strategy.micro_batches * float(costs.times.gathers.sum())
 
 
 def _parameters() -> float:
@@ -170,6 +171,34 @@ def test_zero_3_gathers_twice_and_reduces_once_for_every_micro_batch() -> None:
     alone = replace(UNFUSED, prefetches=False)
     assert _data_s(3, 0.0, alone) == pytest.approx(4 * 3 * once)
     assert _data_s(3, 0.5, alone) < 4 * 3 * once
+
+
+def _gathered(pp: int, dp: int, prefetches: bool = True, **fields: object) -> list[float]:
+    """Bytes that ranks hold gathered of four blocks of a GPT."""
+    work = gpt_work(4, 1024, 16, sequence=512, vocabulary=8192)
+    strategy = Strategy(micro_batch=1, global_batch=16, dp=dp, pp=pp, zero=3, **fields)  # type: ignore[arg-type]
+    cluster = Cluster(1, strategy.devices, 3e11, 2e11, 8e10)
+    costs = stage_costs(work, strategy, cluster, DEVICE, Runtime(prefetches=prefetches))
+    return [memory.gathered for memory in costs.memory]
+
+
+def test_a_rank_gathers_the_ends_of_the_model_only_where_it_has_them() -> None:
+    """The embedding's 8192 + 512 rows on the first rank, the last norm on the last one, blocks of 12·h² + 13·h on all.
+
+    Every rank was said to gather both ends of the model.
+    """
+    h = 1024
+    block, embedding, norm = 12 * h * h + 13 * h, (8192 + 512) * h, 2 * h
+    assert _gathered(2, 2) == [2 * (2 * block + embedding), 2 * (2 * block + norm)]
+    assert _gathered(4, 2) == [2 * (block + embedding), 2 * block, 2 * block, 2 * (block + norm)]
+    assert _gathered(2, 2, prefetches=False) == [2 * (block + max(block, embedding)), 2 * (2 * block)]
+    assert _gathered(2, 2, layers=(0, 4)) == [2 * embedding, 2 * (2 * block + norm)]
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_one_rank_of_data_parallelism_gathers_nothing(pp: int) -> None:
+    """It has all of its weights anyway, and was said to hold a second copy of two layers."""
+    assert _gathered(pp, 1) == [0.0] * pp
 
 
 def test_weights_that_are_prefetched_come_beside_computation() -> None:

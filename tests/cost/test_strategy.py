@@ -77,7 +77,7 @@ def test_zero_divides_the_state_by_the_ranks_of_data_and_context_parallelism(
 ) -> None:
     """A hundred parameters, 4 × 2 ranks; Rajbhandari et al. (1910.02054), figure 1, with gradients of 4 bytes."""
     strategy = Strategy(micro_batch=1, global_batch=4, dp=4, cp=2, zero=zero)
-    (memory,) = device_memory(strategy, [100.0], [7.0], gathered_parameters=10.0)
+    (memory,) = device_memory(strategy, [100.0], [7.0], gathered_parameters=[10.0])
     assert (memory.weights, memory.gradients, memory.optimizer) == expected
     assert memory.gathered == (20.0 if zero == 3 else 0.0)
     assert memory.activations == 7.0

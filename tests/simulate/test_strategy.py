@@ -196,6 +196,36 @@ def test_model_flop_utilisation_counts_no_recomputation() -> None:
     assert again.mfu * again.step_s == pytest.approx(plain.mfu * plain.step_s)
 
 
+@given(
+    st.sampled_from(
+        [("1f1b", 1, 1), ("1f1b", 1, 2), ("gpipe", 1, 4), ("interleaved", 2, 2), ("zb-v", 2, 2), ("zb-h2", 1, 2)]
+    ),
+    st.sampled_from([2, 4]),
+    st.sampled_from([1, 2, 5]),
+    st.sampled_from([0.0, 0.4, 1.0]),
+    st.floats(1e8, 1e12),
+    st.booleans(),
+)
+def test_zero_3_is_never_faster_than_zero_1(
+    way: tuple[str, int, int], dp: int, rounds: int, overlap: float, inter: float, prefetches: bool
+) -> None:
+    """It moves weights twice and gradients once for every micro-batch, ZeRO-1 each of them once a step.
+
+    With one micro-batch it was faster, as what is prefetched hides better than what is gathered after the update.
+    """
+    schedule, vp, pp = way
+    device = replace(DEVICE, step=replace(USUAL, overlap=overlap))
+    cluster = Cluster(dp * pp, 1, 300e9, inter, 80e9)
+    runtime = Runtime(prefetches=prefetches)
+    steps = []
+    for zero in (1, 3):
+        strategy = Strategy(
+            micro_batch=1, global_batch=pp * dp * rounds, pp=pp, dp=dp, vp=vp, schedule=schedule, zero=zero
+        )
+        steps.append(strategy_estimate(WORK, strategy, cluster, device, runtime).step_s)
+    assert steps[0] <= steps[1] * (1 + 1e-12)
+
+
 def test_a_device_that_is_too_small_does_not_fit() -> None:
     strategy = Strategy(micro_batch=1, global_batch=1)
     estimate = strategy_estimate(WORK, strategy, _cluster(1), DEVICE)

@@ -285,7 +285,8 @@ def closed_bound(
     held = columns.state + in_flight[:, None] * columns.saved
     limits = (spent, room, columns.whole, columns.unit, enough_s - once_s)
     if COMPILED:
-        return float(kernel.least_time(columns.times, held, columns.work, *limits, BISECTIONS)) + once_s
+        times = np.ascontiguousarray(columns.times)  # as `held` is: another layout would be compiled again
+        return float(kernel.least_time(times, held, columns.work, *limits, BISECTIONS)) + once_s
     return _least_time(columns.times, held, columns.work, *limits) + once_s
 
 

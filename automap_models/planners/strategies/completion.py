@@ -18,6 +18,7 @@ from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.pass_tables import pass_table
 from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
+from automap_models.cost.strategy import gathered_bytes
 from automap_models.planners import effort
 from automap_models.planners.strategies.cuts import balanced_cuts
 from automap_models.planners.strategies.family_costs import FamilyCosts
@@ -234,6 +235,7 @@ class Completions:
         effort.count(effort.TRIALS, min(ways, float(counts.sum()) ** 2) * len(moments))
         tables = np.zeros((len(stages), 4, counts.max()))
         room, needed = self._room(rank, stages)
+        room -= self._gathered_bytes(rank, own)
         for table, stage, blocks, (_, kinds, recomputed) in zip(tables, stages, own, listed, strict=True):
             room -= self._state(stage, blocks)
             table[:3] += self._ends(stage, rank)
@@ -268,6 +270,19 @@ class Completions:
         for layer in self._of_ends(stage):
             ends[:, 0] += self.seconds[rank, layer, NONE], *self.bytes_of[:2, layer, NONE]
         return ends
+
+    def _gathered_bytes(self, rank: int, own: Sequence[IntArray]) -> float:
+        """What ZeRO-3 holds gathered on a rank whose virtual stages have these blocks, beyond the least that it may."""
+        if self.strategy.zero < 3:
+            return 0.0
+        first, last = self.costs.ranks.ends
+        stages = [of.tolist() for of in own]
+        if rank == self.costs.rank_of[0]:
+            stages[0] = [first, *stages[0]]
+        if rank == self.costs.rank_of[-1]:
+            stages[-1] = [*stages[-1], last]
+        parameters = self.costs.of_groups[0].gathered_parameters(stages)
+        return gathered_bytes(self.strategy, parameters) - float(self.costs.ranks.gathered_bytes[rank])
 
     def _room(self, rank: int, stages: Sequence[int]) -> tuple[float, float]:
         """Bytes of a rank for state, activations and what is temporary; and what of the latter it needs anyway."""

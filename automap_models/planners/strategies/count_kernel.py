@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.compiled import inlined, jit
+from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.planners.strategies.bound_kernel import sorted_by
 
 SLACK = 1e-9
 """Relative; what does not fit by less counts as fitting."""
@@ -75,7 +76,8 @@ def _others(rank: int, c: int, blocks: int, ranges: IntArray, options: RankOptio
             more = ranges[other, 0] - options.least[other]
             total += options.needed[rank, c, other] + more * options.weights[rank, c, other]
             left -= ranges[other, 0]
-    for other in options.order[rank, c]:
+    for place in range(ranges.shape[0]):
+        other = options.order[rank, c, place]
         if left <= 0.0:
             break
         if other != rank:
@@ -83,6 +85,15 @@ def _others(rank: int, c: int, blocks: int, ranges: IntArray, options: RankOptio
             total += piece * options.weights[rank, c, other]
             left -= piece
     return total
+
+
+@jit
+def _no_longer(one: FloatArray, another: FloatArray) -> bool:
+    """Whether an option is as short as another one in all chains."""
+    longer = 0
+    for c in range(one.size):
+        longer += one[c] > another[c]
+    return longer == 0
 
 
 @jit
@@ -94,17 +105,18 @@ def _keep(of_chains: FloatArray, kept: FloatArray, count: int) -> int:
         kept: [KEPT, c] of the options so far.
     """
     for k in range(count):
-        if (kept[k] <= of_chains).all():
+        if _no_longer(kept[k], of_chains):
             return count
     left = 0
     for k in range(count):
-        if not (of_chains <= kept[k]).all():
-            kept[left] = kept[k]
+        if not _no_longer(of_chains, kept[k]):
+            for c in range(of_chains.size):
+                kept[left, c] = kept[k, c]
             left += 1
-    if left == kept.shape[0]:
-        kept[left - 1] = np.minimum(kept[left - 1], of_chains)
-        return left
-    kept[left] = of_chains
+    full = left == kept.shape[0]
+    left -= full
+    for c in range(of_chains.size):
+        kept[left, c] = min(kept[left, c], of_chains[c]) if full else of_chains[c]
     return left + 1
 
 
@@ -117,7 +129,7 @@ def _number_of_choices(blocks: int, least: int, stages: int, kinds: int) -> floa
     return splits * of_stage ** (stages - 1) * kinds
 
 
-@inlined
+@jit
 def _fits(rank: int, counts: IntArray, kinds: IntArray, recomputed: IntArray, tables: CountTables) -> bool:
     """Whether memory holds so many blocks of each virtual stage, so many of which are recomputed in one way."""
     for moment in range(tables.moments.shape[1]):
@@ -160,11 +172,15 @@ def _next_choice(counts: IntArray, kinds: IntArray, recomputed: IntArray, kinds_
 @jit
 def _next_split(blocks: int, counts: IntArray, least: IntArray) -> bool:
     """Go on to the next way of laying so many blocks into all virtual stages; False after the last one."""
-    for v in range(counts.size - 1):
-        counts[v] += 1
-        if counts[:-1].sum() + least[-1] <= blocks:
-            counts[-1] = blocks - counts[:-1].sum()
+    last, left = counts.size - 1, blocks
+    for v in range(last):
+        left -= counts[v]
+    for v in range(last):
+        if left - 1 >= least[last]:
+            counts[v] += 1
+            counts[last] = left - 1
             return True
+        left += counts[v] - least[v]
         counts[v] = least[v]
     return False
 
@@ -176,20 +192,36 @@ def _list_options(rank: int, blocks: int, rates: FloatArray, kept: FloatArray, t
     Of the last virtual stage the fewest blocks that memory asks for are recomputed.
     """
     stages, kinds_of = tables.own.shape[1], tables.bytes_of.shape[1]
-    least = np.array([tables.least[v] for v in tables.own[rank]])
-    counts, kinds, recomputed = least.copy(), np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
-    counts[-1] = blocks - counts[:-1].sum()
+    least, counts = np.empty(stages, np.int64), np.empty(stages, np.int64)
+    kinds, recomputed = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
+    left = blocks
+    for v in range(stages):
+        least[v] = tables.least[tables.own[rank, v]]
+        counts[v] = least[v]
+        left -= least[v]
+    counts[stages - 1] += left
     of_chains, count, another = np.zeros(rates.shape[0]), 0, True
     while another:
         for kind in range(min(1, kinds_of - 1), kinds_of):
-            kinds[-1], recomputed[-1] = kind, 0
-            most = counts[-1] if kind else 0
-            while recomputed[-1] < most and not _fits(rank, counts, kinds, recomputed, tables):
-                recomputed[-1] += 1
-            if _fits(rank, counts, kinds, recomputed, tables):
+            last = stages - 1
+            kinds[last], recomputed[last] = kind, 0
+            most, fits = counts[last] if kind else 0, _fits(rank, counts, kinds, recomputed, tables)
+            while recomputed[last] < most and not fits:
+                recomputed[last] += 1
+                fits = _fits(rank, counts, kinds, recomputed, tables)
+            if fits:
                 _seconds(counts, kinds, recomputed, rates, of_chains)
                 count = _keep(of_chains, kept, count)
         another = _next_choice(counts, kinds, recomputed, kinds_of) or _next_split(blocks, counts, least)
+
+
+@jit
+def _least_rate(rates: FloatArray, c: int) -> float:
+    """Seconds of a block in a chain where it takes least of a rank's virtual stages."""
+    least = np.inf
+    for v in range(rates.shape[1]):
+        least = min(least, rates[c, v, 0])
+    return least
 
 
 @jit
@@ -199,13 +231,13 @@ def _at_most(
     """So many of n blocks a rank may hold in so many seconds, whatever its memory; -1 where not even none."""
     most = n
     for c in range(constants.size):
-        rate = rates[c, :, 0].min()
+        rate = _least_rate(rates, c)
         if rate > 0.0 and constants[c] > -np.inf:
             most = min(most, int(max((step_s - constants[c]) / rate, 0.0) * (1 + SLACK)))
     for own in range(most, -1, -1):
         fits = True
         for c in range(constants.size):
-            seconds = own * rates[c, :, 0].min() + _others(rank, c, n - own, ranges, options)
+            seconds = own * _least_rate(rates, c) + _others(rank, c, n - own, ranges, options)
             fits = fits and constants[c] + seconds <= step_s
         if fits:
             return own
@@ -215,11 +247,13 @@ def _at_most(
 @jit
 def _narrowed(ranges: IntArray, blocks: int) -> bool:
     """Whether ranks can hold all blocks together; what each holds at least and at most follows from the others."""
-    fewest, most = ranges[:, 0].sum(), ranges[:, 1].sum()
+    fewest = most = 0
+    for rank in range(ranges.shape[0]):
+        fewest, most = fewest + ranges[rank, 0], most + ranges[rank, 1]
     if fewest > blocks or most < blocks:
         return False
     for rank in range(ranges.shape[0]):
-        low, high = ranges[rank]
+        low, high = ranges[rank, 0], ranges[rank, 1]
         ranges[rank, 0] = max(low, blocks - (most - high))
         ranges[rank, 1] = min(high, blocks - (fewest - low))
         if ranges[rank, 0] > ranges[rank, 1]:
@@ -228,17 +262,25 @@ def _narrowed(ranges: IntArray, blocks: int) -> bool:
 
 
 @jit
+def _of_block(rank: int, c: int, stage: int, kind: int, tables: CountTables) -> float:
+    """Seconds of a block of a virtual stage in a chain of a rank, with a kind of recomputation."""
+    seconds = 0.0
+    for p in range(3):
+        seconds += tables.chains[rank, c, p, stage] * tables.seconds[stage, kind, p]
+    return seconds
+
+
+@jit
 def _rates(rank: int, tables: CountTables) -> FloatArray:
     """[c, v, R] seconds of a block in a chain of its rank, without recomputation, and how many more with it."""
-    own = tables.own[rank]
-    rates = np.zeros((tables.constants.shape[1], own.size, tables.seconds.shape[1]))
+    rates = np.zeros((tables.constants.shape[1], tables.own.shape[1], tables.seconds.shape[1]))
     for c in range(rates.shape[0]):
-        for v in range(own.size):
-            of_passes = tables.chains[rank, c, :, own[v]]
-            rates[c, v, 0] = (of_passes * tables.seconds[own[v], 0]).sum() + tables.gradients[rank]
+        for v in range(rates.shape[1]):
+            stage = tables.own[rank, v]
+            plain = _of_block(rank, c, stage, 0, tables)
+            rates[c, v, 0] = plain + tables.gradients[rank]
             for j in range(1, rates.shape[2]):
-                longer = tables.seconds[own[v], j] - tables.seconds[own[v], 0]
-                rates[c, v, j] = max((of_passes * longer).sum(), 0.0)
+                rates[c, v, j] = max(_of_block(rank, c, stage, j, tables) - plain, 0.0)
     return rates
 
 
@@ -250,16 +292,19 @@ def _of_others(tables: CountTables) -> RankOptions:
     ranges, order = np.zeros((ranks, 2), dtype=np.int64), np.zeros((ranks, chains, ranks), dtype=np.int64)
     ranges[:, 1] = tables.blocks
     for other in range(ranks):
-        for v in tables.own[other]:
+        for place in range(tables.own.shape[1]):
+            v = tables.own[other, place]
             ranges[other, 0] += tables.least[v]
             for rank in range(ranks):
                 for c in range(chains):
-                    seconds = (tables.chains[rank, c, :, v] * tables.seconds[v, 0]).sum()
+                    seconds = _of_block(rank, c, v, 0, tables)
                     weights[rank, c, other] = min(weights[rank, c, other], seconds)
                     needed[rank, c, other] += tables.least[v] * seconds
     for rank in range(ranks):
         for c in range(chains):
-            order[rank, c] = np.argsort(weights[rank, c])
+            by_weight = sorted_by(weights[rank, c], ranks)
+            for place in range(ranks):
+                order[rank, c, place] = by_weight[place]
     seconds_of = np.full((ranks, tables.blocks + 1, KEPT, chains), np.inf)
     return RankOptions(ranges, seconds_of, weights, needed, ranges[:, 0].copy(), order)
 
@@ -273,7 +318,8 @@ def rank_options(step_s: float, tables: CountTables) -> RankOptions:
         constants = tables.constants[rank]
         ranges[rank, 1] = _at_most(step_s, rank, _rates(rank, tables), constants, first, options, tables.blocks)
     if not _narrowed(ranges, tables.blocks):
-        ranges[:, 1] = -1
+        for rank in range(ranges.shape[0]):
+            ranges[rank, 1] = -1
         return options
     for rank in range(ranges.shape[0]):
         rates = _rates(rank, tables)
@@ -282,7 +328,7 @@ def rank_options(step_s: float, tables: CountTables) -> RankOptions:
                 _list_options(rank, own, rates, options.seconds[rank, own], tables)
             else:
                 for c in range(rates.shape[0]):
-                    options.seconds[rank, own, 0, c] = own * rates[c, :, 0].min()
+                    options.seconds[rank, own, 0, c] = own * _least_rate(rates, c)
     return options
 
 
@@ -296,7 +342,7 @@ def _holds(step_s: float, rank: int, own: int, ranges: IntArray, tables: CountTa
     for k in range(KEPT):
         if options.seconds[rank, own, k, 0] == np.inf:
             return False
-        if (options.seconds[rank, own, k] <= left).all():
+        if _no_longer(options.seconds[rank, own, k], left):
             return True
     return False
 
@@ -308,7 +354,7 @@ def can_be_dealt(step_s: float, tables: CountTables, options: RankOptions) -> bo
     while changed:
         changed = False
         for rank in range(ranges.shape[0]):
-            low, high = ranges[rank]
+            low, high = ranges[rank, 0], ranges[rank, 1]
             while low <= high and not _holds(step_s, rank, low, ranges, tables, options):
                 low += 1
             while low <= high and not _holds(step_s, rank, high, ranges, tables, options):

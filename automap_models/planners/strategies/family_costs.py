@@ -129,9 +129,14 @@ class RankCosts:
     def room(self) -> FloatArray:
         """[S] bytes that a rank has for state and activations of its layers."""
         costing, strategy = self.of_groups[0], self.strategy
-        gathered = gathered_bytes(strategy, costing.gathered_parameters)
-        reserve = self.reserve_bytes + costing.runtime_bytes + gathered
+        reserve = self.reserve_bytes + costing.runtime_bytes + self.gathered_bytes
         return np.asarray(rank_memory(strategy, self.pricing.cluster) - reserve)
+
+    @cached_property
+    def gathered_bytes(self) -> FloatArray:
+        """[S] that ZeRO-3 holds gathered on each rank at least."""
+        least = self.of_groups[0].least_gathered if self.strategy.zero == 3 else [0.0] * self.strategy.pp
+        return np.array([gathered_bytes(self.strategy, parameters) for parameters in least])
 
     @cached_property
     def gradients(self) -> FloatArray:
@@ -183,6 +188,8 @@ class RankCosts:
         parameters, order = costing.of_layers.parameters, list(costing.work.order)
         others, of_experts = parameters[order].sum(axis=0)
         others += costing.tied
+        if costing.strategy.zero == 3:
+            return np.zeros(len(parameters))  # they are part of its passes
         slopes = np.zeros(2)
         if others:
             slopes[0] = costing.gradients_s(others, 0.0) / others

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.compiled import inlined, jit
+from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
 
 SLACK = 1e-9
@@ -74,15 +74,18 @@ def _recomputation(rank: int, moment: int, v: int, kind: int, tables: PartitionT
         rate: [c] bytes that recomputation frees for a second of a chain; it rises to that of this block.
     """
     for_input, for_weight = tables.moments[rank, moment, 0, v], tables.moments[rank, moment, 1, v]
-    saved, kept, most = tables.bytes_of[1, kind], tables.bytes_of[2, kind], 0.0
-    for j in range(1, saved.size):
-        less = for_input * (saved[0] - saved[j]) + for_weight * (kept[0] - kept[j])
+    bytes_of, most = tables.bytes_of, 0.0
+    for j in range(1, bytes_of.shape[2]):
+        less = for_input * (bytes_of[1, kind, 0] - bytes_of[1, kind, j])
+        less += for_weight * (bytes_of[2, kind, 0] - bytes_of[2, kind, j])
         if less <= 0.0:
             continue
         most = max(most, less)
-        more = tables.seconds[rank, kind, j] - tables.seconds[rank, kind, 0]
         for c in range(rate.size):
-            longer = (tables.chains[rank, c, OWN[v]] * more).sum()
+            longer = 0.0
+            for p in range(3):
+                more = tables.seconds[rank, kind, j, p] - tables.seconds[rank, kind, 0, p]
+                longer += tables.chains[rank, c, OWN[v], p] * more
             rate[c] = max(rate[c], less / longer if longer > 0.0 else np.inf)
     return most
 
@@ -98,37 +101,40 @@ def sums_of(tables: PartitionTables) -> _Sums:
     rate = np.zeros((ranks, moments, chains))
     for rank in range(ranks):
         for c in range(chains):
-            chain = tables.chains[rank, c]
             for part in range(3):
-                for p in range(3):
-                    around[rank, c, part] += chain[AROUND[part], p] * tables.before[:, p]
+                for block in range(blocks + 1):
+                    for p in range(3):
+                        passes = tables.chains[rank, c, AROUND[part], p]
+                        around[rank, c, part, block] += passes * tables.before[block, p]
             for v in range(stages):
                 for kind in range(kinds):
-                    of_passes = (chain[OWN[v]] * tables.seconds[rank, kind, 0]).sum()
-                    own[rank, c, v, kind] = tables.gradients[rank, kind] + of_passes
+                    own[rank, c, v, kind] = tables.gradients[rank, kind]
+                    for p in range(3):
+                        own[rank, c, v, kind] += tables.chains[rank, c, OWN[v], p] * tables.seconds[rank, kind, 0, p]
         for moment in range(moments):
             for v in range(stages):
                 for_input, for_weight = tables.moments[rank, moment, 0, v], tables.moments[rank, moment, 1, v]
                 for kind in range(kinds):
-                    state, saved, kept = tables.bytes_of[0, kind], tables.bytes_of[1, kind], tables.bytes_of[2, kind]
-                    held[rank, moment, v, kind] = state[0] + for_input * saved[0] + for_weight * kept[0]
+                    of_block = tables.bytes_of[:, kind, 0]
+                    held[rank, moment, v, kind] = of_block[0] + for_input * of_block[1] + for_weight * of_block[2]
                     most = _recomputation(rank, moment, v, kind, tables, rate[rank, moment])
                     freed[rank, moment, v, kind] = most
     return _Sums(own, around, held, freed, rate)
 
 
-@inlined
+@jit
 def _seconds(rank: int, c: int, ends: IntArray, counts: FloatArray, sums: _Sums) -> float:
     """Of a chain without recomputation, but for its constant; arguments as of `_fits`."""
-    before, between, after = sums.around[rank, c]
-    seconds = before[ends[0]] + between[ends[2]] - between[ends[1]] + after[-1] - after[ends[3]]
+    around = sums.around[rank, c]
+    seconds = around[0, ends[0]] + around[1, ends[2]] - around[1, ends[1]]
+    seconds += around[2, around.shape[1] - 1] - around[2, ends[3]]
     for v in range(counts.shape[0]):
         for kind in range(counts.shape[1]):
             seconds += counts[v, kind] * sums.own[rank, c, v, kind]
     return float(seconds)
 
 
-@inlined
+@jit
 def _fits(step_s: float, rank: int, ends: IntArray, counts: FloatArray, tables: PartitionTables, sums: _Sums) -> bool:
     """Whether a rank may hold some blocks in a step of so many seconds.
 
@@ -171,7 +177,9 @@ def _extend(step_s: float, rank: int, i: int, j: int, least: IntArray, tables: P
     counts, kinds, needed = np.zeros((2 if tables.folded else 1, tables.gradients.shape[1])), tables.kinds, 0
     if not tables.folded:
         needed = tables.needed[rank]
-    ends = np.array([i, i, j, j])
+    ends = np.empty(4, np.int64)
+    ends[0] = ends[1] = i
+    ends[2] = ends[3] = j
     least[i] = min(least[i], j)
     while tables.folded and ends[2] > ends[1]:
         ends[2] -= 1
@@ -201,13 +209,18 @@ def _most(step_s: float, rank: int, tables: PartitionTables, sums: _Sums) -> int
     for c in range(chains):
         limits[c] = step_s - tables.constants[rank, c]
         for v in range(stages):
-            of_block[c, v] = sums.own[rank, c, v].min()
+            of_block[c, v] = np.inf
+            for kind in range(sums.own.shape[3]):
+                of_block[c, v] = min(of_block[c, v], sums.own[rank, c, v, kind])
     for moment in range(rows - chains):
         if tables.moments[rank, moment, 0, 0] >= 0:
             limits[chains + moment] = tables.room_of[rank, moment]
             for v in range(stages):
-                kept = sums.held[rank, moment, v] - (1 + SLACK) * sums.freed[rank, moment, v]
-                of_block[chains + moment, v] = max(kept.min(), 0.0)
+                least = np.inf
+                for kind in range(sums.own.shape[3]):
+                    kept = sums.held[rank, moment, v, kind] - (1 + SLACK) * sums.freed[rank, moment, v, kind]
+                    least = min(least, kept)
+                of_block[chains + moment, v] = max(least, 0.0)
     most = 0
     for first in range(blocks + 1):
         second = float(blocks)
@@ -226,14 +239,18 @@ def can_be_cut(step_s: float, tables: PartitionTables, sums: _Sums) -> bool:
     """Whether the blocks can be cut so that every rank ends within so many seconds."""
     blocks, ranks = tables.kinds.size, tables.gradients.shape[0]
     later = np.zeros(ranks, dtype=np.int64)
-    for rank in range(ranks - 1, 0, -1):
-        later[rank - 1] = later[rank] + _most(step_s, rank, tables, sums)
-    if later[0] + _most(step_s, 0, tables, sums) < blocks:
+    together = 0
+    for rank in range(ranks - 1, -1, -1):
+        later[rank] = together
+        together += _most(step_s, rank, tables, sums)
+    if together < blocks:
         return False
-    least = np.full(blocks + 1, blocks + 1)
-    least[0] = blocks
+    least, after = np.empty(blocks + 1, np.int64), np.empty(blocks + 1, np.int64)
+    for i in range(blocks + 1):
+        least[i] = blocks + 1 if i else blocks
     for rank in range(ranks):
-        after = np.full(blocks + 1, blocks + 1)
+        for i in range(blocks + 1):
+            after[i] = blocks + 1
         for i in range(blocks + 1):
             if least[i] <= blocks:
                 _extend(step_s, rank, i, least[i], after, tables, sums)
@@ -244,5 +261,5 @@ def can_be_cut(step_s: float, tables: PartitionTables, sums: _Sums) -> bool:
             if after[k] >= fewest or after[k] - k > later[rank]:
                 after[k] = blocks + 1
             fewest = min(fewest, after[k])
-        least = after
+        least, after = after, least
     return False
