@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
 OF_SEARCHING = (
-    *("schedule", "min_gain", "equal_replicas", "cut_at", "for"),
+    *("schedule", "min_gain", "min_stage", "equal_replicas", "cut_at", "for"),
     *("global_batch", "state_factor", "pin", "keep_together", "max_stages", "memory", "forbid"),
     *("budget", "thorough", "seed", "out", "plot"),
 )
 """Options that a plan made before has no use for."""
 SAME_NAMES = (
     *("global_batch", "state_factor", "max_stages", "thorough"),
-    *("schedule", "objective", "min_gain", "equal_replicas", "cut_at"),
+    *("schedule", "objective", "min_gain", "min_stage", "equal_replicas", "cut_at"),
 )
 """Options that the library's functions call the same."""
 EPILOG = """Two searches:

@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints
@@ -21,12 +20,11 @@ from automap_models.core.result import TIE, PlanReport
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.formats.hardware_yaml import known_devices
-from automap_models.planners.base import SILENT, Planner, Progress, Watch
+from automap_models.planners.base import SILENT, Watch
 from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, ExploreConfig
-from automap_models.planners.portfolio.space import PlanningProblem, PlanningSpace, default_batch, planning_problem
-from automap_models.planners.staged.costs import StagedResult
+from automap_models.planners.portfolio.space import PlanningSpace, default_batch, planning_problem
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.planners.staged.policy import SHIPPED
 from automap_models.resources import zoo_dir
@@ -48,13 +46,12 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
         options.global_batch,
         choose=options.planner == AUTO,
         schedule=options.step_schedule,
+        schedules=options.schedules if options.planner == AUTO else (),
         constraints=options.constraints,
         **options.given("state_factor", "granularity"),
     )
     if options.planner == AUTO:
-        if len(problem.stages) > 2:
-            watch(Progress(f"choosing among {len(problem.stages)} combinations of stages and micro-batches"))
-        result = planner.solve(problem.space)
+        result = planner.solve(problem.space, watch=watch)
     else:
         one = options.planner == "data-parallel"
         result = planner.solve(replace(problem.problem, stages=1) if one else problem.problem)
@@ -62,7 +59,6 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
     notes = (
         *(problem.notes if options.stages is None else ()),
         *result.notes,
-        *(_restriction_notes(result, problem, planner) if options.planner == AUTO else ()),
         *sample_notes(solved, plan),
         *loop_notes(solved.profile),
         *device_notes(solved),
@@ -114,16 +110,6 @@ def restriction_note(what: str, restricted_s: float, free_s: float | None) -> st
         return f"nothing is lost by {what}: no shorter plan was found without"
     longer = 100 * (restricted_s / free_s - 1)
     return f"with {what} the step is {longer:.2g} % longer: a plan without takes {free_s:.4g} s"
-
-
-def _restriction_notes(
-    result: StagedResult, problem: PlanningProblem, planner: Planner[Any, StagedPlan, Any]
-) -> Iterator[str]:
-    """What equal stages and given places to cut cost: the same planned without them."""
-    what, constraints = restriction(problem.problem.constraints)
-    if what:
-        free = planner.solve(replace(problem.space, constraints=constraints))
-        yield restriction_note(what, result.cost.step_s, free.cost.step_s if free.plan else None)
 
 
 def _policy_label(policy: Path | str | None) -> str:
