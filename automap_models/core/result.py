@@ -82,12 +82,12 @@ class Alternative:
 
     Attributes:
         what: it is.
-        step_s: its step, by the same clock and link rule; None where it does not fit the memory.
+        step_s: its step, by the same clock and link rule.
         needs: what runs it; empty where any framework does.
     """
 
     what: str
-    step_s: float | None
+    step_s: float
     needs: str = ""
 
 

@@ -335,6 +335,7 @@ def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
     from automap_models.formats.chrome_trace import write_trace
     from automap_models.formats.plan_json import plan_document
 
+    from ..reports.advice import next_commands
     from ..reports.pipeline import print_report
 
     def timeline() -> Timeline:
@@ -348,11 +349,17 @@ def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
 
         return draw(plan, timeline())
 
+    def steps() -> Iterator[tuple[str, str]]:
+        if request.plan is not None:
+            return iter(())
+        topo = None if request.topo is None else str(request.topo)
+        return next_commands(plan, str(request.profile), topo, None if request.out is None else str(request.out))
+
     def trace(path: Path) -> None:
         write_trace(path, timeline())
 
     return Report(
-        lambda: print_report(plan, verbose=request.verbose),
+        lambda: print_report(plan, steps(), verbose=request.verbose),
         lambda: plan_document(plan),
         {"trace": trace},
         draw,
