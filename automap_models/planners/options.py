@@ -150,9 +150,7 @@ class PlanOptions:
     @property
     def schedules(self) -> tuple[str, ...]:
         """Those that compete: the one that was asked for, or else those that the target or any framework runs."""
-        if self.step_schedule is None:
-            return ()
-        return (self.schedule,) if self.schedule else self.target_schedules or COMPETING
+        return _schedules(self.objective, self.schedule, self.target_schedules)
 
     def given(self, *names: str) -> dict[str, Any]:
         """Those of the named options that are not left open."""
@@ -197,7 +195,7 @@ class ExploreOptions:
         schedule: under which the step runs; None is DEFAULT_SCHEDULE.
         objective: one of OBJECTIVES.
         min_gain: how much shorter, relatively, the step of a harder kind of plan has to be; None is 0.02.
-        min_stage: as of PlanOptions.
+        min_stage, target_schedules: as of PlanOptions.
 
     Raises:
         BadInput: a value that cannot be meant.
@@ -219,6 +217,7 @@ class ExploreOptions:
     objective: str = DEFAULT_OBJECTIVE
     min_gain: float | None = None
     min_stage: float | None = None
+    target_schedules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require_types(self)
@@ -242,6 +241,11 @@ class ExploreOptions:
     def step_schedule(self) -> str | None:
         """The schedule whose step counts; None with the objective "length"."""
         return _step_schedule(self.objective, self.schedule)
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """As those of PlanOptions."""
+        return _schedules(self.objective, self.schedule, self.target_schedules)
 
     @property
     def constraints(self) -> Constraints:
@@ -303,6 +307,12 @@ def _require_min_stage(objective: str, min_stage: float | None) -> None:
         raise BadInput(f"is {min_stage:g}", where="`min_stage`", do="give a share from 0 to 1, such as 0.25")
     if objective == "length":
         raise BadInput("is about the step", where="`min_stage`", do="leave it out, or take the step as objective")
+
+
+def _schedules(objective: str, schedule: str | None, of_target: tuple[str, ...]) -> tuple[str, ...]:
+    if objective == "length":
+        return ()
+    return (schedule,) if schedule else of_target or COMPETING
 
 
 def _min_stage(objective: str, min_stage: float | None) -> float:

@@ -1,10 +1,11 @@
 """Auto-MAP's workflow (Figure 5): every kind of plan on one model, priced by one model, the best one first.
 
 1. One stage: data parallelism, and operator partitioning of every degree, over all micro-batch sizes: all plans.
-2. Pipelines: the default planner's plan over all stages and micro-batches; then the exact search.
+2. Pipelines: the default planner's plan over all stages and micro-batches (portfolio, or by the length L the policy's
+   and an exact search).
 3. Hybrids: the exact search over stages that partition operators, for plans shorter than the best so far.
 
-The searches share a time budget. The policy knows no constraints: where there are any, the exact search stands alone.
+The searches share a budget of counted seconds.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
-from automap_models.planners.portfolio.auto import AutoConfig
+from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, Missing, rank
 from automap_models.planners.portfolio.explain import explain_loss, explain_missing, nothing_fits
 from automap_models.planners.portfolio.length import LengthSearch
-from automap_models.planners.portfolio.portfolio import Portfolio
 from automap_models.planners.portfolio.simplicity import simplest, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.space_search import SpaceSearch, one_stage_plans, search_space
@@ -39,7 +39,7 @@ from automap_models.planners.staged.frameworks import block_ends
 from automap_models.planners.staged.policy import PolicyConfig
 from automap_models.simulate.step import step_cost
 
-DEFAULT_BUDGET_S = 40.0
+DEFAULT_BUDGET_S = 10.0
 PIPELINE_SHARE = 0.3
 """Of what the policy leaves of the budget, for the exact search of pipelines without partitioned operators; hybrids get
 what that leaves."""
@@ -148,7 +148,6 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
         portfolio = _Portfolio(space, self.config, deadline, watch)
         budget = Deadline(math.inf if self.config.thorough else self.config.budget_s, effort.counted_s)
         portfolio.add_plans_of_one_stage()
-        portfolio.add_searched_pipelines()
         portfolio.add_pipelines((PIPELINE_SHARE if portfolio.has_hybrids else 1.0) * budget.left_s)
         proven = portfolio.add_hybrids(budget.left_s)
         if not math.isfinite(portfolio.best_s()):
@@ -223,49 +222,64 @@ class _Portfolio:
             self._offer(plan)
 
     def add_pipelines(self, search_s: float) -> None:
-        """Pipelines without partitioned operators, by an exact search of so many seconds."""
-        if not self.space.several or "pipeline" in self.constraints.forbidden:
-            return
-        forbidden: frozenset[Technique] = self.constraints.forbidden | {"operator"}
-        plain = replace(self.space, constraints=replace(self.constraints, forbidden=forbidden))
-        self._search("pipeline", plain, self.best_s("pipeline"), search_s)
+        """Pipelines without partitioned operators: the default planner's; where it is thorough, an agent's as well.
 
-    def add_searched_pipelines(self) -> None:
-        """Those of the portfolio, or by the length L of the default planner; and of online training where thorough."""
-        constraints = self.constraints
-        if not self.space.several or "pipeline" in constraints.forbidden:
+        By the length L, or where it is thorough, an exact search of so many seconds follows.
+        """
+        space = self.space
+        if not space.several or "pipeline" in self.constraints.forbidden:
             return
         self.watch(Progress("planning pipelines"))
-        plain = replace(self.space, model=replace(self.space.model, shardings=()), stages=self.space.several)
-        if self.space.schedule is not None:
-            candidates = Portfolio(plain, self.deadline, self.watch).search()
-            plan = simplest(candidates, self.min_gain) if candidates else None
-        else:
-            plan = self._by_length(plain)
-        self._offer(plan)
-        if self.config.thorough and plan is not None and can_train():
-            self.watch(Progress("planning a pipeline by online training"))
-            self._offer(trained_pipeline(self.space, plan, self.config.seed, self.deadline))
-        elif self.config.thorough and plan is not None:
-            self.notes.append(MISSING)
+        plain = replace(space, model=replace(space.model, shardings=()), stages=space.several)
+        if space.schedule is not None:
+            self._by_step(plain)
+        elif not (self.constraints.restrict_cuts or self.constraints.forbidden or self.constraints.equal_replicas):
+            self._by_length(plain)  # the policy knows no constraints
+        if space.schedule is None or self.config.thorough:
+            forbidden: frozenset[Technique] = self.constraints.forbidden | {"operator"}
+            exact = replace(space, constraints=replace(self.constraints, forbidden=forbidden))
+            self._search("pipeline", exact, self.best_s("pipeline"), search_s)
+        if self.config.thorough:
+            self._train()
 
-    def _by_length(self, plain: PlanningSpace) -> Candidate | None:
-        """The default planner's plan, whose replicas all have samples."""
-        constraints = self.constraints
-        if constraints.restrict_cuts or constraints.forbidden or constraints.equal_replicas:
-            return None  # the policy knows no constraints
+    def _by_step(self, plain: PlanningSpace) -> None:
+        """The default planner's plan, and what it proves about all pipelines."""
+        planner = AutoPlanner(AutoConfig(min_gain=self.min_gain))
+        result = planner.solve(plain, deadline=self.deadline, watch=self.watch)
+        log = result.search_log
+        unfinished = sum(entry.outcome == "planned" for entry in log)
+        best, bound = None, result.bound or Bound(math.inf, "relaxation" if unfinished else "exact")
+        if result.plan is not None:
+            best = Candidate(result.problem, result.plan, result.cost, bound)
+        self._searched["pipeline"] = SpaceSearch(best, bound, len(log), unfinished, log)
+        self.log += log
+        self._offer(best)
+
+    def _by_length(self, plain: PlanningSpace) -> None:
+        """The policy's plan whose replicas all have samples, refined."""
         defaults = AutoConfig()
         search = LengthSearch.of(PolicyConfig(), LENGTH_SHARE * defaults.certify_s, defaults.refine_s, self.deadline)
         try:
             competition = plain.pipelines(search.policy.out_of_range, plain.several)
             result = search.solve(competition.problems)
         except BadInput:  # too few samples for any number of stages, or beyond the policy
-            return None
+            return
         plan = result.plan
-        if plan is None:
-            return None
-        problem = self.space.split(plan.stages, plan.micro_batches)
-        return Candidate(problem, plan, result.cost, result.bound) if plan.check_valid(problem)[0] else None
+        if plan is not None:
+            problem = self.space.split(plan.stages, plan.micro_batches)
+            if plan.check_valid(problem)[0]:
+                self._offer(Candidate(problem, plan, result.cost, result.bound))
+
+    def _train(self) -> None:
+        """Go on from the best pipeline by online training."""
+        best = self.best.get(KINDS["pipeline"])
+        if best is None:
+            return
+        if not can_train():
+            self.notes.append(MISSING)
+            return
+        self.watch(Progress("planning a pipeline by online training"))
+        self._offer(trained_pipeline(self.space, best, self.config.seed, self.deadline))
 
     @property
     def has_hybrids(self) -> bool:

@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.constraints import Constraints
 from automap_models.core.layers import loop_notes
 from automap_models.core.microbatch import rescaling_notes, sized, whole_sample_notes
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.result import TIE, PlanReport
+from automap_models.core.result import PlanReport
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.formats.hardware_yaml import known_devices
@@ -93,25 +92,6 @@ def device_notes(problem: StagedProblem) -> Iterator[str]:
         yield f"times are those of {profiled}, but cluster {name} is made of {kind}: profile the model for {kind}"
 
 
-def restriction(constraints: Constraints) -> tuple[str, Constraints]:
-    """What restricts the cuts and the devices of stages, as text, empty where nothing does; and the same without it."""
-    of_stages = Constraints(cut_at=constraints.cut_at, equal_replicas=constraints.equal_replicas)
-    return of_stages.in_words, replace(constraints, cut_at=None, equal_replicas=False)
-
-
-def restriction_note(what: str, restricted_s: float, free_s: float | None) -> str:
-    """What a restriction costs.
-
-    Args:
-        what: it is.
-        restricted_s, free_s: the step with and without it; None where no plan was found without it.
-    """
-    if free_s is None or free_s >= restricted_s * (1.0 - TIE):
-        return f"nothing is lost by {what}: no shorter plan was found without"
-    longer = 100 * (restricted_s / free_s - 1)
-    return f"with {what} the step is {longer:.2g} % longer: a plan without takes {free_s:.4g} s"
-
-
 def _policy_label(policy: Path | str | None) -> str:
     """The policy file's name and the beginning of its SHA-256."""
     path = zoo_dir() / SHIPPED if policy is None else Path(policy)
@@ -131,6 +111,7 @@ def space_to_explore(model: ProfiledModel, cluster: Cluster, options: ExploreOpt
         state_factor=options.state_factor,
         constraints=options.constraints,
         schedule=options.step_schedule,
+        schedules=options.schedules,
     )
 
 
