@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ class Attempt:
     """A problem and what is known about it so far.
 
     Attributes:
-        problem: one of those that compete.
+        problem: one of those that compete; `relaxed` is the same without a limit of replicas under a schedule.
         first: the best plan before the exact search looked at it; None where none fits.
         plan: the best plan; None where none fits.
         step_s: what its step takes; inf without one.
@@ -40,7 +40,9 @@ class Attempt:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.costs = Costs(self.problem)
+        # What is proven about plans with any number of replicas is true of those that give each one a sample.
+        self.relaxed = replace(self.problem, max_replicas=None) if self.problem.schedule else self.problem
+        self.costs = Costs(self.relaxed)
 
     @property
     def closed(self) -> bool:
@@ -62,7 +64,7 @@ class Attempt:
     def take_search(self, search: SearchResult) -> None:
         """Take what an exact search of the problem proved, and its plan if none so far is shorter."""
         self.bound_s = max(self.bound_s, search.bound_s)
-        if search.plan is not None and search.cost is not None:
+        if search.plan is not None and search.cost is not None and search.plan.check_valid(self.problem)[0]:
             self.offer(search.plan, search.cost)
 
     def offer(self, plan: StagedPlan, cost: StagedCost) -> None:

@@ -13,18 +13,18 @@ import numpy as np
 from automap_models.core.result import Alternative, Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.units import counted
+from automap_models.core.units import counted, rounds
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.portfolio.attempt import Attempt
 from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.length import LengthSearch, nothing_fits
+from automap_models.planners.portfolio.length import LengthSearch
+from automap_models.planners.portfolio.misfit import nothing_fits
 from automap_models.planners.portfolio.portfolio import Portfolio
 from automap_models.planners.portfolio.proofs import prove
 from automap_models.planners.portfolio.simplicity import Simplicity, simplest, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.policy import PolicyConfig
-from automap_models.simulate.step import step_cost
 
 DEEP = "1f1b-deep"
 """The schedule with more micro-batches in flight, of which a report says what it would gain."""
@@ -105,16 +105,14 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         """By the simulated step; see portfolio.Portfolio."""
         portfolio = Portfolio(space, deadline, watch, refine=self.config.refine_s > 0.0)
         candidates = portfolio.search()
-        attempts = [Attempt(problem) for problem in portfolio.tried]
+        notes: tuple[str, ...] = ()
+        if not candidates and not space.idle_replicas and space.constraints.min_stage:
+            portfolio = Portfolio(replace(space, idle_replicas=True), deadline, watch, refine=portfolio.refine)
+            candidates = portfolio.search()
+            notes = ("replicas without a sample stand idle: no plan that fits gives each one",)
         if not candidates:
-            return nothing_fits(attempts)
-        for attempt in attempts:
-            if attempt.problem.stages == 1:
-                step_s = portfolio.tried[attempt.problem]
-                attempt.close("proven" if np.isfinite(step_s) else "does not fit", step_s)
-        of_problem = {attempt.problem: attempt for attempt in attempts}
-        for _, candidate in candidates:
-            of_problem[candidate.problem].offer(candidate.plan, candidate.cost)
+            return Result(space.whole, None, None, "stopped", reason=nothing_fits(space, tuple(portfolio.tried)))
+        attempts = _attempts(portfolio, candidates)
         watch(Progress("proving how near the best the plan is"))
         bound = prove(attempts, self.config.certify_s, deadline)
         candidates += _corrections(portfolio, attempts)
@@ -126,12 +124,25 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             best.cost,
             "optimal" if optimal else "feasible",
             bound,
+            notes,
             search_log=tuple(attempt.log_entry(attempt.problem is best.problem) for attempt in attempts),
             facts={
                 "data_parallel": tuple(portfolio.data_parallel),
-                "shorter": tuple(_shorter(candidates, best)),
+                "shorter": tuple(_shorter(portfolio, candidates, best)),
             },
         )
+
+
+def _attempts(portfolio: Portfolio, candidates: Sequence[tuple[Simplicity, Candidate]]) -> list[Attempt]:
+    """What is known about every problem that was looked at: its best plan, and of one stage that there is no other."""
+    attempts = {problem: Attempt(problem) for problem in portfolio.tried}
+    for problem, attempt in attempts.items():
+        if problem.stages == 1:
+            step_s = portfolio.tried[problem]
+            attempt.close("proven" if np.isfinite(step_s) else "does not fit", step_s)
+    for _, candidate in candidates:
+        attempts[candidate.problem].offer(candidate.plan, candidate.cost)
+    return list(attempts.values())
 
 
 def _corrections(portfolio: Portfolio, attempts: Sequence[Attempt]) -> list[tuple[Simplicity, Candidate]]:
@@ -144,22 +155,23 @@ def _corrections(portfolio: Portfolio, attempts: Sequence[Attempt]) -> list[tupl
     ]
 
 
-def _shorter(candidates: Sequence[tuple[Simplicity, Candidate]], best: Candidate) -> list[Alternative]:
-    """What is shorter and harder to run: the shortest plan of each kind, and deeper warm-up for this one."""
+def _shorter(
+    portfolio: Portfolio, candidates: Sequence[tuple[Simplicity, Candidate]], best: Candidate
+) -> list[Alternative]:
+    """What is shorter and harder to run: the shortest plan of each kind, and one with deeper warm-up."""
     found = []
     for kind in Simplicity:
         of_kind = [candidate for of, candidate in candidates if of is kind]
         shortest = min(of_kind, key=lambda candidate: candidate.step_s, default=None)
         if shortest is not None and shortest.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
-            plan = shortest.plan
-            what = f"{counted(plan.stages, 'stage')}, {plan.micro_batches} micro-batches, {shortest.problem.schedule}"
-            found.append(Alternative(what, shortest.step_s, kind.needs))
-    deep = replace(best.problem, schedule=DEEP)
-    if best.plan.stages > 1 and best.problem.schedule != DEEP:
-        cost = step_cost(deep, best.plan)
-        if cost.feasible and cost.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
-            memory = float(cost.memory_bytes[cost.fullest])
-            what = f"this plan under {DEEP}, {memory / 1e9:.1f} GB on the fullest device"
-            needs = "a schedule with deeper warm-up: automap-run, or torch's from CSV"
-            found.append(Alternative(what, cost.step_s, needs))
+            found.append(Alternative(_in_words(shortest), shortest.step_s, kind.needs))
+    deep = None if best.problem.schedule == DEEP else portfolio.under(DEEP, best)
+    if deep is not None and deep.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
+        what = f"{_in_words(deep)}, {deep.memory_bytes / 1e9:.1f} GB on the fullest device"
+        found.append(Alternative(what, deep.step_s, "deeper warm-up: automap-run, or torch's schedules from CSV"))
     return found
+
+
+def _in_words(candidate: Candidate) -> str:
+    plan = candidate.plan
+    return f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}, {candidate.problem.schedule}"

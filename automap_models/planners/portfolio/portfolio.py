@@ -42,8 +42,10 @@ PATIENCE = 4
 """Numbers of stages in a row that bring nothing near the best before deeper pipelines are left out."""
 FINALISTS = 4
 """Plans that are refined by single instructions, of each kind that has cuts to refine."""
-LABELS_S = 0.2
-"""Counted seconds that labels may take for one problem which has no compiled moves."""
+LABELS_S = 1.5
+"""Counted seconds (planners.effort) that labels may take in all for problems which have no compiled moves."""
+PROMISING = 6
+"""Problems that labels search, at most."""
 IN_REACH = 0.05
 """How much longer than the best a plan may be to be refined."""
 
@@ -124,9 +126,9 @@ class Portfolio:
             plan = StagedPlan((), (), micro_batches, "data-parallel", coarse_cuts=())
             candidate = Candidate(problem, plan, step_cost(problem, plan))
             self.data_parallel.append(candidate)
-            if competes and micro_batches in space.counts:
+            if competes and micro_batches in space.counts and plan.check_valid(problem)[0]:
                 self.tried[problem] = np.inf
-                if candidate.fits and plan.check_valid(problem)[0]:
+                if candidate.fits:
                     self._offer(Found(Simplicity.DATA, problem, plan, candidate.step_s))
 
     def _problems(self) -> list[StagedProblem]:
@@ -137,7 +139,8 @@ class Portfolio:
                 continue
             for micro_batches in space.counts:
                 problems += [space.pipeline(stages, micro_batches, schedule) for schedule in space.competing]
-        return problems
+        devices = space.cluster.devices
+        return [p for p in problems if p.max_replicas is None or p.stages * p.max_replicas >= devices]
 
     # ---- compiled moves
 
@@ -223,25 +226,51 @@ class Portfolio:
             near = before is not None and before.step_s <= self.best_s * (1.0 + CLOSE)
             without = 0 if near else without + 1
 
+    def under(self, schedule: str, best: Candidate) -> Candidate | None:
+        """The shortest plan of the best one's kind, stages and micro-batches under another schedule, where it fits."""
+        problem = replace(best.problem, schedule=schedule)
+        kind = simplicity(best.plan, problem.cluster.devices, self.ends)
+        if best.plan.stages == 1 or not has_moves(problem):
+            return None
+        places = np.array(self.ends) if kind is Simplicity.BLOCKS else self._places(problem)
+        starts = [best.plan, *(plan for _, plan in framework_plans(problem, self.ends))]
+        _, plan = Moves(problem, places, best.plan.planner).improved(starts, equal=kind is not Simplicity.UNEQUAL)
+        return None if plan is None else Candidate(problem, plan, step_cost(problem, plan))
+
     # ---- labels
 
     def _by_labels(self, problems: Sequence[StagedProblem]) -> None:
-        """Search each problem by labels: stages of any devices, and those of equally many where they divide these."""
-        for i, problem in enumerate(problems):
-            self.watch(Progress("searching combinations of stages and micro-batches by labels", i, len(problems)))
+        """Search the most promising problems by labels: stages of any devices, and of equally many."""
+        budget = self.deadline.part(LABELS_S, effort.counted_s)
+        promising = self._begun(problems)
+        for i, problem in enumerate(promising):
+            self.watch(Progress("searching combinations of stages and micro-batches by labels", i, len(promising)))
             for restricted in _by_kind(problem):
-                if self.deadline.passed:
+                if budget.passed:
                     return
-                part = self.deadline.part(LABELS_S, effort.counted_s)
                 try:
-                    plan = anytime_search(restricted, part).plan
+                    plan = anytime_search(restricted, budget.part(budget.left_s / (len(promising) - i))).plan
                 except BadInput:  # the constraints leave no such plan
                     continue
-                self.tried.setdefault(problem, np.inf)
-                if plan is not None and plan.check_valid(problem)[0]:
-                    plan = replace(plan, planner="auto")
-                    kind = simplicity(plan, problem.cluster.devices, self.ends)
-                    self._offer(Found(kind, problem, plan, step_cost(problem, plan).step_s))
+                if plan is not None:
+                    self._cost(problem, replace(plan, planner="auto"))
+
+    def _begun(self, problems: Sequence[StagedProblem]) -> list[StagedProblem]:
+        """The problems whose plans as frameworks cut them are shortest; all where there are none, few stages first."""
+        for problem in problems:
+            self.tried.setdefault(problem, np.inf)
+            plans = [plan for _, plan in framework_plans(problem, self.ends)]
+            if problem.schedule == self.space.competing[0] and plans:
+                self._cost(problem, plans[-1])
+        begun = [problem for problem in problems if np.isfinite(self.tried[problem])]
+        return sorted(begun or problems, key=lambda problem: self.tried[problem])[:PROMISING]
+
+    def _cost(self, problem: StagedProblem, plan: StagedPlan) -> None:
+        """Offer a plan that fits and breaks no rule, with its step."""
+        if plan.check_valid(problem)[0]:
+            cost = step_cost(problem, plan)
+            if cost.feasible:
+                self._offer(Found(simplicity(plan, problem.cluster.devices, self.ends), problem, plan, cost.step_s))
 
     # ---- the best few
 

@@ -15,6 +15,7 @@ from automap_models.errors import Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.attempt import Attempt, best_of
+from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.exact import certify
 from automap_models.planners.staged.relaxation import evenly_s, lower_bound_s, out_of_reach
 from automap_models.planners.staged.search import search_below
@@ -56,7 +57,7 @@ def _raise_bounds(attempts: Sequence[Attempt], deadline: Deadline) -> None:
             limit_s = share * best_of(attempts).step_s
             if attempt.closed or attempt.bound_s >= limit_s or deadline.passed:
                 continue
-            attempt.take_search(search_below(attempt.problem, deadline, limit_s, attempt.costs))
+            attempt.take_search(search_below(attempt.relaxed, deadline, limit_s, attempt.costs))
 
 
 def _bound_of(attempts: Sequence[Attempt]) -> Bound:
@@ -69,30 +70,30 @@ def _bound_of(attempts: Sequence[Attempt]) -> Bound:
 
 def _prove_one(attempt: Attempt, best_s: float, deadline: Deadline | None) -> None:
     """Close one attempt, or raise its bound; None is no time at all."""
-    scheduled = attempt.problem.schedule is not None
+    scheduled = attempt.relaxed.schedule is not None
     if scheduled and attempt.plan is None and (deadline is None or deadline.passed):
-        attempt.bound_s = max(attempt.bound_s, evenly_s(attempt.problem))
+        attempt.bound_s = max(attempt.bound_s, evenly_s(attempt.relaxed))
         return
-    if attempt.step_s > best_s and out_of_reach(attempt.problem, best_s):
+    if attempt.step_s > best_s and out_of_reach(attempt.relaxed, best_s):
         attempt.close("discarded", best_s)
     elif attempt.plan is None:
         try:
-            attempt.bound_s = max(attempt.bound_s, lower_bound_s(attempt.problem, deadline))
+            attempt.bound_s = max(attempt.bound_s, lower_bound_s(attempt.relaxed, deadline))
         except Infeasible:
             attempt.close("does not fit", np.inf)
-    elif attempt.problem.schedule is not None and deadline is not None:  # good plans were looked for before
+    elif attempt.relaxed.schedule is not None and deadline is not None:  # good plans were looked for before
         if not attempt.bound_s:
-            attempt.bound_s = lower_bound_s(attempt.problem, deadline)
+            attempt.bound_s = lower_bound_s(attempt.relaxed, deadline)
         attempt.bound_s = min(attempt.bound_s, best_s)
         if deadline.passed:  # even to begin with takes a while where devices are many
             return
         limit_s = min(attempt.step_s, best_s)
-        search = search_below(attempt.problem, deadline, limit_s, attempt.costs, whole=True)
+        search = search_below(attempt.relaxed, deadline, limit_s, attempt.costs, whole=True)
         attempt.take_search(search)
-        if search.finished:
+        if search.finished and attempt.bound_s >= limit_s * (1.0 - LENGTH_ROUNDING):
             attempt.outcome = "proven"
     else:
-        certificate = certify(attempt.problem, attempt.plan, deadline, best_s, attempt.costs)
+        certificate = certify(attempt.relaxed, attempt.plan, deadline, best_s, attempt.costs)
         attempt.bound_s = max(attempt.bound_s, certificate.bound.value)
         if certificate.plan is not None and certificate.cost is not None:
             attempt.offer(certificate.plan, certificate.cost)

@@ -80,6 +80,7 @@ class PlanningSpace:
         constraints: that every plan satisfies.
         schedule: whose step counts; None for the length L.
         schedules: which compete, all of core.pass_orders.WARM_UPS; none for `schedule` alone.
+        idle_replicas: whether a stage may have more replicas than a micro-batch has samples.
 
     Raises:
         BadInput: a number out of range, or a batch for a profile that does not say how many samples it describes.
@@ -96,6 +97,7 @@ class PlanningSpace:
     constraints: Constraints = UNCONSTRAINED
     schedule: str | None = None
     schedules: tuple[str, ...] = ()
+    idle_replicas: bool = False
 
     def __post_init__(self) -> None:
         if self.global_batch is not None:
@@ -179,9 +181,10 @@ class PlanningSpace:
     def pipeline(self, stages: int, micro_batches: int, schedule: str | None) -> StagedProblem:
         """The problem of undivided stages, with the profile of that many micro-batches.
 
-        Replicas get whole samples, of which the cost says what they take: none has to have a sample.
+        Where stages have to hold work, every replica needs a sample, if the profile says how many there are.
         """
         profile = self._sized_profile(micro_batches)
+        working = self.constraints.min_stage > 0.0 and not self.idle_replicas
         return replace(
             self.whole,
             profile=profile,
@@ -189,7 +192,7 @@ class PlanningSpace:
             micro_batches=micro_batches,
             shardings=(),
             launch_s=0.0,
-            max_replicas=None,
+            max_replicas=microbatch_size(profile) if working else None,
             schedule=schedule,
         )
 

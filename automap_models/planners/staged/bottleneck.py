@@ -70,6 +70,8 @@ def least_bottleneck(
         for a in range(min(s, end), end if s else 1):
             for q in range(a + 1, end + 1 - (t - 1)):
                 first, stop = bounds[a], bounds[q]
+                if stop - first > plain.most_replicas:
+                    break
                 parts, ring = plain.parts[stop - first], reduced_s(plain, first, stop)
                 message = message_s(plain, own, first, stop, min(2 * stop - first, bounds[end])) if q < end else 0.0
                 for i in range(s, last if s else 1):

@@ -37,7 +37,7 @@ def has_moves(problem: StagedProblem) -> bool:
     constraints = problem.constraints
     known = replace(constraints, equal_replicas=False, cut_at=None, max_stages=None).only_work
     alike = problem.cluster.is_uniform and problem.slowdowns is None
-    return known and alike and not problem.shardings and problem.max_replicas is None
+    return known and alike and not problem.shardings
 
 
 @dataclass(eq=False)

@@ -30,6 +30,7 @@ class PlainStages(NamedTuple):
         state_factor, micro_batches: σ and M.
         least_C, least_W: work that a stage holds one or the other of (core.constraints.least_work), s and bytes;
             below 0 where it may hold none.
+        most_replicas: of a stage.
     """
 
     C: FloatArray
@@ -49,6 +50,7 @@ class PlainStages(NamedTuple):
     micro_batches: float
     least_C: float
     least_W: float
+    most_replicas: float
 
     @property
     def stages(self) -> int:
@@ -93,6 +95,7 @@ def plain_stages(problem: StagedProblem, places: IntArray | None = None) -> tupl
         micro_batches=float(problem.micro_batches),
         least_C=least[0],
         least_W=least[1],
+        most_replicas=float(problem.max_replicas or problem.cluster.devices),
     ), boundary
 
 
@@ -128,4 +131,5 @@ def plain_of(tables: StageTables) -> PlainStages | None:
         micro_batches=float(tables.micro_batches),
         least_C=-1.0,
         least_W=-1.0,
+        most_replicas=float(tables.replicas_in_all),
     )

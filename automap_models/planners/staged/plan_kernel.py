@@ -57,7 +57,7 @@ def filled(
         i, k, a, q = boundary[s], boundary[s + 1], device[s], device[s + 1]
         parts = plain.parts[q - a]
         nbytes, both, forward = weights_bytes(plain, i, k), plain.C[k] - plain.C[i], plain.F[k] - plain.F[i]
-        if not holds_work(plain, both, plain.W[k] - plain.W[i]):
+        if q - a > plain.most_replicas or not holds_work(plain, both, plain.W[k] - plain.W[i]):
             return False
         stash = plain.held[s] * (plain.H[k] - plain.H[i]) / parts
         message = message_s(plain, own, a, q, device[s + 2]) * plain.A[k] if s + 2 < device.size else 0.0
