@@ -232,6 +232,8 @@ def optimality_in_words(report: PlanReport) -> str:
         return "data parallelism is the only plan with one stage"
     if gap < -ROUNDING:
         return f"proven: {percent(-gap)} shorter than every plan with {plans} {grid}, by cuts between its points"
+    if gap <= ROUNDING and report.plan.coarse_cuts is None:
+        return f"proven: no plan with {plans} {grid} is shorter; cuts between its points may be"
     if proven.proof == "exact":
         where = f"of all plans with {plans} {grid}"
         return (

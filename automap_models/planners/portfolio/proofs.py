@@ -61,10 +61,14 @@ def _raise_bounds(attempts: Sequence[Attempt], deadline: Deadline) -> None:
 
 
 def _bound_of(attempts: Sequence[Attempt]) -> Bound:
-    """What is proven about the plans of all attempts together."""
-    best_s = min(attempt.step_s for attempt in attempts)
+    """What is proven about the plans of all attempts on the grid together.
+
+    The best step is that of the best of them where its plan is on the grid; one between its points only bounds them.
+    """
+    best_s, plan = min(attempt.step_s for attempt in attempts), best_of(attempts).plan
     if all(attempt.closed for attempt in attempts):
-        return Bound(best_s, "exact")
+        on_grid = plan is not None and plan.coarse_cuts is not None
+        return Bound(best_s, "exact" if on_grid else "relaxation")
     return Bound(min(best_s, *(attempt.bound_s for attempt in attempts)), "relaxation")
 
 

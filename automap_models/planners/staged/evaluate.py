@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from automap_models.core.constraints import UNCONSTRAINED
 from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.result import PlanReport
 from automap_models.core.staged import StagedProblem
@@ -90,8 +91,8 @@ def evaluate(
         costs.learn(plan, cost)
         bound = certify(problem, plan, Deadline(certify_s, effort.counted_s) if certify_s else None, costs=costs).bound
     tuned = _tuned_data_parallel(result)
-    # Baselines are plain pipelines of the same profile, whatever the plan may do.
-    pipeline = plain(problem)
+    # Baselines are plain pipelines of the same profile, whatever the plan may or has to do.
+    pipeline = replace(plain(problem), constraints=UNCONSTRAINED)
     known = result.facts.get("baselines", ())
     if plan.planner in (UniformPlanner.name, DataParallelPlanner.name):
         known = (*known, result)
