@@ -178,6 +178,7 @@ class InferRequest:
         options: what is asked of the plan.
         plan: a plan.json to cost, instead of making one.
         verbose: whether everything tried is printed.
+        out: where the plan is written; None: nowhere.
     """
 
     profile: Path
@@ -185,6 +186,7 @@ class InferRequest:
     options: PlanOptions
     plan: Path | None
     verbose: bool
+    out: Path | None
 
 
 @dataclass(frozen=True)

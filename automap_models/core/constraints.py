@@ -9,7 +9,7 @@ exactly when a window is empty.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
 from typing import Literal, get_args
@@ -24,6 +24,8 @@ from automap_models.errors import BadInput
 
 IntArray = NDArray[np.int64]
 Technique = Literal["data", "operator", "pipeline"]
+ROUNDING = 1e-9
+"""Relative: sums of the same numbers in another order differ by less."""
 BLOCKS = "blocks"
 """In place of a pattern to cut at: the ends of the blocks that repeat (core.layers.block_boundaries)."""
 
@@ -108,9 +110,11 @@ class Constraints:
         equal_replicas: every stage has equally many devices, as the device meshes of frameworks do.
         cut_at: the model is cut only where a module ends that matches this pattern, or with BLOCKS where a block ends;
             None is anywhere.
+        min_stage: of a plan of several stages each holds a trainable parameter, and at least this share of an even
+            share (1/S) of the computation or of the parameters' bytes; 0 allows stages without work.
 
     Raises:
-        BadInput: no stage at all, or a technique that does not exist.
+        BadInput: no stage at all, a share outside of 0 to 1, or a technique that does not exist.
     """
 
     pins: tuple[Pin, ...] = ()
@@ -119,8 +123,12 @@ class Constraints:
     forbidden: frozenset[Technique] = frozenset()
     equal_replicas: bool = False
     cut_at: str | None = None
+    min_stage: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0.0 <= self.min_stage <= 1.0:
+            do = "give 0 to 1 of an even share, such as 0.25; 0 allows stages without work"
+            raise BadInput(f"a share of {self.min_stage:g}", where="`min_stage`", do=do)
         if self.max_stages is not None and self.max_stages < 1:
             raise BadInput(f"{self.max_stages} stages", where="`max_stages`", do="give at least 1")
         unknown = sorted(self.forbidden - set(get_args(Technique)))
@@ -137,6 +145,11 @@ class Constraints:
         named += [] if self.cut_at is None else [_cut_at(self.cut_at)]
         named += ["`equal_replicas`"] if self.equal_replicas else []
         return " and ".join(named)
+
+    @property
+    def only_work(self) -> bool:
+        """Whether they ask for nothing, but perhaps that every stage holds work."""
+        return replace(self, min_stage=0.0) == UNCONSTRAINED
 
     @property
     def restrict_cuts(self) -> bool:
@@ -216,6 +229,9 @@ class Constraints:
             yield _cut_at(self.cut_at)
         if self.equal_replicas and len({d * t for d, t in degrees}) > 1:
             yield "`equal_replicas`"
+        idle = stages_without_work(profile, cuts, self.min_stage)
+        if idle:
+            yield f"`min_stage={self.min_stage:g}` in stage {idle[0]}"
         replicas, shared = zip(*degrees, strict=True)
         used = {"data": max(replicas) > 1, "operator": max(shared) > 1, "pipeline": len(degrees) > 1}
         yield from (f"`forbidden='{technique}'`" for technique in sorted(self.forbidden) if used[technique])
@@ -372,4 +388,33 @@ def _matching(profile: Profile, pattern: str, where: str) -> IntArray:
 
 
 UNCONSTRAINED = Constraints()
+
+
+def least_work(profile: Profile, stages: int, min_stage: float) -> tuple[float, float]:
+    """Seconds of computation and bytes of parameters of which a stage holds one or the other, at least.
+
+    A fully-connected layer computes little and holds most parameters: either is work (cost-model.md, "Plans an engineer
+    would run").
+
+    Args:
+        profile: of the model.
+        stages: S, of which an even share is 1/S.
+        min_stage: see `Constraints`.
+    """
+    share = min_stage / stages
+    return share * float(profile.C.sum()), share * float(profile.W.sum())
+
+
+def stages_without_work(profile: Profile, cuts: Sequence[int], min_stage: float) -> list[int]:
+    """The stages of a plan that hold less than `least_work`, or no trainable parameter where any stage could."""
+    if not (min_stage and cuts):
+        return []
+    begins = [0, *(cut + 1 for cut in cuts)]
+    work_s, nbytes = np.add.reduceat(profile.C, begins), np.add.reduceat(profile.W, begins)
+    least_s, least_bytes = least_work(profile, len(begins), min_stage)
+    little = (work_s < least_s * (1.0 - ROUNDING)) & (nbytes < least_bytes * (1.0 - ROUNDING))
+    untrained = (nbytes <= 0.0) & bool(profile.W.any())
+    return [int(s) for s in np.flatnonzero(little | untrained)]
+
+
 """No demands."""

@@ -76,6 +76,21 @@ class Result(Generic[ProblemT_co, PlanT_co]):
         return self.plan
 
 
+@dataclass(frozen=True)
+class Alternative:
+    """A plan other than the recommended one, and what it would take to run it.
+
+    Attributes:
+        what: it is.
+        step_s: its step, by the same clock and link rule.
+        needs: what runs it; empty where any framework does.
+    """
+
+    what: str
+    step_s: float
+    needs: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class PlanReport:
     """A planner's result, held against what one gets without planning; seconds.
@@ -88,6 +103,8 @@ class PlanReport:
         single_device_s: one global batch on one device.
         data_parallel_s: step of plain data parallelism; None where it does not fit the memory.
         uniform_s: step of uniform cuts; None where they do not fit.
+        data_parallel_micro_batches: of that step: the number with which data parallelism is shortest.
+        shorter: plans that are shorter than this one and harder to run, the shortest of each kind.
         policy: the policy that made the plan, if one did.
         seed: the seed of a planner that draws.
 
@@ -102,6 +119,8 @@ class PlanReport:
     uniform_s: float | None
     policy: str | None = None
     seed: int | None = None
+    data_parallel_micro_batches: int | None = None
+    shorter: tuple[Alternative, ...] = ()
 
     def __post_init__(self) -> None:
         self.result.required_plan()

@@ -256,8 +256,8 @@ MOST_PASSES = 2_000_000
 ROUNDS_SHOWN = 3
 """Rounds of S micro-batches that `repeating_micro_batches` keeps, one more where ranks run in rounds; the warm-up of
 all schedules is shorter than two."""
-DEFAULT_MIN_GAIN = 0.005
-"""How much shorter, relatively, a further stage has to make the step under a schedule."""
+DEFAULT_MIN_GAIN = 0.02
+"""How much shorter, relatively, a plan has to be than one that is simpler to run."""
 
 
 def require_schedule(name: str) -> str:

@@ -80,14 +80,16 @@ class BaselinesDocument(Document):
 
 
 class OptimalityDocument(Document):
-    """What is proven about plans on the grid and this one: none of them is shorter than `bound_s`.
+    """What is proven about the plans on the grid: none of them is shorter than `bound_s`.
 
-    A plan off the grid may be shorter than all on it: `bound_s` is then its own length, and `grid_bound_s` theirs.
+    A plan whose cuts lie between the grid's points may be shorter than that: its `gap` is below 0. Older files say
+    `grid_bound_s`; their `bound_s` is never above the plan's own step.
     """
 
     bound_s: Positive
     proof: Literal["exact", "relaxation"]
     gap: float
+    plans: Literal["grid"] | UnsetType = UNSET
     grid_bound_s: float | UnsetType = UNSET
 
 
@@ -223,7 +225,7 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
                 float(report.single_device_s), _float_or_none(report.data_parallel_s), _float_or_none(report.uniform_s)
             )
         ),
-        "optimality": _optimality(report.bound, float(cost.step_s), on_grid=points is not None),
+        "optimality": _optimality(report.bound, float(cost.step_s)),
         "planning_s": float(report.planning_s),
         "notes": list(report.notes),
         "tried": [msgspec.to_builtins(entry) for entry in report.search_log],
@@ -291,13 +293,12 @@ def _sharding_documents(problem: StagedProblem, plan: StagedPlan) -> dict[str, A
     return {"launch_s": float(problem.launch_s), "shardings": used}
 
 
-def _optimality(bound: Bound | None, step_s: float, *, on_grid: bool) -> dict[str, Any] | None:
+def _optimality(bound: Bound | None, step_s: float) -> dict[str, Any] | None:
     if bound is None:
         return None
-    grid_bound_s = float(bound.value)
-    bound_s = grid_bound_s if on_grid else min(grid_bound_s, step_s)
+    bound_s = float(bound.value)
     document: dict[str, Any] = msgspec.to_builtins(
-        OptimalityDocument(bound_s, bound.proof, step_s / bound_s - 1.0, grid_bound_s)
+        OptimalityDocument(bound_s, bound.proof, step_s / bound_s - 1.0, "grid")
     )
     return document
 

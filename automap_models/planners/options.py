@@ -28,8 +28,14 @@ AUTO = "auto"
 OBJECTIVES = ("step", "length")
 """What a plan shall make small: the step under its schedule, as it runs, or Auto-MAP's length L."""
 DEFAULT_OBJECTIVE = "step"
+COMPETING = ("1f1b", "gpipe")
+"""The schedules that compete where none is asked for: those that every framework with pipelines runs."""
+DEFAULT_MIN_STAGE = 0.25
+"""Of an even share of the computation, or of the parameters' bytes, that a stage holds at least."""
 _TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
-    **dict.fromkeys(("state_factor", "certify_s", "refine_s", "memory_bytes", "budget_s"), (Real, "a number")),
+    **dict.fromkeys(
+        ("state_factor", "certify_s", "refine_s", "memory_bytes", "budget_s", "min_stage"), (Real, "a number")
+    ),
     **dict.fromkeys(("equal_replicas", "thorough"), (bool, "True or False")),
     **dict.fromkeys(("pins", "together", "forbidden"), (Iterable, "a text or several")),
     "cut_at": (str, "a pattern of layers, or 'blocks'"),
@@ -57,9 +63,12 @@ class PlanOptions:
         certify_s, refine_s: how long the proof and the refinement may take, seconds; 0 leaves them out.
         schedule: under which the step runs; None is DEFAULT_SCHEDULE. With the objective "length" it is only drawn.
         objective: one of OBJECTIVES.
-        min_gain: how much shorter, relatively, a further stage has to make the step; None is 0.005.
+        min_gain: how much shorter, relatively, the step of a harder kind of plan has to be; None is 0.02.
         equal_replicas: whether every stage gets equally many devices.
         cut_at: pattern of the layers after which the model may be cut, or "blocks"; None is anywhere.
+        min_stage: share of an even share of the work that a stage holds at least; None is 0.25, with the objective
+            "length" 0.
+        target_schedules: which the framework planned for runs, in place of COMPETING.
 
     Raises:
         BadInput: a value that cannot be meant, or one that the planner does not read.
@@ -81,6 +90,8 @@ class PlanOptions:
     min_gain: float | None = None
     equal_replicas: bool = False
     cut_at: str | None = None
+    min_stage: float | None = None
+    target_schedules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require_types(self)
@@ -101,6 +112,7 @@ class PlanOptions:
             if seconds is not None and not seconds >= 0:
                 raise BadInput(f"{seconds:g} seconds", where=f"`{name}`", do="give 0 or more")
         _require_objective(self.objective, self.schedule, self.min_gain)
+        _require_min_stage(self.objective, self.min_stage)
         self._require_read()
 
     def _require_read(self) -> None:
@@ -132,7 +144,13 @@ class PlanOptions:
         """What every plan must satisfy."""
         from automap_models.core.constraints import Constraints
 
-        return Constraints(equal_replicas=self.equal_replicas, cut_at=self.cut_at)
+        least = _min_stage(self.objective, self.min_stage)
+        return Constraints(equal_replicas=self.equal_replicas, cut_at=self.cut_at, min_stage=least)
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """Those that compete: the one that was asked for, or else those that the target or any framework runs."""
+        return _schedules(self.objective, self.schedule, self.target_schedules)
 
     def given(self, *names: str) -> dict[str, Any]:
         """Those of the named options that are not left open."""
@@ -176,7 +194,8 @@ class ExploreOptions:
         seed: of random draws.
         schedule: under which the step runs; None is DEFAULT_SCHEDULE.
         objective: one of OBJECTIVES.
-        min_gain: how much shorter, relatively, a further stage has to make the step; None is 0.005.
+        min_gain: how much shorter, relatively, the step of a harder kind of plan has to be; None is 0.02.
+        min_stage, target_schedules: as of PlanOptions.
 
     Raises:
         BadInput: a value that cannot be meant.
@@ -197,10 +216,13 @@ class ExploreOptions:
     schedule: str | None = None
     objective: str = DEFAULT_OBJECTIVE
     min_gain: float | None = None
+    min_stage: float | None = None
+    target_schedules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require_types(self)
         _require_objective(self.objective, self.schedule, self.min_gain)
+        _require_min_stage(self.objective, self.min_stage)
         if self.objective == "length" and self.schedule is not None:
             raise BadInput("is not that of a length", where="`schedule`", do="leave it out, or take the step")
         for name in ("global_batch", "max_stages"):
@@ -221,6 +243,11 @@ class ExploreOptions:
         return _step_schedule(self.objective, self.schedule)
 
     @property
+    def schedules(self) -> tuple[str, ...]:
+        """As those of PlanOptions."""
+        return _schedules(self.objective, self.schedule, self.target_schedules)
+
+    @property
     def constraints(self) -> Constraints:
         """What every plan must satisfy.
 
@@ -231,7 +258,8 @@ class ExploreOptions:
 
         pins = tuple(map(Pin.parse, self.pins))
         forbidden = frozenset(self.forbidden)
-        return Constraints(pins, self.together, self.max_stages, forbidden, self.equal_replicas, self.cut_at)
+        least = _min_stage(self.objective, self.min_stage)
+        return Constraints(pins, self.together, self.max_stages, forbidden, self.equal_replicas, self.cut_at, least)
 
     def limited(self, cluster: Cluster) -> Cluster:
         """The cluster, perhaps with less memory.
@@ -265,6 +293,32 @@ def _require_objective(objective: str, schedule: str | None, min_gain: float | N
         require_gain(min_gain)
         if objective == "length":
             raise BadInput("is about the step", where="`min_gain`", do="leave it out, or take the step as objective")
+
+
+def _require_min_stage(objective: str, min_stage: float | None) -> None:
+    """Refuse a least stage that cannot be meant.
+
+    Raises:
+        BadInput: it is no share, or given for the length L.
+    """
+    if min_stage is None:
+        return
+    if not 0.0 <= min_stage <= 1.0:
+        raise BadInput(f"is {min_stage:g}", where="`min_stage`", do="give a share from 0 to 1, such as 0.25")
+    if objective == "length":
+        raise BadInput("is about the step", where="`min_stage`", do="leave it out, or take the step as objective")
+
+
+def _schedules(objective: str, schedule: str | None, of_target: tuple[str, ...]) -> tuple[str, ...]:
+    if objective == "length":
+        return ()
+    return (schedule,) if schedule else of_target or COMPETING
+
+
+def _min_stage(objective: str, min_stage: float | None) -> float:
+    if objective == "length":
+        return 0.0
+    return DEFAULT_MIN_STAGE if min_stage is None else min_stage
 
 
 def _step_schedule(objective: str, schedule: str | None) -> str | None:

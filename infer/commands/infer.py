@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from automap_models.core.schedules import DEFAULT_SCHEDULE
@@ -69,10 +69,10 @@ exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the mem
 
 OF_PLANNING = (
     *("stages", "micro_batches", "global_batch", "microbatch_size", "state_factor", "granularity"),
-    *("beam", "policy", "certify_budget", "refine_budget", "min_gain", "equal_replicas", "cut_at", "for"),
+    *("beam", "policy", "certify_budget", "refine_budget", "min_gain", "min_stage", "equal_replicas", "cut_at", "for"),
 )
 """Options that a plan made before has no use for."""
-NOT_OF_SWEEPS = ("plan", "trace", "min_gain", "observed", "attribute", "restart", "corrected")
+NOT_OF_SWEEPS = ("plan", "trace", "min_gain", "min_stage", "observed", "attribute", "restart", "corrected")
 """Options about one plan."""
 IN_SWEEP_FILE = ("topo", "stages", "micro_batches", "global_batch")
 """Options that a sweep's file has in their place."""
@@ -295,15 +295,12 @@ def _read_back(request: InferRequest, path: Path) -> PlanReport:
 
 def _swept(request: SweepRequest) -> Sweep:
     """Read the file, plan every combination in it."""
-    from automap_models.core.constraints import Constraints
     from automap_models.formats.sweep_yaml import read_sweep
     from automap_models.planners.portfolio.sweep import Sweep, combinations, sweep
 
     from ..reports.text import Steps
 
     options = request.options
-    unlimited = options.planner == AUTO and options.certify_s is None and options.refine_s is None
-    quick = unlimited and options.constraints == Constraints()
     spec, profile = read_sweep(request.sweep), sized_profile(request.profile, options.microbatch_size)
     policy = options.make_planner("policy")
     of_problems = {
@@ -314,8 +311,10 @@ def _swept(request: SweepRequest) -> Sweep:
     chosen = combinations(spec, profile, of_problems, policy.out_of_range, str(request.sweep))
     with Steps() as steps:
         steps.begin(f"planning {len(chosen)} combinations")
-        planner = policy if quick else options.make_planner()
-        rows = sweep(chosen, planner, quick=quick, progress=lambda done, total: steps.advance(done, total, "planning"))
+        planner = replace(options, certify_s=options.certify_s or 0.0) if options.planner == AUTO else options
+        rows = sweep(
+            chosen, planner.make_planner(), progress=lambda done, total: steps.advance(done, total, "planning")
+        )
     return Sweep(profile, rows, spec.global_batch)
 
 
@@ -336,6 +335,7 @@ def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
     from automap_models.formats.chrome_trace import write_trace
     from automap_models.formats.plan_json import plan_document
 
+    from ..reports.advice import next_commands
     from ..reports.pipeline import print_report
 
     def timeline() -> Timeline:
@@ -349,11 +349,17 @@ def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
 
         return draw(plan, timeline())
 
+    def steps() -> Iterator[tuple[str, str]]:
+        if request.plan is not None:
+            return iter(())
+        topo = None if request.topo is None else str(request.topo)
+        return next_commands(plan, str(request.profile), topo, None if request.out is None else str(request.out))
+
     def trace(path: Path) -> None:
         write_trace(path, timeline())
 
     return Report(
-        lambda: print_report(plan, verbose=request.verbose),
+        lambda: print_report(plan, steps(), verbose=request.verbose),
         lambda: plan_document(plan),
         {"trace": trace},
         draw,

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from automap_models.core.pass_orders import WARM_UPS
-from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.units import SHARE, Unit
 from automap_models.errors import BadInput
-from automap_models.planners.options import AUTO, DEFAULT_OBJECTIVE, OBJECTIVES
+from automap_models.planners.options import AUTO, COMPETING, DEFAULT_OBJECTIVE, OBJECTIVES
 from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, require_no_model, source_kind
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ ARGUMENTS: Mapping[str, str] = {
                 "executor",
             ),
             *("framework", "global_batch", "granularity", "max_stages", "measure", "mesh", "micro_batches", "model"),
-            *("microbatch_size", "min_gain", "nodes", "objective", "out", "pieces"),
+            *("microbatch_size", "min_gain", "min_stage", "nodes", "objective", "out", "pieces"),
             *("plan", "planner", "policy", "radius", "rules", "schedule", "sequence", "split_passes", "stages"),
             *("state_factor", "thorough", "trainable", "verify"),
             *("tp", "pp", "dp", "vp", "cp", "ep", "micro_batch", "recompute", "zero", "sequence_parallel"),
@@ -321,7 +320,7 @@ def add_objective(group: argparse._ArgumentGroup, schedules: Iterable[str] = WAR
         metavar="NAME",
         choices=schedules,
         help=f"under which the step runs that plans are compared by: {', '.join(WARM_UPS)} "
-        f"(default {DEFAULT_SCHEDULE}); also that of plot and trace{further}",
+        f"(default: the better of {' and '.join(COMPETING)}); also that of plot and trace{further}",
     )
     group.add_argument(
         "--objective",
@@ -334,7 +333,15 @@ def add_objective(group: argparse._ArgumentGroup, schedules: Iterable[str] = WAR
         "--min-gain",
         metavar="SHARE",
         type=quantity(SHARE),
-        help="how much shorter a further stage has to make the step, such as '2 %%' or 0.02 (default 0.5 %%)",
+        help="how much shorter the step of a plan has to be that is harder to run (more stages, cuts inside blocks, "
+        "unequal devices), such as '5 %%' or 0.05 (default 2 %%; 0: the shortest plan, however hard)",
+    )
+    group.add_argument(
+        "--min-stage",
+        metavar="SHARE",
+        type=quantity(SHARE),
+        help="work that every stage holds at least: a trainable parameter, and this share of an even share of the "
+        "computation or of the parameters (default 25 %%; 0: stages without work are allowed)",
     )
 
 

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,6 @@ from .parsing import (
     family_lines,
     file_argument,
     filled,
-    in_options,
     name_argument,
     positive,
     refuse,
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
     from automap_models.core.profiled_model import ProfiledModel
     from automap_models.formats.atomic import Cache
     from automap_models.planners.portfolio.candidate import Candidate
-    from automap_models.planners.portfolio.explore import Exploration, ExploreConfig
+    from automap_models.planners.portfolio.explore import Exploration
     from automap_models.planners.portfolio.space import PlanningSpace
 
     from ..reports.exploration import Explored
@@ -58,14 +56,14 @@ if TYPE_CHECKING:
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
 OF_SEARCHING = (
-    *("schedule", "min_gain", "equal_replicas", "cut_at", "for"),
+    *("schedule", "min_gain", "min_stage", "equal_replicas", "cut_at", "for"),
     *("global_batch", "state_factor", "pin", "keep_together", "max_stages", "memory", "forbid"),
     *("budget", "thorough", "seed", "out", "plot"),
 )
 """Options that a plan made before has no use for."""
 SAME_NAMES = (
     *("global_batch", "state_factor", "max_stages", "thorough"),
-    *("schedule", "objective", "min_gain", "equal_replicas", "cut_at"),
+    *("schedule", "objective", "min_gain", "min_stage", "equal_replicas", "cut_at"),
 )
 """Options that the library's functions call the same."""
 EPILOG = f"""Two searches:
@@ -164,7 +162,7 @@ def _add_searching(how: argparse._ArgumentGroup) -> None:
         metavar="TIME",
         type=positive(SECONDS),
         help="time for all searches together, without tracing, counted by what is computed (default: 20 s for "
-        "strategies, 40 s for plans of stages)",
+        "strategies, 10 s for plans of stages)",
     )
     how.add_argument(
         "--thorough",
@@ -275,21 +273,8 @@ def _explored(request: PlanRequest) -> Explored:
             result = ExplorePlanner(config).solve(space, watch=lambda news: steps.begin(news.what))
             result.required_plan()
             exploration = result.facts["exploration"]
-            exploration = replace(exploration, notes=(*exploration.notes, *_restriction_notes(exploration, config)))
             cache.write(key, exploration_to_json(exploration))
     return Explored(exploration, config, time.perf_counter() - begun, cached)
-
-
-def _restriction_notes(exploration: Exploration, config: ExploreConfig) -> Iterator[str]:
-    """What equal stages and given places to cut cost: the same explored without them."""
-    from automap_models.planners.portfolio.explore import ExplorePlanner
-    from automap_models.planners.portfolio.planning import restriction, restriction_note
-
-    space = exploration.space
-    what, constraints = restriction(space.constraints)
-    if what:
-        free = ExplorePlanner(config).solve(replace(space, constraints=constraints))
-        yield in_options(restriction_note(what, exploration.best.step_s, free.cost.step_s if free.plan else None))
 
 
 def _read_back(request: PlanRequest) -> Candidate:

@@ -32,7 +32,7 @@ RECOMPUTE = ("none", "selective", "full")  # core.strategy knows these two, too;
 PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
 FIELDS = (*DEGREES, "micro_batch", "recompute", "zero", "sequence_parallel", "precision", "layers")
 """Fields of a strategy that have an option of the same name; `schedule` and `global_batch` are of searches, too."""
-OF_PROFILES = ("batch", "dtype", "trainable", "microbatch_size", "state_factor", "plan", "min_gain")
+OF_PROFILES = ("batch", "dtype", "trainable", "microbatch_size", "state_factor", "plan", "min_gain", "min_stage")
 OF_PLANS = ("pin", "keep_together", "max_stages", "forbid", "equal_replicas", "cut_at", "seed")
 """Options of the search of plans of stages, which knows no strategies."""
 

@@ -37,6 +37,7 @@ def narrow(namespace: argparse.Namespace) -> None:
     name = getattr(namespace, "for")
     if name is None:
         return
+    from automap_models.core.pass_orders import WARM_UPS
     from automap_models.export.targets import target_by_name
 
     limits = target_by_name(name).limits
@@ -44,6 +45,7 @@ def narrow(namespace: argparse.Namespace) -> None:
     if namespace.schedule is not None and namespace.schedule not in limits.schedules:
         do = f"choose from {', '.join(limits.schedules)}"
         raise BadInput(f"{name} does not run schedule {namespace.schedule}", where="`schedule`", do=do)
+    namespace.target_schedules = tuple(schedule for schedule in limits.schedules if schedule in WARM_UPS)
     namespace.equal_replicas = namespace.equal_replicas or limits.equal_replicas
     if limits.cuts != "anywhere":
         if namespace.cut_at not in (None, BLOCKS):

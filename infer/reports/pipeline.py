@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from ..commands.parsing import in_options
 from ..commands.replan import Replanned
 from ..requests import ReplanRequest
 from ..runner import Report
+from .advice import certainty, headline, shorter_facts
 from .text import Column, console, fact_table, plain, table
 
 if TYPE_CHECKING:
@@ -41,17 +42,25 @@ _OUTCOMES = {
 }
 
 
-def print_report(report: PlanReport, *, verbose: bool = False) -> None:
-    """Print a plan for people; with `verbose`, also what else was tried."""
+def print_report(report: PlanReport, next_steps: Iterable[tuple[str, str]] = (), *, verbose: bool = False) -> None:
+    """Print a plan for people: the answer, how sure it is, its stages, what would be shorter, what to type next.
+
+    Args:
+        report: of the plan.
+        next_steps: label and command a row.
+        verbose: whether all that is known about it follows, and what else was tried.
+    """
     screen = console()
-    screen.print(heading(report.problem.profile, report.problem.cluster))
-    screen.print(f"plan by [bold]{plain(maker_in_words(report.plan.planner))}[/bold]: {shape(report)}\n")
+    screen.print(f"[bold]{plain(headline(report))}[/bold]")
+    screen.print(plain(certainty(report)))
+    screen.print(f"\n{heading(report.problem.profile, report.problem.cluster)}")
     screen.print(stage_table(report, screen.width))
     screen.print()
     if verbose and report.search_log:
         screen.print(search_log_table(report.search_log, screen.width))
         screen.print()
-    screen.print(fact_table(facts(report), map(in_options, report.notes)))
+    shown = [*shorter_facts(report), *(facts(report) if verbose else ()), *next_steps]
+    screen.print(fact_table(shown, map(in_options, report.notes)))
 
 
 def heading(profile: Profile, cluster: Cluster) -> str:
@@ -74,8 +83,7 @@ def shape(report: PlanReport) -> str:
     """Stages, micro-batches and, for a new plan, how long planning took."""
     plan = report.plan
     kind = "plain data parallelism" if plan.stages == 1 else counted(plan.stages, "stage")
-    took = f", planned in {seconds(report.planning_s)}" if report.planning_s else ""  # a plan read back took none
-    return f"{kind}, {rounds(plan.micro_batches)}{took}"
+    return f"{kind}, {rounds(plan.micro_batches)}{_took(report).replace(' in', ', planned in', 1)}"
 
 
 def stage_table(report: PlanReport, width: int) -> Table:
@@ -149,7 +157,11 @@ def facts(report: PlanReport) -> Iterator[tuple[str, str]]:
         yield "state", state
     yield from tied_facts(report.problem, report.plan)
     yield "speed-up", ", ".join(_speed_ups(report))
-    yield "optimum", optimality_in_words(report)
+    yield "planned", f"by {maker_in_words(report.plan.planner)}{_took(report)}"
+
+
+def _took(report: PlanReport) -> str:
+    return f" in {seconds(report.planning_s)}" if report.planning_s else ""  # a plan read back took none
 
 
 def tied_facts(problem: StagedProblem, plan: StagedPlan) -> Iterator[tuple[str, str]]:
@@ -201,9 +213,11 @@ def _speed_ups(report: PlanReport) -> Iterator[str]:
     if problem.slowdowns is not None:  # the profile's device is one; that is what the others count as
         devices += f", worth {problem.capacity:.3g} of these"
     yield f"{over_one:.2f}× over one device ({percent(over_one / problem.capacity)} of {devices})"
-    for name, baseline_s in (("data parallelism", report.data_parallel_s), ("uniform cuts", report.uniform_s)):
+    tuned = report.data_parallel_micro_batches
+    best = "data parallelism" + ("" if tuned is None else f" in {rounds(tuned)}")
+    for name, baseline_s in ((best, report.data_parallel_s), ("uniform cuts", report.uniform_s)):
         if baseline_s is None:
-            yield f"{name} does not fit the memory" if name == "data parallelism" else f"{name} do not fit the memory"
+            yield f"{name} does not fit the memory" if name == best else f"{name} do not fit the memory"
         else:
             yield f"{baseline_s / step_s:.2f}× over {name}"
 
@@ -218,6 +232,8 @@ def optimality_in_words(report: PlanReport) -> str:
         return "data parallelism is the only plan with one stage"
     if gap < -ROUNDING:
         return f"proven: {percent(-gap)} shorter than every plan with {plans} {grid}, by cuts between its points"
+    if gap <= ROUNDING and report.plan.coarse_cuts is None:
+        return f"proven: no plan with {plans} {grid} is shorter; cuts between its points may be"
     if proven.proof == "exact":
         where = f"of all plans with {plans} {grid}"
         return (

@@ -85,20 +85,28 @@ def test_the_gap_is_the_length_over_the_bound_less_one() -> None:
     assert document["optimality"]["gap"] == pytest.approx(38.53 / 30.0 - 1)
 
 
-def test_a_plan_shorter_than_all_on_the_grid_bounds_itself_and_they_keep_their_bound(tmp_path: Path) -> None:
+def test_a_bound_speaks_of_the_grid_and_a_plan_between_its_points_may_be_below_it(tmp_path: Path) -> None:
     """On 151, which is off the grid, this plan of 300 equal instructions is a hair shorter than it claims they are."""
     profile = Profile.create(np.ones(300), np.ones(300), np.ones(300))
-    report = toy_report((151,), profile=profile)
-    grid_s = 1.01 * report.cost.length_s
-    report = toy_report((151,), profile=profile, bound=Bound(grid_s, "exact"))
-    document = plan_document(report)
+    length_s = toy_report((151,), profile=profile).cost.length_s
+    bound = Bound(1.01 * length_s, "exact")
+    document = plan_document(toy_report((151,), profile=profile, bound=bound))
     assert document["optimality"] == {
-        **{"bound_s": report.cost.length_s, "proof": "exact", "gap": 0.0, "grid_bound_s": pytest.approx(grid_s)}
+        **{"bound_s": bound.value, "proof": "exact", "gap": pytest.approx(1 / 1.01 - 1), "plans": "grid"}
     }
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(document))
-    result = read_plan(path, profile)
-    assert result.bound == Bound(document["optimality"]["grid_bound_s"], "exact")
+    assert read_plan(path, profile).bound == bound
+
+
+def test_older_files_whose_plan_bounds_itself_keep_what_was_proven_on_the_grid(tmp_path: Path) -> None:
+    profile = Profile.create(np.ones(300), np.ones(300), np.ones(300))
+    document = plan_document(toy_report((151,), profile=profile))
+    length_s = document["length_s"]
+    document["optimality"] = {"bound_s": length_s, "proof": "exact", "gap": 0.0, "grid_bound_s": 1.01 * length_s}
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(document))
+    assert read_plan(path, profile).bound == Bound(1.01 * length_s, "exact")
 
 
 def test_cuts_off_the_grid_have_no_coarse_cuts() -> None:

@@ -1,45 +1,45 @@
-"""The default planner: the policy's plans, held against uniform cuts and data parallelism; the best that fits.
-
-It is the portfolio over pipelines and data parallelism (planners.portfolio.competition). Where the policy is not made
-for a problem the exact planner takes its place (formats.md, "Commands").
-"""
+"""The default planner: the simplest of the shortest plans, by the step; or the policy's by Auto-MAP's length L."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from automap_models.core.result import Alternative, Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.units import counted
-from automap_models.cost.staged import StagedCost
-from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
-from automap_models.planners.portfolio.competition import Budget, Makers, compete
-from automap_models.planners.portfolio.regroup import merges
+from automap_models.core.units import counted, rounds
+from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
+from automap_models.planners.portfolio.attempt import Attempt
+from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.length import LengthSearch
+from automap_models.planners.portfolio.misfit import nothing_fits
+from automap_models.planners.portfolio.portfolio import Portfolio
+from automap_models.planners.portfolio.proofs import prove
+from automap_models.planners.portfolio.simplicity import Simplicity, simplest, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
-from automap_models.planners.staged.costs import StagedResult
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.policy import PolicyConfig
-from automap_models.simulate.step import step_cost
+
+DEEP = "1f1b-deep"
+"""The schedule with more micro-batches in flight, of which a report says what it would gain."""
 
 
 @dataclass(frozen=True)
 class AutoConfig:
-    """How the default planner spends its time.
+    """How the default planner chooses, and how much it computes.
 
     Attributes:
-        policy: policy file; None is the shipped one.
+        policy: policy file; None is the shipped one. It plans for the length L.
         beam: first decisions from which the policy goes on greedily; 1 is plain greedy.
-        certify_s: counted seconds (planners.effort) to prove a plan of one problem optimal, or to correct it; under a
-            schedule as much goes to finding good plans before, for each problem. Several problems share a few times as
-            much.
+        certify_s: counted seconds (planners.effort) to prove a plan of one problem optimal, or to correct it.
         refine_s: counted seconds to move the cuts of one plan by single instructions; 0 leaves them on the grid.
-        min_gain: how much shorter, relatively, a further stage has to make the step under a schedule.
+        min_gain: how much shorter, relatively, the step of a harder kind of plan has to be.
 
     Raises:
         BadInput: the gain is below 0 or above 1.
@@ -60,22 +60,15 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
 
     Its search log says what became of every number of stages and micro-batches (SearchLogEntry), its bound is about
     the plans of all of them, and its plan is named after the planner that made it.
-
-    Args:
-        makers: planners whose plans compete; None for the usual ones.
     """
 
     name: ClassVar[str] = "auto"
     config_type: ClassVar[type[AutoConfig]] = AutoConfig
 
-    def __init__(self, config: AutoConfig | None = None, makers: Makers | None = None) -> None:
-        super().__init__(config)
-        self._makers = makers or Makers.with_policy(PolicyConfig(self.config.policy, self.config.beam))
-
     def solve(
         self, problem: StagedProblem | PlanningSpace, *, deadline: Deadline = NEVER, watch: Watch = SILENT
     ) -> StagedResult:
-        """The best of the policy's plans, uniform cuts, data parallelism and what the exact search makes of them.
+        """The simplest of the shortest plans.
 
         Args:
             problem: one problem, or a space: then the problem of the result is the one chosen.
@@ -83,71 +76,102 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             watch: is told how far it is.
 
         Raises:
-            BadInput: the space's batch is too small for its cluster.
+            BadInput: the space's batch is too small for its cluster, or its constraints contradict one another.
         """
-        begun_s, config = time.perf_counter(), self.config
-        budget = Budget(config.certify_s, config.refine_s)
+        begun_s = time.perf_counter()
         space = PlanningSpace.of(problem) if isinstance(problem, StagedProblem) else problem
-        # Without a schedule problems outside the policy's ranges are left out where there are many others.
+        if space.schedule is None:
+            result = self._by_length(space, problem, deadline)
+        else:
+            result = self._by_step(space, deadline, watch)
+        return replace(result, taken_s=time.perf_counter() - begun_s)
+
+    def _by_length(
+        self, space: PlanningSpace, problem: StagedProblem | PlanningSpace, deadline: Deadline
+    ) -> StagedResult:
+        config = self.config
+        policy = PolicyConfig(config.policy, config.beam)
+        search = LengthSearch.of(policy, config.certify_s, config.refine_s, deadline)
         several = len(space.stage_numbers) > 2 or space.global_batch is not None
-        out_of_range = self._makers.policy.out_of_range if several and space.schedule is None else None
-        competition = space.pipelines(out_of_range)
-        problems = (problem,) if isinstance(problem, StagedProblem) else competition.problems
-        min_gain = config.min_gain if space.schedule is not None else 0.0
-        result = compete(problems, self._makers, budget, deadline, watch, min_gain)
-        notes = result.notes
-        if competition.left_out:
-            left = counted(competition.left_out, "combination")
-            notes = (*notes, f"{left} of stages and micro-batches not tried: {competition.reason}")
-        if min_gain and len(space.stage_numbers) == 1:
-            notes = (*notes, *which_stage_gains_nothing(result, self._makers, budget, deadline, min_gain))
-        return replace(result, notes=notes, taken_s=time.perf_counter() - begun_s)
+        competition = space.pipelines(search.policy.out_of_range if several else None)
+        result = search.solve((problem,) if isinstance(problem, StagedProblem) else competition.problems)
+        if not competition.left_out:
+            return result
+        left = counted(competition.left_out, "combination")
+        note = f"{left} of stages and micro-batches not tried: {competition.reason}"
+        return replace(result, notes=(*result.notes, note))
+
+    def _by_step(self, space: PlanningSpace, deadline: Deadline, watch: Watch) -> StagedResult:
+        """By the simulated step; see portfolio.Portfolio."""
+        portfolio = Portfolio(space, deadline, watch, refine=self.config.refine_s > 0.0)
+        candidates = portfolio.search()
+        notes: tuple[str, ...] = ()
+        if not candidates and not space.idle_replicas and space.constraints.min_stage:
+            portfolio = Portfolio(replace(space, idle_replicas=True), deadline, watch, refine=portfolio.refine)
+            candidates = portfolio.search()
+            notes = ("replicas without a sample stand idle: no plan that fits gives each one",)
+        if not candidates:
+            return Result(space.whole, None, None, "stopped", reason=nothing_fits(space, tuple(portfolio.tried)))
+        attempts = _attempts(portfolio, candidates)
+        watch(Progress("proving how near the best the plan is"))
+        bound = prove(attempts, self.config.certify_s, deadline)
+        candidates += _corrections(portfolio, attempts)
+        best = simplest(candidates, self.config.min_gain)
+        optimal = bound.proof == "exact" and best.step_s <= bound.value * (1.0 + LENGTH_ROUNDING)
+        return Result(
+            best.problem,
+            best.plan,
+            best.cost,
+            "optimal" if optimal else "feasible",
+            bound,
+            notes,
+            search_log=tuple(attempt.log_entry(attempt.problem is best.problem) for attempt in attempts),
+            facts={
+                "data_parallel": tuple(portfolio.data_parallel),
+                "shorter": tuple(_shorter(portfolio, candidates, best)),
+            },
+        )
 
 
-def which_stage_gains_nothing(
-    result: StagedResult, makers: Makers, budget: Budget, deadline: Deadline, min_gain: float
-) -> Iterator[str]:
-    """Which stage of a plan could be left out, where the number of its stages is given; at most one sentence.
-
-    A stage is merged with a neighbour, whose devices it brings along. Where the step of all such plans is longer by
-    more than `min_gain`, the problem with one stage fewer is planned anew.
-    """
-    problem, plan = result.problem, result.plan
-    if (
-        plan is None
-        or plan.stages == 1
-        or any(plan.shardings)
-        or (problem.constraints.equal_replicas and problem.cluster.devices > 1)
-    ):
-        return
-    fewer, limit_s = replace(problem, stages=plan.stages - 1), result.cost.step_s * (1.0 + min_gain)
-    plans = enumerate(merges(fewer, problem, plan))
-    merged = [(cost.step_s, s) for s, one in plans if (cost := _cost_that_fits(fewer, one)) is not None]
-    best_s, at = min(merged, default=(math.inf, 0))
-    load = (result.cost.forward_s + result.cost.backward_s) * np.diff([0, *plan.device_cuts, problem.cluster.devices])
-    idle, other = (at, at + 1) if load[at] <= load[at + 1] else (at + 1, at)
-    if best_s <= limit_s:
-        yield f"stage {idle} gains nothing: merged with stage {other}, {_step_in_words(best_s, result.cost.step_s)}"
-    elif plan.stages > 2:
-        planned = compete([fewer], makers, budget, deadline)
-        if planned.plan is not None and planned.cost.step_s <= limit_s:
-            words = _step_in_words(planned.cost.step_s, result.cost.step_s)
-            which = f", stage {idle} gains least" if merged else ""
-            yield f"one stage gains nothing{which}: with {fewer.stages} stages {words}"
+def _attempts(portfolio: Portfolio, candidates: Sequence[tuple[Simplicity, Candidate]]) -> list[Attempt]:
+    """What is known about every problem that was looked at: its best plan, and of one stage that there is no other."""
+    attempts = {problem: Attempt(problem) for problem in portfolio.tried}
+    for problem, attempt in attempts.items():
+        if problem.stages == 1:
+            step_s = portfolio.tried[problem]
+            attempt.close("proven" if np.isfinite(step_s) else "does not fit", step_s)
+    for _, candidate in candidates:
+        attempts[candidate.problem].offer(candidate.plan, candidate.cost)
+    return list(attempts.values())
 
 
-def _cost_that_fits(problem: StagedProblem, plan: StagedPlan) -> StagedCost | None:
-    """The cost of a plan; None where it is not allowed or does not fit."""
-    if not plan.check_valid(problem)[0]:
-        return None
-    cost = step_cost(problem, plan)
-    return cost if cost.feasible else None
+def _corrections(portfolio: Portfolio, attempts: Sequence[Attempt]) -> list[tuple[Simplicity, Candidate]]:
+    """Plans that the proof came across: each attempt's, where it is not the one that it began with."""
+    devices = portfolio.space.cluster.devices
+    return [
+        (simplicity(attempt.plan, devices, portfolio.ends), Candidate(attempt.problem, attempt.plan, attempt.cost))
+        for attempt in attempts
+        if attempt.plan is not None and attempt.plan is not attempt.first and attempt.cost is not None
+    ]
 
 
-def _step_in_words(step_s: float, before_s: float) -> str:
-    change = 100 * (step_s / before_s - 1)
-    return (
-        "the step takes as long"
-        if abs(change) < 0.005
-        else f"the step is {abs(change):.2g} % " + ("longer" if change > 0 else "shorter")
-    )
+def _shorter(
+    portfolio: Portfolio, candidates: Sequence[tuple[Simplicity, Candidate]], best: Candidate
+) -> list[Alternative]:
+    """What is shorter and harder to run: the shortest plan of each kind, and one with deeper warm-up."""
+    found = []
+    for kind in Simplicity:
+        of_kind = [candidate for of, candidate in candidates if of is kind]
+        shortest = min(of_kind, key=lambda candidate: candidate.step_s, default=None)
+        if shortest is not None and shortest.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
+            found.append(Alternative(_in_words(shortest), shortest.step_s, kind.needs))
+    deep = None if best.problem.schedule == DEEP else portfolio.under(DEEP, best)
+    if deep is not None and deep.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
+        what = f"{_in_words(deep)}, {deep.memory_bytes / 1e9:.1f} GB on the fullest device"
+        found.append(Alternative(what, deep.step_s, "deeper warm-up: automap-run, or torch's schedules from CSV"))
+    return found
+
+
+def _in_words(candidate: Candidate) -> str:
+    plan = candidate.plan
+    return f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}, {candidate.problem.schedule}"

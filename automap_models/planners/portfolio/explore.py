@@ -1,43 +1,45 @@
 """Auto-MAP's workflow (Figure 5): every kind of plan on one model, priced by one model, the best one first.
 
 1. One stage: data parallelism, and operator partitioning of every degree, over all micro-batch sizes: all plans.
-2. Pipelines: the default planner's plan over all stages and micro-batches; then the exact search.
+2. Pipelines: the default planner's plan over all stages and micro-batches (portfolio, or by the length L the policy's
+   and an exact search).
 3. Hybrids: the exact search over stages that partition operators, for plans shorter than the best so far.
 
-The searches share a time budget. The policy knows no constraints: where there are any, the exact search stands alone.
+The searches share a budget of counted seconds.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.util import find_spec
 from typing import ClassVar, get_args
 
 from automap_models.core.constraints import Constraints, Technique
 from automap_models.core.mesh import PlanKind
-from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Bound, Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
-from automap_models.planners.portfolio.auto import AutoConfig
+from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, Missing, rank
-from automap_models.planners.portfolio.competition import Budget, Makers, compete
 from automap_models.planners.portfolio.explain import explain_loss, explain_missing, nothing_fits
-from automap_models.planners.portfolio.gain import what_small_stages_gain
+from automap_models.planners.portfolio.length import LengthSearch
+from automap_models.planners.portfolio.simplicity import simplest, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.space_search import SpaceSearch, one_stage_plans, search_space
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.device_tables import device_tables
+from automap_models.planners.staged.frameworks import block_ends
 from automap_models.planners.staged.policy import PolicyConfig
 from automap_models.simulate.step import step_cost
 
-DEFAULT_BUDGET_S = 40.0
+DEFAULT_BUDGET_S = 10.0
 PIPELINE_SHARE = 0.3
 """Of what the policy leaves of the budget, for the exact search of pipelines without partitioned operators; hybrids get
 what that leaves."""
@@ -56,7 +58,7 @@ class ExploreConfig:
             The policy's search is shorter with a smaller budget; what it leaves is for the exact searches.
         thorough: whether these come to their ends instead, and an agent is trained on the model, too.
         seed: of every random draw.
-        min_gain: how much shorter, relatively, a further stage has to make the step under a schedule.
+        min_gain: how much shorter, relatively, the step of a harder kind of plan has to be, under a schedule.
 
     Raises:
         BadInput: the gain is below 0 or above 1.
@@ -146,7 +148,6 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
         portfolio = _Portfolio(space, self.config, deadline, watch)
         budget = Deadline(math.inf if self.config.thorough else self.config.budget_s, effort.counted_s)
         portfolio.add_plans_of_one_stage()
-        portfolio.add_learned_pipelines()
         portfolio.add_pipelines((PIPELINE_SHARE if portfolio.has_hybrids else 1.0) * budget.left_s)
         proven = portfolio.add_hybrids(budget.left_s)
         if not math.isfinite(portfolio.best_s()):
@@ -154,9 +155,8 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
             reason, out = nothing_fits(space, deadline), "infeasible" if proven.proof == "exact" else "stopped"
             taken_s = time.perf_counter() - begun_s
             return Result(space.whole, None, None, out, search_log=portfolio.log, taken_s=taken_s, reason=reason)  # type: ignore[arg-type]
-        candidates = tuple(fewest_stages_first(rank(list(portfolio.best.values())), portfolio.min_gain))
-        best, known = candidates[0], [(plan.step_s, plan.plan.stages) for plan in candidates if plan.fits]
-        notes = (*portfolio.notes, *what_small_stages_gain(best.problem, best.plan, best.step_s, known))
+        candidates = tuple(simplest_first(rank(list(portfolio.best.values())), portfolio.min_gain, portfolio.ends))
+        notes = tuple(portfolio.notes)
         missing = tuple(portfolio.missing())
         taken_s = time.perf_counter() - begun_s
         return Exploration(space, candidates, missing, proven, notes, taken_s, portfolio.log).result
@@ -207,8 +207,13 @@ class _Portfolio:
 
     def _offer(self, plan: Candidate | None) -> None:
         held = None if plan is None else self.best.get(plan.name)
-        if plan is not None and (held is None or fewest_stages_first(rank([plan, held]), self.min_gain)[0] is plan):
+        if plan is not None and (held is None or rank([held, plan])[0] is plan):
             self.best[plan.name] = plan
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """The last instruction of each block of the model."""
+        return block_ends(self.space.model.profile)
 
     def add_plans_of_one_stage(self) -> None:
         """Data parallelism and operator partitioning."""
@@ -217,29 +222,64 @@ class _Portfolio:
             self._offer(plan)
 
     def add_pipelines(self, search_s: float) -> None:
-        """Pipelines without partitioned operators, by an exact search of so many seconds."""
-        if not self.space.several or "pipeline" in self.constraints.forbidden:
-            return
-        forbidden: frozenset[Technique] = self.constraints.forbidden | {"operator"}
-        plain = replace(self.space, constraints=replace(self.constraints, forbidden=forbidden))
-        self._search("pipeline", plain, self.best_s("pipeline"), search_s)
+        """Pipelines without partitioned operators: the default planner's; where it is thorough, an agent's as well.
 
-    def add_learned_pipelines(self) -> None:
-        """Those of the policy, which knows no constraints, and of online training where it is thorough."""
-        constraints = self.constraints
-        restricted = constraints.restrict_cuts or constraints.forbidden or constraints.equal_replicas
-        if not self.space.several or restricted:
+        By the length L, or where it is thorough, an exact search of so many seconds follows.
+        """
+        space = self.space
+        if not space.several or "pipeline" in self.constraints.forbidden:
             return
-        self.watch(Progress("planning pipelines by the policy"))
-        share = 1.0 if self.config.thorough else min(1.0, self.config.budget_s / DEFAULT_BUDGET_S)
-        plan, notes = chosen_pipeline(self.space, self.deadline, self.min_gain, share)
-        self.notes += notes
-        self._offer(plan)
-        if self.config.thorough and plan is not None and can_train():
-            self.watch(Progress("planning a pipeline by online training"))
-            self._offer(trained_pipeline(self.space, plan, self.config.seed, self.deadline))
-        elif self.config.thorough and plan is not None:
+        self.watch(Progress("planning pipelines"))
+        plain = replace(space, model=replace(space.model, shardings=()), stages=space.several)
+        if space.schedule is not None:
+            self._by_step(plain)
+        elif not (self.constraints.restrict_cuts or self.constraints.forbidden or self.constraints.equal_replicas):
+            self._by_length(plain)  # the policy knows no constraints
+        if space.schedule is None or self.config.thorough:
+            forbidden: frozenset[Technique] = self.constraints.forbidden | {"operator"}
+            exact = replace(space, constraints=replace(self.constraints, forbidden=forbidden))
+            self._search("pipeline", exact, self.best_s("pipeline"), search_s)
+        if self.config.thorough:
+            self._train()
+
+    def _by_step(self, plain: PlanningSpace) -> None:
+        """The default planner's plan, and what it proves about all pipelines."""
+        planner = AutoPlanner(AutoConfig(min_gain=self.min_gain))
+        result = planner.solve(plain, deadline=self.deadline, watch=self.watch)
+        log = result.search_log
+        unfinished = sum(entry.outcome == "planned" for entry in log)
+        best, bound = None, result.bound or Bound(math.inf, "relaxation" if unfinished else "exact")
+        if result.plan is not None:
+            best = Candidate(result.problem, result.plan, result.cost, bound)
+        self._searched["pipeline"] = SpaceSearch(best, bound, len(log), unfinished, log)
+        self.log += log
+        self._offer(best)
+
+    def _by_length(self, plain: PlanningSpace) -> None:
+        """The policy's plan whose replicas all have samples, refined."""
+        defaults = AutoConfig()
+        search = LengthSearch.of(PolicyConfig(), LENGTH_SHARE * defaults.certify_s, defaults.refine_s, self.deadline)
+        try:
+            competition = plain.pipelines(search.policy.out_of_range, plain.several)
+            result = search.solve(competition.problems)
+        except BadInput:  # too few samples for any number of stages, or beyond the policy
+            return
+        plan = result.plan
+        if plan is not None:
+            problem = self.space.split(plan.stages, plan.micro_batches)
+            if plan.check_valid(problem)[0]:
+                self._offer(Candidate(problem, plan, result.cost, result.bound))
+
+    def _train(self) -> None:
+        """Go on from the best pipeline by online training."""
+        best = self.best.get(KINDS["pipeline"])
+        if best is None:
+            return
+        if not can_train():
             self.notes.append(MISSING)
+            return
+        self.watch(Progress("planning a pipeline by online training"))
+        self._offer(trained_pipeline(self.space, best, self.config.seed, self.deadline))
 
     @property
     def has_hybrids(self) -> bool:
@@ -279,67 +319,19 @@ class _Portfolio:
                 yield Missing(kind, name, explain_missing(kind, self.space, self._searched.get(kind)))
 
 
-def fewest_stages_first(ranked: Sequence[Candidate], min_gain: float) -> list[Candidate]:
-    """Plans that fit, ranked, with that one first that has the fewest stages of those nearly as short as the first.
+def simplest_first(ranked: Sequence[Candidate], min_gain: float, ends: Collection[int]) -> list[Candidate]:
+    """Plans, ranked, with the simplest one first of those nearly as short as the shortest (portfolio.simplicity).
 
     Args:
         ranked: see `rank`.
-        min_gain: how much longer than the first one, relatively, it may be.
+        min_gain: how much shorter a harder plan has to be, relatively.
+        ends: the last instruction of each block.
     """
-    limit_s = ranked[0].step_s * (1.0 + min_gain)
-    near = [plan for plan in ranked if plan.fits and plan.step_s <= limit_s] if min_gain else []
-    if not near:
+    kinds = [(simplicity(c.plan, c.problem.cluster.devices, ends), c) for c in ranked if c.fits]
+    if not kinds:
         return list(ranked)
-    best = min(near, key=lambda plan: plan.plan.stages)
+    best = simplest(kinds, min_gain)
     return [best, *(plan for plan in ranked if plan is not best)]
-
-
-def chosen_pipeline(
-    space: PlanningSpace, deadline: Deadline = NEVER, min_gain: float = 0.0, share: float = 1.0
-) -> tuple[Candidate | None, tuple[str, ...]]:
-    """The default planner's plan of two stages or more, refined, None if it finds none; and notes for people.
-
-    `share`: of the time that the default planner takes; where the length L counts, its proofs get less.
-
-    Without a schedule that planner takes any micro-batch for evenly split over the replicas of a stage. Where its plan
-    has more of them than samples, it chooses again among the problems whose micro-batches have as many, and the
-    shortest of all plans counts that it came across and whose replicas have samples.
-    """
-    defaults = AutoConfig()
-    makers = Makers.with_policy(PolicyConfig(defaults.policy, defaults.beam))
-    proofs = share if space.schedule is not None else LENGTH_SHARE * share
-    budget = Budget(proofs * defaults.certify_s, share * defaults.refine_s)
-    out_of_range = makers.policy.out_of_range if space.schedule is None else None
-    try:
-        competition = space.pipelines(out_of_range, space.several)
-    except BadInput:  # too few samples for any number of stages
-        return None, ()
-
-    def has_samples(plan: StagedPlan) -> bool:
-        return plan.check_valid(space.split(plan.stages, plan.micro_batches))[0]
-
-    problems, best = competition.problems, None
-    while problems:
-        try:
-            result = compete(problems, makers, budget, deadline, min_gain=min_gain)
-        except BadInput:  # beyond the policy
-            break
-        if result.plan is None:
-            break
-        plans = [(result.problem, result.plan, result.cost), *result.facts["plans"]]
-        valid = next(((plan, cost) for _, plan, cost in plans if has_samples(plan)), None)
-        if valid is not None and (best is None or valid[1].step_s < best.step_s):
-            plan, cost = valid
-            best = Candidate(space.split(plan.stages, plan.micro_batches), plan, cost, result.bound)
-        if has_samples(result.plan):
-            break
-        most = max(replicas for replicas, _ in result.plan.degrees(result.problem))
-        problems = tuple(p for p in problems if (microbatch_size(p.profile) or most) >= most)
-    notes: tuple[str, ...] = ()
-    if best is not None and competition.left_out:
-        what = "the policy was not asked about"
-        notes = (f"{what} {competition.left_out} numbers of stages and micro-batches: {competition.reason}",)
-    return best, notes
 
 
 MISSING = "online training left out: torch is not installed (pip install 'automap-models[train]')"

@@ -9,25 +9,22 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.constraints import Constraints
 from automap_models.core.layers import loop_notes
 from automap_models.core.microbatch import rescaling_notes, sized, whole_sample_notes
 from automap_models.core.on_device import device_notes as profile_device_notes
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.result import TIE, PlanReport
+from automap_models.core.result import PlanReport
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.formats.hardware_yaml import known_devices
-from automap_models.planners.base import SILENT, Planner, Progress, Watch
+from automap_models.planners.base import SILENT, Watch
 from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, ExploreConfig
-from automap_models.planners.portfolio.space import PlanningProblem, PlanningSpace, default_batch, planning_problem
-from automap_models.planners.staged.costs import StagedResult
+from automap_models.planners.portfolio.space import PlanningSpace, default_batch, planning_problem
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.planners.staged.policy import SHIPPED
 from automap_models.resources import zoo_dir
@@ -49,13 +46,12 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
         options.global_batch,
         choose=options.planner == AUTO,
         schedule=options.step_schedule,
+        schedules=options.schedules if options.planner == AUTO else (),
         constraints=options.constraints,
         **options.given("state_factor", "granularity"),
     )
     if options.planner == AUTO:
-        if len(problem.stages) > 2:
-            watch(Progress(f"choosing among {len(problem.stages)} combinations of stages and micro-batches"))
-        result = planner.solve(problem.space)
+        result = planner.solve(problem.space, watch=watch)
     else:
         one = options.planner == "data-parallel"
         result = planner.solve(replace(problem.problem, stages=1) if one else problem.problem)
@@ -63,7 +59,6 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
     notes = (
         *(problem.notes if options.stages is None else ()),
         *result.notes,
-        *(_restriction_notes(result, problem, planner) if options.planner == AUTO else ()),
         *sample_notes(solved, plan),
         *loop_notes(solved.profile),
         *device_notes(solved),
@@ -99,35 +94,6 @@ def device_notes(problem: StagedProblem) -> Iterator[str]:
         yield f"times are those of {profiled}, but cluster {name} is made of {kind}: profile the model for {kind}"
 
 
-def restriction(constraints: Constraints) -> tuple[str, Constraints]:
-    """What restricts the cuts and the devices of stages, as text, empty where nothing does; and the same without it."""
-    of_stages = Constraints(cut_at=constraints.cut_at, equal_replicas=constraints.equal_replicas)
-    return of_stages.in_words, replace(constraints, cut_at=None, equal_replicas=False)
-
-
-def restriction_note(what: str, restricted_s: float, free_s: float | None) -> str:
-    """What a restriction costs.
-
-    Args:
-        what: it is.
-        restricted_s, free_s: the step with and without it; None where no plan was found without it.
-    """
-    if free_s is None or free_s >= restricted_s * (1.0 - TIE):
-        return f"nothing is lost by {what}: no shorter plan was found without"
-    longer = 100 * (restricted_s / free_s - 1)
-    return f"with {what} the step is {longer:.2g} % longer: a plan without takes {free_s:.4g} s"
-
-
-def _restriction_notes(
-    result: StagedResult, problem: PlanningProblem, planner: Planner[Any, StagedPlan, Any]
-) -> Iterator[str]:
-    """What equal stages and given places to cut cost: the same planned without them."""
-    what, constraints = restriction(problem.problem.constraints)
-    if what:
-        free = planner.solve(replace(problem.space, constraints=constraints))
-        yield restriction_note(what, result.cost.step_s, free.cost.step_s if free.plan else None)
-
-
 def _policy_label(policy: Path | str | None) -> str:
     """The policy file's name and the beginning of its SHA-256."""
     path = zoo_dir() / SHIPPED if policy is None else Path(policy)
@@ -147,6 +113,7 @@ def space_to_explore(model: ProfiledModel, cluster: Cluster, options: ExploreOpt
         state_factor=options.state_factor,
         constraints=options.constraints,
         schedule=options.step_schedule,
+        schedules=options.schedules,
     )
 
 

@@ -79,6 +79,8 @@ class PlanningSpace:
         max_replicas: of a stage, where there is no global batch; None is no limit.
         constraints: that every plan satisfies.
         schedule: whose step counts; None for the length L.
+        schedules: which compete, all of core.pass_orders.WARM_UPS; none for `schedule` alone.
+        idle_replicas: whether a stage may have more replicas than a micro-batch has samples.
 
     Raises:
         BadInput: a number out of range, or a batch for a profile that does not say how many samples it describes.
@@ -94,6 +96,8 @@ class PlanningSpace:
     max_replicas: int | None = None
     constraints: Constraints = UNCONSTRAINED
     schedule: str | None = None
+    schedules: tuple[str, ...] = ()
+    idle_replicas: bool = False
 
     def __post_init__(self) -> None:
         if self.global_batch is not None:
@@ -158,10 +162,69 @@ class PlanningSpace:
         """The numbers of stages that are more than one."""
         return tuple(stages for stages in self.stage_numbers if stages > 1)
 
+    @property
+    def competing(self) -> tuple[str | None, ...]:
+        """The schedules that compete; None for the length L."""
+        return self.schedules or (self.schedule,)
+
+    @property
+    def data_parallel_counts(self) -> list[int]:
+        """Numbers of micro-batches that the global batch can be split into, whatever number is asked for of pipelines.
+
+        What data parallelism takes is no baseline in a number that suits pipelines. Without a global batch it is that
+        of the micro-batches as profiled, where the profile says how many samples these have.
+        """
+        size = microbatch_size(self.model.profile)
+        batch = self.global_batch if size is None or self.global_batch else self.micro_batches * size
+        return self.counts if batch is None else divisors(batch)
+
+    def pipeline(self, stages: int, micro_batches: int, schedule: str | None) -> StagedProblem:
+        """The problem of undivided stages, with the profile of that many micro-batches.
+
+        Where stages have to hold work, every replica needs a sample, if the profile says how many there are.
+        """
+        profile = self._sized_profile(micro_batches)
+        working = self.constraints.min_stage > 0.0 and not self.idle_replicas
+        return replace(
+            self.whole,
+            profile=profile,
+            stages=stages,
+            micro_batches=micro_batches,
+            shardings=(),
+            launch_s=0.0,
+            max_replicas=microbatch_size(profile) if working else None,
+            schedule=schedule,
+        )
+
+    def _sized_profile(self, micro_batches: int) -> Profile:
+        """Of one of so many micro-batches; one object for each number of them."""
+        profile = self.model.profile
+        batch = self.global_batch
+        if batch is None:
+            if micro_batches == self.micro_batches:
+                return profile
+            batch = self.micro_batches * required_size(profile)
+        return self._profiles.setdefault(micro_batches, rescaled(profile, batch // micro_batches))
+
+    @cached_property
+    def _profiles(self) -> dict[int, Profile]:
+        return {}
+
+    def require_some(self) -> None:
+        """Nothing, where plans of some number of stages can satisfy the constraints.
+
+        Raises:
+            BadInput: what contradicts them.
+        """
+        numbers = self.stage_numbers
+        if numbers and not any(map(self.allows, numbers)):
+            self.constraints.check_devices(self.cluster.devices, numbers[0])
+            self.constraints.windows(self.model.profile, numbers[0])  # says what contradicts them
+
     def allows(self, stages: int) -> bool:
         """Whether plans of so many stages can satisfy the constraints, as far as cuts and equal stages go."""
         constraints = self.constraints
-        return constraints == UNCONSTRAINED or constraints.allow(self.model.profile, self.cluster.devices, stages)
+        return constraints.only_work or constraints.allow(self.model.profile, self.cluster.devices, stages)
 
     def split(self, stages: int, micro_batches: int) -> StagedProblem:
         """The problem of that many stages and micro-batches.
@@ -199,9 +262,8 @@ class PlanningSpace:
         plain = replace(self.whole, shardings=(), launch_s=0.0, max_replicas=None)
         numbers = self.stage_numbers if stages is None else stages
         allowed = tuple(S for S in numbers if self.allows(S))
-        if numbers and not allowed:
-            self.constraints.check_devices(self.cluster.devices, numbers[0])
-            self.constraints.windows(plain.profile, numbers[0])  # says what contradicts them
+        if stages is None:
+            self.require_some()
         numbers = allowed
         problems = [replace(plain, stages=S, micro_batches=M) for S in numbers for M in self.counts]
         batch = self.global_batch
@@ -243,11 +305,13 @@ class PlanningProblem:
             stages asked for, or one a node.
         stages: every S that may be chosen.
         global_batch: samples of which M micro-batches are to be made; None where M is known.
+        schedules: that compete; none for the problem's alone.
     """
 
     problem: StagedProblem
     stages: tuple[int, ...]
     global_batch: int | None
+    schedules: tuple[str, ...] = ()
 
     @property
     def space(self) -> PlanningSpace:
@@ -263,6 +327,7 @@ class PlanningProblem:
             problem.granularity,
             constraints=problem.constraints,
             schedule=problem.schedule,
+            schedules=self.schedules,
         )
 
     @property
@@ -295,11 +360,11 @@ def planning_problem(
         stages: S; "auto" is the best of all numbers. None is the same under a schedule; without one it is one stage a
             node, or one stage where that is shorter.
         micro_batches: M; "auto" is the best of all divisors of the global batch. None is the same under a schedule,
-            where there is a global batch; without one it is what that makes of the profiled micro-batch. Without a
-            global batch it is the default.
+            where the profile says how many samples it has; without a schedule it is what the global batch makes of the
+            profiled micro-batch. Without a global batch that is DEFAULT_MICRO_BATCHES of them.
         global_batch: samples between two updates.
         choose: whether the planner can choose among several numbers at all.
-        fields: others of StagedProblem.
+        fields: others of StagedProblem, and the `schedules` that compete.
 
     Raises:
         BadInput: a number is out of range, or a batch cannot be split.
@@ -307,8 +372,9 @@ def planning_problem(
     if global_batch is not None:
         require_samples(global_batch, "`global_batch`")
     by_step = choose and fields.get("schedule") is not None
-    if by_step and micro_batches is None and global_batch is not None:
-        micro_batches = "auto"
+    if by_step and micro_batches is None:
+        global_batch = default_batch(profile) if global_batch is None else global_batch
+        micro_batches = None if global_batch is None else "auto"
     if isinstance(micro_batches, str):
         if global_batch is None:
             raise BadInput(
@@ -320,6 +386,7 @@ def planning_problem(
         global_batch = None
     elif micro_batches is not None:
         fields["micro_batches"] = micro_batches
+    schedules = tuple(fields.pop("schedules", ()))
     one_stage = StagedProblem(profile, cluster, stages=1, **fields)
     default = default_stages(profile, cluster, one_stage.granularity)
     while one_stage.constraints.equal_replicas and cluster.devices % default:
@@ -330,7 +397,7 @@ def planning_problem(
         number, numbers = default, tuple(stage_numbers(one_stage))
     else:
         number, numbers = stages, (stages,)
-    return PlanningProblem(replace(one_stage, stages=number), numbers, global_batch)
+    return PlanningProblem(replace(one_stage, stages=number), numbers, global_batch, schedules)
 
 
 def _split(profile: Profile, global_batch: int, micro_batches: int | None) -> tuple[int, Profile]:

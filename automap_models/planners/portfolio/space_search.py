@@ -1,10 +1,10 @@
 """All plans of one stage, and the exact search of plans of several over all numbers of stages and micro-batches.
 
 A relaxation bounds the length of each problem's plans of several stages from below. Those that it does not put out of
-reach are searched in the order of their bounds, each bounded by the best plan so far: first for good plans, under a
-schedule as in a portfolio of pipelines (portfolio.descent), equal stages among them, under the length L on a coarse
-grid where problems take long; then on their own for a second and a half each, then, those that were not finished, for
-four times as long each time: a problem that is stopped short of its end is no use, and most take a tenth of a second.
+reach are searched in the order of their bounds, each bounded by the best plan so far: under the length L on a coarse
+grid first where problems take long; then on their own for a second and a half each, then, those that were not finished,
+for four times as long each time: a problem that is stopped short of its end is no use, and most take a tenth of a
+second.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from automap_models.core.result import Bound
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import SILENT, Deadline, Progress, Watch
+from automap_models.planners.portfolio.attempt import Attempt
 from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.contender import Contender
-from automap_models.planners.portfolio.descent import look_around, rough_plans
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.feasibility import stages_exist
@@ -37,12 +36,6 @@ BOUND_SHARE = 0.3
 """Of the time for the relaxation; where it runs out bounds are valid, and lower."""
 HALVINGS = 3
 """How often the range of a problem's bound is halved, to sort problems by it."""
-BEGIN_SHARE, ROUGH_SHARE = 0.5, 0.4
-"""Of the time left for finding good plans under a schedule, and of that for those that tell where to look."""
-BEGIN_S = 0.3
-"""How long a problem that looks good may take to be looked at, under a schedule; see descent.look_around."""
-FAR_OFF = 1.0
-"""How much longer than the best, relatively, a rough plan may be for its problem to be looked at."""
 PART_S, PART_GROWTH = 1.5, 4.0
 """How long a problem is searched at first, and how many times as long each time that it is not finished."""
 FIRST = 4
@@ -128,17 +121,12 @@ def search_space(space: PlanningSpace, below_s: float, deadline: Deadline, watch
         deadline: when to stop.
         watch: is told how far it is.
     """
-    contenders = [Contender(problem) for problem in staged_problems(space)]
-    watch(Progress(f"bounding {len(contenders)} combinations of stages and micro-batches", 0, len(contenders)))
-    reachable = _within_reach(contenders, below_s, deadline.part(BOUND_SHARE * deadline.left_s))
-    queue = sorted(reachable, key=lambda contender: contender.bound_s)
-    best: Contender | None = None
+    attempts = [Attempt(problem) for problem in staged_problems(space)]
+    watch(Progress(f"bounding {len(attempts)} combinations of stages and micro-batches", 0, len(attempts)))
+    reachable = _within_reach(attempts, below_s, deadline.part(BOUND_SHARE * deadline.left_s))
+    queue = sorted(reachable, key=lambda attempt: attempt.bound_s)
+    best: Attempt | None = None
     best_s = below_s
-    if space.schedule is not None:
-        _begin(queue, below_s, deadline.part(BEGIN_SHARE * deadline.left_s), watch)
-        first = min(queue, key=lambda contender: contender.step_s, default=None)
-        if first is not None and first.step_s < below_s:
-            best, best_s = first, first.step_s
     left = _in_question(queue, best_s)
     some, part_s = left[:FIRST], PART_S
     best, best_s = _search_each(some, best, best_s, deadline, PART_S, None, watch)
@@ -149,84 +137,65 @@ def search_space(space: PlanningSpace, below_s: float, deadline: Deadline, watch
     while not deadline.passed and (left := _in_question(left, best_s)):
         best, best_s = _search_each(left, best, best_s, deadline, part_s, None, watch)
         part_s *= PART_GROWTH
-    unfinished = [contender for contender in queue if contender.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
-    for contender in queue:
-        if contender.bound_s >= best_s * (1.0 - LENGTH_ROUNDING) and not contender.closed:
-            contender.close("discarded", contender.bound_s)
-    bound_s = min((contender.bound_s for contender in unfinished), default=best_s)
+    unfinished = [attempt for attempt in queue if attempt.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
+    for attempt in queue:
+        if attempt.bound_s >= best_s * (1.0 - LENGTH_ROUNDING) and not attempt.closed:
+            attempt.close("discarded", attempt.bound_s)
+    bound_s = min((attempt.bound_s for attempt in unfinished), default=best_s)
     proven = Bound(bound_s, "relaxation" if unfinished else "exact")
-    log = tuple(contender.log_entry(contender is best) for contender in contenders)
-    return SpaceSearch(_candidate(best), proven, len(contenders), len(unfinished), log)
+    log = tuple(attempt.log_entry(attempt is best) for attempt in attempts)
+    return SpaceSearch(_candidate(best), proven, len(attempts), len(unfinished), log)
 
 
-def _in_question(contenders: Sequence[Contender], best_s: float) -> list[Contender]:
+def _in_question(attempts: Sequence[Attempt], best_s: float) -> list[Attempt]:
     """Those that may have a plan shorter than the best one, by their bounds, the least bound first."""
-    left = [contender for contender in contenders if contender.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
-    return sorted(left, key=lambda contender: contender.bound_s)
+    left = [attempt for attempt in attempts if attempt.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
+    return sorted(left, key=lambda attempt: attempt.bound_s)
 
 
 def _search_each(
-    contenders: Sequence[Contender],
-    best: Contender | None,
+    attempts: Sequence[Attempt],
+    best: Attempt | None,
     best_s: float,
     deadline: Deadline,
     part_s: float,
     granularity: int | None,
     watch: Watch,
-) -> tuple[Contender | None, float]:
+) -> tuple[Attempt | None, float]:
     """Search the problems one after another for so many seconds each; the best one of all, and its step."""
-    for i, contender in enumerate(contenders):
+    for i, attempt in enumerate(attempts):
         if deadline.passed:
             break
-        if contender.bound_s < best_s * (1.0 - LENGTH_ROUNDING):
-            what = f"searching {i + 1} of {len(contenders)} combinations of stages and micro-batches"
-            watch(Progress(what, i, len(contenders)))
-            step_s = _search(contender, best_s, deadline.part(part_s), granularity)
+        if attempt.bound_s < best_s * (1.0 - LENGTH_ROUNDING):
+            what = f"searching {i + 1} of {len(attempts)} combinations of stages and micro-batches"
+            watch(Progress(what, i, len(attempts)))
+            step_s = _search(attempt, best_s, deadline.part(part_s), granularity)
             if step_s < best_s:
-                best, best_s = contender, step_s
+                best, best_s = attempt, step_s
     return best, best_s
 
 
-def _candidate(contender: Contender | None) -> Candidate | None:
-    if contender is None or contender.plan is None or contender.cost is None:
+def _candidate(attempt: Attempt | None) -> Candidate | None:
+    if attempt is None or attempt.plan is None or attempt.cost is None:
         return None
-    return Candidate(contender.problem, contender.plan, contender.cost)
+    return Candidate(attempt.problem, attempt.plan, attempt.cost)
 
 
-def _begin(queue: Sequence[Contender], below_s: float, deadline: Deadline, watch: Watch) -> None:
-    """Give the problems good plans under a schedule: rough ones to all, then better ones where these are shortest."""
-    rough, best_s = deadline.part(ROUGH_SHARE * deadline.left_s), below_s
-    for contender in queue:
-        if rough.passed:
-            break
-        if contender.bound_s < best_s:
-            rough_plans(contender, rough)
-            best_s = min(best_s, contender.step_s)
-    promising = sorted(queue, key=lambda contender: contender.step_s)
-    for i, contender in enumerate(promising):
-        if deadline.passed or contender.plan is None:
-            break
-        if contender.bound_s < best_s and contender.step_s <= best_s * (1.0 + FAR_OFF):
-            watch(Progress(f"looking around {i + 1} of {len(queue)} combinations", i, len(queue)))
-            look_around(contender, BEGIN_S, deadline)
-            best_s = min(best_s, contender.step_s)
-
-
-def _within_reach(contenders: Sequence[Contender], below_s: float, deadline: Deadline) -> Iterator[Contender]:
+def _within_reach(attempts: Sequence[Attempt], below_s: float, deadline: Deadline) -> Iterator[Attempt]:
     """The problems that the relaxation does not rule out, each with its bound; when the time is up, all others."""
-    for contender in contenders:
+    for attempt in attempts:
         if deadline.passed:
-            contender.bound_s = evenly_s(contender.problem)
-            yield contender
+            attempt.bound_s = evenly_s(attempt.problem)
+            yield attempt
             continue
-        tables = possible_tables(contender.problem)
+        tables = possible_tables(attempt.problem)
         if tables is not None and stages_exist(tables, below_s, tables.memory):
-            contender.bound_s = _bound_s(tables, below_s, deadline)
-            yield contender
+            attempt.bound_s = _bound_s(tables, below_s, deadline)
+            yield attempt
         elif tables is None or not np.isfinite(below_s):
-            contender.close("does not fit", np.inf)
+            attempt.close("does not fit", np.inf)
         else:
-            contender.close("discarded", below_s)
+            attempt.close("discarded", below_s)
 
 
 def _bound_s(tables: StageTables, below_s: float, deadline: Deadline) -> float:
@@ -242,27 +211,27 @@ def _bound_s(tables: StageTables, below_s: float, deadline: Deadline) -> float:
     return low
 
 
-def _search(contender: Contender, best_s: float, deadline: Deadline, granularity: int | None) -> float:
+def _search(attempt: Attempt, best_s: float, deadline: Deadline, granularity: int | None) -> float:
     """Search one problem for a shorter plan; returns the step of the best one found now, inf without one."""
-    problem, upper_s = contender.problem, best_s if np.isfinite(best_s) else None
+    problem, upper_s = attempt.problem, best_s if np.isfinite(best_s) else None
     on_grid = _on_grid(problem, granularity)
-    costs = contender.costs  # of a plan they do not depend on the grid
+    costs = attempt.costs  # of a plan they do not depend on the grid
     try:
         if upper_s is None or granularity is not None or problem.schedule is not None:
-            search = anytime_search(on_grid, deadline, upper_s, contender.plan, costs=costs)
+            search = anytime_search(on_grid, deadline, upper_s, attempt.plan, costs=costs)
         else:  # a good plan of some problem is known: this one's coarser grids would take as long as its own
             search = search_below(on_grid, deadline, best_s, costs, whole=True)
     except BadInput:  # the stages cannot share out the devices, which was not looked at in time
-        contender.close("does not fit", np.inf)
+        attempt.close("does not fit", np.inf)
         return np.inf
     if granularity is None:
-        contender.bound_s = max(contender.bound_s, search.bound_s)
+        attempt.bound_s = max(attempt.bound_s, search.bound_s)
         if search.finished:
-            contender.outcome = "proven"
+            attempt.outcome = "proven"
     if search.plan is None or search.cost is None:
         return np.inf
     points = problem.grid.to_points(search.plan.cuts)
-    contender.offer(replace(search.plan, coarse_cuts=points), search.cost)
+    attempt.offer(replace(search.plan, coarse_cuts=points), search.cost)
     return search.cost.step_s
 
 

@@ -8,29 +8,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size, required_size, rescaled
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import TIE, Result
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
-from automap_models.errors import AutomapError, BadInput, Infeasible
+from automap_models.cost.staged import StagedCost
+from automap_models.errors import AutomapError, BadInput
 from automap_models.formats.sweep_yaml import SweepSpec, require_few
-from automap_models.planners import effort
-from automap_models.planners.base import NEVER, Deadline, Planner
+from automap_models.planners.base import Planner
 from automap_models.planners.portfolio.auto import AutoPlanner
-from automap_models.planners.portfolio.contender import Contender
-from automap_models.planners.portfolio.descent import equal_stages, improve
 from automap_models.planners.portfolio.space import OutOfRange, PlanningSpace, default_stages, stage_numbers
 from automap_models.planners.staged.batch import Outcome, plan_batch
-from automap_models.planners.staged.plan_batch import PlanBatch
-from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.search import StagedSearch
+from automap_models.simulate.step import step_cost
 
-IMPROVE_S, IMPROVE_ALL_S = 0.5, 20.0
-"""Counted seconds (planners.effort) for improving the plan of one combination under its schedule, and those of all."""
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
 
@@ -192,7 +184,6 @@ def sweep(
     chosen: list[Combination],
     planner: StagedPlanner,
     *,
-    quick: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
     """Plan every combination.
@@ -200,117 +191,66 @@ def sweep(
     Args:
         chosen: see `combinations`.
         planner: for every combination; those of `auto` share their plans.
-        quick: whether it is the shorter of the planner's plan and uniform cuts instead, improved for its schedule.
         progress: called with how many problems are done and how many there are.
     """
     problems = [problem for *_, problem in chosen if isinstance(problem, StagedProblem)]
-    outcomes = iter(plan_batch(problems, planner, progress))
-    if quick:
-        outcomes = _shared(_better(problems, outcomes), min(IMPROVE_S, IMPROVE_ALL_S / max(len(problems), 1)))
-    elif planner.name == AutoPlanner.name:
-        outcomes = _shared(outcomes, 0.0)
+    outcomes = plan_batch(problems, planner, progress)
+    shared = iter(_shared(outcomes) if planner.name == AutoPlanner.name else outcomes)
     return [
         Row(
             cluster,
             S,
             M,
             microbatch_size(problem.profile) if isinstance(problem, StagedProblem) else None,
-            next(outcomes) if isinstance(problem, StagedProblem) else Outcome(None, error=problem),
+            next(shared) if isinstance(problem, StagedProblem) else Outcome(None, error=problem),
         )
         for cluster, S, M, problem in chosen
     ]
 
 
-def _better(problems: list[StagedProblem], planned: Iterator[Outcome]) -> Iterator[Outcome]:
-    """The shorter of a planner's plan and uniform cuts for each problem; both planners' errors lead to one."""
-    uniform = plan_batch(problems, "uniform")
-    for problem, ours, theirs in zip(problems, planned, uniform, strict=True):
-        if problem.stages == 1:
-            yield from plan_batch([problem], "data-parallel")
-        elif theirs.step_s is not None and (ours.step_s is None or theirs.step_s < ours.step_s):
-            yield replace(theirs, outside=ours.outside)
-        elif ours.ok or isinstance(ours.error, Infeasible):
-            yield ours
-        else:  # too large for the planner
-            yield replace(theirs, outside=ours.outside)
-
-
-def _shared(outcomes: Iterable[Outcome], improve_s: float) -> Iterator[Outcome]:
+def _shared(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
     """The plans of several stages for a schedule, each the best of those of all rows that it may be a plan of.
 
     A plan of a slow cluster is one of a faster cluster, so that faster links never make a row longer than that plan is
     on them.
-
-    Args:
-        outcomes: of the problems.
-        improve_s: how long to move the cuts of each plan first, as long as that makes its step shorter.
     """
-    outcomes = list(outcomes)
-    contenders = [_contender(outcome) for outcome in outcomes]
-    for family in _families([contender for contender in contenders if contender is not None]):
-        if improve_s:
-            for contender in family:
-                _begin(contender, Deadline(improve_s / 2, effort.counted_s))
-            for contender in _take_shared(family):
-                if contender.plan is not None:
-                    improve(contender, [contender.plan], Deadline(improve_s / 2, effort.counted_s))
-        _take_shared(family)
-    for outcome, own in zip(outcomes, contenders, strict=True):
-        if own is None or own.plan is None or own.cost is None or own.plan is outcome.plan:
+    plans: dict[tuple[int | None, ...], dict[object, StagedPlan]] = {}
+    for outcome in outcomes:
+        key, plan = _exchange(outcome), outcome.plan
+        if key is not None and plan is not None and not any(plan.shardings):
+            plans.setdefault(key, {})[plan.cuts, plan.device_cuts] = plan
+    for outcome in outcomes:
+        key, problem = _exchange(outcome), outcome.problem
+        best = None
+        if key is not None and problem is not None:
+            best = _shortest(problem, plans.get(key, {}).values(), outcome.step_s)
+        if best is None:
             yield outcome
         elif outcome.result is not None and outcome.plan is not None:
-            yield replace(outcome, result=replace(outcome.result, plan=own.plan, cost=own.cost))
+            yield replace(outcome, result=replace(outcome.result, plan=best[0], cost=best[1]))
         else:
-            result = Result(own.problem, own.plan, own.cost, "feasible")
-            yield replace(outcome, result=result, error=None)
+            yield replace(outcome, result=Result(problem, *best, "feasible"), error=None)  # type: ignore[arg-type]
 
 
-def _contender(outcome: Outcome) -> Contender | None:
-    """What is known about a row of several stages and their schedule; None for any other row."""
-    if outcome.problem is None or outcome.problem.schedule is None or outcome.problem.stages == 1:
+def _exchange(outcome: Outcome) -> tuple[int | None, ...] | None:
+    """What rows agree in whose plans are plans of one another; None for a row of one stage, or by the length L."""
+    problem = outcome.problem
+    if problem is None or problem.schedule is None or problem.stages == 1:
         return None
-    contender = Contender(outcome.problem)
-    if outcome.result is not None:
-        contender.take(outcome.result)
-    return contender
+    return problem.stages, problem.micro_batches, microbatch_size(problem.profile), problem.cluster.devices
 
 
-def _families(contenders: Sequence[Contender]) -> list[list[Contender]]:
-    """The contenders whose plans are plans of one another: of equal S, M, samples and numbers of devices."""
-    families: dict[tuple[int | None, ...], list[Contender]] = {}
-    for contender in contenders:
-        problem = contender.problem
-        key = (problem.stages, problem.micro_batches, microbatch_size(problem.profile), problem.cluster.devices)
-        families.setdefault(key, []).append(contender)
-    return list(families.values())
-
-
-def _begin(contender: Contender, deadline: Deadline) -> None:
-    """Move the plan that a contender has, and the best one of equal stages, to where no neighbour is shorter."""
-    starts = [] if contender.plan is None else [contender.plan]
-    starts.append(equal_stages(contender, deadline.part(deadline.left_s / 3)))
-    valid = [start for start in starts if start.check_valid(contender.problem)[0]]
-    improve(contender, [start for start in valid if contender.costs(start).feasible], deadline)
-
-
-def _take_shared(family: Sequence[Contender]) -> list[Contender]:
-    """Give each contender of a family the best of the plans of all of them; those that take another one than theirs."""
-    plans = {
-        (plan.cuts, plan.device_cuts): plan
-        for plan in (contender.plan for contender in family)
-        if plan is not None and not any(plan.shardings)
-    }
-    cuts, device_cuts = (np.array(places, dtype=np.int64) for places in ([c for c, _ in plans], [d for _, d in plans]))
-    changed = []
-    for contender in family if plans else ():
-        tables = tables_of(contender.problem, cut=np.unique(cuts))
-        batch = PlanBatch.of(tables, np.searchsorted(tables.boundary, cuts + 1), device_cuts)
-        search = StagedSearch(contender.problem, NEVER, contender.step_s, contender.costs)
-        search.offer_batch(tables, batch)
-        if search.best is not None and search.best_cost is not None:
-            contender.offer(plans[search.best.cuts, search.best.device_cuts], search.best_cost)
-            changed.append(contender)
-    return changed
+def _shortest(
+    problem: StagedProblem, plans: Iterable[StagedPlan], below_s: float | None
+) -> tuple[StagedPlan, StagedCost] | None:
+    """The shortest of some plans that fit and are shorter than a step; None where none is."""
+    best, best_s = None, math.inf if below_s is None else below_s * (1.0 - TIE)
+    for plan in plans:
+        if plan.check_valid(problem)[0]:
+            cost = step_cost(problem, plan)
+            if cost.feasible and cost.step_s < best_s:
+                best, best_s = (plan, cost), cost.step_s
+    return best
 
 
 def best_rows(rows: list[Row]) -> dict[str, Row]:

@@ -29,7 +29,7 @@ def plain(problem: StagedProblem) -> StagedProblem:
 
 def is_plain(problem: StagedProblem) -> bool:
     """Whether all its plans are pipelines that may cut and replicate as they like."""
-    return not problem.shardings and problem.max_replicas is None and problem.constraints == UNCONSTRAINED
+    return not problem.shardings and problem.max_replicas is None and problem.constraints.only_work
 
 
 class Costs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from automap_models.core.constraints import UNCONSTRAINED
 from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.result import PlanReport
 from automap_models.core.staged import StagedProblem
@@ -49,6 +50,18 @@ def _data_parallel_s(problem: StagedProblem, known: Sequence[StagedResult]) -> f
     return min([*known_s, *([] if own_s is None else [own_s])], default=None)
 
 
+def _tuned_data_parallel(result: StagedResult) -> tuple[float | None, int | None] | None:
+    """The shortest step of data parallelism for the same global batch, and its micro-batches; None if not planned."""
+    tuned = result.facts.get("data_parallel")
+    if tuned is None:
+        return None
+    fitting = [candidate for candidate in tuned if candidate.fits]
+    if not fitting:
+        return None, None
+    best = min(fitting, key=lambda candidate: candidate.step_s)
+    return best.step_s, best.problem.micro_batches
+
+
 def evaluate(
     result: StagedResult,
     *,
@@ -77,8 +90,9 @@ def evaluate(
         costs = Costs(problem)
         costs.learn(plan, cost)
         bound = certify(problem, plan, Deadline(certify_s, effort.counted_s) if certify_s else None, costs=costs).bound
-    # Baselines are plain pipelines of the same profile, whatever the plan may do.
-    pipeline = plain(problem)
+    tuned = _tuned_data_parallel(result)
+    # Baselines are plain pipelines of the same profile, whatever the plan may or has to do.
+    pipeline = replace(plain(problem), constraints=UNCONSTRAINED)
     known = result.facts.get("baselines", ())
     if plan.planner in (UniformPlanner.name, DataParallelPlanner.name):
         known = (*known, result)
@@ -86,8 +100,10 @@ def evaluate(
         result=replace(result, bound=bound, notes=(*result.notes, *notes)),
         simulated_length_s={name: timeline(cost, plan.micro_batches, name).length_s for name in WARM_UPS},
         single_device_s=problem.micro_batches * float(problem.profile.C.sum()),
-        data_parallel_s=_data_parallel_s(replace(pipeline, stages=1), known),
+        data_parallel_s=_data_parallel_s(replace(pipeline, stages=1), known) if tuned is None else tuned[0],
+        data_parallel_micro_batches=None if tuned is None else tuned[1],
         uniform_s=baseline_s(replace(pipeline, stages=uniform_stages or problem.stages), known),
         policy=policy,
         seed=seed,
+        shorter=result.facts.get("shorter", ()),
     )

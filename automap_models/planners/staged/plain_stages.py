@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from automap_models.core.constraints import ROUNDING, least_work
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.staged.pareto import IntArray
@@ -29,6 +30,9 @@ class PlainStages(NamedTuple):
         held: [S] micro-batches whose activations a stage holds at once.
         per_node, intra, inter, memory: of the cluster; devices, bytes/s and bytes.
         state_factor, micro_batches: σ and M.
+        least_C, least_W: work that a stage holds one or the other of (core.constraints.least_work), s and bytes;
+            below 0 where it may hold none.
+        most_replicas: of a stage.
     """
 
     C: FloatArray
@@ -49,6 +53,9 @@ class PlainStages(NamedTuple):
     memory: float
     state_factor: float
     micro_batches: float
+    least_C: float
+    least_W: float
+    most_replicas: float
 
     @property
     def stages(self) -> int:
@@ -61,12 +68,17 @@ class PlainStages(NamedTuple):
         return self.parts.size - 1
 
 
-def plain_stages(problem: StagedProblem) -> tuple[PlainStages, IntArray]:
-    """The stages of a problem on equal nodes between the cuts of its grid, and [m+1] the boundaries' instructions.
+def plain_stages(problem: StagedProblem, places: IntArray | None = None) -> tuple[PlainStages, IntArray]:
+    """The stages of a problem on equal nodes between places to cut, and [m+1] the boundaries' instructions.
 
     Devices that are slower count as the others.
+
+    Args:
+        problem: without shardings.
+        places: [m-1] instructions after which it may be cut, ascending; None for those of its grid.
     """
-    profile, cut = problem.profile, coarse_cuts(problem)
+    profile, cut = problem.profile, coarse_cuts(problem) if places is None else places
+    least = _least_work(problem)
     boundary = np.concatenate(([0], cut + 1, [len(profile)]))
     own = problem.all_shardings[0]
     copies = copies_at(boundary, profile.shared_parameters, own.shared_bytes)
@@ -91,7 +103,19 @@ def plain_stages(problem: StagedProblem) -> tuple[PlainStages, IntArray]:
         memory=float(cluster.memory),
         state_factor=float(problem.state_factor),
         micro_batches=float(problem.micro_batches),
+        least_C=least[0],
+        least_W=least[1],
+        most_replicas=float(problem.max_replicas or problem.cluster.devices),
     ), boundary
+
+
+def _least_work(problem: StagedProblem) -> tuple[float, float]:
+    """What a stage holds one or the other of, less rounding; -1 of each where it may hold nothing."""
+    share = problem.constraints.min_stage
+    if not share or problem.stages == 1:
+        return -1.0, -1.0
+    least_s, least_bytes = least_work(problem.profile, problem.stages, share)
+    return least_s * (1.0 - ROUNDING), least_bytes * (1.0 - ROUNDING)
 
 
 def plain_of(tables: StageTables) -> PlainStages | None:
@@ -118,4 +142,7 @@ def plain_of(tables: StageTables) -> PlainStages | None:
         memory=float(tables.memory),
         state_factor=float(tables.state_factor),
         micro_batches=float(tables.micro_batches),
+        least_C=-1.0,
+        least_W=-1.0,
+        most_replicas=float(tables.replicas_in_all),
     )

@@ -37,6 +37,8 @@ def filled(
         i, k, a, q = boundary[s], boundary[s + 1], device[s], device[s + 1]
         parts = plain.parts[q - a]
         nbytes, both, forward = weights_bytes(plain, i, k), plain.C[k] - plain.C[i], plain.F[k] - plain.F[i]
+        if q - a > plain.most_replicas or not holds_work(plain, both, plain.W[k] - plain.W[i]):
+            return False
         stash = plain.held[s] * (plain.H[k] - plain.H[i]) / parts
         message = message_s(plain, own, a, q, device[s + 2]) * plain.A[k] if s + 2 < device.size else 0.0
         if state_bytes(plain, i, k) + stash > plain.memory or rounds * max(both / parts, message) >= limit_s:
@@ -49,6 +51,16 @@ def filled(
         shares = s > 0 and (node > a // plain.per_node or node == device[s - 1] // plain.per_node)
         put_gradients(times, s, reduce, late, shares)
     return True
+
+
+@jit
+def holds_work(plain: PlainStages, both: float, own_bytes: float) -> bool:
+    """Whether so many seconds and bytes of parameters are enough for a stage (core.constraints.least_work)."""
+    if plain.least_C < 0.0:
+        return True
+    if own_bytes <= 0.0 and plain.least_W > 0.0:
+        return False
+    return both >= plain.least_C or own_bytes >= plain.least_W
 
 
 @jit

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.constraints import UNCONSTRAINED
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks, encode
 from automap_models.errors import BadInput
@@ -166,7 +168,7 @@ class Policy:
         try:
             instructions = problem.grid.to_instructions(cuts)
             plan = StagedPlan(instructions, devices, problem.micro_batches, planner, cuts)
-            valid, reason = plan.check_valid(problem)
+            valid, reason = plan.check_valid(replace(problem, constraints=UNCONSTRAINED))  # it knows none
         except BadInput as error:
             valid, reason = False, error.what
         if not valid:

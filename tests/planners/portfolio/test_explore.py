@@ -8,17 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Pin
-from automap_models.core.profile import Profile
-from automap_models.core.profiled_model import ProfiledModel
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import Deadline
-from automap_models.planners.portfolio import explore as explore_module
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, rank
 from automap_models.planners.portfolio.explain import least_memory
-from automap_models.planners.portfolio.explore import Exploration, ExploreConfig, ExplorePlanner, chosen_pipeline
+from automap_models.planners.portfolio.explore import Exploration, ExploreConfig, ExplorePlanner
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.space_search import possible_tables, search_space, staged_problems
 from automap_models.planners.portfolio.store import exploration_from_json, exploration_to_json
@@ -341,35 +337,3 @@ def test_lengths_are_finite(make_model, pair):
     assert np.isfinite(
         [candidate.step_s for candidate in explore(PlanningSpace(make_model(), pair, 16), PATIENT).candidates]
     ).all()
-
-
-def test_of_the_policys_plans_the_shortest_counts_whose_replicas_have_samples(monkeypatch):
-    """The default planner splits micro-batches evenly, so that its best plan may have more replicas than samples."""
-    rng, chosen_of = np.random.default_rng(5), explore_module.compete
-    rounds = []
-
-    def watched(*given, **named):
-        rounds.append(chosen_of(*given, **named))
-        return rounds[-1]
-
-    monkeypatch.setattr(explore_module, "compete", watched)
-    turned_down = 0
-    for _ in range(12):
-        n = 24
-        profile = Profile.create(
-            C=rng.uniform(0.5, 1.5, n) * 1e-3,
-            A=rng.uniform(0.1, 1.0, n) * 1e6,
-            W=10 ** rng.uniform(5, 8, n),
-            meta={"model": "any", "microbatch_size": 4},
-        )
-        space = PlanningSpace(ProfiledModel(profile), Cluster(2, 4, 100e9, 10e9, 32e9, "two"), 16)
-        rounds.clear()
-        candidate, _ = chosen_pipeline(space)
-        plans = [of for result in rounds for of in result.facts["plans"]]
-        valid = [
-            cost.step_s for _, plan, cost in plans if plan.check_valid(space.split(plan.stages, plan.micro_batches))[0]
-        ]
-        assert candidate.step_s == min(valid)
-        assert candidate.plan.check_valid(candidate.problem) == (True, "")
-        turned_down += len(rounds) > 1
-    assert turned_down >= 3

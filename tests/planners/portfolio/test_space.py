@@ -15,15 +15,16 @@ from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.base import Deadline
-from automap_models.planners.portfolio.competition import Budget, Makers, compete
+from automap_models.planners.base import NEVER
+from automap_models.planners.portfolio.length import LengthSearch
 from automap_models.planners.portfolio.space import Competition, PlanningSpace, divisors, stage_numbers
 from automap_models.planners.staged.costs import StagedResult
+from automap_models.planners.staged.policy import PolicyConfig
 from automap_models.planners.staged.search import exact_search
 
 CLUSTER = Cluster(nodes=2, devices_per_node=3, intra=100.0, inter=1.0, memory=1e9, name="six")
-ENDLESS = Budget(prove_s=np.inf, refine_s=0.0)
-MAKERS = Makers.with_policy()
+ENDLESS = LengthSearch.of(PolicyConfig(), prove_s=np.inf, refine_s=0.0, deadline=NEVER)
+"""Proves everything, with the shipped policy, which is read once."""
 
 
 def candidates(
@@ -45,9 +46,9 @@ def candidates(
     return space.pipelines(out_of_range)
 
 
-def choose(problems: Sequence[StagedProblem], budget: Budget) -> StagedResult:
-    """The portfolio over these problems; raises where nothing fits."""
-    result = compete(problems, MAKERS, budget, Deadline())
+def choose(problems: Sequence[StagedProblem], search: LengthSearch) -> StagedResult:
+    """The best plan of these problems by the length L; raises where nothing fits."""
+    result = replace(search, baselines=[]).solve(problems)
     result.required_plan()
     return result
 
@@ -148,7 +149,7 @@ def test_what_is_said_about_each_candidate_holds(
 def test_without_time_every_bound_still_holds(random_problems: Callable[..., list[StagedProblem]]) -> None:
     for drawn in random_problems(7, 10, memory=(2.0, 20.0)):
         problems = candidates(drawn, stage_numbers(drawn)[:4]).problems
-        choice = choose(problems, Budget(0.0, 0.0))
+        choice = choose(problems, replace(ENDLESS, prove_s=0.0))
         assert choice.bound is not None
         assert choice.bound.value <= best_of_single_runs(problems) * (1 + 1e-9)
         assert choice.cost.length_s >= best_of_single_runs(problems) * (1 - 1e-9)
@@ -178,11 +179,11 @@ def test_refinement_never_loses_to_refined_single_runs_that_are_near() -> None:
         C, A, W = rng.uniform(size=(3, 64))
         profile = Profile.create(C=C + 0.1, A=A * 0.1, W=W)
         base = StagedProblem(profile, replace(CLUSTER, memory=1e9), stages=2, micro_batches=8, granularity=16)
-        budget = Budget(np.inf, np.inf)
+        refining = replace(ENDLESS, refine_s=np.inf)
         problems = candidates(base, (1, 2, 3)).problems
-        on_grid = choose(problems, replace(budget, refine_s=0.0))
-        together = choose(problems, budget)
-        alone = [choose([p], budget).cost.length_s for p in problems]
+        on_grid = choose(problems, ENDLESS)
+        together = choose(problems, refining)
+        alone = [choose([p], refining).cost.length_s for p in problems]
         assert together.cost.length_s <= on_grid.cost.length_s
         near = [
             own

@@ -16,8 +16,8 @@ from automap_models.core.microbatch import with_microbatch_size
 from automap_models.core.staged import StagedProblem
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
+from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.sweep import Row, sweep
-from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.simulate.step import step_cost
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -27,7 +27,7 @@ MakeProblem = Callable[..., StagedProblem]
 def rows_on(problem: StagedProblem, clusters: list[Cluster]) -> list[Row]:
     problems = [replace(problem, cluster=cluster) for cluster in clusters]
     combinations = [(p.cluster, p.stages, p.micro_batches, p) for p in problems]
-    return sweep(list(combinations), UniformPlanner(), quick=True)
+    return sweep(list(combinations), AutoPlanner(AutoConfig(certify_s=0.0)))
 
 
 @settings(max_examples=8, deadline=None)

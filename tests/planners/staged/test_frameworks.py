@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
-from automap_models.planners.base import Deadline
-from automap_models.planners.portfolio.contender import Contender
-from automap_models.planners.portfolio.descent import between_blocks
+from automap_models.planners.portfolio.portfolio import Portfolio
+from automap_models.planners.portfolio.simplicity import Simplicity
+from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.frameworks import balanced, block_ends, equal_blocks, framework_plans
+from automap_models.simulate.step import step_cost
 
 BLOCKS, IN_A_BLOCK = 8, 7
 CLUSTER = Cluster(2, 4, 130e9, 3.125e9, 32e9)
@@ -80,13 +81,11 @@ def test_frameworks_cut_between_blocks_and_give_every_stage_equally_many_devices
 def test_plans_between_blocks_are_no_longer_than_those_of_frameworks_although_blocks_end_off_the_grid(
     profile: Profile,
 ) -> None:
-    problems = [StagedProblem(profile, CLUSTER, stages, granularity=10, schedule="1f1b") for stages in (2, 4)]
-    contenders = [Contender(problem) for problem in problems]
     ends = block_ends(profile)
-    assert not set(ends) <= set(problems[0].grid.to_instructions(tuple(problems[0].grid.cut_points.tolist())))
-    for contender in contenders:
-        plan = between_blocks(contender, ends, np.inf, Deadline())
-        assert plan is not None
-        assert set(plan.cuts) <= set(ends)
-        theirs = [contender.costs(other) for _, other in framework_plans(contender.problem, ends)]
-        assert contender.costs(plan).step_s <= min(cost.step_s for cost in theirs if cost.feasible)
+    for stages in (2, 4):
+        problem = StagedProblem(profile, CLUSTER, stages, granularity=10, schedule="1f1b")
+        assert not set(ends) <= set(problem.grid.to_instructions(tuple(problem.grid.cut_points.tolist())))
+        (ours,) = (plan for kind, plan in Portfolio(PlanningSpace.of(problem)).search() if kind is Simplicity.BLOCKS)
+        assert set(ours.plan.cuts) <= set(ends)
+        theirs = [step_cost(problem, other) for _, other in framework_plans(problem, ends)]
+        assert ours.step_s <= min(cost.step_s for cost in theirs if cost.feasible)

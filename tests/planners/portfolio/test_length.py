@@ -1,4 +1,4 @@
-"""The default planner never answers with less than what anyone gets without it."""
+"""Plans by the length L: never longer than what anyone gets without a planner, and proven."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Planner, Watch
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.competition import Budget, Makers, compete
+from automap_models.planners.portfolio.length import LengthSearch
 from automap_models.planners.portfolio.space import default_stages
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.costs import StagedResult, result_of
+from automap_models.planners.staged.policy import PolicyConfig
 
 CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=100.0, inter=1.0, memory=100.0, name="tiny")
 
@@ -43,21 +44,32 @@ class Scripted(Planner[StagedProblem, StagedPlan, NoConfig]):
         return self.outside
 
 
-MAKERS = Makers.with_policy()
-"""The shipped policy is read once."""
-AS_PLANNED = AutoConfig(certify_s=0.0, refine_s=0.0)
-"""Proof and refinement may change a plan; some tests are about what is there before."""
+SHIPPED = LengthSearch.of(PolicyConfig(), prove_s=0.3, refine_s=0.1, deadline=NEVER)
+"""With the shipped policy, which is read once."""
 
 
 def choose(
-    problems: Sequence[StagedProblem], config: AutoConfig | None = None, makers: Makers | None = None
+    problems: Sequence[StagedProblem],
+    policy: Scripted | None = None,
+    *,
+    prove_s: float = 0.3,
+    refine_s: float = 0.1,
 ) -> StagedResult:
-    """The portfolio over these problems; raises where nothing fits."""
-    config = config or AutoConfig()
-    budget = Budget(config.certify_s, config.refine_s)
-    result = compete(problems, makers or MAKERS, budget, Deadline())
+    """The best plan of these problems; raises where nothing fits.
+
+    Args:
+        problems: that compete.
+        policy: in place of the shipped one.
+        prove_s, refine_s: proof and refinement may change a plan; with 0 there is what is there before.
+    """
+    search = replace(SHIPPED, prove_s=prove_s, refine_s=refine_s, baselines=[])
+    result = (search if policy is None else replace(search, policy=policy)).solve(problems)
     result.required_plan()
     return result
+
+
+AS_PLANNED = {"prove_s": 0.0, "refine_s": 0.0}
+ENDLESS = {"prove_s": np.inf, "refine_s": np.inf}
 
 
 def problem(
@@ -83,7 +95,7 @@ DATA_PARALLEL_WINS = {"weights": 0.0, "activations": 1.0}
 
 def test_a_good_plan_of_the_policy_is_returned_under_its_name() -> None:
     staged_problem = problem(**PIPELINE_WINS)
-    choice = choose([staged_problem], makers=Makers(Scripted(plan(3, 2, "policy"))))
+    choice = choose([staged_problem], Scripted(plan(3, 2, "policy")))
     assert (choice.plan.planner, choice.plan.cuts, choice.plan.device_cuts) == ("policy", (3,), (2,))
     assert choice.cost.length_s == length(staged_problem, plan(3, 2, "x"))
     assert choice.notes == ()
@@ -91,15 +103,15 @@ def test_a_good_plan_of_the_policy_is_returned_under_its_name() -> None:
 
 def test_a_bad_plan_of_the_policy_gives_way_to_uniform_cuts() -> None:
     staged_problem = problem(**PIPELINE_WINS, memory=1e9)
-    choice = choose([staged_problem], AS_PLANNED, makers=Makers(Scripted(plan(0, 3, "policy"))))
+    choice = choose([staged_problem], Scripted(plan(0, 3, "policy")), **AS_PLANNED)
     assert choice.plan.planner == "uniform"
     assert choice.plan.cuts == (3,)
 
 
 def test_data_parallelism_wins_where_it_is_faster_and_the_stages_are_open() -> None:
     staged_problem = problem(**DATA_PARALLEL_WINS)
-    makers = Makers(Scripted(plan(3, 2, "policy")))
-    choice = choose([replace(staged_problem, stages=1), staged_problem], makers=makers)
+    policy = Scripted(plan(3, 2, "policy"))
+    choice = choose([replace(staged_problem, stages=1), staged_problem], policy)
     assert (choice.plan.planner, choice.plan.stages, choice.problem.stages) == ("data-parallel", 1, 1)
     assert choice.plan.check_valid(choice.problem) == (True, "")
     assert choice.cost.length_s == pytest.approx(8 * 8 / 4)  # eight rounds of eight seconds on four devices
@@ -107,7 +119,7 @@ def test_data_parallelism_wins_where_it_is_faster_and_the_stages_are_open() -> N
 
 def test_fixed_stages_are_kept_and_one_note_says_that_data_parallelism_is_faster() -> None:
     staged_problem = problem(**DATA_PARALLEL_WINS)
-    choice = choose([staged_problem], AS_PLANNED, makers=Makers(Scripted(plan(3, 2, "policy"))))
+    choice = choose([staged_problem], Scripted(plan(3, 2, "policy")), **AS_PLANNED)
     assert choice.plan.stages == 2
     (note,) = choice.notes
     assert "data parallelism" in note
@@ -117,29 +129,26 @@ def test_fixed_stages_are_kept_and_one_note_says_that_data_parallelism_is_faster
 def test_outside_its_ranges_the_policy_is_not_asked_and_a_note_says_why() -> None:
     never = Scripted(None, outside="400 micro-batches are more than the 64 of the training.")
     staged_problem = problem(**PIPELINE_WINS)
-    exact = plan(3, 2, "exact")
-    proven = Scripted(exact, bound=Bound(length(staged_problem, exact), "exact"))
-    choice = choose([staged_problem], makers=Makers(never, exact=proven))
-    assert choice.plan == exact
+    choice = choose([staged_problem], never)
+    assert choice.plan == make_planner("exact").plan(staged_problem)
     assert choice.notes == ("400 micro-batches are more than the 64 of the training: the exact planner took its place",)
 
 
 def test_a_policy_that_finds_nothing_that_fits_gives_way_to_the_exact_planner() -> None:
-    exact = Scripted(plan(3, 2, "exact"), bound=Bound(1.0, "exact"))
-    choice = choose([problem(**PIPELINE_WINS)], makers=Makers(Scripted(None), exact=exact))
+    choice = choose([problem(**PIPELINE_WINS)], Scripted(None))
     assert choice.plan.planner == "exact"
-    assert "memory" in choice.notes[0]
+    assert choice.notes[0] == "the policy found no plan that fits the memory: the exact planner took its place"
 
 
 def test_without_time_for_a_proof_the_plan_gets_a_lower_bound() -> None:
-    choice = choose([problem(**PIPELINE_WINS)], AS_PLANNED, makers=Makers(Scripted(plan(3, 2, "policy"))))
+    choice = choose([problem(**PIPELINE_WINS)], Scripted(plan(3, 2, "policy")), **AS_PLANNED)
     assert choice.bound is not None
     assert choice.bound.proof == "relaxation"
     assert choice.bound.value <= choice.cost.length_s * (1 + 1e-12)
 
 
 def test_the_best_plan_is_proven_under_its_maker_s_name() -> None:
-    choice = choose([problem(**PIPELINE_WINS)], makers=Makers(Scripted(plan(3, 2, "policy"))))
+    choice = choose([problem(**PIPELINE_WINS)], Scripted(plan(3, 2, "policy")))
     assert choice.plan.planner == "policy"
     assert choice.bound == Bound(choice.cost.length_s, "exact")
 
@@ -147,7 +156,7 @@ def test_the_best_plan_is_proven_under_its_maker_s_name() -> None:
 def test_a_plan_that_is_not_the_best_is_corrected_and_a_note_says_by_how_much() -> None:
     staged_problem = problem(**DATA_PARALLEL_WINS)
     scripted_plan = plan(3, 2, "policy")
-    choice = choose([staged_problem], makers=Makers(Scripted(scripted_plan)))
+    choice = choose([staged_problem], Scripted(scripted_plan))
     best = make_planner("exact").plan(staged_problem)
     assert choice.plan == best
     assert choice.cost.length_s == length(staged_problem, best) < length(staged_problem, scripted_plan)
@@ -156,8 +165,8 @@ def test_a_plan_that_is_not_the_best_is_corrected_and_a_note_says_by_how_much() 
 
 
 def test_data_parallelism_that_wins_is_proven_against_every_plan_of_several_stages() -> None:
-    makers = Makers(Scripted(plan(3, 2, "policy")))
-    choice = choose([problem(**DATA_PARALLEL_WINS, stages=1), problem(**DATA_PARALLEL_WINS)], makers=makers)
+    policy = Scripted(plan(3, 2, "policy"))
+    choice = choose([problem(**DATA_PARALLEL_WINS, stages=1), problem(**DATA_PARALLEL_WINS)], policy)
     assert choice.plan.planner == "data-parallel"
     assert choice.bound == Bound(choice.cost.length_s, "exact")
 
@@ -169,36 +178,20 @@ def off_grid_problem() -> StagedProblem:
     return StagedProblem(profile, replace(CLUSTER, memory=1e9), stages=2, micro_batches=8, granularity=16)
 
 
-@pytest.mark.parametrize("schedule", [None, "1f1b", "gpipe"])
-def test_refined_plans_keep_what_is_proven_on_the_grid_and_a_note_says_what_they_gain(schedule: str | None) -> None:
-    staged_problem = replace(off_grid_problem(), schedule=schedule)
-    endless = AutoConfig(certify_s=np.inf, refine_s=np.inf)
-    on_grid = choose([staged_problem], replace(endless, refine_s=0.0))
-    refined = choose([staged_problem], endless)
+def test_refined_plans_keep_what_is_proven_on_the_grid_and_a_note_says_what_they_gain() -> None:
+    staged_problem = off_grid_problem()
+    on_grid = choose([staged_problem], prove_s=np.inf, refine_s=0.0)
+    refined = choose([staged_problem], **ENDLESS)
     assert refined.plan.coarse_cuts == staged_problem.grid.to_points(refined.plan.cuts)
     assert refined.bound == on_grid.bound == Bound(on_grid.cost.step_s, "exact")
     before, after = (result.cost.step_s for result in (on_grid, refined))
     assert after < before
-    what = "the length" if schedule is None else f"the step under {schedule}"
-    assert f"refined by single instructions: {what} is {100 * (1 - after / before):.2g} % shorter" in refined.notes
-
-
-def test_data_parallelism_returns_where_a_pipeline_is_longer_under_its_schedule() -> None:
-    """A pipeline shorter by L, and longer than data parallelism as its schedule runs it."""
-    fewer_stages = 0
-    for scale in np.linspace(0.5, 5.0, 12):
-        staged_problem = problem(weights=float(scale), activations=0.3, memory=1e9)
-        scheduled, endless = replace(staged_problem, schedule="1f1b"), AutoConfig(certify_s=np.inf, refine_s=np.inf)
-        by_length = choose([replace(staged_problem, stages=1), staged_problem], endless)
-        by_schedule = choose([replace(scheduled, stages=1), scheduled], endless)
-        data_parallel = make_planner("data-parallel").solve(replace(scheduled, stages=1)).cost.step_s
-        assert by_schedule.cost.step_s <= data_parallel * (1 + 1e-12)
-        fewer_stages += by_length.plan.stages > by_schedule.plan.stages
-    assert fewer_stages >= 1
+    gained = f"{100 * (1 - after / before):.2g} % shorter"
+    assert f"refined by single instructions: the length is {gained}" in refined.notes
 
 
 def test_one_stage_leaves_one_plan_and_that_is_proven() -> None:
-    choice = choose([problem(stages=1)], makers=Makers(Scripted(None)))
+    choice = choose([problem(stages=1)], Scripted(None))
     assert choice.plan.planner == "data-parallel"
     assert choice.bound == Bound(choice.cost.length_s, "exact")
 
@@ -207,12 +200,12 @@ def test_where_nothing_fits_the_error_says_which_stage_needs_how_much_and_how_ma
     # Eight instructions of 4·1 bytes of state: two stages of sixteen do not fit 10 bytes, four stages of eight do.
     staged_problem = problem(weights=1.0, memory=10.0)
     with pytest.raises(Infeasible, match=r"stage \d needs .*`stages=[34]` would fit"):
-        choose([staged_problem], makers=Makers(Scripted(None)))
+        choose([staged_problem], Scripted(None))
 
 
 def test_where_no_number_of_stages_fits_the_error_still_says_what_would_help() -> None:
     with pytest.raises(Infeasible, match=r"needs .*; \w+"):
-        choose([problem(weights=1.0, memory=3.0)], makers=Makers(Scripted(None)))
+        choose([problem(weights=1.0, memory=3.0)], Scripted(None))
 
 
 def test_the_planner_behind_the_one_interface_keeps_the_problem_s_stages() -> None:

@@ -1,56 +1,48 @@
-"""A problem that competes: what is known about it so far."""
+"""A problem that competes for the best plan, and what is known about it so far."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.staged import Outcome, SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
-from automap_models.errors import AutomapError, Infeasible
+from automap_models.errors import Infeasible
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedResult
 from automap_models.planners.staged.search import SearchResult
 
 
 @dataclass(eq=False)
-class Contender:
+class Attempt:
     """A problem and what is known about it so far.
 
     Attributes:
-        problem: one of those that compete.
+        problem: one of those that compete; `relaxed` is the same without a limit of replicas under a schedule.
         first: the best plan before the exact search looked at it; None where none fits.
         plan: the best plan; None where none fits.
-        own: the best plan before those of neighbouring problems were tried; None where there were none to try.
         step_s: what its step takes; inf without one.
         bound_s: no plan of the problem on the grid is shorter.
         outcome: see core.staged.SearchLogEntry.
         nothing: why nothing fits.
         notes: sentences about how the plan came to be.
-        of_policy: what the policy answered; None where it was not asked.
     """
 
     problem: StagedProblem
     first: StagedPlan | None = None
     plan: StagedPlan | None = None
-    own: StagedPlan | None = None
     step_s: float = np.inf
     bound_s: float = 0.0
     outcome: Outcome = "planned"
     nothing: Infeasible | None = None
     notes: list[str] = field(default_factory=list)
-    of_policy: StagedResult | AutomapError | None = None
 
     def __post_init__(self) -> None:
-        self.costs = Costs(self.problem)
-
-    def alone(self) -> Contender:
-        """The same problem before anything was tried; costs and the policy's answer are known, however."""
-        other = Contender(self.problem, of_policy=self.of_policy)
-        other.costs = self.costs.again()
-        return other
+        # What is proven about plans with any number of replicas is true of those that give each one a sample.
+        self.relaxed = replace(self.problem, max_replicas=None) if self.problem.schedule else self.problem
+        self.costs = Costs(self.relaxed)
 
     @property
     def closed(self) -> bool:
@@ -72,7 +64,7 @@ class Contender:
     def take_search(self, search: SearchResult) -> None:
         """Take what an exact search of the problem proved, and its plan if none so far is shorter."""
         self.bound_s = max(self.bound_s, search.bound_s)
-        if search.plan is not None and search.cost is not None:
+        if search.plan is not None and search.cost is not None and search.plan.check_valid(self.problem)[0]:
             self.offer(search.plan, search.cost)
 
     def offer(self, plan: StagedPlan, cost: StagedCost) -> None:
@@ -99,11 +91,7 @@ class Contender:
         )
 
 
-def best_of(contenders: Sequence[Contender]) -> Contender:
-    """The contender with the shortest plan, the first of those that tie."""
-    least_s = min(contender.step_s for contender in contenders)
-    return next(contender for contender in contenders if contender.step_s <= least_s * (1.0 + LENGTH_ROUNDING))
-
-
-Rated = tuple[float, Contender, StagedPlan]
-"""A plan with its step and its problem."""
+def best_of(attempts: Sequence[Attempt]) -> Attempt:
+    """The attempt with the shortest plan, the first of those that tie."""
+    least_s = min(attempt.step_s for attempt in attempts)
+    return next(attempt for attempt in attempts if attempt.step_s <= least_s * (1.0 + LENGTH_ROUNDING))

@@ -1,0 +1,223 @@
+"""Plans by Auto-MAP's length L: the policy's, uniform cuts and data parallelism, corrected and proven by exact search.
+
+    problems (S, M) ──▶ baselines and the policy ──▶ exact search where these have no plan ──▶ prove ──▶ refine
+
+This is the paper's own objective (cost-model.md, "Pipeline length"): it knows no schedule, and stages of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from automap_models.core.result import Result
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.errors import AutomapError, Infeasible
+from automap_models.planners import effort
+from automap_models.planners.base import Deadline, maker_in_words, solve_all
+from automap_models.planners.portfolio.attempt import Attempt, best_of
+from automap_models.planners.portfolio.proofs import prove
+from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult, is_plain
+from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
+from automap_models.planners.staged.refine import refine
+from automap_models.planners.staged.relaxation import out_of_reach
+from automap_models.planners.staged.search import anytime_search
+
+SEARCH_S = 5.0
+"""Counted seconds that the exact search may take in all for problems without a plan of the policy."""
+IN_REACH = 0.05
+"""How much longer than the best, relatively, a plan may be to be refined."""
+
+
+@dataclass(frozen=True)
+class LengthSearch:
+    """The best plan by the length L.
+
+    Attributes:
+        policy: that is asked for plans.
+        prove_s, refine_s: counted seconds for the proof of one problem and for moving the cuts of one plan.
+        deadline: when to stop in any case.
+        baselines: results that others are compared with, as they were planned.
+    """
+
+    policy: PolicyPlanner
+    prove_s: float
+    refine_s: float
+    deadline: Deadline
+    baselines: list[StagedResult] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, config: PolicyConfig, prove_s: float, refine_s: float, deadline: Deadline) -> LengthSearch:
+        """A search that goes on from the policy's plans, so that it asks no network beside the tables."""
+        return cls(PolicyPlanner(replace(config, network=False)), prove_s, refine_s, deadline)
+
+    def solve(self, problems: Sequence[StagedProblem]) -> StagedResult:
+        """The best plan that fits the memory, for whichever of the problems it is, and what is proven about all.
+
+        Args:
+            problems: one or more without a schedule; the first of those whose plans tie wins.
+        """
+        attempts = [Attempt(problem) for problem in problems]
+        left = self._begin(attempts)
+        if left:
+            self._search(left, attempts)
+        if all(attempt.plan is None for attempt in attempts):
+            return nothing_fits(attempts)
+        bound = prove(attempts, self.prove_s, self.deadline)
+        winner, plan = self._refined(attempts)
+        cost = winner.costs(plan)
+        notes = (*_who_stood_in(winner, attempts), *_what_was_corrected(winner, plan), *_what_was_refined(winner, plan))
+        optimal = bound.proof == "exact" and cost.step_s <= bound.value * (1.0 + LENGTH_ROUNDING)
+        return Result(
+            winner.problem,
+            plan,
+            cost,
+            "optimal" if optimal else "feasible",
+            bound,
+            (*notes, *self._what_is_faster(winner.problem, cost.step_s, attempts)),
+            tuple(attempt.log_entry(attempt is winner) for attempt in attempts),
+            facts={"baselines": tuple(self.baselines)},
+        )
+
+    def _begin(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Data parallelism, uniform cuts and the policy's plans; returns the problems that the policy has none for."""
+        for attempt in attempts:
+            if attempt.problem.stages == 1:
+                self._baseline(attempt, DataParallelPlanner())
+                attempt.close("proven" if attempt.plan else "does not fit", attempt.step_s)
+        several = [attempt for attempt in attempts if attempt.problem.stages > 1]
+        for attempt in several:
+            self._baseline(attempt, UniformPlanner())
+        return self._ask_the_policy(several)
+
+    def _baseline(self, attempt: Attempt, planner: UniformPlanner | DataParallelPlanner) -> None:
+        result = planner.solve(attempt.problem)
+        self.baselines.append(result)
+        if result.plan is None or result.plan.check_valid(attempt.problem)[0]:
+            attempt.take(result)
+
+    def _ask_the_policy(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Plans for the problems that the policy is made for; the others, and those it finds nothing for."""
+        outside = {attempt: self.policy.out_of_range(attempt.problem) for attempt in attempts}
+        inside = [attempt for attempt in attempts if outside[attempt] is None]
+        answers = solve_all(self.policy, [attempt.problem for attempt in inside], self.deadline)
+        answered = dict(zip(inside, answers, strict=True))
+        left = []
+        for attempt in attempts:
+            answer = answered.get(attempt)
+            if isinstance(answer, AutomapError) and not isinstance(answer, Infeasible):
+                raise answer
+            if isinstance(answer, Result) and answer.plan is not None:
+                attempt.take(answer)
+                continue
+            restrictions = attempt.problem.constraints.in_words
+            reason = f"does not know {restrictions}" if restrictions else "found no plan that fits the memory"
+            why = outside[attempt]
+            reason = f"the policy {reason}" if why is None else why.rstrip(".")
+            attempt.notes.append(f"{reason}: the exact planner took its place")
+            left.append(attempt)
+        return left
+
+    def _search(self, left: Sequence[Attempt], attempts: Sequence[Attempt]) -> None:
+        """Plan exactly where the policy did not: one problem to its end, several bounded by the best so far."""
+        if len(left) == 1:
+            (attempt,) = left
+            result = ExactPlanner().solve(attempt.problem, deadline=self.deadline)
+            attempt.take(result)
+            if result.status == "infeasible":
+                attempt.close("does not fit", np.inf)
+            elif result.bound is not None and result.bound.proof == "exact":
+                attempt.close("proven", result.bound.value)
+            return
+        together = self.deadline.part(SEARCH_S, effort.counted_s)
+        for k, attempt in enumerate(left):
+            part = together.part(together.left_s / (len(left) - k))
+            _search_below(attempt, best_of(attempts).step_s, part)
+
+    def _refined(self, attempts: Sequence[Attempt]) -> tuple[Attempt, StagedPlan]:
+        """The shortest plan, with the cuts of those near it moved off the grid."""
+        rated = [(attempt.step_s, attempt, attempt.plan) for attempt in attempts if attempt.plan is not None]
+        best_s = min(step_s for step_s, _, _ in rated)
+        for attempt in sorted(attempts, key=lambda attempt: attempt.step_s) if self.refine_s else ():
+            plan, near = attempt.plan, attempt.step_s <= best_s * (1.0 + IN_REACH)
+            if plan is not None and plan.stages > 1 and near:
+                part = self.deadline.part(self.refine_s, effort.counted_s)
+                proven = attempt.outcome == "proven"
+                moved = refine(attempt.problem, plan, part, proven=proven, costs=attempt.costs)
+                if moved.check_valid(attempt.problem)[0]:
+                    rated.append((attempt.costs(moved).step_s, attempt, moved))
+                    best_s = min(best_s, rated[-1][0])
+        limit_s = best_s * (1.0 + LENGTH_ROUNDING)
+        return next((attempt, plan) for step_s, attempt, plan in rated if step_s <= limit_s)
+
+    def _what_is_faster(self, problem: StagedProblem, step_s: float, attempts: Sequence[Attempt]) -> Iterator[str]:
+        """That data parallelism is faster, where it was not asked."""
+        if any(attempt.problem.stages == 1 for attempt in attempts):
+            return
+        result = DataParallelPlanner().solve(replace(problem, stages=1))
+        self.baselines.append(result)
+        if result.plan is not None and result.cost.step_s < step_s:
+            yield f"plain data parallelism would be {100 * (1 - result.cost.step_s / step_s):.1f} % shorter"
+
+
+def _search_below(attempt: Attempt, best_s: float, deadline: Deadline) -> None:
+    """Find a plan shorter than the best so far, or that there is none, or neither in time."""
+    if out_of_reach(attempt.problem, np.inf):
+        attempt.close("does not fit", np.inf)
+    elif out_of_reach(attempt.problem, best_s):
+        attempt.close("discarded", best_s)
+    else:
+        upper_s = best_s if np.isfinite(best_s) else None
+        search = anytime_search(attempt.problem, deadline, upper_s, costs=attempt.costs)
+        attempt.take_search(search)
+        if search.finished:
+            attempt.close("proven" if np.isfinite(search.bound_s) else "does not fit", search.bound_s)
+
+
+def _who_stood_in(winner: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Why the policy's place was taken: for the winner, or for the only problem with stages where it has none."""
+    several = [attempt for attempt in attempts if attempt.problem.stages > 1]
+    yield from (several[0] if len(several) == 1 else winner).notes
+
+
+def _what_was_corrected(winner: Attempt, plan: StagedPlan) -> Iterator[str]:
+    """That the exact search found a shorter plan than the one that it began with."""
+    first = winner.first
+    if first is not None and plan.planner == "exact" != first.planner:
+        shorter = 100 * (1 - winner.step_s / winner.costs(first).step_s)
+        yield f"the exact search corrected the plan of {maker_in_words(first.planner)}: {shorter:.2g} % shorter"
+
+
+def _what_was_refined(winner: Attempt, after: StagedPlan) -> Iterator[str]:
+    """What moving the cuts off the grid brought."""
+    before = winner.plan
+    if before is None or (before.cuts, before.device_cuts) == (after.cuts, after.device_cuts):
+        return
+    before_s, after_s = (winner.costs(plan).step_s for plan in (before, after))
+    yield f"refined by single instructions: the length is {100 * (1 - after_s / before_s):.2g} % shorter"
+
+
+def nothing_fits(attempts: Sequence[Attempt]) -> StagedResult:
+    """Why there is no plan: of the problem with the most stages and the smallest micro-batches, and what would help."""
+    last = attempts[-1]
+    proven = all(attempt.outcome == "does not fit" for attempt in attempts)
+    uniform = UniformPlanner().solve(last.problem).reason
+    nothing = last.nothing or uniform or Infeasible("no plan was found that fits the memory", where="planner auto")
+    if len(attempts) > 2:
+        what = f"no plan {'' if proven else 'that was found '}fits in any of {len(attempts)} combinations tried"
+        least = f"with {last.problem.stages} stages and {last.problem.micro_batches} micro-batches {nothing.what}"
+        nothing = Infeasible(f"{what}; {least}", where="planner auto", do=nothing.do)
+    elif uniform is not None and is_plain(last.problem) and last.problem.stages > 1 and uniform.what != nothing.what:
+        nothing = Infeasible(f"{nothing.what}; with uniform cuts {uniform.what}", where=nothing.where, do=nothing.do)
+    known = {attempt.problem.stages for attempt in attempts}
+    most = min(last.problem.cluster.devices, last.problem.grid.cut_points.size + 1)
+    others = sorted(set(range(1, most + 1)) - known, key=lambda s: (abs(s - last.problem.stages), s))
+    for stages in others:
+        if UniformPlanner().solve(replace(last.problem, stages=stages)).plan is not None:
+            nothing = Infeasible(nothing.what, where=nothing.where, do=f"`stages={stages}` would fit")
+            break
+    return Result(last.problem, None, None, "infeasible" if proven else "stopped", reason=nothing)

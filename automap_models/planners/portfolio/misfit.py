@@ -1,0 +1,65 @@
+"""Why no plan fits, by the step: what the plan that comes nearest needs, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.units import rounds
+from automap_models.cost.staged import StagedCost, plan_cost
+from automap_models.errors import Infeasible
+from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.staged.frameworks import balanced
+
+
+def nothing_fits(space: PlanningSpace, problems: Sequence[StagedProblem]) -> Infeasible:
+    """The error: of all numbers of stages and micro-batches the one whose fullest device lacks least.
+
+    Args:
+        space: where no plan was found.
+        problems: that were looked at.
+    """
+    where, held = space.model.profile.model, list(_balanced_plans(problems))
+    if not held:
+        return Infeasible(
+            f"no plan of {_numbers(space.stage_numbers)} stages has work and a sample for each of the "
+            f"{space.cluster.devices} devices of cluster {space.cluster.name}",
+            where=where,
+            do="take other numbers of stages or micro-batches, or `min_stage=0`, which allows stages without work",
+        )
+    problem, cost = min(held, key=lambda entry: float((entry[1].memory_bytes - entry[1].limit_bytes).max()))
+    stage = int((cost.memory_bytes - cost.limit_bytes).argmax())
+    needed, limit = cost.memory_bytes[stage], cost.limit_bytes[stage]
+    stages = "data parallelism" if problem.stages == 1 else f"{problem.stages} stages"
+    tried = f"{stages} in {rounds(problem.micro_batches)}"
+    if needed <= limit:
+        return Infeasible(
+            f"no plan was found in which every stage holds work: {tried} would fit otherwise",
+            where=where,
+            do="take other numbers of stages, or `min_stage=0`, which allows stages without work",
+        )
+    return Infeasible(
+        f"no plan fits the {limit / 1e9:.1f} GB of a device of cluster {space.cluster.name}: of {len(problems)} "
+        f"combinations {tried} comes nearest, whose stage {stage} needs {needed / 1e9:.1f} GB",
+        where=where,
+        do="use more nodes, devices with more memory, smaller micro-batches or a smaller `state_factor`; "
+        "automap-plan MODEL knows tensor parallelism and ZeRO, which a profile cannot say",
+    )
+
+
+def _balanced_plans(problems: Sequence[StagedProblem]) -> Iterator[tuple[StagedProblem, StagedCost]]:
+    """For each problem the plan whose largest state is least, on devices shared out evenly, and what it costs."""
+    for problem in problems:
+        devices, stages, profile = problem.cluster.devices, problem.stages, problem.profile
+        places = problem.grid.to_instructions(tuple(problem.grid.cut_points.tolist()))
+        held = problem.state_factor * profile.W + profile.stash
+        cuts = balanced(np.asarray(held), places, stages) if stages > 1 else ()
+        if cuts is not None:
+            device_cuts = tuple(devices * s // stages for s in range(1, stages))
+            yield problem, plan_cost(problem, StagedPlan(cuts, device_cuts, problem.micro_batches, "balanced"))
+
+
+def _numbers(stages: Sequence[int]) -> str:
+    return f"{stages[0]}" if len(stages) == 1 else f"{stages[0]} to {stages[-1]}"

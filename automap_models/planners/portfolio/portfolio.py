@@ -1,0 +1,350 @@
+"""The portfolio: plans of every kind, in every number of stages and micro-batches, under every schedule in question.
+
+    data parallelism ────────────────────────────────────────────┐
+    for S × M × schedule:                                        ├──▶ refine the best few ──▶ the simplest of nearly
+      equal stages: as frameworks cut ──▶ move the cuts          │                            equal plans (simplicity)
+      any stages:   table (bottleneck) ──▶ move cuts and devices ┘
+
+What is compared is the step. Everything that was found stays in the answer: a plan of a harder kind that is shorter
+than the chosen one is reported with what it needs. Evaluations are counted, not timed, so that plans are the same on
+every machine. Problems that the compiled moves do not know (mixed nodes, pins, shardings) are searched by labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from automap_models.core.constraints import BLOCKS
+from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.errors import BadInput
+from automap_models.planners import effort
+from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
+from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
+from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.staged.costs import LENGTH_ROUNDING
+from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
+from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans
+from automap_models.planners.staged.improve import PASSES, Moves, has_moves
+from automap_models.planners.staged.search import anytime_search
+from automap_models.planners.staged.step_plans import step_plan
+from automap_models.simulate.step import step_cost
+
+CLOSE = 0.15
+"""How much longer than the best known step, relatively, a start may be to be moved on from."""
+PAIRS = 4
+"""Numbers of micro-batches and schedules of which unequal stages are looked for, at most."""
+PATIENCE = 4
+"""Numbers of stages in a row that bring nothing near the best before deeper pipelines are left out."""
+FINALISTS = 4
+"""Plans that are refined by single instructions, of each kind that has cuts to refine."""
+BY_TABLES, BEAM, REACH = 4, 1, 8
+"""Stages up to which moves also set out from tables' plans for the length L (step_plans), which are finer and take
+longer: plans of more stages are these with one of them split."""
+LABELS_S = 1.5
+"""Counted seconds (planners.effort) that labels may take in all for problems which have no compiled moves."""
+PROMISING = 6
+"""Problems that labels search, at most."""
+IN_REACH = 0.05
+"""How much longer than the best a plan may be to be refined."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A plan that was found, before it is costed as reports have it.
+
+    Attributes:
+        kind: how simple it is.
+        problem, plan, step_s: it, of which problem, and its step to rounding.
+    """
+
+    kind: Simplicity
+    problem: StagedProblem
+    plan: StagedPlan
+    step_s: float
+
+    @property
+    def key(self) -> tuple[Simplicity, int]:
+        """Of plans that agree in this the shortest is kept."""
+        return self.kind, self.plan.stages
+
+
+@dataclass(eq=False)
+class Portfolio:
+    """What competes for the best plan of one space.
+
+    Attributes:
+        space: where to look; with a schedule.
+        deadline: when to stop in any case.
+        watch: is told how far it is.
+        refine: whether the best plans' cuts are moved by single instructions.
+        found: the shortest plan of each kind and number of stages.
+        data_parallel: plain data parallelism in every number of micro-batches, whether it fits or not.
+        tried: every problem that was looked at, with the step of its best plan; inf where none was found.
+    """
+
+    space: PlanningSpace
+    deadline: Deadline = NEVER
+    watch: Watch = SILENT
+    refine: bool = True
+    found: dict[tuple[Simplicity, int], Found] = field(default_factory=dict)
+    data_parallel: list[Candidate] = field(default_factory=list)
+    tried: dict[StagedProblem, float] = field(default_factory=dict)
+
+    def search(self) -> list[tuple[Simplicity, Candidate]]:
+        """The shortest plan of each kind and number of stages, refined and costed; none where nothing fits.
+
+        Raises:
+            BadInput: the space's constraints contradict one another.
+        """
+        self.space.require_some()
+        self._replicate()
+        problems = self._problems()
+        if problems and has_moves(problems[0]):
+            self._by_moves(problems)
+        else:
+            self._by_labels(problems)
+        return [(found.kind, candidate) for found, candidate in self._refined()]
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """The last instruction of each block, where frameworks cut."""
+        return block_ends(self.space.model.profile)
+
+    @property
+    def best_s(self) -> float:
+        """The shortest step so far."""
+        return min((found.step_s for found in self.found.values()), default=np.inf)
+
+    def _replicate(self) -> None:
+        """Data parallelism in every number of micro-batches; it competes in those that are asked for."""
+        space = self.space
+        competes = 1 in space.stage_numbers and space.allows(1)
+        for micro_batches in space.data_parallel_counts:
+            problem = space.pipeline(1, micro_batches, space.competing[0])
+            plan = StagedPlan((), (), micro_batches, "data-parallel", coarse_cuts=())
+            candidate = Candidate(problem, plan, step_cost(problem, plan))
+            self.data_parallel.append(candidate)
+            if competes and micro_batches in space.counts and plan.check_valid(problem)[0]:
+                self.tried[problem] = np.inf
+                if candidate.fits:
+                    self._offer(Found(Simplicity.DATA, problem, plan, candidate.step_s))
+
+    def _problems(self) -> list[StagedProblem]:
+        """Every problem of several stages, few stages first."""
+        space, problems = self.space, []
+        for stages in space.several:
+            if not space.allows(stages):
+                continue
+            for micro_batches in space.counts:
+                problems += [space.pipeline(stages, micro_batches, schedule) for schedule in space.competing]
+        devices = space.cluster.devices
+        return [p for p in problems if p.max_replicas is None or p.stages * p.max_replicas >= devices]
+
+    # ---- compiled moves
+
+    def _by_moves(self, problems: Sequence[StagedProblem]) -> None:
+        self.watch(Progress(f"planning {len(problems)} combinations of stages, micro-batches and schedules"))
+        for problem in problems:
+            self._equal(problem)
+        if not self.space.constraints.equal_replicas:
+            for pair in self._promising(problems):
+                self._unequal(pair)
+
+    def _equal(self, problem: StagedProblem) -> None:
+        """Equal stages: of whole blocks, as frameworks cut them and moved; then cut anywhere."""
+        devices, stages = problem.cluster.devices, problem.stages
+        if devices % stages or self.deadline.passed:
+            return
+        starts = [plan for _, plan in framework_plans(problem, self.ends)]
+        self._move(Simplicity.BLOCKS, Moves(problem, np.array(self.ends), AS_FRAMEWORKS), starts)
+        if problem.constraints.cut_at != BLOCKS:
+            moves = Moves(problem, self._places(problem))
+            device_cuts = tuple(range(devices // stages, devices, devices // stages))
+            cuts = _balanced_cuts(problem.profile, moves.cuts, stages)
+            own = [] if cuts is None else [StagedPlan(cuts, device_cuts, problem.micro_batches, moves.planner)]
+            self._move(Simplicity.EQUAL, moves, [*own, *starts])
+
+    def _move(self, kind: Simplicity, moves: Moves, starts: list[StagedPlan], passes: float = PASSES) -> Found | None:
+        """The plan that moves lead to from the shortest of some starts, where these are near the best so far."""
+        problem = moves.problem
+        self.tried.setdefault(problem, np.inf)
+        if not (starts and moves.can_cut):
+            return None
+        shortest = min(starts, key=moves.step_s)
+        if len(self.space.counts) > 1 and moves.step_s(shortest) > self.best_s * (1.0 + CLOSE):
+            return None
+        step_s, plan = moves.improved([shortest], equal=kind is not Simplicity.UNEQUAL, passes=passes)
+        if plan is None:
+            return None
+        found = Found(simplicity(plan, problem.cluster.devices, self.ends), problem, plan, step_s)
+        self._offer(found)
+        return found
+
+    def _offer(self, found: Found) -> None:
+        known = self.found.get(found.key)
+        if known is None or found.step_s < known.step_s * (1.0 - LENGTH_ROUNDING):
+            self.found[found.key] = found
+        self.tried[found.problem] = min(self.tried.get(found.problem, np.inf), found.step_s)
+
+    def _places(self, problem: StagedProblem) -> np.ndarray | None:
+        """The instructions after which stages may end where the constraints say so; None for the grid."""
+        constraints = problem.constraints
+        if constraints.cut_at is None:
+            return None
+        return constraints.windows(problem.profile, problem.stages).cuts(np.empty(0, dtype=np.int64))
+
+    def _promising(self, problems: Sequence[StagedProblem]) -> Iterator[list[StagedProblem]]:
+        """The problems of each number of micro-batches and schedule, those first of which the best plans are known.
+
+        Unequal stages may win where equal ones are poor, in other numbers of micro-batches: their fewest count, too.
+        """
+        pairs: dict[tuple[int, str | None], list[StagedProblem]] = {}
+        for problem in problems:
+            pairs.setdefault((problem.micro_batches, problem.schedule), []).append(problem)
+        for fewest, *_ in pairs.values() if len(pairs) > PAIRS else ():
+            if fewest.schedule == problems[0].schedule:
+                moves = Moves(fewest, self._places(fewest))
+                self._move(Simplicity.UNEQUAL, moves, _by_tables(moves))
+        steps = {pair: min(self.tried.get(p, np.inf) for p in of_pair) for pair, of_pair in pairs.items()}
+        order = sorted(pairs, key=lambda pair: steps[pair])
+        for pair in order[:PAIRS]:
+            if not steps[pair] > self.best_s * (1.0 + CLOSE) or len(order) <= 2:
+                yield pairs[pair]
+
+    def _unequal(self, problems: Sequence[StagedProblem]) -> None:
+        """Stages of any devices, in every number of stages, until deeper pipelines bring nothing."""
+        before: Found | None = None
+        without = 0
+        for problem in problems:
+            if self.deadline.passed or without == PATIENCE:
+                return
+            moves = Moves(problem, self._places(problem))
+            starts = [] if before is None else [*_splits(problem, before.plan)]
+            starts += [
+                found.plan
+                for kind in (Simplicity.BLOCKS, Simplicity.EQUAL)
+                if (found := self.found.get((kind, problem.stages))) is not None and found.problem is problem
+            ]
+            constructed = moves.constructed() if moves.can_cut else None
+            starts += [*([] if constructed is None else [constructed]), *_by_tables(moves)]
+            before = self._move(Simplicity.UNEQUAL, moves, starts)
+            near = before is not None and before.step_s <= self.best_s * (1.0 + CLOSE)
+            without = 0 if near else without + 1
+
+    def under(self, schedule: str, best: Candidate) -> Candidate | None:
+        """The shortest plan of the best one's kind, stages and micro-batches under another schedule, where it fits."""
+        problem = replace(best.problem, schedule=schedule)
+        kind = simplicity(best.plan, problem.cluster.devices, self.ends)
+        if best.plan.stages == 1 or not has_moves(problem):
+            return None
+        places = np.array(self.ends) if kind is Simplicity.BLOCKS else self._places(problem)
+        starts = [best.plan, *(plan for _, plan in framework_plans(problem, self.ends))]
+        _, plan = Moves(problem, places, best.plan.planner).improved(starts, equal=kind is not Simplicity.UNEQUAL)
+        return None if plan is None else Candidate(problem, plan, step_cost(problem, plan))
+
+    # ---- labels
+
+    def _by_labels(self, problems: Sequence[StagedProblem]) -> None:
+        """Search the most promising problems by labels: stages of any devices, and of equally many."""
+        budget = self.deadline.part(LABELS_S, effort.counted_s)
+        promising = self._begun(problems)
+        for i, problem in enumerate(promising):
+            self.watch(Progress("searching combinations of stages and micro-batches by labels", i, len(promising)))
+            for restricted in _by_kind(problem):
+                if budget.passed:
+                    return
+                try:
+                    plan = anytime_search(restricted, budget.part(budget.left_s / (len(promising) - i))).plan
+                except BadInput:  # the constraints leave no such plan
+                    continue
+                if plan is not None:
+                    self._cost(problem, replace(plan, planner="auto"))
+
+    def _begun(self, problems: Sequence[StagedProblem]) -> list[StagedProblem]:
+        """The problems whose plans as frameworks cut them are shortest; all where there are none, few stages first."""
+        for problem in problems:
+            self.tried.setdefault(problem, np.inf)
+            plans = [plan for _, plan in framework_plans(problem, self.ends)]
+            if problem.schedule == self.space.competing[0] and plans:
+                self._cost(problem, plans[-1])
+        begun = [problem for problem in problems if np.isfinite(self.tried[problem])]
+        return sorted(begun or problems, key=lambda problem: self.tried[problem])[:PROMISING]
+
+    def _cost(self, problem: StagedProblem, plan: StagedPlan) -> None:
+        """Offer a plan that fits and breaks no rule, with its step."""
+        if plan.check_valid(problem)[0]:
+            cost = step_cost(problem, plan)
+            if cost.feasible:
+                self._offer(Found(simplicity(plan, problem.cluster.devices, self.ends), problem, plan, cost.step_s))
+
+    # ---- the best few
+
+    def _refined(self) -> Iterator[tuple[Found, Candidate]]:
+        """All plans found, costed; the best few with their cuts moved by single instructions where they may lie so."""
+        self.watch(Progress("refining the best plans"))
+        ranked = sorted(self.found.values(), key=lambda found: found.step_s)
+        best_s, left = self.best_s, dict.fromkeys((Simplicity.EQUAL, Simplicity.UNEQUAL), FINALISTS)
+        for on_grid in ranked:
+            found = on_grid
+            if left.get(on_grid.kind, 0) and on_grid.step_s <= best_s * (1.0 + IN_REACH):
+                left[on_grid.kind] -= 1
+                found = self._at_instructions(on_grid)
+            candidate = Candidate(found.problem, found.plan, step_cost(found.problem, found.plan))
+            if candidate.fits and found.plan.check_valid(found.problem)[0]:
+                yield found, candidate
+
+    def _at_instructions(self, found: Found) -> Found:
+        """The same plan or a shorter one with its cuts off the grid."""
+        problem = found.problem
+        if not self.refine or not has_moves(problem) or problem.constraints.cut_at is not None:
+            return found
+        moves = Moves(problem, np.arange(len(problem.profile) - 1), found.plan.planner)
+        step_s, plan = moves.improved([found.plan], equal=found.kind is not Simplicity.UNEQUAL)
+        if plan is None or step_s >= found.step_s * (1.0 - LENGTH_ROUNDING):
+            return found
+        kind = simplicity(plan, problem.cluster.devices, self.ends)
+        return Found(kind, problem, plan, step_s)
+
+
+def _by_kind(problem: StagedProblem) -> Iterator[StagedProblem]:
+    """The problem, and with equally many devices in each stage, cut where blocks end and anywhere."""
+    constraints = problem.constraints
+    if not constraints.equal_replicas and problem.cluster.devices % problem.stages == 0:
+        equal = replace(constraints, equal_replicas=True)
+        if constraints.cut_at is None:
+            yield replace(problem, constraints=replace(equal, cut_at=BLOCKS))
+        yield replace(problem, constraints=equal)
+    yield problem
+
+
+def _by_tables(moves: Moves) -> list[StagedPlan]:
+    """The plan that moves lead to from the tables for the length L, for few stages."""
+    problem = moves.problem
+    if not moves.can_cut or problem.stages > BY_TABLES:
+        return []
+    return [step_plan(problem, BEAM, REACH, moves.planner)]
+
+
+def _splits(problem: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
+    """The plans with one more stage: each stage in turn split where half of its work is done, with half its devices."""
+    work, devices = np.cumsum(problem.profile.C), problem.cluster.devices
+    bounds = plan.stage_devices(devices)
+    for (first, last), (begin, end) in zip(plan.stage_instructions(len(problem.profile)), bounds, strict=True):
+        if end == begin or last == first:
+            continue
+        half = (work[last] + (work[first - 1] if first else 0.0)) / 2.0
+        cut = min(max(int(np.searchsorted(work, half)), first), last - 1)
+        cuts, device_cuts = sorted((*plan.cuts, cut)), sorted((*plan.device_cuts, (begin + end + 1) // 2))
+        yield StagedPlan(tuple(cuts), tuple(device_cuts), problem.micro_batches, plan.planner)
+
+
+@lru_cache(maxsize=64)
+def _balanced_cuts(profile: Profile, places: tuple[int, ...], stages: int) -> tuple[int, ...] | None:
+    """[S-1] cuts among some places that make the largest computation of a stage as small as possible."""
+    return balanced(profile.C, places, stages)

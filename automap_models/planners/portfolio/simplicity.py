@@ -1,0 +1,78 @@
+"""How simple a plan is to run, and which of nearly equal plans an engineer would take (cost-model.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import IntEnum
+
+import numpy as np
+
+from automap_models.core.staged import StagedPlan
+from automap_models.planners.portfolio.candidate import Candidate
+
+
+class Simplicity(IntEnum):
+    """Kinds of plans, the simplest first."""
+
+    DATA = 0
+    BLOCKS = 1
+    EQUAL = 2
+    UNEQUAL = 3
+
+    @property
+    def in_words(self) -> str:
+        """What such plans are."""
+        return _IN_WORDS[self]
+
+    @property
+    def needs(self) -> str:
+        """What runs them that simpler ones do without."""
+        return _NEEDS[self]
+
+
+_IN_WORDS = {
+    Simplicity.DATA: "data parallelism",
+    Simplicity.BLOCKS: "equal stages of whole blocks",
+    Simplicity.EQUAL: "equal stages cut inside blocks",
+    Simplicity.UNEQUAL: "stages on unequal numbers of devices",
+}
+_NEEDS = {
+    Simplicity.DATA: "any framework",
+    Simplicity.BLOCKS: "any framework with pipelines",
+    Simplicity.EQUAL: "cuts inside blocks: automap-run, or torch's own pipelines",
+    Simplicity.UNEQUAL: "stages on unequal numbers of devices: automap-run",
+}
+
+
+def simplicity(plan: StagedPlan, devices: int, ends: Collection[int]) -> Simplicity:
+    """The kind of a plan.
+
+    Args:
+        plan: of the model.
+        devices: of the cluster.
+        ends: the last instruction of each block.
+    """
+    if plan.stages == 1:
+        return Simplicity.DATA
+    if len(set(np.diff([0, *plan.device_cuts, devices]).tolist())) > 1:
+        return Simplicity.UNEQUAL
+    return Simplicity.BLOCKS if set(plan.cuts) <= set(ends) else Simplicity.EQUAL
+
+
+def simplest(candidates: Sequence[tuple[Simplicity, Candidate]], min_gain: float) -> Candidate:
+    """The simplest of nearly equal plans.
+
+    From the simplest kind to the hardest, and in one kind from few stages to many: a later plan is taken where its step
+    is more than `min_gain` shorter than that of the one taken before, relatively.
+
+    Args:
+        candidates: at least one that fits.
+        min_gain: 0 takes the shortest of all, of those that tie the simplest.
+    """
+    fitting = [(kind, c) for kind, c in candidates if c.fits]
+    ordered = sorted(fitting, key=lambda entry: (entry[0], entry[1].plan.stages, entry[1].step_s))
+    chosen = ordered[0][1]
+    for _, candidate in ordered[1:]:
+        if candidate.step_s < chosen.step_s * (1.0 - max(min_gain, 1e-9)):
+            chosen = candidate
+    return chosen

@@ -1,0 +1,96 @@
+"""The simplest of nearly equal plans wins, and a harder one only by what it gains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.simplicity import Simplicity, simplest, simplicity
+from automap_models.simulate.step import step_cost
+
+DEVICES, ENDS = 8, (3, 7, 11)
+PROBLEM = StagedProblem(
+    Profile.create(np.ones(16), np.ones(16), np.ones(16)), Cluster(1, DEVICES, 1e9, 1e9, 1e18), 1, 8, schedule="1f1b"
+)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "devices", "kind"),
+    [
+        ((), (), Simplicity.DATA),
+        ((7,), (4,), Simplicity.BLOCKS),
+        ((3, 7, 11), (2, 4, 6), Simplicity.BLOCKS),
+        ((8,), (4,), Simplicity.EQUAL),
+        ((3, 8, 11), (2, 4, 6), Simplicity.EQUAL),
+        ((7,), (5,), Simplicity.UNEQUAL),
+        ((8,), (5,), Simplicity.UNEQUAL),
+        ((3, 7), (2, 4), Simplicity.UNEQUAL),
+    ],
+)
+def test_the_kind_of_a_plan_is_what_it_takes_to_run_it(
+    cuts: tuple[int, ...], devices: tuple[int, ...], kind: Simplicity
+) -> None:
+    assert simplicity(StagedPlan(cuts, devices, 8, "drawn"), DEVICES, ENDS) is kind
+
+
+def test_every_kind_says_what_it_is_and_what_runs_it() -> None:
+    assert len({kind.in_words for kind in Simplicity}) == len({kind.needs for kind in Simplicity}) == len(Simplicity)
+
+
+def candidate(step_s: float, stages: int = 1, *, fits: bool = True) -> Candidate:
+    """A plan of so many stages with a step that is written down."""
+    problem, inside = replace(PROBLEM, stages=stages), tuple(range(stages - 1))
+    plan = StagedPlan(inside, tuple(i + 1 for i in inside), 8, "drawn")
+    cost = step_cost(problem, plan)
+    limit = cost.limit_bytes if fits else np.zeros_like(cost.limit_bytes)
+    return Candidate(problem, plan, replace(cost, simulated_s=step_s, limit_bytes=limit))
+
+
+PARTS = {
+    Simplicity.DATA: st.just(1),
+    Simplicity.BLOCKS: st.integers(2, 4),
+    Simplicity.EQUAL: st.integers(2, 4),
+    Simplicity.UNEQUAL: st.integers(2, 4),
+}
+RATED = st.sampled_from(Simplicity).flatmap(
+    lambda kind: st.tuples(st.just(kind), PARTS[kind], st.floats(1.0, 1.2), st.booleans())
+)
+
+
+@given(st.lists(RATED, min_size=1, max_size=12), st.sampled_from([0.0, 0.02, 0.1]), st.randoms(use_true_random=False))
+def test_nothing_is_much_shorter_than_what_is_chosen_and_that_is_much_shorter_than_the_simplest(
+    drawn: list[tuple[Simplicity, int, float, bool]],
+    min_gain: float,
+    random,  # type: ignore[no-untyped-def]
+) -> None:
+    """Much is more than min_gain; the order in which plans come does not matter."""
+    rated = [(kind, candidate(step_s, stages, fits=fits)) for kind, stages, step_s, fits in drawn]
+    rated.append((Simplicity.DATA, candidate(1.2)))
+    chosen = simplest(rated, min_gain)
+    kind, fitting = next(kind for kind, c in rated if c is chosen), [(kind, c) for kind, c in rated if c.fits]
+    alike = [c.step_s for of, c in fitting if (of, c.plan.stages) == (kind, chosen.plan.stages)]
+    plainest_s = min(c.step_s for of, c in fitting if of is Simplicity.DATA)
+    assert chosen.fits
+    assert chosen.step_s == min(alike)
+    assert all(c.step_s >= chosen.step_s * (1.0 - max(min_gain, 1e-9)) for _, c in fitting)
+    assert kind is Simplicity.DATA or chosen.step_s < plainest_s * (1.0 - min_gain)
+    assert simplest(random.sample(rated, len(rated)), min_gain).step_s == chosen.step_s
+
+
+def test_a_plan_that_gains_less_than_asked_leaves_the_simpler_one() -> None:
+    """By hand: 2 % of 1 s is 0.98 s; of equal kinds fewer stages are simpler."""
+    data, blocks = (Simplicity.DATA, candidate(1.0)), (Simplicity.BLOCKS, candidate(0.985, 2))
+    deeper, unequal = (Simplicity.BLOCKS, candidate(0.97, 4)), (Simplicity.UNEQUAL, candidate(0.955, 2))
+    assert simplest([data, blocks], 0.02) is data[1]
+    assert simplest([data, blocks], 0.01) is blocks[1]
+    assert simplest([data, blocks, deeper], 0.02) is deeper[1]
+    assert simplest([data, blocks, deeper, unequal], 0.02) is deeper[1]
+    assert simplest([data, blocks, deeper, unequal], 0.0) is unequal[1]
