@@ -30,7 +30,7 @@ def inlined(function: FunctionT) -> FunctionT:
 def _compiled(function: FunctionT, inline: str) -> FunctionT:
     from numba import njit
 
-    return cast(FunctionT, njit(cache=True, error_model="numpy", nogil=True, inline=inline)(function))
+    return cast(FunctionT, njit(cache=True, error_model="numpy", nogil=True, inline=inline, no_cfunc_wrapper=True)(function))
 
 
 def is_compiled(function: Callable[..., Any]) -> bool:
