@@ -9,7 +9,7 @@ step. Raising a number means lowering another.
     numbers     upper-case names that a module assigns a number, or a sequence or a table of nothing but numbers
 
 The totals are of the library and its apps, without tests and benchmarks. Counted so, the state of 26 November 2026
-(commit 63083d50) has 85,508 lines in 461 files, 171 compiled functions and 597 numbers.
+(commit 63083d50) has 85,508 lines in 461 files, 171 compiled functions and 608 numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BUDGET = {
     "infer": (7_059, 34),
     "train": (2_855, 15),
     "datagen": (1_503, 10),
-    "benchmarks": (7_622, 46),
+    "benchmarks": (6_395, 36),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 83_843, "files": 452, "compiled": 155, "numbers": 578}
