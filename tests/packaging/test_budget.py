@@ -22,7 +22,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (930, 8),
-    "core": (7_383, 38),
+    "core": (7_424, 38),
     "cost": (3_771, 19),
     "envs": (4_051, 23),
     "export": (2_440, 16),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (6_395, 36),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 83_843, "files": 452, "compiled": 155, "numbers": 578}
+TOTALS = {"lines": 83_884, "files": 452, "compiled": 155, "numbers": 579}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
