@@ -50,7 +50,7 @@ def _compiled(function: FunctionT, inline: str) -> FunctionT:
 def _listen() -> None:
     from numba.core import event
 
-    class Compilations(event.Listener):
+    class Compilations(event.Listener):  # type: ignore[misc]
         """Adds up the seconds of compilations, each of which may begin others."""
 
         depth, begun_s, spent_s = 0, 0.0, 0.0
