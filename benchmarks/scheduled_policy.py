@@ -12,7 +12,7 @@ sets out from the plan by tables and moves. The shortest step known is that of a
 `--long` seconds for the first `--long-problems` ones, and all plans here; on most small problems the search ends
 before that, with a proof. The claim: ≤ 1.01 of the best of 60 s. All times are of processor time, one problem after
 the other. `--real` takes the profiles of `examples/` and of a further folder on A, B and C, with S = nodes and M = 16,
-not random problems; `--large` those of large_problems.py, 8 to 16 stages on 64 to 128 devices. A network plans where
+not random problems; `--large` draws problems of 8 to 16 stages on 64 to 128 devices. A network plans where
 it was trained for all of the problems.
 """
 
@@ -26,7 +26,6 @@ from pathlib import Path
 
 import numpy as np
 from common import add_profiles, drawn, fresh_problems, processor_time, profile_files, timed
-from large_problems import LARGE
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
@@ -44,6 +43,14 @@ from automap_models.planners.staged.table_plans import table_plans
 from automap_models.resources import zoo_dir
 from automap_models.simulate.step import step_cost
 
+LARGE = (
+    "sizes=all",
+    "problem.stages={values: [8, 10, 12, 16], weights: [1, 1, 1, 1]}",
+    "problem.stages_match_nodes=0",
+    "problem.cluster.nodes={values: [8, 16], weights: [1, 1]}",
+    "problem.cluster.devices_per_node={values: [8], weights: [1]}",
+    "problem.instructions=[128, 4096]",
+)
 FIRST_CUTS = (1, 4, 16)
 BEAMS = (1, 4, 8, 16)
 BEAM, REACH = PolicyConfig().beam, PolicyConfig().reach

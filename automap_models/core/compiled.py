@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import cache
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+PATIENCE_S = 0.5
+"""Of compiling, after which a person is told."""
+_told: list[Callable[[], None]] = []
 
 
 def jit(function: FunctionT) -> FunctionT:
@@ -27,10 +31,47 @@ def inlined(function: FunctionT) -> FunctionT:
     return _compiled(function, "always")
 
 
+def when_compiling(tell: Callable[[], None]) -> None:
+    """Have `tell` called once, as soon as compiling has taken PATIENCE_S: where numba keeps no machine code yet.
+
+    What numba has kept from an earlier run is loaded, and nobody is told.
+    """
+    _told.append(tell)
+
+
 def _compiled(function: FunctionT, inline: str) -> FunctionT:
     from numba import njit
 
-    return cast(FunctionT, njit(cache=True, error_model="numpy", nogil=True, inline=inline, no_cfunc_wrapper=True)(function))
+    _listen()
+    return cast(FunctionT, njit(cache=True, error_model="numpy", nogil=True, inline=inline)(function))
+
+
+@cache
+def _listen() -> None:
+    from numba.core import event
+
+    class Compilations(event.Listener):  # type: ignore[misc]
+        """Adds up the seconds of compilations, each of which may begin others."""
+
+        depth, begun_s, spent_s = 0, 0.0, 0.0
+
+        def on_start(self, _: event.Event) -> None:
+            if not self.depth:
+                self.begun_s = time.perf_counter()
+            self.depth += 1
+            self._look()
+
+        def on_end(self, _: event.Event) -> None:
+            self.depth -= 1
+            self._look()
+            if not self.depth:
+                self.spent_s += time.perf_counter() - self.begun_s
+
+        def _look(self) -> None:
+            if _told and self.spent_s + time.perf_counter() - self.begun_s >= PATIENCE_S:
+                _told.pop()()
+
+    event.register("numba:compile", Compilations())
 
 
 def is_compiled(function: Callable[..., Any]) -> bool:

@@ -9,7 +9,7 @@ of solvers do (CPLEX's ticks, Gurobi's work units).
     part = deadline.part(0.3, effort.counted_s)    # 0.3 counted seconds from now on
 
 A counted second takes about a second of one core: the rates below are least squares over a million calls of these
-loops (benchmarks/counted_effort.py, which prints how well they agree). What is kept from one search to the next, such
+loops (of November 2026). What is kept from one search to the next, such
 as the tables of a problem, is not counted, or the order of searches would matter.
 """
 

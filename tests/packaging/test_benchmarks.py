@@ -14,9 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem != "common")
 NEEDS = {
-    "finetune_cnn": "checkpoint",
     "placement": "graphs",
-    "placement_programs": "graphs",
     "roofline_accuracy": "profiles",
 }
 """Script → what it cannot run without, and the repository does not have."""
@@ -24,8 +22,6 @@ SMALL = {
     "datagen_throughput": "--groups 300",
     "exact_planner": "--sweep 1",
     "explorer": "vgg19 --cluster A --budget 1",
-    "hybrid_search": "--problems 1",
-    "large_problems": "--problems 1 --jobs 1 --search 0.1",
     "online_search": "--models vgg19 --seeds 1",
     "replanning": "--models vgg19_v100 --seeds 1 --windows 2",
 }

@@ -196,9 +196,7 @@ def test_nothing_overlaps_on_a_rank_or_a_link(run: tuple[Schedule, list[np.ndarr
     )
 
 
-def test_in_a_v_the_turning_point_sends_nothing_and_the_second_leg_goes_back_over_its_link() -> (
-    None
-):
+def test_in_a_v_the_turning_point_sends_nothing_and_the_second_leg_goes_back_over_its_link() -> None:
     """Two ranks, one micro-batch, 1 s a pass, 2 s a transfer; rank 1 runs 1F0 2F0 2I0 2W0 1I0 1W0."""
     timeline = simulate(
         np.ones(4), 2 * np.ones(4), 2 * np.ones(3), np.zeros(4), build_schedule("zb-v", 2, 1), weight_s=np.ones(4)

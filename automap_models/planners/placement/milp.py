@@ -4,7 +4,7 @@ Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operat
 returns its best plan with a proven bound, at its deadline at the latest (after DEFAULT_TIME_LIMIT_S without one).
 
 A planner states its program, takes plans of heuristics to start from, and lets solvers take turns; each solver starts
-from what the ones before it know. CP-SAT and SCIP complement each other (benchmarks/placement_programs.py): CP-SAT is
+from what the ones before it know. CP-SAT and SCIP complement each other: CP-SAT is
 good where devices have an order, SCIP is good where a relaxation is, and best once it knows which value to beat.
 """
 

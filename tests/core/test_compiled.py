@@ -1,0 +1,42 @@
+"""Compiling is announced where it takes long, and only where nothing was kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+from automap_models.core import compiled
+
+compiled.PATIENCE_S = {patience_s}
+compiled.when_compiling(lambda: print("compiling"))
+
+
+@compiled.jit
+def doubled(number):
+    return 2 * number
+
+
+print(doubled(21), doubled(4))
+"""
+
+
+def run(file: Path, cache: Path) -> list[str]:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\n")
+
+
+@pytest.mark.parametrize(("patience_s", "first"), [(0.0, ["compiling", "42 8", ""]), (1e9, ["42 8", ""])])
+def test_compiling_is_told_once_and_only_while_the_cache_is_cold(
+    patience_s: float, first: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM.format(patience_s=patience_s), encoding="utf-8")
+    assert run(file, tmp_path / "cache") == first
+    assert run(file, tmp_path / "cache") == ["42 8", ""]
