@@ -19,7 +19,6 @@ from automap_models.core.placement import PlacementProblem
 from automap_models.formats.placement_json import read_placement
 from automap_models.planners.base import SILENT, Deadline
 from automap_models.planners.placement.milp import (
-    DEFAULT_TIME_LIMIT_S,
     OPTIMAL_GAP,
     MilpContiguousPlanner,
     MilpOrderedPlanner,
@@ -40,7 +39,7 @@ def main() -> None:
     """Print a row for each graph, program and solver."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--time-limit", type=float, default=DEFAULT_TIME_LIMIT_S)
+    parser.add_argument("--time-limit", type=float, default=30.0)
     parser.add_argument("--turns-only", action="store_true", help="leave out the solvers alone")
     parser.add_argument("--only", default="", help="part of the file names to take")
     arguments = parser.parse_args()
