@@ -22,6 +22,8 @@ from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.npz import read_npz, write_npz
 from automap_models.infer import app
 from automap_models.planners.registry import make_planner
+from automap_models.planners.staged.bottleneck import stage_load
+from automap_models.planners.staged.plain_stages import plain_stages
 from automap_models.torch_export.profile import profile_module
 
 WIDTH = 64
@@ -86,6 +88,15 @@ def test_planners_make_the_shortest_plan_whose_stages_hold_them(planner: str) ->
     result = make_planner(planner).solve(problem)
     assert result.plan is not None
     assert result.cost.length_s == pytest.approx(min(cost.length_s for cost in costs if cost.feasible))
+
+
+def test_the_bottleneck_s_stages_hold_them() -> None:
+    """The first two instructions alone fill a device: a stage of four of them has no load, it does not fit."""
+    profile = Profile.create(C=np.ones(8), A=np.ones(8), W=np.ones(8), frozen=[60.0, 60.0, *[12.0] * 6])
+    problem = StagedProblem(profile, Cluster(1, 4, 1e9, 1e9, 130.0), 2, 8, state_factor=1.0)
+    plain, _ = plain_stages(problem)
+    assert stage_load(plain, 0, 0, 2, 2.0, 0.0, 0.0) == pytest.approx(8 * 2 / 2)
+    assert stage_load(plain, 0, 0, 4, 2.0, 0.0, 0.0) == np.inf
 
 
 def test_the_file_and_the_fingerprint_have_them(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Integer programs for placements: any, contiguous as published, or contiguous with devices in an order.
 
 Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), §4. Each planner
-returns its best plan with a proven bound, at its deadline at the latest (after DEFAULT_TIME_LIMIT_S without one).
+returns its best plan with a proven bound, at its deadline at the latest. Without one, searches and CP-SAT stop after so
+much work, which they count, so that the plan does not depend on what else the machine does; SCIP has half a minute.
 
 A planner states its program, takes plans of heuristics to start from, and lets solvers take turns; each solver starts
 from what the ones before it know. CP-SAT and SCIP complement each other: CP-SAT is
@@ -37,8 +38,6 @@ from automap_models.planners.placement.throughput_program import (
     ordered_program,
 )
 
-DEFAULT_TIME_LIMIT_S = 30.0
-"""For a program without a deadline."""
 START_SHARE = 0.1
 """The part of the time that each heuristic gets that makes a plan to start from."""
 OPTIMAL_GAP = 1e-6
@@ -68,7 +67,7 @@ State = Callable[[float, float, bool, Deadline], Formulation]
 
 @dataclass(frozen=True)
 class Turn:
-    """A solver's turn, and which share of the time that is left it gets."""
+    """A solver's turn, and which share of the time that is left, or of its work, it gets."""
 
     solver: Solver
     share: float
@@ -111,8 +110,6 @@ class ProgramPlanner(PlacementPlanner[SeedConfig]):
             BadInput: the program is not for such a problem, or OR-tools is not installed.
         """
         state = self.state(problem)
-        if math.isinf(deadline.left_s):
-            deadline = deadline.part(DEFAULT_TIME_LIMIT_S)
         starts = self.starting_plans(problem, deadline, watch)
         known = solve_in_turns(
             problem, state, starts, self.turns(problem), deadline=deadline, watch=watch, seed=self.config.seed
@@ -254,7 +251,7 @@ def _take_turn(
     tick_s = upper_s / ticks or 1.0
     stated = state(tick_s, ticks, turn.solver == "cp-sat", share)
     hint = stated.hint(known.plan) if known.plan else {}
-    answer = solve_program(stated.program, turn.solver, share, hint, seed)
+    answer = solve_program(stated.program, turn.solver, share, hint, seed, turn.share)
     return _learnt(problem, stated, answer, known, tick_s, upper_s), answer.interrupted
 
 

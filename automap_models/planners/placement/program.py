@@ -23,6 +23,10 @@ TOLERANCE = 1e-6
 """SCIP's absolute one for rows and whole numbers; its bound is lowered by as much."""
 RELATIVE_GAP = 1e-7
 """SCIP stops when its best solution is above its bound by no more than this share."""
+WORK = 15.0
+"""CP-SAT's deterministic seconds without a deadline, some thirty of a clock's."""
+SCIP_LIMIT_S = 30.0
+"""SCIP's without a deadline: it counts no work that bounds its time, as single nodes may take minutes."""
 LARGEST = 1e13
 """Of the numbers that MathOpt hands to CP-SAT; by default it cuts bounds at 1e7 and refuses sums above 2^53."""
 LARGEST_EXPONENT = 62
@@ -115,9 +119,17 @@ class Answer:
 
 
 def solve_program(
-    program: Program, solver: Solver, deadline: Deadline, hint: Mapping[int, float] = NO_HINT, seed: int = 0
+    program: Program,
+    solver: Solver,
+    deadline: Deadline,
+    hint: Mapping[int, float] = NO_HINT,
+    seed: int = 0,
+    share: float = 1.0,
 ) -> Answer:
     """What a solver knows about a program by the deadline, on one thread; after Ctrl-C what it knows by then.
+
+    Without a deadline CP-SAT stops after so much work, which it counts itself, so that it answers the same whatever
+    else the machine does. SCIP has SCIP_LIMIT_S.
 
     CP-SAT stops as soon as Ctrl-C is pressed. SCIP goes on until the deadline: with the interrupter of MathOpt it
     writes errors of its own to stderr.
@@ -125,9 +137,10 @@ def solve_program(
     Args:
         program: to be solved. CP-SAT takes whole coefficients and bounds, and gives every column a whole number.
         solver: which.
-        deadline: when to stop.
+        deadline: when to stop; without one, after WORK or SCIP_LIMIT_S.
         hint: column → value of a solution that is known, perhaps of some columns only.
         seed: of the solver's random draws.
+        share: of WORK or SCIP_LIMIT_S, without a deadline.
 
     Raises:
         BadInput: OR-tools is not installed.
@@ -141,18 +154,23 @@ def solve_program(
     model = mathopt.Model.from_model_proto(_model_proto(program, every_column_whole=solver == "cp-sat"))
     columns = list(model.variables())
     known = mathopt.SolutionHint(variable_values={columns[column]: value for column, value in hint.items()})
-    interrupter = SolveInterrupter()
+    interrupter, unlimited = SolveInterrupter(), bool(np.isinf(deadline.left_s))
+    counted = unlimited and solver == "cp-sat"
+    limit_s = share * SCIP_LIMIT_S if unlimited else deadline.left_s
     answer, interrupted = _until_interrupted(
         lambda: mathopt.solve(
             model,
             mathopt.SolverType.CP_SAT if solver == "cp-sat" else mathopt.SolverType.GSCIP,
             params=mathopt.SolveParameters(
-                time_limit=None if np.isinf(deadline.left_s) else timedelta(seconds=deadline.left_s),
+                time_limit=None if counted else timedelta(seconds=limit_s),
                 threads=1,
                 random_seed=seed % 2**31,
                 relative_gap_tolerance=None if solver == "cp-sat" else RELATIVE_GAP,
                 cp_sat=sat_parameters_pb2.SatParameters(
-                    mip_max_bound=LARGEST, mip_max_activity_exponent=LARGEST_EXPONENT, catch_sigint_signal=False
+                    mip_max_bound=LARGEST,
+                    mip_max_activity_exponent=LARGEST_EXPONENT,
+                    catch_sigint_signal=False,
+                    max_deterministic_time=share * WORK if counted else np.inf,
                 ),
             ),
             model_params=mathopt.ModelSolveParameters(solution_hints=[known] if hint else []),

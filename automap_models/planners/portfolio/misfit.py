@@ -11,6 +11,7 @@ from automap_models.core.units import rounds
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.staged.costs import untrained_in_words
 from automap_models.planners.staged.frameworks import balanced
 
 
@@ -29,10 +30,11 @@ def nothing_fits(space: PlanningSpace, problems: Sequence[StagedProblem]) -> Inf
             where=where,
             do="take other numbers of stages or micro-batches, or `min_stage=0`, which allows stages without work",
         )
-    problem, cost = min(held, key=lambda entry: float((entry[1].memory_bytes - entry[1].limit_bytes).max()))
+    problem, plan, cost = min(held, key=lambda entry: float((entry[2].memory_bytes - entry[2].limit_bytes).max()))
     stage = int((cost.memory_bytes - cost.limit_bytes).argmax())
     needed, limit = cost.memory_bytes[stage], cost.limit_bytes[stage]
     stages = "data parallelism" if problem.stages == 1 else f"{problem.stages} stages"
+    untrained = untrained_in_words(problem, plan, stage).rstrip(", ")
     tried = f"{stages} in {rounds(problem.micro_batches)}"
     if needed <= limit:
         return Infeasible(
@@ -42,23 +44,25 @@ def nothing_fits(space: PlanningSpace, problems: Sequence[StagedProblem]) -> Inf
         )
     return Infeasible(
         f"no plan fits the {limit / 1e9:.1f} GB of a device of cluster {space.cluster.name}: of {len(problems)} "
-        f"combinations {tried} comes nearest, whose stage {stage} needs {needed / 1e9:.1f} GB",
+        f"combinations {tried} comes nearest, whose stage {stage} needs {needed / 1e9:.1f} GB"
+        f"{f', {untrained}' if untrained else ''}",
         where=where,
         do="use more nodes, devices with more memory, smaller micro-batches or a smaller `state_factor`; "
         "automap-plan MODEL knows tensor parallelism and ZeRO, which a profile cannot say",
     )
 
 
-def _balanced_plans(problems: Sequence[StagedProblem]) -> Iterator[tuple[StagedProblem, StagedCost]]:
+def _balanced_plans(problems: Sequence[StagedProblem]) -> Iterator[tuple[StagedProblem, StagedPlan, StagedCost]]:
     """For each problem the plan whose largest state is least, on devices shared out evenly, and what it costs."""
     for problem in problems:
         devices, stages, profile = problem.cluster.devices, problem.stages, problem.profile
         places = problem.grid.to_instructions(tuple(problem.grid.cut_points.tolist()))
-        held = problem.state_factor * profile.W + profile.stash
+        held = problem.state_factor * profile.W + profile.frozen + profile.stash
         cuts = balanced(np.asarray(held), places, stages) if stages > 1 else ()
         if cuts is not None:
             device_cuts = tuple(devices * s // stages for s in range(1, stages))
-            yield problem, plan_cost(problem, StagedPlan(cuts, device_cuts, problem.micro_batches, "balanced"))
+            plan = StagedPlan(cuts, device_cuts, problem.micro_batches, "balanced")
+            yield problem, plan, plan_cost(problem, plan)
 
 
 def _numbers(stages: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from automap_models.core.compiled import jit
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
-from automap_models.planners.staged.beam_kernel import reduced_s, weights_bytes
+from automap_models.planners.staged.beam_kernel import reduced_s, state_bytes, weights_bytes
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages
 from automap_models.planners.staged.plan_kernel import holds_work, message_s
@@ -98,7 +98,7 @@ def least_bottleneck(
 def stage_load(plain: PlainStages, s: int, i: int, k: int, parts: float, ring: float, message: float) -> float:
     """The load of stage s between two boundaries, s; inf where it does not fit or holds no work."""
     both, nbytes = plain.C[k] - plain.C[i], weights_bytes(plain, i, k)
-    held = plain.state_factor * nbytes + plain.held[s] * (plain.H[k] - plain.H[i]) / parts
+    held = state_bytes(plain, i, k) + plain.held[s] * (plain.H[k] - plain.H[i]) / parts
     if held > plain.memory or not holds_work(plain, both, plain.W[k] - plain.W[i]):
         return np.inf
     rounds = plain.micro_batches

@@ -105,12 +105,17 @@ def result_of(
 def does_not_fit(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Infeasible:
     """The error for a plan that does not fit: the fullest stage, what it needs and what would help."""
     stage = cost.fullest
-    first, last = plan.stage_instructions(len(problem.profile))[stage]
-    untrained = frozen_bytes(problem, plan.shardings[stage], slice(first, last + 1))
-    of_it = f"{untrained / 1e9:.1f} GB of it for what is not trained, " if untrained else ""
     return Infeasible(
-        f"stage {stage} needs {cost.memory_bytes[stage] / 1e9:.1f} GB on each device, {of_it}"
+        f"stage {stage} needs {cost.memory_bytes[stage] / 1e9:.1f} GB on each device, "
+        f"{untrained_in_words(problem, plan, stage)}"
         f"cluster {problem.cluster.name} has {cost.limit_bytes[stage] / 1e9:.1f} GB",
         where=f"planner {plan.planner}",
         do="try more stages, smaller micro-batches, a smaller `state_factor` or devices with more memory",
     )
+
+
+def untrained_in_words(problem: StagedProblem, plan: StagedPlan, stage: int) -> str:
+    """`137.4 GB of it for what is not trained, `: of a stage's memory; empty where it trains everything."""
+    first, last = plan.stage_instructions(len(problem.profile))[stage]
+    untrained = frozen_bytes(problem, plan.shardings[stage], slice(first, last + 1))
+    return f"{untrained / 1e9:.1f} GB of it for what is not trained, " if untrained else ""
