@@ -30,6 +30,7 @@ from automap_models.core.run_record import Comparison, Pass, RunRecord, StepReco
 from automap_models.errors import BadInput
 from automap_models.run.base import Executor, RunProblem, processes_of, silent, tolerance_of
 from automap_models.run.layout import Layout, run_layout
+from automap_models.run.torch_batches import Sampled, rows, sampled
 from automap_models.run.torch_clock import CLOCKS, Clock
 from automap_models.run.torch_pipeline import Pipeline
 from automap_models.run.torch_reference import Reference, compare, without_dropout
@@ -221,6 +222,7 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunOutcome | N
             problem.plan,
             (example.args, dict(example.kwargs)),
             loss=example.loss,
+            target=example.target,
             schedule=problem.schedule.name,
             virtual=problem.schedule.virtual,
             executor=problem.executor,
@@ -250,6 +252,7 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunOutcome | N
             layout,
             problem.plan.cut_names,
             example.loss,
+            *_sampled(example),
             replicas,
             seeds if pipeline.cut.random else None,
         )
@@ -376,17 +379,17 @@ def _filled(example: Example, seed: int) -> Example:
 
 def _batch(example: Example, layout: Layout, seed: int, step: int) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
     """A batch of the example's samples picked at random, the same everywhere; what is no batch stays as it is."""
-    own = _samples(example)
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)
-    picked = torch.randint(own, (layout.samples * layout.schedule.micro_batches,), generator=random)
+    picked = torch.randint(_samples(example), (layout.samples * layout.schedule.micro_batches,), generator=random)
+    of_batch, of_target = _sampled(example)
+    args, kwargs = rows((example.args, dict(example.kwargs)), of_batch, picked)
+    return args, kwargs, rows(example.target, of_target, picked)
 
-    def pick(tensor: Tensor) -> Tensor:
-        return tensor[picked] if tensor.dim() and tensor.shape[0] == own else tensor
 
-    batch: tuple[tuple[Any, ...], dict[str, Any], Any] = pytree.tree_map_only(
-        Tensor, pick, (example.args, dict(example.kwargs), example.target)
-    )
-    return batch
+def _sampled(example: Example) -> tuple[Sampled, Sampled]:
+    """Which of the inputs and of the target's tensors hold samples."""
+    samples = _samples(example)
+    return sampled((example.args, dict(example.kwargs)), samples), sampled(example.target, samples)
 
 
 def _processor() -> str:

@@ -31,7 +31,6 @@ from automap_models.torch_export.cuts import BEFORE, module_frames
 
 Loss = Callable[[Any, Any], Tensor]
 WITHOUT_GRADIENT = {torch.ops.aten.detach.default, torch.ops.aten.detach_.default}
-RANDOM = {"dropout", "native_dropout", "bernoulli", "bernoulli_", "feature_dropout", "alpha_dropout", "rand_like"}
 MIXING = {"batch_norm", "native_batch_norm", "_native_batch_norm_legit"}
 """Operators that compute with several samples at once."""
 
@@ -286,12 +285,14 @@ def _base(node: fx.Node) -> str:
 
 
 def _draws(node: fx.Node) -> bool:
-    """Whether an operator draws random numbers."""
-    if _base(node) == "scaled_dot_product_attention":
-        return (len(node.args) > 4 and bool(node.args[4])) or bool(node.kwargs.get("dropout_p"))
-    if _base(node) in {"dropout", "feature_dropout", "alpha_dropout", "native_dropout"}:
-        return bool(node.args[1]) and node.args[2] is not False
-    return _base(node) in RANDOM
+    """Whether an operator draws random numbers: by torch's tag, unless it is told to drop nothing or not to train."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    arguments = getattr(node.target, "_schema").arguments  # noqa: B009  # of an operator, which has tags
+    given = {argument.name: argument.default_value for argument in arguments}
+    given |= {argument.name: value for argument, value in zip(arguments, node.args, strict=False)} | dict(node.kwargs)
+    trains = all(given.get(name) is not False for name in ("train", "training"))
+    return trains and all(given.get(name) != 0 for name in ("p", "dropout", "dropout_p"))
 
 
 def _module(node: fx.Node) -> str:

@@ -75,6 +75,45 @@ def test_a_cut_model_says_what_its_stages_hold() -> None:
     assert all(value.differentiable for value in cut.stages[0].sent)
 
 
+class Drawing(nn.Module):
+    """One operator between two layers."""
+
+    def __init__(self, operator: Any) -> None:
+        super().__init__()
+        self.before, self.after, self.operator = nn.Linear(6, 6), nn.Linear(6, 6), operator
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.operator(self.before(x)))
+
+
+@pytest.mark.parametrize(
+    ("operator", "draws"),
+    [
+        (torch.randn_like, True),
+        (torch.rand_like, True),
+        (lambda x: x + torch.randn(6), True),
+        (lambda x: x + torch.rand(6), True),
+        (lambda x: x * torch.randint(0, 3, (6,)), True),
+        (lambda x: x + torch.normal(0.0, 1.0, x.shape), True),
+        (lambda x: torch.empty_like(x).exponential_() + x, True),
+        (lambda x: x[torch.randperm(5)], True),
+        (torch.bernoulli, True),
+        (nn.Dropout(0.3), True),
+        (nn.Dropout(0.0), False),
+        (nn.AlphaDropout(0.3), True),
+        (nn.RReLU(), True),
+        (lambda x: nn.functional.dropout(x, 0.3, training=False), False),
+        (nn.LeakyReLU(), False),
+        (lambda x: nn.functional.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.1), True),
+        (lambda x: nn.functional.scaled_dot_product_attention(x[None], x[None], x[None]), False),
+    ],
+)
+def test_whatever_draws_random_numbers_is_known_for_it(operator: Any, draws: bool) -> None:
+    """Stages are seeded for the check where one of their operators draws; of most that do nobody knew."""
+    x = torch.rand(5, 6)
+    assert bool(cut_model(Drawing(operator), (x,), {}, ["before"], name="net").random) is draws
+
+
 @pytest.mark.parametrize("names", [["nowhere"], ["norm", "first"], ["last"]])
 def test_cuts_that_are_none_are_refused(names: list[str]) -> None:
     x, mask = torch.randn(5, 6), torch.randn(5, 6)
