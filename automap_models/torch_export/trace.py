@@ -42,7 +42,8 @@ def trace(captured: Captured, *, name: str) -> Trace:
     """Run a captured step, forward and backward.
 
     Raises:
-        BadInput: an operator that needs data or has no meta kernel, forward or backward, or outputs that depend on no parameter.
+        BadInput: an operator that needs data or has no meta kernel, forward or backward; or outputs that depend on no
+            parameter.
     """
     recorder = KernelRecorder()
     run = _Run(captured, recorder)
