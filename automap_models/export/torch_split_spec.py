@@ -79,7 +79,7 @@ def require_early_inputs(cut):
     for stage, node in enumerate(stages[1:], 1):
         late = [source.target for source in node.all_input_nodes if source.op == "placeholder"]
         if late:
-            what = f"stage {{stage}} reads the model's input {{late[0]}}, which torch.distributed.pipelining gives to stage 0"
+            what = f"stage {{stage}} reads the model's input {{late[0]}}, which torch's pipelining gives to stage 0"
             sys.exit(f"{{what}} alone: have the model hand it on, cut elsewhere, or train with automap-run")
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from automap_models.core.run_record import Comparison, Pass, RunRecord, StepRecord
-from automap_models.errors import BadInput
+from automap_models.errors import AutomapError, BadInput
 from automap_models.run.base import Executor, RunProblem, processes_of, silent, tolerance_of
 from automap_models.run.layout import Layout, run_layout
 from automap_models.run.torch_batches import Sampled, rows, sampled
@@ -169,8 +169,18 @@ def run_process(rank: int, problem: RunProblem, rendezvous: str | None) -> RunOu
     _join(rank, problem, "nccl" if device.type == "cuda" else "gloo", rendezvous)
     try:
         return _run(rank, problem, device)
+    except Exception as error:  # torch wraps what passes raise
+        raise _own_error(error) from error.__cause__
     finally:
         dist.destroy_process_group()
+
+
+def _own_error(error: BaseException) -> BaseException:
+    """The error made for people that led to another one, or else that one."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, AutomapError):
+        cause = cause.__cause__ or cause.__context__
+    return cause or error
 
 
 def _join(rank: int, problem: RunProblem, backend: str, rendezvous: str | None) -> None:

@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import Captured, capture, training_outputs
 from automap_models.torch_export.cuts import BEFORE, module_frames
+from automap_models.user_code import user_code
 
 Loss = Callable[[Any, Any], Tensor]
 WITHOUT_GRADIENT = {torch.ops.aten.detach.default, torch.ops.aten.detach_.default}
@@ -310,13 +311,31 @@ def loss_of(returned: Any, loss: Loss | None, target: Any, samples: int) -> Tens
 
     Without a loss of the user's it is the one that the model returns (`training_outputs`): a scalar as it is; of
     several outputs the sum of all their elements over the number of samples.
+
+    Raises:
+        BadInput: the user's loss is no tensor of one element that depends on the model's output.
+        UserCodeError: it raises.
     """
     if loss is not None:
-        return loss(returned, target)
+        with user_code("the loss of the factory"):
+            value = loss(returned, target)
+        return _required_loss(value)
     outputs = training_outputs(returned)
     if len(outputs) == 1 and outputs[0].numel() == 1:
         return outputs[0].reshape(())
     return torch.stack([output.sum() for output in outputs]).sum() / samples
+
+
+def _required_loss(value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        wrong = f"is of type {type(value).__name__}"
+    elif value.numel() != 1:
+        wrong = f"is a tensor of shape {list(value.shape)}"
+    elif torch.is_grad_enabled() and not value.requires_grad:
+        wrong = "does not depend on the model's output"
+    else:
+        return value.reshape(())
+    raise BadInput(wrong, where="the loss of the factory", do="return its mean over samples, a tensor of one element")
 
 
 def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
-from automap_models.errors import BadInput  # noqa: E402
-from automap_models.run.torch_stages import CutModel, cut_model, flat_inputs  # noqa: E402
+from automap_models.errors import BadInput, UserCodeError  # noqa: E402
+from automap_models.run.torch_stages import CutModel, cut_model, flat_inputs, loss_of  # noqa: E402
 
 
 class Net(nn.Module):
@@ -73,6 +73,30 @@ def test_a_cut_model_says_what_its_stages_hold() -> None:
     assert cut.mixing == (("norm", 0),)
     assert [len(stage.sent) for stage in cut.stages] == [1, 2, 0]
     assert all(value.differentiable for value in cut.stages[0].sent)
+
+
+@pytest.mark.parametrize(
+    ("loss", "sentence"),
+    [
+        (lambda output, _: None, "is of type NoneType"),
+        (lambda output, _: 0.5, "is of type float"),
+        (lambda output, _: output.square().mean(-1), r"is a tensor of shape \[4\]"),
+        (lambda output, _: output.detach().mean(), "does not depend on the model's output"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused_in_a_sentence(loss: Any, sentence: str) -> None:
+    """Each ended in a traceback of torch's schedules, or of autograd."""
+    with pytest.raises(BadInput, match=f"the loss of the factory: {sentence}; return its mean over samples"):
+        loss_of(torch.ones(4, 6, requires_grad=True), loss, None, 4)
+
+
+def test_what_a_loss_raises_is_told_as_the_users() -> None:
+    def loss(_output: Tensor, target: Tensor) -> Tensor:
+        raise RuntimeError("expected another type")
+
+    with pytest.raises(UserCodeError, match="the loss of the factory: RuntimeError in the code that it names") as told:
+        loss_of(torch.ones(4, 6), loss, None, 4)
+    assert "expected another type" in told.value.details
 
 
 class Drawing(nn.Module):
