@@ -103,6 +103,41 @@ WITHOUT_DRAWS: dict[str, Callable[[], tuple[Any, ...]]] = {
 """Models of which every plan computes the same: nothing is drawn, and no sample looks at another one."""
 
 
+class Noisy(nn.Module):
+    """Each layer adds noise of another kind; the mask, of as many rows as a step has samples, is no batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        noises: list[Callable[[Tensor], Tensor]] = [
+            torch.randn_like,
+            lambda y: torch.rand(y.shape) + torch.normal(0.0, 1.0, y.shape),
+            lambda y: torch.randn(y.shape[1:]) * torch.randint(0, 3, (8,)),
+            lambda y: torch.empty_like(y).exponential_(),
+        ]
+        for layer, noise in zip(self.layers, noises, strict=True):
+            x = mask @ torch.tanh(layer(x) + 0.1 * noise(x))
+        return x
+
+
+MASKED = 4 * SAMPLES
+"""Tokens, and the samples of four micro-batches."""
+
+
+def weighed_error(output: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
+    """In float64, with a weight for each token, which is no batch."""
+    values, weights = target
+    return ((output.double() - values) ** 2 * weights[:, None]).mean()
+
+
+def noisy() -> tuple[Any, ...]:
+    x, values = torch.randn(2, SAMPLES, MASKED, 8, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(MASKED, MASKED).tril() / MASKED
+    return Noisy(), (x, mask), {}, weighed_error, (values, torch.linspace(0.5, 1.5, MASKED))
+
+
 def gpt2() -> tuple[Any, ...]:
     """Hugging Face's GPT-2 with random weights: its head is its embedding, it has dropout and returns a ModelOutput."""
     from transformers import GPT2Config, GPT2LMHeadModel

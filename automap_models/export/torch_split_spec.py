@@ -74,13 +74,13 @@ def parts_of(made):
 
 
 def require_early_inputs(cut):
-    """End with a sentence where a later stage reads an input of the model: torch hands inputs to the first one alone."""
+    """End with a sentence where a later stage reads an input: torch hands inputs to the first one alone."""
     stages = [node for node in cut.split_gm.graph.nodes if node.op == "call_module"]
     for stage, node in enumerate(stages[1:], 1):
         late = [source.target for source in node.all_input_nodes if source.op == "placeholder"]
         if late:
-            sys.exit(f"stage {{stage}} reads the model's input {{late[0]}}, which torch.distributed.pipelining gives to "
-                     "stage 0 alone: have the model hand it on, cut elsewhere, or train with automap-run")
+            what = f"stage {{stage}} reads the model's input {{late[0]}}, which torch's pipelining gives to stage 0"
+            sys.exit(f"{{what}} alone: have the model hand it on, cut elsewhere, or train with automap-run")
 
 
 def shared_by(cut, model):

@@ -27,9 +27,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from automap_models.core.run_record import Comparison, Pass, RunRecord, StepRecord
-from automap_models.errors import BadInput
+from automap_models.errors import AutomapError, BadInput
 from automap_models.run.base import Executor, RunProblem, processes_of, silent, tolerance_of
 from automap_models.run.layout import Layout, run_layout
+from automap_models.run.torch_batches import Sampled, rows, sampled
 from automap_models.run.torch_clock import CLOCKS, Clock
 from automap_models.run.torch_pipeline import Pipeline
 from automap_models.run.torch_reference import Reference, compare, without_dropout
@@ -168,8 +169,18 @@ def run_process(rank: int, problem: RunProblem, rendezvous: str | None) -> RunOu
     _join(rank, problem, "nccl" if device.type == "cuda" else "gloo", rendezvous)
     try:
         return _run(rank, problem, device)
+    except Exception as error:  # torch wraps what passes raise
+        raise _own_error(error) from error.__cause__
     finally:
         dist.destroy_process_group()
+
+
+def _own_error(error: BaseException) -> BaseException:
+    """The error made for people that led to another one, or else that one."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, AutomapError):
+        cause = cause.__cause__ or cause.__context__
+    return cause or error
 
 
 def _join(rank: int, problem: RunProblem, backend: str, rendezvous: str | None) -> None:
@@ -221,6 +232,7 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunOutcome | N
             problem.plan,
             (example.args, dict(example.kwargs)),
             loss=example.loss,
+            target=example.target,
             schedule=problem.schedule.name,
             virtual=problem.schedule.virtual,
             executor=problem.executor,
@@ -250,6 +262,7 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunOutcome | N
             layout,
             problem.plan.cut_names,
             example.loss,
+            *_sampled(example),
             replicas,
             seeds if pipeline.cut.random else None,
         )
@@ -376,17 +389,17 @@ def _filled(example: Example, seed: int) -> Example:
 
 def _batch(example: Example, layout: Layout, seed: int, step: int) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
     """A batch of the example's samples picked at random, the same everywhere; what is no batch stays as it is."""
-    own = _samples(example)
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)
-    picked = torch.randint(own, (layout.samples * layout.schedule.micro_batches,), generator=random)
+    picked = torch.randint(_samples(example), (layout.samples * layout.schedule.micro_batches,), generator=random)
+    of_batch, of_target = _sampled(example)
+    args, kwargs = rows((example.args, dict(example.kwargs)), of_batch, picked)
+    return args, kwargs, rows(example.target, of_target, picked)
 
-    def pick(tensor: Tensor) -> Tensor:
-        return tensor[picked] if tensor.dim() and tensor.shape[0] == own else tensor
 
-    batch: tuple[tuple[Any, ...], dict[str, Any], Any] = pytree.tree_map_only(
-        Tensor, pick, (example.args, dict(example.kwargs), example.target)
-    )
-    return batch
+def _sampled(example: Example) -> tuple[Sampled, Sampled]:
+    """Which of the inputs and of the target's tensors hold samples."""
+    samples = _samples(example)
+    return sampled((example.args, dict(example.kwargs)), samples), sampled(example.target, samples)
 
 
 def _processor() -> str:

@@ -26,6 +26,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.plan_reader import read_written_plan
 from automap_models.run.base import Executor, processes_of, run_schedule
 from automap_models.run.layout import Layout, run_layout
+from automap_models.run.torch_batches import Sampled, rows, sampled
 from automap_models.run.torch_clock import Clock
 from automap_models.run.torch_executor import Crossing, StageExecutor
 from automap_models.run.torch_schedules import ScheduleExecutor, why_not
@@ -46,6 +47,8 @@ class Pipeline:
         plan: a plan.json, or what `read_written_plan` reads.
         inputs: of one micro-batch, the first dimension of tensors being samples; only shapes count.
         loss: of the model's output and the target, a mean over samples. None takes the loss that the model returns.
+        target: what `loss` is given for one micro-batch; only shapes count. None: tensors whose first dimension is that
+            of a whole batch are samples.
         schedule, virtual: see `base.run_schedule`; None is the plan's own.
         executor: who runs the passes. None: torch's classes where they can run the plan without splitting the
             backward pass, else automap's.
@@ -67,6 +70,7 @@ class Pipeline:
         inputs: Inputs,
         *,
         loss: Loss | None = None,
+        target: Any = None,
         schedule: str | None = None,
         virtual: int | None = None,
         executor: Executor | None = None,
@@ -84,6 +88,8 @@ class Pipeline:
         self.layout = run_layout(self.plan, self.schedule, processes_of(self.plan, self.schedule), samples)
         self.process = _require_processes(self.layout)
         self._own_size = first_dimension(args, kwargs)
+        self._of_inputs = sampled((args, kwargs), self._own_size)
+        self._of_target = None if target is None else sampled(target, self._own_size)
         model.to(self.device)
         self._names, self._shapes, self._persistent = _names_of(model)
         self._state = list(model.state_dict())
@@ -105,7 +111,7 @@ class Pipeline:
 
         Args:
             batch: the model's inputs for all micro-batches, the same in every process.
-            target: what the loss is given; tensors whose first dimension is samples are split as the inputs are.
+            target: what the loss is given; tensors of samples are split as the inputs are.
             clock: is told of every pass.
 
         Returns:
@@ -115,16 +121,21 @@ class Pipeline:
             BadInput: the samples do not make the plan's micro-batches.
         """
         args, kwargs = arguments_of(batch)
-        whole = self._require_whole(flat_inputs(self.cut, args, kwargs), target)
+        whole = flat_inputs(self.cut, args, kwargs)
+        self._require_whole(whole)
+        of_target = sampled(target, self._batch_size) if self._of_target is None else self._of_target
         clock = clock or Clock(self.device, self.layout.replica(self.process))
         for parameter in self.parameters():
             parameter.grad = None
         last = self.layout.stages - 1
         part = self._executor.run(
-            lambda s, m: self._rows(whole[0], s, m), lambda m: self._rows(whole[1], last, m), clock
+            lambda s, m: self._rows(whole, self._of_inputs, s, m),
+            lambda m: self._rows(target, of_target, last, m),
+            clock,
         )
         with clock.timing("G", self.layout.held(self.process)[0]):
             self._reduce()
+        part = part.to(torch.float64)  # of another type where another process has none of the loss
         dist.all_reduce(part)
         return float(part)
 
@@ -301,27 +312,27 @@ class Pipeline:
 
     # ---- a step ------------------------------------------------------------------------------------------------------
 
-    def _require_whole(self, inputs: dict[str, Any], target: Any) -> tuple[dict[str, Any], Any]:
-        """The inputs and the target, of as many samples as the plan's batch has."""
-        needed = self.layout.samples * self.schedule.micro_batches
-        sizes = {len(leaf) for leaf in inputs.values() if isinstance(leaf, Tensor) and leaf.dim()}
-        if needed not in sizes:
-            what = f"a batch of {max(sizes, default=0)} samples is not {self.schedule.micro_batches} micro-batches"
-            do = f"give {needed} samples in the first dimension, or plan with another global batch"
-            raise BadInput(f"{what} of {self.layout.samples}", where=self.plan.where, do=do)
-        return inputs, target
+    @property
+    def _batch_size(self) -> int:
+        """Samples of a whole batch."""
+        return self.layout.samples * self.schedule.micro_batches
 
-    def _rows(self, tree: Any, s: int, m: int) -> Any:
+    def _require_whole(self, inputs: dict[str, Any]) -> None:
+        """Refuse inputs of other samples than the plan's batch has."""
+        needed = self._batch_size
+        for leaf, has_samples in zip(inputs.values(), self._of_inputs, strict=True):
+            size = len(leaf) if isinstance(leaf, Tensor) and leaf.dim() else 0
+            if has_samples and size != needed:
+                what = f"a batch of {size} samples is not {self.schedule.micro_batches} micro-batches"
+                do = f"give {needed} samples in the first dimension, or plan with another global batch"
+                raise BadInput(f"{what} of {self.layout.samples}", where=self.plan.where, do=do)
+
+    def _rows(self, tree: Any, of: Sampled, s: int, m: int) -> Any:
         """A micro-batch's samples of this replica in stage s, on its device; what is no batch is given whole."""
         begin, end = self.layout.part(s, self.layout.replica(self.process))
-        first, whole = m * self.layout.samples, self.layout.samples * self.schedule.micro_batches
-
-        def rows(tensor: Tensor) -> Tensor:
-            if tensor.dim() and tensor.shape[0] == whole:
-                tensor = tensor[first + begin : first + end]
-            return tensor.to(self.device)
-
-        return pytree.tree_map_only(Tensor, rows, tree)
+        first = m * self.layout.samples
+        own = rows(tree, of, slice(first + begin, first + end))
+        return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(self.device), own)
 
     def _reduce(self) -> None:
         """Sum gradients over the processes that hold their parameters, those of one group in one message."""

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from automap_models.core.run_record import Comparison
 from automap_models.run.layout import Layout, parts
+from automap_models.run.torch_batches import Sampled, rows
 from automap_models.run.torch_stages import Loss, loss_of
 from automap_models.torch_export.cuts import BEFORE
 
@@ -66,6 +66,7 @@ class Reference:
         layout: of the run.
         cut_names: [S-1] where its stages end; random numbers are seeded anew there.
         loss: see `Pipeline`.
+        of_batch, of_target: which of the leaves of a batch and of a target hold samples.
         replicas: parts of a micro-batch that the model computes one by one, as each replica of the run does; 1 where
             nothing depends on which samples are together.
         seeds: is called with (stage, micro-batch, replica) when a stage begins; None where nothing is random.
@@ -77,11 +78,13 @@ class Reference:
         layout: Layout,
         cut_names: Sequence[str],
         loss: Loss | None,
+        of_batch: Sampled,
+        of_target: Sampled,
         replicas: int,
         seeds: Callable[[int, int, int], None] | None,
     ) -> None:
         self.model, self.layout, self.loss, self.replicas, self.seeds = model, layout, loss, replicas, seeds
-        self.cut_names = cut_names
+        self.cut_names, self.of_batch, self.of_target = cut_names, of_batch, of_target
         self.place = (0, 0)
 
     def step(self, batch: tuple[tuple[Any, ...], dict[str, Any]], target: Any) -> float:
@@ -96,9 +99,10 @@ class Reference:
                     if self.seeds is not None:
                         self.seeds(0, m, replica)
                     at = m * samples
-                    rows = slice(at + begin, at + end), samples * micro_batches
-                    args, kwargs = _rows(batch, *rows)
-                    loss = loss_of(self.model(*args, **kwargs), self.loss, _rows(target, *rows), end - begin)
+                    picked = slice(at + begin, at + end)
+                    args, kwargs = rows(batch, self.of_batch, picked)
+                    own_target = rows(target, self.of_target, picked)
+                    loss = loss_of(self.model(*args, **kwargs), self.loss, own_target, end - begin)
                     part = loss * ((end - begin) / (samples * micro_batches))
                     part.backward()  # type: ignore[no-untyped-call]
                     total += float(part.detach())
@@ -119,13 +123,6 @@ class Reference:
         finally:
             for handle in handles:
                 handle.remove()
-
-
-def _rows(tree: Any, rows: slice, whole: int) -> Any:
-    def some(tensor: Tensor) -> Tensor:
-        return tensor[rows] if tensor.dim() and tensor.shape[0] == whole else tensor
-
-    return pytree.tree_map_only(Tensor, some, tree)
 
 
 def compare(

@@ -28,10 +28,10 @@ from torch.utils import _pytree as pytree
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import Captured, capture, training_outputs
 from automap_models.torch_export.cuts import BEFORE, module_frames
+from automap_models.user_code import user_code
 
 Loss = Callable[[Any, Any], Tensor]
 WITHOUT_GRADIENT = {torch.ops.aten.detach.default, torch.ops.aten.detach_.default}
-RANDOM = {"dropout", "native_dropout", "bernoulli", "bernoulli_", "feature_dropout", "alpha_dropout", "rand_like"}
 MIXING = {"batch_norm", "native_batch_norm", "_native_batch_norm_legit"}
 """Operators that compute with several samples at once."""
 
@@ -286,12 +286,14 @@ def _base(node: fx.Node) -> str:
 
 
 def _draws(node: fx.Node) -> bool:
-    """Whether an operator draws random numbers."""
-    if _base(node) == "scaled_dot_product_attention":
-        return (len(node.args) > 4 and bool(node.args[4])) or bool(node.kwargs.get("dropout_p"))
-    if _base(node) in {"dropout", "feature_dropout", "alpha_dropout", "native_dropout"}:
-        return bool(node.args[1]) and node.args[2] is not False
-    return _base(node) in RANDOM
+    """Whether an operator draws random numbers: by torch's tag, unless it is told to drop nothing or not to train."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    arguments = getattr(node.target, "_schema").arguments  # noqa: B009  # of an operator, which has tags
+    given = {argument.name: argument.default_value for argument in arguments}
+    given |= {argument.name: value for argument, value in zip(arguments, node.args, strict=False)} | dict(node.kwargs)
+    trains = all(given.get(name) is not False for name in ("train", "training"))
+    return trains and all(given.get(name) != 0 for name in ("p", "dropout", "dropout_p"))
 
 
 def _module(node: fx.Node) -> str:
@@ -309,13 +311,31 @@ def loss_of(returned: Any, loss: Loss | None, target: Any, samples: int) -> Tens
 
     Without a loss of the user's it is the one that the model returns (`training_outputs`): a scalar as it is; of
     several outputs the sum of all their elements over the number of samples.
+
+    Raises:
+        BadInput: the user's loss is no tensor of one element that depends on the model's output.
+        UserCodeError: it raises.
     """
     if loss is not None:
-        return loss(returned, target)
+        with user_code("the loss of the factory"):
+            value = loss(returned, target)
+        return _required_loss(value)
     outputs = training_outputs(returned)
     if len(outputs) == 1 and outputs[0].numel() == 1:
         return outputs[0].reshape(())
     return torch.stack([output.sum() for output in outputs]).sum() / samples
+
+
+def _required_loss(value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        wrong = f"is of type {type(value).__name__}"
+    elif value.numel() != 1:
+        wrong = f"is a tensor of shape {list(value.shape)}"
+    elif torch.is_grad_enabled() and not value.requires_grad:
+        wrong = "does not depend on the model's output"
+    else:
+        return value.reshape(())
+    raise BadInput(wrong, where="the loss of the factory", do="return its mean over samples, a tensor of one element")
 
 
 def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

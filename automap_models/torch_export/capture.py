@@ -60,7 +60,7 @@ def capture(
 
     Raises:
         BadInput: no trainable parameter, inputs that forward does not take, shapes or control flow that depend on
-            data, or anything else that torch.export refuses.
+            data, sparse tensors, or anything else that torch.export refuses.
     """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadInput("has no trainable parameter", where=name, do="a model to be trained needs requires_grad")
@@ -85,6 +85,7 @@ def capture(
         ) from error
     captured = Captured(exported_model, exported.module(check_guards=False), exported.call_spec.out_spec)
     _require_static(captured, name)
+    _require_dense(captured, name)
     return captured
 
 
@@ -181,6 +182,19 @@ def _require_static(captured: Captured, name: str) -> None:
                     where=name,
                     do="make all shapes depend on the shapes of the inputs only",
                 )
+
+
+def _require_dense(captured: Captured, name: str) -> None:
+    """Refuse sparse tensors, whose size depends on data: operators that make sparse gradients, and given ones."""
+    for path, tensor in (*captured.model.named_parameters(), *captured.model.named_buffers()):
+        if tensor.layout != torch.strided:
+            raise BadInput(f"{path} is a sparse tensor", where=name, do="make it dense: `.to_dense()`")
+    for node in captured.calls:
+        schema = getattr(node.target, "_schema", None)
+        names = [argument.name for argument in schema.arguments] if schema is not None else []
+        if {**dict(zip(names, node.args, strict=False)), **node.kwargs}.get("sparse"):
+            what = f"{module_path(node) or 'forward'} has sparse gradients, whose size depends on data"
+            raise BadInput(what, where=name, do="make it with sparse=False")
 
 
 def module_path(node: fx.Node) -> str:

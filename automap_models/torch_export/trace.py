@@ -42,7 +42,8 @@ def trace(captured: Captured, *, name: str) -> Trace:
     """Run a captured step, forward and backward.
 
     Raises:
-        BadInput: an operator that needs data or has no meta kernel, or outputs that depend on no parameter.
+        BadInput: an operator that needs data or has no meta kernel, forward or backward; or outputs that depend on no
+            parameter.
     """
     recorder = KernelRecorder()
     run = _Run(captured, recorder)
@@ -61,8 +62,12 @@ def trace(captured: Captured, *, name: str) -> Trace:
         raise BadInput("no output depends on a trainable parameter", where=name, do="return the loss from forward")
     parameters = [p for p in captured.graph_module.parameters() if p.requires_grad]
     seeds = [torch.ones_like(output) for output in outputs]
-    with recorder:
-        torch.autograd.grad(outputs, parameters, seeds, allow_unused=True)
+    try:
+        with recorder:
+            torch.autograd.grad(outputs, parameters, seeds, allow_unused=True)
+    except (NotImplementedError, RuntimeError) as error:
+        what = f"its backward pass does not run without data: {first_sentence(error)}"
+        raise BadInput(what, where=name, do="replace the operator that it is about") from error
     return Trace(captured.calls, recorder.kernels, run.stash, _crossing_bytes(run.values, len(captured.calls)))
 
 

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
-from automap_models.errors import BadInput  # noqa: E402
-from automap_models.run.torch_stages import CutModel, cut_model, flat_inputs  # noqa: E402
+from automap_models.errors import BadInput, UserCodeError  # noqa: E402
+from automap_models.run.torch_stages import CutModel, cut_model, flat_inputs, loss_of  # noqa: E402
 
 
 class Net(nn.Module):
@@ -73,6 +73,69 @@ def test_a_cut_model_says_what_its_stages_hold() -> None:
     assert cut.mixing == (("norm", 0),)
     assert [len(stage.sent) for stage in cut.stages] == [1, 2, 0]
     assert all(value.differentiable for value in cut.stages[0].sent)
+
+
+@pytest.mark.parametrize(
+    ("loss", "sentence"),
+    [
+        (lambda output, _: None, "is of type NoneType"),
+        (lambda output, _: 0.5, "is of type float"),
+        (lambda output, _: output.square().mean(-1), r"is a tensor of shape \[4\]"),
+        (lambda output, _: output.detach().mean(), "does not depend on the model's output"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused_in_a_sentence(loss: Any, sentence: str) -> None:
+    """Each ended in a traceback of torch's schedules, or of autograd."""
+    with pytest.raises(BadInput, match=f"the loss of the factory: {sentence}; return its mean over samples"):
+        loss_of(torch.ones(4, 6, requires_grad=True), loss, None, 4)
+
+
+def test_what_a_loss_raises_is_told_as_the_users() -> None:
+    def loss(_output: Tensor, target: Tensor) -> Tensor:
+        raise RuntimeError("expected another type")
+
+    with pytest.raises(UserCodeError, match="the loss of the factory: RuntimeError in the code that it names") as told:
+        loss_of(torch.ones(4, 6), loss, None, 4)
+    assert "expected another type" in told.value.details
+
+
+class Drawing(nn.Module):
+    """One operator between two layers."""
+
+    def __init__(self, operator: Any) -> None:
+        super().__init__()
+        self.before, self.after, self.operator = nn.Linear(6, 6), nn.Linear(6, 6), operator
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.operator(self.before(x)))
+
+
+@pytest.mark.parametrize(
+    ("operator", "draws"),
+    [
+        (torch.randn_like, True),
+        (torch.rand_like, True),
+        (lambda x: x + torch.randn(6), True),
+        (lambda x: x + torch.rand(6), True),
+        (lambda x: x * torch.randint(0, 3, (6,)), True),
+        (lambda x: x + torch.normal(0.0, 1.0, x.shape), True),
+        (lambda x: torch.empty_like(x).exponential_() + x, True),
+        (lambda x: x[torch.randperm(5)], True),
+        (torch.bernoulli, True),
+        (nn.Dropout(0.3), True),
+        (nn.Dropout(0.0), False),
+        (nn.AlphaDropout(0.3), True),
+        (nn.RReLU(), True),
+        (lambda x: nn.functional.dropout(x, 0.3, training=False), False),
+        (nn.LeakyReLU(), False),
+        (lambda x: nn.functional.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.1), True),
+        (lambda x: nn.functional.scaled_dot_product_attention(x[None], x[None], x[None]), False),
+    ],
+)
+def test_whatever_draws_random_numbers_is_known_for_it(operator: Any, draws: bool) -> None:
+    """Stages are seeded for the check where one of their operators draws; of most that do nobody knew."""
+    x = torch.rand(5, 6)
+    assert bool(cut_model(Drawing(operator), (x,), {}, ["before"], name="net").random) is draws
 
 
 @pytest.mark.parametrize("names", [["nowhere"], ["norm", "first"], ["last"]])

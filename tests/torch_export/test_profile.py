@@ -384,6 +384,19 @@ def test_what_depends_on_data_is_refused_in_one_sentence(model: nn.Module, unit_
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Linear(4, 4)), "0 has sparse gradients"),
+        (nn.Sequential(nn.EmbeddingBag(9, 4, sparse=True, mode="sum"), nn.Linear(4, 4)), "0 has sparse gradients"),
+    ],
+)
+def test_sparse_gradients_are_refused_in_one_sentence(model: nn.Module, sentence: str, unit_device: Device) -> None:
+    """A NotImplementedError of SparseTensorImpl came with its traceback."""
+    with pytest.raises(BadInput, match=f"{sentence}.*; make it with sparse=False"):
+        profile_module(model, (torch.zeros(2, 3, dtype=torch.long),), {}, device=unit_device)
+
+
 def test_what_torch_export_refuses_is_told_in_its_own_words(builders: Builders, unit_device: Device) -> None:
     model, kwargs = builders["gpt2"]()
     with pytest.raises(BadInput, match=r"DynamicCache.*; .*use_cache=False"):
