@@ -133,6 +133,8 @@ def strategy_in_words(estimate: Estimate) -> str:
     s = estimate.strategy
     degrees = [f"{name} {getattr(s, name)}" for name in ("tp", "cp", "ep", "dp", "pp", "vp")]
     shown = [degree for degree in degrees if not degree.endswith(" 1")] or ["one device"]
+    if s.expert_tensor != s.tp:
+        shown.append("experts whole")
     shown.append(f"{rounds(s.micro_batches)} of {counted(s.micro_batch, 'sample')}")
     if s.stages > 1:
         shown.append(s.schedule)
