@@ -309,6 +309,8 @@ class StageCosting:
         it does not divide again before the backward pass.
         """
         sizes, ends = self._shared_parameters, 0.0
+        if self.strategy.pp == 1:  # its virtual stages are neighbours, too
+            stages = [[layer for own in stages for layer in own]]
         if self.runtime.prefetches:
             ends = sum(sizes[layer] for own in stages for layer in own if layer not in self.layers.blocks)
             stages = [[layer for layer in own if layer in self.layers.blocks] for own in stages]
