@@ -41,7 +41,7 @@ from automap_models.planners.portfolio.planning import explore_config, planned, 
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
+from automap_models.planners.strategies.problem import RESERVE, StrategyProblem, usual_precision
 from automap_models.simulate.strategy import strategy_estimate
 from automap_models.workloads.source import Source, SourceKind, framework_of, read_model_work, source_kind
 
@@ -267,7 +267,7 @@ def search_strategies(
     device: str | Device | None = None,
     sequence: int | None = None,
     target: str | None = None,
-    reserve_bytes: float = 0.0,
+    reserve_bytes: float | None = None,
     rank_reserve_bytes: Mapping[int, float] = MappingProxyType({}),
     budget_s: float = 20.0,
     gap: float = 0.01,
@@ -280,7 +280,7 @@ def search_strategies(
         model, cluster, device, sequence, runtime: as of `estimate`.
         global_batch: samples of a step.
         target: a framework of `automap-export` that is to run it, such as "megatron"; None for any.
-        reserve_bytes: of each device that is left free.
+        reserve_bytes: of each device that is left free; None is RESERVE of its memory, 8 %.
         rank_reserve_bytes: of devices of a rank beside that, by its number, from the last one on below 0.
         budget_s: counted seconds (see docs/explanation/proofs.md) after which the search ends.
         gap: share of the step by which another strategy may be shorter at most when it ends before.
@@ -307,7 +307,7 @@ def search_strategies(
         device=chips,
         global_batch=global_batch,
         fixed=fixed,
-        reserve_bytes=reserve_bytes,
+        reserve_bytes=RESERVE * placed.memory if reserve_bytes is None else reserve_bytes,
         rank_reserve_bytes=rank_reserve_bytes,
         within=within,
         runtime=runtime,

@@ -128,7 +128,7 @@ class StrategyRequest:
         price: whether nothing is searched.
         usual: whether nothing was asked for but a global batch, so that another search takes over where the model or
             the device is not made for this one.
-        reserve_bytes: of each device that is left free.
+        reserve_bytes: of each device that is left free; None for the usual share of its memory.
         rank_reserve_bytes: of devices of a rank beside that, by its number, from the last one on below 0.
         target: the framework that is to run it, whose limits hold; None for any.
         sizes: least and most devices of a sweep; None for the cluster as it is.
@@ -138,7 +138,7 @@ class StrategyRequest:
     flash: bool
     price: bool = False
     usual: bool = False
-    reserve_bytes: float = 0.0
+    reserve_bytes: float | None = None
     rank_reserve_bytes: dict[int, float] = field(default_factory=dict)
     target: str | None = None
     sizes: tuple[int, int] | None = None

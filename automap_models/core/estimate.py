@@ -42,7 +42,7 @@ class DeviceMemory(NamedTuple):
 
 
 class StepParts(NamedTuple):
-    """What the step consists of, seconds, on the rank of the pipeline that ends last; they add up to the step.
+    """What the step consists of, seconds, on the rank of the pipeline that works longest; they add up to the step.
 
     Attributes:
         compute: kernels of the forward and backward passes, each once.
@@ -50,7 +50,7 @@ class StepParts(NamedTuple):
         tensor_parallel: sums of tensor parallelism.
         context_parallel: keys and values on their way that attention does not hide.
         expert_parallel: tokens on their way to experts and back.
-        bubble: the rank waits because of the order of passes and of unequal stages.
+        bubble: the rank waits for others because of the order of passes and of unequal stages.
         transfers: it waits longer because messages between ranks of the pipeline take time.
         data_parallel: gradients and weights on their way that computation does not hide, and the sum over a word
             embedding that both ends of the pipeline hold.
@@ -87,7 +87,8 @@ class Estimate:
         mfu: model FLOP/s utilisation: FLOP of the model's own products without recomputation, over the peak of the
             precision.
         parts: what the step consists of.
-        bubble_rate: share of its passes' time that the rank waits that ends last, because of bubble and transfers.
+        parts_rank: the rank of the pipeline that the parts are of: the others wait for it.
+        bubble_rate: share of its passes' time that this rank waits, because of bubble and transfers.
         memory: [pp] of a device of each rank of the pipeline.
         memory_bytes: [pp] that a device of each rank has, the smallest one.
         unfitted: names of devices without constants fitted to them, which have those of others in the mean.
@@ -102,6 +103,7 @@ class Estimate:
     tokens_per_s_per_device: float
     mfu: float
     parts: StepParts
+    parts_rank: int
     bubble_rate: float
     memory: tuple[DeviceMemory, ...]
     memory_bytes: tuple[float, ...]
@@ -131,6 +133,8 @@ def strategy_in_words(estimate: Estimate) -> str:
     s = estimate.strategy
     degrees = [f"{name} {getattr(s, name)}" for name in ("tp", "cp", "ep", "dp", "pp", "vp")]
     shown = [degree for degree in degrees if not degree.endswith(" 1")] or ["one device"]
+    if s.expert_tensor != s.tp:
+        shown.append("experts whole")
     shown.append(f"{rounds(s.micro_batches)} of {counted(s.micro_batch, 'sample')}")
     if s.stages > 1:
         shown.append(s.schedule)

@@ -3,6 +3,11 @@
     devices        = tp · cp · dp · pp
     micro-batches  = global batch / (dp · micro-batch)
 
+Experts lie on the devices of a rank of the pipeline in a way of their own (Megatron's parallel folding, 2504.14960):
+
+    ep divides dp       tp · cp · dp = expert tensor parallelism tp · ep · expert data parallelism cp · dp / ep
+    it does not         tp · cp · dp = 1 · ep · expert data parallelism: each expert is whole on its devices
+
 Every stage has as many devices as the others. Stages may differ in their layers and in what they recompute.
 """
 
@@ -82,7 +87,7 @@ class Strategy:
         dp: ranks of data parallelism.
         vp: virtual stages a rank of the pipeline.
         cp: devices that share every sequence.
-        ep: ranks of data parallelism that share the experts of a layer.
+        ep: ranks that share the experts of a layer: of data parallelism, or of tp · cp · dp.
         schedule: a key of `core.schedules.SCHEDULES`.
         recompute: what the backward pass computes again; of all virtual stages, or [pp·vp] of each.
         recompute_blocks: [pp·vp] of how many blocks of each virtual stage, its first ones; None for all of them.
@@ -93,8 +98,8 @@ class Strategy:
 
     Raises:
         BadInput: a number that is not positive, a name that is unknown, a global batch that dp · micro_batch does not
-            divide, a schedule that does not run so many micro-batches or virtual stages, ep that does not divide dp,
-            layers or recomputation of another number of virtual stages.
+            divide, a schedule that does not run so many micro-batches or virtual stages, ep that does not divide
+            tp · cp · dp, layers or recomputation of another number of virtual stages.
     """
 
     micro_batch: int
@@ -130,9 +135,9 @@ class Strategy:
         if self.global_batch % samples:
             what = f"{self.dp} × {self.micro_batch} samples (dp × micro-batch) do not divide {self.global_batch}"
             raise BadInput(what, where="`global_batch`", do=f"give a multiple of {samples}")
-        if self.dp % self.ep:
-            what = f"{self.ep} ranks do not divide {self.dp} of data parallelism"
-            raise BadInput(what, where="`ep`", do="give a divisor of dp")
+        if self.tp * self.cp * self.dp % self.ep:
+            what = f"{self.ep} ranks do not divide the {self.tp * self.cp * self.dp} devices of tp · cp · dp"
+            raise BadInput(what, where="`ep`", do="give a divisor of them")
         require_runnable(self.schedule, self.pp, self.micro_batches, self.vp)
         if isinstance(self.recompute, tuple) and len(self.recompute) != self.stages:
             what = f"{len(self.recompute)} kinds for {self.pp} × {self.vp} stages (pp × vp)"
@@ -147,6 +152,16 @@ class Strategy:
     def devices(self) -> int:
         """tp · cp · dp · pp."""
         return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def expert_tensor(self) -> int:
+        """Devices that share every expert: those of tp where ep divides dp; else experts are whole."""
+        return self.tp if self.dp % self.ep == 0 else 1
+
+    @property
+    def expert_data(self) -> int:
+        """Devices of a rank of the pipeline that hold the same part of the experts."""
+        return self.tp * self.cp * self.dp // (self.ep * self.expert_tensor)
 
     @property
     def dtype(self) -> str:

@@ -146,7 +146,7 @@ class LayerCosting:
         """What kernels depend on, with micro-batches of this size."""
         s = strategy
         once = s.micro_batches if self.runtime.casts_weights_once and s.precision == "fp8" else 0
-        divided = (s.tp, s.cp, s.ep, micro_batch, s.sequence_parallel, s.precision, once)
+        divided = (s.tp, s.cp, s.ep, s.expert_tensor, micro_batch, s.sequence_parallel, s.precision, once)
         return divided, groups.tensor, groups.context, groups.experts
 
     def shares(self, strategy: Strategy, sizes: tuple[int, ...] = ()) -> Shares:

@@ -120,7 +120,7 @@ class Shares:
             if marks & Mark.TOKENS:
                 factors[:, marks] /= s.cp
             if marks & Mark.TENSOR:
-                factors[:, marks] /= s.tp
+                factors[:, marks] /= s.expert_tensor if marks & Mark.EXPERTS else s.tp
         return factors
 
     @cached_property
@@ -229,7 +229,10 @@ class StepClock:
         passed_on_s = _collective_s(groups.context.passed_on_s, shares.bytes_of(work.context, gathered=True))
         hidden = (np.minimum(passed_on_s, kernels.core_forward), np.minimum(2 * passed_on_s, kernels.core_backward))
         context = (passed_on_s - hidden[0], 2 * passed_on_s - hidden[1])
-        exchanges_s = 2 * _collective_s(groups.experts.all_to_all_s, shares.bytes_of(work.exchanged))
+        exchanged = shares.bytes_of(work.exchanged)
+        if self.strategy.expert_tensor < self.strategy.tp and not self.strategy.sequence_parallel:
+            exchanged = exchanged / self.strategy.tp  # each device of tp sends its share of the tokens
+        exchanges_s = 2 * _collective_s(groups.experts.all_to_all_s, exchanged)
         sums = (self._sums_s(work.sums_forward), self._sums_s(work.sums_backward))
         columns = (*kernels.passes.T, kernels.again, *sums, *context, *hidden, exchanges_s)
         return [

@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,13 +159,19 @@ class ProcessGroups:
 
 def process_groups(strategy: Strategy, cluster: Cluster, constants: StepConstants) -> ProcessGroups:
     """The groups of a strategy on a cluster whose collectives reach these shares of its links."""
-    sizes = (strategy.pp, strategy.dp // strategy.ep, strategy.ep, strategy.cp, strategy.tp)
+    s = strategy
+    sizes = (s.pp, s.dp // s.ep, s.ep, s.cp, s.tp) if s.dp % s.ep == 0 else (s.pp, s.dp, 1, s.cp, s.tp)
+    of_experts = sizes if s.dp % s.ep == 0 else (s.pp, s.expert_data, s.ep, 1, 1)
     bounds = (cluster.devices_per_node,) if not cluster.groups else tuple(cluster.node_bounds[1:].tolist())
     spans, ranks = _spans(sizes, bounds)
+    spans = _with_experts(spans, _spans(of_experts, bounds)[0])
     intra, inter = cluster.intra * constants.intra_efficiency, cluster.inter * constants.inter_efficiency
     lies = ranks_of_stages(strategy.stages, strategy.pp, SCHEDULES[strategy.schedule].placement)
     crossing = tuple([-1 if a == b else ranks[(a, b) if a < b else (b, a)] for a, b in pairwise(lies)])
-    shares, of_messages = _link_shares(sizes, cluster.links) if cluster.links else ((1.0,) * len(spans), 1.0)
+    shares, of_messages = (1.0,) * len(spans), 1.0
+    if cluster.links:
+        shares, of_messages = _link_shares(sizes, cluster.links)
+        shares = tuple(_with_experts(shares, _link_shares(of_experts, cluster.links)[0]))
     tensor, context, experts, data, expert_data = (
         ProcessGroup(*span, intra * share, inter) for span, share in zip(spans, shares, strict=True)
     )
@@ -174,6 +181,14 @@ def process_groups(strategy: Strategy, cluster: Cluster, constants: StepConstant
 
 _AXES: Sequence[tuple[int, ...]] = ((4,), (3,), (2,), (1, 2, 3), (1, 3))
 """Of the mesh of pp, dp / ep, ep, cp and tp: those of tp, cp, ep, the same weights, the same experts."""
+_OF_EXPERTS = ((2,), (1, 3))
+"""Of these, the ones that lie as experts do (core.strategy), neighbours first, where ep does not divide dp."""
+SpanT = TypeVar("SpanT")
+
+
+def _with_experts(others: Sequence[SpanT], of_experts: Sequence[SpanT]) -> list[SpanT]:
+    """What is known of each kind of groups, in the one mesh or the other."""
+    return [of_experts[i] if axes in _OF_EXPERTS else others[i] for i, axes in enumerate(_AXES)]
 
 
 @lru_cache(maxsize=8192)

@@ -13,7 +13,8 @@ What a layer takes, with each kind of recomputation, is said in cost.layer_costs
 and no others.
 
 Communication of data parallelism hides behind a share of the computation beside it (`exposed_s`). Gradients go beside
-the last backward pass of a rank. With ZeRO-3 the weights of the first layer of a stage are gathered beside none.
+the last backward pass of a rank; with ZeRO-1 and 2 they never take longer than all that ZeRO-3 exposes in a step, which
+a framework may do as well. With ZeRO-3 the weights of the first layer of a stage are gathered beside none.
 
 A rank computes nothing while it sends, in schedules whose backward pass is whole: Megatron's messages are sent and
 received in one call. Schedules that split it, and 1f1b-deep, send beside their passes.
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -38,7 +39,7 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages
 from automap_models.core.strategy import RECOMPUTE, Strategy
 from automap_models.cost.layer_costs import LayerCosting, LayerCosts, exposed_s
-from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
+from automap_models.cost.layer_times import DEFAULT_RUNTIME, PREFETCHED, Runtime
 from automap_models.cost.strategy import device_memory, parameter_bytes
 
 GROUP_BYTES = 1.5e9
@@ -172,7 +173,7 @@ class StageCosting:
             transfer_s=np.array([self.transfer_s(*boundary) for boundary in enumerate(sent)]),
             sends_beside=strategy.schedule not in SENDING_ALONE,
             rank_of=self.rank_of,
-            data_s=self._data_s(times, of_ranks),
+            data_s=self._data_s(counts, first_layers, times, of_ranks),
             tied_s=self.tied_s,
             optimizer_s=max(self.optimizer_s(*of_rank) for of_rank in of_ranks.tolist()),
             memory=self._memory(strategy, counts, held, self._gathered(strategy) if strategy.zero == 3 else ()),
@@ -220,23 +221,45 @@ class StageCosting:
             return 2 * self.groups.gather_s(others * size, of_experts * size)
         return self.groups.data.all_reduce_s(others * size) + self.groups.expert_data.all_reduce_s(of_experts * size)
 
-    def _data_s(self, times: StageTimes, of_ranks: FloatArray) -> FloatArray:
-        """[S] what gradients take beyond the computation beside them."""
-        beside = np.zeros(self.strategy.pp)
-        np.add.at(beside, list(self.rank_of), times.input + times.weight + times.recompute)
-        return np.array(
-            [
-                exposed_s(self.gradients_s(*of_rank), computed, self.constants.overlap)
-                for of_rank, computed in zip(of_ranks.tolist(), beside.tolist(), strict=True)
-            ]
-        )
+    def _data_s(
+        self, counts: FloatArray, first_layers: list[int], times: StageTimes, of_ranks: FloatArray
+    ) -> FloatArray:
+        """[S] what gradients take beyond the computation beside them, but no more than what ZeRO-3 would expose."""
+        passes = np.stack([times.input + times.weight + times.recompute, np.zeros(len(self.rank_of))])
+        shared = self.strategy.zero and self.never_hidden < 1.0 - self.constants.overlap
+        if shared:
+            passes[1] = self._gathers(counts, first_layers).sum(axis=0)
+        beside, gathered = (np.bincount(self.rank_of, of, minlength=self.strategy.pp).tolist() for of in passes)
+        moved = [self.gradients_s(*of_rank) for of_rank in of_ranks.tolist()]
+        exposed = np.array([exposed_s(*of, self.constants.overlap) for of in zip(moved, beside, strict=True)])
+        return np.minimum(exposed, self.strategy.micro_batches * np.array(gathered)) if shared else exposed
+
+    def _gathers(self, counts: FloatArray, first_layers: list[int]) -> FloatArray:
+        """[2, V] seconds of a micro-batch that ZeRO-3 exposes, forward and backward."""
+        layers = self.of_layers
+        if self.strategy.zero < 3:
+            layers = self.layers.costs(replace(self.strategy, zero=3), self.groups)
+        gathers = np.tensordot(counts, layers.times[..., -2:], axes=2).T
+        gathers[0] += layers.hidden_s[first_layers]
+        return np.asarray(gathers)
+
+    @property
+    def never_hidden(self) -> float:
+        """Least share of what a rank moves once a step for its gradients that the step is longer by; see _data_s.
+
+        ZeRO-3 moves half as much again in every micro-batch, of which a framework that prefetches hides more.
+        """
+        overlap = self.constants.overlap
+        prefetched = max(PREFETCHED if self.runtime.prefetches else 0.0, overlap)
+        every_micro_batch = 1.5 * self.strategy.micro_batches * (1.0 - prefetched)
+        return min(1.0 - overlap, every_micro_batch) if self.strategy.zero else 1.0 - overlap
 
     def optimizer_s(self, others: float, of_experts: float) -> float:
         """Gradient read, state read and written, weight written (and in fp32, where it is the master, read)."""
         strategy = self.strategy
         count = others + of_experts
         if strategy.zero:
-            count = (others + of_experts * strategy.ep) / (strategy.dp * strategy.cp)
+            count = others / (strategy.dp * strategy.cp) + of_experts / strategy.expert_data
         weight = self.weight_bytes * (2 if strategy.precision == "fp32" else 1)
         return count * (self.gradient_bytes + 2 * self.state_bytes + weight) / self.bytes_per_s
 
@@ -286,6 +309,8 @@ class StageCosting:
         it does not divide again before the backward pass.
         """
         sizes, ends = self._shared_parameters, 0.0
+        if self.strategy.pp == 1:  # its virtual stages are neighbours, too
+            stages = [[layer for own in stages for layer in own]]
         if self.runtime.prefetches:
             ends = sum(sizes[layer] for own in stages for layer in own if layer not in self.layers.blocks)
             stages = [[layer for layer in own if layer in self.layers.blocks] for own in stages]

@@ -53,7 +53,8 @@ def device_memory(
             split the backward pass; empty is all of it.
         gathered_parameters: [pp] of the largest unit that ZeRO-3 gathers on a rank; empty is none.
         gradient_bytes: a parameter, one of GRADIENT_BYTES, where precision is not fp32.
-        expert_parameters: [pp·vp] of experts, divided by tp and ep, which dp · cp / ep ranks hold; empty is none.
+        expert_parameters: [pp·vp] of experts, divided by ep and `Strategy.expert_tensor`, which
+            `Strategy.expert_data` devices hold; empty is none.
         temporary_bytes: [pp·vp] what a virtual stage needs beside that while a pass of it runs; empty is none.
         runtime_bytes: of the driver, libraries and buffers, on every device.
 
@@ -105,8 +106,8 @@ def state_bytes(
 
     What ZeRO divides from a stage on a device has the ranks' share of; the others are whole.
     """
-    ranks = strategy.dp * strategy.cp
-    whole, shared = others + of_experts, (others + of_experts * strategy.ep) / ranks
+    whole = others + of_experts
+    shared = others / (strategy.dp * strategy.cp) + of_experts / strategy.expert_data
     weight, gradient, optimizer = parameter_bytes(strategy, gradient_bytes)
     return (
         weight * (whole if strategy.zero < 3 else shared),

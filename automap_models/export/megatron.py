@@ -69,6 +69,8 @@ def arguments(layout: Layout) -> Iterator[tuple[str, ...]]:
     for name, degree in (("--context-parallel-size", s.cp), ("--expert-model-parallel-size", s.ep)):
         if degree > 1:
             yield name, str(degree)
+    if s.expert_tensor != s.tp:
+        yield "--expert-tensor-parallel-size", str(s.expert_tensor)
     yield "--micro-batch-size", str(s.micro_batch)
     yield "--global-batch-size", str(s.global_batch)
     yield "--num-layers", str(sum(layout.layers))

@@ -72,6 +72,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "mfu": estimate.mfu,
         "bubble_rate": estimate.bubble_rate,
         "parts": {f"{name}_s": value for name, value in estimate.parts._asdict().items()},
+        "parts_rank": estimate.parts_rank,
         "memory": [
             {**held._asdict(), "total": held.total, "memory_bytes": own}
             for held, own in zip(estimate.memory, estimate.memory_bytes, strict=True)

@@ -126,7 +126,7 @@ class StrategyPricing:
         strategy.require_cluster(self.cluster)
         strategy.require_model(self.work.shape)
         costs = self.costs(strategy)
-        parts = _parts(strategy, costs)
+        rank, parts = _parts(strategy, costs)
         step_s = parts.total
         tokens = strategy.global_batch * self.work.shape.sequence
         dtype = "float8" if strategy.precision == "fp8" else strategy.dtype
@@ -144,6 +144,7 @@ class StrategyPricing:
             tokens_per_s_per_device=tokens / step_s / strategy.devices,
             mfu=strategy.global_batch * self.flop / (step_s * peak),
             parts=parts,
+            parts_rank=rank,
             bubble_rate=(parts.bubble + parts.transfers) / passes_s,
             memory=costs.memory,
             memory_bytes=tuple(rank_memory(strategy, self.cluster).tolist()),
@@ -218,31 +219,36 @@ def require_device(device: Device, strategy: Strategy) -> None:
         device.matrix_peak(dtype)
 
 
-def _parts(strategy: Strategy, costs: StageCosts) -> StepParts:
-    """Of the rank whose passes and gradients end last."""
+def _parts(strategy: Strategy, costs: StageCosts) -> tuple[int, StepParts]:
+    """The rank that works longest, which the others wait for, and what the step consists of there."""
     times, sends = costs.times, _sends(costs)
+    rank_of = np.array(costs.rank_of)
     ends = _ends(strategy, costs, costs.transfer_s)
     summed = _summed(strategy, costs, ends)
-    rank = int(np.argmax(summed))
-    on_rank = np.flatnonzero(np.array(costs.rank_of) == rank)
+    data_s, end_s = summed - ends, float(summed.max())
+    at_work = np.bincount(rank_of, sum((*times.passes, *sends)), minlength=strategy.pp)
+    rank = int(np.argmax(strategy.micro_batches * at_work + data_s))
+    on_rank = np.flatnonzero(rank_of == rank)
 
     def spent(amounts: FloatArray) -> float:
         return strategy.micro_batches * float(amounts[..., on_rank].sum())
 
-    idle = float(ends[rank]) - spent(np.array(times.passes)) - spent(sends)
+    idle = end_s - float(data_s[rank]) - spent(np.array(times.passes)) - spent(sends)
     waiting = 0.0
     if costs.sends_beside and costs.transfer_s.any():
-        waiting = float(ends[rank] - _ends(strategy, costs, np.zeros_like(costs.transfer_s))[rank])
+        at_once = replace(costs, transfer_s=np.zeros_like(costs.transfer_s))
+        sooner = _ends(strategy, costs, at_once.transfer_s)
+        waiting = min(max(idle, 0.0), end_s - float(_summed(strategy, at_once, sooner).max()))
     bubble = idle - waiting
-    return StepParts(
+    return rank, StepParts(
         compute=spent(times.forward + times.input + times.weight),
         recompute=spent(times.recompute),
         tensor_parallel=spent(times.tensor),
         context_parallel=spent(times.context),
         expert_parallel=spent(times.experts),
-        bubble=bubble if bubble > ROUNDING * float(ends[rank]) else 0.0,
+        bubble=bubble if bubble > ROUNDING * end_s else 0.0,
         transfers=spent(sends) + waiting,
-        data_parallel=spent(times.gathers) + float(summed[rank] - ends[rank]) + costs.tied_s,
+        data_parallel=spent(times.gathers) + float(data_s[rank]) + costs.tied_s,
         optimizer=costs.optimizer_s,
     )
 

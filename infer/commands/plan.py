@@ -232,6 +232,7 @@ def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
     from automap_models.cost.layer_times import Runtime
     from automap_models.formats.hardware_yaml import device_of, read_kinds
     from automap_models.planners.portfolio.work import work_once
+    from automap_models.planners.strategies.problem import usual_precision
     from automap_models.simulate.strategy import require_device, strategy_estimate
     from automap_models.workloads.source import transformer
 
@@ -239,9 +240,11 @@ def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
 
     cluster = _cluster(request)
     device = device_of(cluster, request.device)
+    kinds = read_kinds(cluster)
+    precision = usual_precision([*kinds.values()] or [device])
+    wanted = replace(wanted, fields={"precision": precision, **wanted.fields})
     assert request.options.global_batch is not None
     strategy = strategy_of(wanted, request.options.global_batch, cluster, transformer(request.source).shape())
-    kinds = read_kinds(cluster)
     for kind in kinds.values() or (device,):
         require_device(kind, strategy)
     source = replace(request.source, dtype=strategy.dtype)
@@ -365,9 +368,9 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
         def draw_search() -> Figure:
             from automap_models.plots.strategies import draw_strategies
 
-            named = [(of.name, of.estimate) for of in (*searched.choices, *searched.kinds)]
+            named = [(of.name, of.estimate) for of in (*searched.compared.choices, *searched.compared.kinds)]
             sizes = [(of.problem.cluster.devices, of.cost) for of in searched.sizes]
-            return draw_strategies(searched.best, named, searched.memory, sizes)
+            return draw_strategies(searched.best, named, searched.compared.memory, sizes)
 
         return Report(
             lambda: print_searched(searched),

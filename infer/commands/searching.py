@@ -54,10 +54,10 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
     from automap_models.formats.hardware_yaml import device_of, read_kinds
     from automap_models.planners import effort
     from automap_models.planners.portfolio.work import work_once
-    from automap_models.planners.strategies.choices import Comparisons, of_sizes
+    from automap_models.planners.strategies.choices import compared, of_sizes
     from automap_models.planners.strategies.config import StrategiesConfig
     from automap_models.planners.strategies.planner import StrategiesPlanner
-    from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
+    from automap_models.planners.strategies.problem import RESERVE, StrategyProblem, usual_precision
     from automap_models.planners.strategies.remedies import what_would_fit
     from automap_models.workloads.source import transformer
 
@@ -80,7 +80,7 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
             device=device,
             global_batch=request.options.global_batch,
             fixed=wanted.fields,
-            reserve_bytes=wanted.reserve_bytes,
+            reserve_bytes=RESERVE * cluster.memory if wanted.reserve_bytes is None else wanted.reserve_bytes,
             rank_reserve_bytes=wanted.rank_reserve_bytes,
             within=within,
             runtime=Runtime(flash=wanted.flash),
@@ -96,15 +96,8 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
             assert result.reason is not None
             raise what_would_fit(problem, result.reason, steps.watch)
         comparing_s = max(LEAST_COMPARING_S, (1 - SEARCHING) / SEARCHING * searched_s)
-        beside = Comparisons(result, config, steps.watch, min(comparing_s, (1 - SEARCHING) * budget_s))
-        return Searched(
-            result,
-            choices=beside.choices(),
-            kinds=beside.kinds(),
-            memory=beside.of_memory(),
-            unlimited=None if within is None else beside.without_limits(),
-            sizes=of_sizes(problem, clusters, config, steps.watch),
-        )
+        best = compared(result, config, steps.watch, min(comparing_s, (1 - SEARCHING) * budget_s))
+        return Searched(best, of_sizes(best.result, clusters, config, steps.watch))
 
 
 def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:

@@ -61,7 +61,11 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         default=None,
         help="the devices of tp share what is between operators, too",
     )
-    group.add_argument("--precision", choices=PRECISIONS, help="of weights and activations (default bf16)")
+    group.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        help="of weights and activations (default: the faster of bf16 and fp16 on the devices, else fp32)",
+    )
     group.add_argument(
         "--layers",
         metavar="N,N,…",
@@ -79,8 +83,8 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         metavar="[RANK=]SIZE",
         type=_reserve,
         action="append",
-        help="memory of each device that is left free (default 0), or of those of a rank of the pipeline, which counts "
-        "from the last one on below 0: '4 GB', '0=6 GB', '-1=2 GB'; may be repeated",
+        help="memory of each device that is left free (default 8 %% of it, 0 is none), or of those of a rank of the "
+        "pipeline, which counts from the last one on below 0: '4 GB', '0=6 GB', '-1=2 GB'; may be repeated",
     )
     group.add_argument(
         "--devices",
@@ -100,7 +104,8 @@ def _reserve(text: str) -> tuple[int | None, float]:
     rank, equals, amount = text.rpartition("=")
     if equals and not rank.strip().lstrip("-").isdigit():
         raise argparse.ArgumentTypeError(f"{rank!r} is no rank of a pipeline; give a whole number, such as 0 or -1")
-    return (int(rank) if equals else None), positive(BYTES)(amount)
+    nothing = amount.strip() == "0"
+    return (int(rank) if equals else None), 0.0 if nothing else positive(BYTES)(amount)
 
 
 def _sizes(text: str) -> tuple[int, int]:
@@ -151,7 +156,7 @@ def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
         flash=not namespace.no_flash,
         price=bool(namespace.price),
         usual=not chosen,
-        reserve_bytes=reserves.pop(None, 0.0),
+        reserve_bytes=reserves.pop(None, None),
         rank_reserve_bytes=reserves,
         target=target,
         sizes=namespace.devices,

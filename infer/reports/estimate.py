@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
 from automap_models.core.units import percent, seconds, size
+from automap_models.planners.strategies.problem import RESERVE
 
 from .text import Column, console, fact_table, plain, table
 
@@ -40,11 +41,12 @@ def print_estimate(estimate: Estimate) -> None:
 
 
 def parts_table(estimate: Estimate, width: int) -> Table:
-    """One row a part of the step that is not nothing, the step last."""
+    """One row a part of the step that is not nothing, the step last; in a pipeline of the rank that others wait for."""
+    whose = f"part of the step, rank {estimate.parts_rank}" if estimate.strategy.pp > 1 else "part of the step"
     parts = {PARTS[name]: value for name, value in estimate.parts._asdict().items() if value > 0}
     parts["step"] = estimate.step_s
     layout = (
-        Column("part of the step", list(parts), left=True),
+        Column(whose, list(parts), left=True),
         Column("time", list(map(seconds, parts.values()))),
         Column("share", [percent(value / estimate.step_s) for value in parts.values()]),
     )
@@ -81,6 +83,8 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
         names = ", ".join(estimate.unfitted)
         yield "clock", f"unfitted: data sheet of {names}, and the mean constants of devices that have a fit"
     held, own, rank = estimate.fullest
-    verdict = "fits" if estimate.fits else "does not fit"
+    verdict = "does not fit"
+    if estimate.fits:
+        verdict = "fits" if held <= (1 - RESERVE) * own else f"at risk, less than {percent(RESERVE)} are free"
     where = f"rank {rank}" if len(estimate.memory) > 1 else "each device"
     yield "memory", f"{verdict}: {size(held)} of {size(own)} on {where}"

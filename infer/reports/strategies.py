@@ -11,7 +11,7 @@ from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.core.units import percent, seconds, size
 from automap_models.formats.strategy_json import estimate_document
-from automap_models.planners.strategies.choices import Alternative
+from automap_models.planners.strategies.choices import Alternative, Compared
 from automap_models.planners.strategies.problem import StrategyProblem
 
 from .estimate import PARTS, facts, memory_table, parts_table
@@ -28,20 +28,17 @@ class Searched:
     """What the command came to.
 
     Attributes:
-        result: of the search.
-        choices: the best strategy without each choice of the best one.
-        kinds: the best strategy of each kind of parallelism, the best one first.
-        memory: the best strategies with less and less memory, from the best one on.
-        unlimited: the best strategy without the limits of the framework; None where it has none.
+        compared: the result of the search, and what it was compared with.
         sizes: results on clusters of other sizes, with a sweep.
     """
 
-    result: StrategyResult
-    choices: Sequence[Alternative] = ()
-    kinds: Sequence[Alternative] = ()
-    memory: Sequence[Estimate] = ()
-    unlimited: Estimate | None = None
+    compared: Compared
     sizes: Sequence[StrategyResult] = ()
+
+    @property
+    def result(self) -> StrategyResult:
+        """Of the search."""
+        return self.compared.result
 
     @property
     def best(self) -> Estimate:
@@ -66,20 +63,24 @@ def print_searched(searched: Searched) -> None:
     screen.print()
     screen.print(memory_table(best, screen.width))
     screen.print()
-    if len(searched.kinds) > 1:
+    if len(searched.compared.kinds) > 1:
         for part in kinds_parts(searched, screen.width):
             screen.print(part)
         screen.print()
-    if searched.choices:
+    if searched.compared.choices:
         screen.print(choices_table(searched, screen.width))
         screen.print()
-    if len(searched.memory) > 1:
-        screen.print(less_memory_table(searched.memory, screen.width))
+    if len(searched.compared.memory) > 1:
+        screen.print(less_memory_table(searched.compared.memory, screen.width))
         screen.print()
     if searched.sizes:
         screen.print(sizes_table(searched.sizes, screen.width))
         screen.print()
-    screen.print(fact_table([*facts(best), *_order(searched.result), *_limits(searched), *_proof(searched.result)]))
+    screen.print(
+        fact_table(
+            [*facts(best), *_order(searched.result), *_limits(searched), *_uneven(searched), *_proof(searched.result)]
+        )
+    )
 
 
 def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
@@ -92,6 +93,14 @@ def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
     yield "search", f"took {seconds(result.taken_s)}"
 
 
+def _uneven(searched: Searched) -> Iterator[tuple[str, str]]:
+    """What equally many layers in all stages cost, which are simpler to run."""
+    uneven = searched.compared.uneven
+    if uneven is not None and uneven.step_s < searched.best.step_s:
+        share = percent(1 - uneven.step_s / searched.best.step_s)
+        yield "unequal layers", f"would be {share} shorter ({strategy_in_words(uneven)}); give them by --layers"
+
+
 def _order(result: StrategyResult) -> Iterator[tuple[str, str]]:
     """Which kind of nodes has the first ranks of the pipeline."""
     groups = result.problem.cluster.groups
@@ -102,7 +111,7 @@ def _order(result: StrategyResult) -> Iterator[tuple[str, str]]:
 
 def _limits(searched: Searched) -> Iterator[tuple[str, str]]:
     """What it costs that a framework is to run the strategy."""
-    within, free, best = searched.result.problem.within, searched.unlimited, searched.best
+    within, free, best = searched.result.problem.within, searched.compared.unlimited, searched.best
     if within is None or free is None:
         return
     if free.step_s >= best.step_s:
@@ -114,7 +123,7 @@ def _limits(searched: Searched) -> Iterator[tuple[str, str]]:
 
 def kinds_parts(searched: Searched, width: int) -> Iterator[Table | str]:
     """One row a kind of parallelism with its best strategy, and why it is not the best one; or that stands below."""
-    best, kinds = searched.best, searched.kinds
+    best, kinds = searched.best, searched.compared.kinds
     reasons = [why_not(of, best) for of in kinds]
     named = Column("parallelism", [of.name for of in kinds], left=True)
     beside = (
@@ -162,12 +171,12 @@ def less_memory_table(estimates: Sequence[Estimate], width: int) -> Table:
 def choices_table(searched: Searched, width: int) -> Table:
     """One row a choice that the best strategy makes: the best one without it."""
     best = searched.best
-    rows = [Alternative("best", best), *searched.choices]
+    rows = [Alternative("best", best), *searched.compared.choices]
     estimates = [of.estimate for of in rows]
     layout = (
         Column("what each choice buys", [of.name for of in rows], left=True),
         Column("step", list(map(_step, rows))),
-        Column("longer by", [percent(max(0.0, of.step_s / best.step_s - 1)) if of else "" for of in estimates]),
+        Column("longer by", [percent(of.step_s / best.step_s - 1) if of else "" for of in estimates]),
         Column("fullest device", [size(of.peak_memory) if of else "" for of in estimates]),
     )
     strategy = Column("strategy", [strategy_in_words(of) if of else "" for of in estimates], left=True)
@@ -196,14 +205,16 @@ def searched_document(searched: Searched) -> dict[str, Any]:
         "gap": gap(result),
         "search": dict(result.facts),
         "search_s": result.taken_s,
-        "choices": [{"choice": of.name, "best": _document(of.estimate)} for of in searched.choices],
-        "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in searched.kinds],
-        "memory": [estimate_document(of) for of in searched.memory],
+        "choices": [{"choice": of.name, "best": _document(of.estimate)} for of in searched.compared.choices],
+        "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in searched.compared.kinds],
+        "memory": [estimate_document(of) for of in searched.compared.memory],
     }
+    if searched.compared.uneven is not None:
+        document["unequal_layers"] = estimate_document(searched.compared.uneven)
     if result.problem.cluster.groups:
         document["node_order"] = [group.device for group in result.problem.cluster.groups]
     if result.problem.within is not None:
-        document |= {"for": result.problem.within.name, "without_limits": _document(searched.unlimited)}
+        document |= {"for": result.problem.within.name, "without_limits": _document(searched.compared.unlimited)}
     if searched.sizes:
         document["sizes"] = [
             {

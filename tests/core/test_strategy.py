@@ -51,13 +51,36 @@ def test_sizes_that_are_no_positive_whole_numbers_are_refused(key: str, value: o
 
 
 @pytest.mark.parametrize(
+    ("degrees", "tensor", "data"),
+    [
+        ({"tp": 4, "dp": 2, "ep": 8}, 1, 1),
+        ({"tp": 4, "dp": 4, "ep": 8}, 1, 2),
+        ({"tp": 2, "cp": 2, "dp": 2, "ep": 4}, 1, 2),
+        ({"tp": 4, "dp": 8, "ep": 8}, 4, 1),
+        ({"tp": 4, "cp": 2, "dp": 8, "ep": 4}, 4, 4),
+    ],
+)
+def test_experts_that_do_not_divide_data_parallelism_are_whole_on_devices_of_all_three(
+    degrees: dict[str, int], tensor: int, data: int
+) -> None:
+    """Megatron's parallel folding (2504.14960): tp · cp · dp = expert tensor · expert · expert data parallelism.
+
+    Published recipes such as Qwen3-235B's tp 4, pp 4, ep 8 on 32 devices were refused as if they were wrong.
+    """
+    strategy = Strategy(micro_batch=1, global_batch=8, **degrees)  # type: ignore[arg-type]
+    assert (strategy.expert_tensor, strategy.expert_data) == (tensor, data)
+    shared = strategy.tp * strategy.cp * strategy.dp
+    assert strategy.expert_tensor * strategy.ep * strategy.expert_data == shared
+
+
+@pytest.mark.parametrize(
     ("changed", "sentence"),
     [
         ({"recompute": "some"}, "`recompute`: 'some' is none of them; choose from none, selective, full"),
         ({"zero": 4}, "`zero`: 4 is none of them; choose from 0, 1, 2, 3"),
         ({"precision": "int4"}, "`precision`: 'int4' is none of them; choose from fp32, fp16, bf16, fp8"),
         ({"dp": 3}, "`global_batch`: 3 × 1 samples (dp × micro-batch) do not divide 8; give a multiple of 3"),
-        ({"dp": 4, "ep": 3}, "`ep`: 3 ranks do not divide 4 of data parallelism; give a divisor of dp"),
+        ({"dp": 4, "ep": 3}, "`ep`: 3 ranks do not divide the 4 devices of tp · cp · dp; give a divisor"),
         ({"schedule": "1f2b"}, "`schedule`: unknown schedule '1f2b'"),
         ({"pp": 2, "vp": 2}, "`virtual`: schedule 1f1b with 2 virtual stage(s) a rank; give 1"),
         (

@@ -56,6 +56,14 @@ def test_ranks_of_expert_parallelism_are_neighbours_in_data_parallelism() -> Non
     assert _lies(groups.data) == (16, 4, 4, 2)
 
 
+def test_whole_experts_lie_on_neighbours_whatever_shares_the_attention() -> None:
+    """Eight ranks in the eight devices of a node, which are tp 4 by dp 2; on tp 4 by dp 4 two such groups."""
+    one, two = _groups(tp=4, dp=2, pp=4, ep=8), _groups(tp=4, dp=4, pp=2, ep=8)
+    assert _lies(one.experts) == _lies(two.experts) == (8, 8, 1, 0)
+    assert one.expert_data.size == 1 and _lies(two.expert_data) == (2, 1, 2, 8)
+    assert _lies(one.tensor) == (4, 4, 1, 0) and one.data.size == 2
+
+
 def test_tensor_parallelism_may_span_nodes() -> None:
     assert _lies(_groups(tp=16, dp=2).tensor) == (16, 8, 2, 1)
 

@@ -11,6 +11,7 @@ from gpt_work import gpt_work
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device, StepConstants
 from automap_models.core.estimate import DeviceMemory
+from automap_models.core.model_work import Amounts, Mark
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_costs import LayerCosting, exposed_s
 from automap_models.cost.layer_times import PREFETCHED, Runtime
@@ -160,9 +161,10 @@ def _parameters() -> float:
 def test_gradients_are_reduced_once_a_step_in_16_bits() -> None:
     """2 · 3/4 of 2 bytes a parameter over 300 GB/s; scattered and gathered are as many bytes."""
     ring = 1.5 * 2 * _parameters() / 3e11 + 6 * LATENCY_S
+    alone = replace(UNFUSED, prefetches=False)
     for zero in (0, 1, 2):
-        assert _data_s(zero, 0.0) == pytest.approx(ring)
-        assert _data_s(zero, 0.5) == pytest.approx(ring / 2)
+        assert _data_s(zero, 0.0, alone) == pytest.approx(ring)
+        assert _data_s(zero, 0.5, alone) == pytest.approx(ring / 2)
 
 
 def test_zero_3_gathers_twice_and_reduces_once_for_every_micro_batch() -> None:
@@ -206,13 +208,30 @@ def test_weights_that_are_prefetched_come_beside_computation() -> None:
     alone = replace(UNFUSED, prefetches=False)
     assert _data_s(3, 0.0) == _data_s(3, PREFETCHED, alone) < _data_s(3, 0.5, alone)
     assert _data_s(3, 1.0) == _data_s(3, 1.0, alone)
-    assert _data_s(1, 0.0) == _data_s(1, 0.0, alone)
+    assert _data_s(0, 0.0) == _data_s(0, 0.0, alone)
 
 
 def test_a_block_that_is_gathered_in_pieces_pays_the_latency_of_each() -> None:
     """Four blocks in twelve pieces, gathered twice and reduced once for each of four micro-batches."""
     whole, pieces = (_data_s(3, 0.0, runtime=Runtime(gathers_a_layer=count, prefetches=False)) for count in (1, 12))
     assert pieces - whole == pytest.approx(4 * 3 * 4 * 11 * 3 * LATENCY_S)
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_a_device_holds_as_many_parameters_of_whole_experts_as_of_parts_of_more(zero: int) -> None:
+    """Eight experts on tp 4 by dp 2 devices: one each, or four of each device's parts of four; nobody else has them."""
+    block = Amounts(np.array([8.0 * 1024**2, 64.0]), np.array([Mark.EXPERTS | Mark.TENSOR, 0], np.int8))
+    work = gpt_work(4, 1024, 16, sequence=512, vocabulary=1024)
+    first, one, last = work.layers
+    shape = replace(work.shape, experts=8)
+    work = replace(work, shape=shape, layers=(first, replace(one, parameters=block), last))
+
+    def state(ep: int, dp: int) -> tuple[float, ...]:
+        strategy = Strategy(micro_batch=1, global_batch=16, tp=4, dp=dp, pp=2, ep=ep, zero=zero)
+        cluster = Cluster(1, strategy.devices, 3e11, 2e11, 8e10)
+        return stage_costs(work, strategy, cluster, DEVICE).memory[0][:3]
+
+    assert state(8, 2) == pytest.approx(state(2, 2))
 
 
 def test_zero_divides_the_update() -> None:

@@ -23,6 +23,7 @@ def drawn_estimate(ranks: int) -> Estimate:
         cluster="a cluster",
         device="a device",
         parts=StepParts(*(0.1 * (i + 1) for i in range(len(StepParts._fields)))),
+        parts_rank=0,
         memory=tuple(DeviceMemory(*((i + rank + 1) * GB for i in range(7))) for rank in range(ranks)),
         memory_bytes=tuple(80 * GB for _ in range(ranks)),
         step_s=1.0,

@@ -56,6 +56,18 @@ def test_the_parts_add_up_to_the_step() -> None:
     assert estimate.tokens_per_s_per_device == pytest.approx(16 * 512 / estimate.step_s / 16)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "1f1b-deep"])
+def test_the_parts_are_those_of_the_rank_that_others_wait_for(schedule: str) -> None:
+    """Where rank 0 has one layer of 16 it ends last and waits most: its bubble of 80 % was said to be the step's."""
+    strategy = Strategy(micro_batch=1, global_batch=64, pp=4, layers=(1, 2, 4, 1), schedule=schedule)
+    estimate = strategy_estimate(WORK, strategy, _cluster(4), DEVICE)
+    assert estimate.parts_rank == 2
+    even = strategy_estimate(WORK, replace(strategy, layers=(2, 2, 2, 2)), _cluster(4), DEVICE)
+    assert estimate.parts.compute > 1.5 * even.parts.compute  # of four layers, not of two and the head
+    assert estimate.bubble_rate < 0.1
+    assert estimate.parts.total == estimate.step_s
+
+
 @pytest.mark.parametrize("global_batch", [16, 28, 52])
 def test_a_rank_that_does_not_wait_has_no_bubble_at_all(global_batch: int) -> None:
     """The first rank has the longest stage; what is left of sums of floats, 1e-13 % of a step, is no idle time."""

@@ -7,6 +7,7 @@ the former ones came upon, so that none of them says less than what has been see
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +27,9 @@ StrategyResult = Result[StrategyProblem, Strategy]
 SHARE = 16
 """Comparisons that the time for all of them is enough for."""
 COMPARED_GAP = 0.02
+EQUAL_LAYERS = "with equal cuts"
+WORTH_UNEVEN = 0.02
+"""Share of the step by which stages of unequally many layers have to be shorter: equal ones are simpler to run."""
 LESS_MEMORY = (0.75, 0.5, 0.35, 0.25)
 """Of the memory that the best strategy holds, shares that others are searched within."""
 
@@ -56,6 +60,7 @@ class Comparisons:
         budget_s: of all comparisons together, but for the one without limits; none is a quarter of that search's. What
             comes when it is over says what the other searches came upon.
         seen: strategies that any of these searches came upon.
+        shortest: of the searches within the limits of the problem, so far.
     """
 
     result: StrategyResult
@@ -63,6 +68,7 @@ class Comparisons:
     watch: Watch = SILENT
     budget_s: float | None = None
     seen: list[Completion] = field(default_factory=list)
+    shortest: StrategyResult | None = None
 
     def __post_init__(self) -> None:
         self.seen += self.result.search_log
@@ -99,10 +105,17 @@ class Comparisons:
             BadInput: fields contradict one another.
         """
         self.watch(Progress(f"searching strategies: {name}"))
-        start = [completion.strategy for completion in self.seen if holds(completion)]
+        start = [
+            completion.strategy
+            for completion in self.seen
+            if holds(completion) and (not restricted.equal_layers or _has_equal_layers(completion))
+        ]
         deadline = self.deadline if config is None else NEVER
         result = StrategiesPlanner(config or self.short).solve(replace(restricted, start=start), deadline=deadline)
         self.seen += result.search_log
+        of_problem = restricted.within == self.problem.within and result.plan is not None
+        if of_problem and (self.shortest is None or result.cost.step_s < self.shortest.cost.step_s):
+            self.shortest = result
         return Alternative(name, result.cost, result.status == "infeasible")
 
     def with_fields(self, name: str, **fields: Any) -> Alternative:
@@ -135,10 +148,30 @@ class Comparisons:
         if best.sequence_parallel and "sequence_parallel" not in fixed:
             yield "without sequence parallelism", without(sequence_parallel=False)
         if best.layers is not None and "layers" not in fixed:
-            equal = replace(self.problem, equal_layers=True)
-            yield "with equal cuts", lambda name: self.search(name, equal, lambda of: of.strategy.layers is None)
+            yield EQUAL_LAYERS, lambda name: self.search(name, self._equal, _has_equal_layers)
         if (best.schedule, best.vp) != ("1f1b", 1) and best.pp > 1 and not {"schedule", "vp"} & set(fixed):
             yield "with plain 1F1B", without(schedule="1f1b", vp=1)
+
+    @property
+    def _equal(self) -> StrategyProblem:
+        return replace(self.problem, equal_layers=True)
+
+    def prefer_equal_layers(self) -> Estimate | None:
+        """Go on with the best strategy of equal stages where it is longer by less than WORTH_UNEVEN.
+
+        Returns: the one that is shorter, if so.
+        """
+        if self.best.layers is None or "layers" in self.problem.fixed:
+            return None
+        former: Estimate = self.result.cost
+        self.shortest = None
+        with suppress(BadInput):
+            self.search(EQUAL_LAYERS, self._equal, _has_equal_layers)
+        equal, self.shortest = self.shortest, None
+        if equal is None or equal.cost.step_s * (1 - WORTH_UNEVEN) > former.step_s:
+            return None
+        self.result = _with_plan_of(replace(self.result, problem=self._equal), equal)
+        return former
 
     # ---- kinds
 
@@ -195,6 +228,53 @@ class Comparisons:
         return best if other is None or other.step_s > best.step_s else other
 
 
+@dataclass(frozen=True)
+class Compared:
+    """The best strategy of a search and of all comparisons, which are beside it.
+
+    Attributes:
+        result: of the search; of the shortest comparison where that is shorter.
+        choices, kinds, memory, unlimited: see Comparisons; the last one is None without a framework.
+        uneven: the shorter strategy that has not equally many layers in all stages, where it is shorter by less than
+            WORTH_UNEVEN: nothing else is compared then but strategies of equally many.
+    """
+
+    result: StrategyResult
+    choices: list[Alternative]
+    kinds: list[Alternative]
+    memory: list[Estimate]
+    unlimited: Estimate | None
+    uneven: Estimate | None = None
+
+
+def compared(
+    result: StrategyResult, config: StrategiesConfig, watch: Watch = SILENT, budget_s: float | None = None
+) -> Compared:
+    """Compare the best strategy of a search with others; where one of them is shorter it is the best one from then on.
+
+    Args: as of Comparisons.
+    """
+    beside = Comparisons(result, config, watch, budget_s)
+    uneven = beside.prefer_equal_layers()
+    while True:
+        choices, kinds, memory = beside.choices(), beside.kinds(), beside.of_memory()
+        shorter = beside.shortest
+        if shorter is None or shorter.cost.step_s >= beside.result.cost.step_s:
+            break
+        beside.result = _with_plan_of(beside.result, shorter)
+    unlimited = None if beside.problem.within is None else beside.without_limits()
+    return Compared(beside.result, choices, kinds, memory, unlimited, uneven)
+
+
+def _with_plan_of(result: StrategyResult, shorter: StrategyResult) -> StrategyResult:
+    """The result of a search with the plan of another one, which is of a part of its problem."""
+    problem = replace(result.problem, cluster=shorter.problem.cluster)
+    bound = result.bound
+    if bound is not None and bound.value > shorter.cost.step_s:
+        bound = replace(bound, value=shorter.cost.step_s)
+    return replace(result, problem=problem, plan=shorter.plan, cost=shorter.cost, bound=bound)
+
+
 def front(estimates: Sequence[Estimate]) -> list[Estimate]:
     """Those of which none is both shorter and emptier, the shortest first."""
     shortest: list[Estimate] = []
@@ -215,16 +295,22 @@ def _listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def _has_equal_layers(completion: Completion) -> bool:
+    return completion.strategy.layers is None
+
+
 def _has(strategy: Strategy, fields: dict[str, Any]) -> bool:
     return all(getattr(strategy, name) == value for name, value in fields.items())
 
 
 def of_sizes(
-    problem: StrategyProblem, clusters: list[Cluster], config: StrategiesConfig, watch: Watch = SILENT
+    result: StrategyResult, clusters: list[Cluster], config: StrategiesConfig, watch: Watch = SILENT
 ) -> list[StrategyResult]:
-    """The best strategy on each of several clusters."""
+    """The best strategy on each of several clusters, of which that of the result may be one."""
     results = []
     for cluster in clusters:
         watch(Progress(f"searching strategies of {cluster.devices} devices"))
-        results.append(StrategiesPlanner(config).solve(replace(problem, cluster=cluster)))
+        same = cluster == result.problem.cluster
+        problem = replace(result.problem, cluster=cluster)
+        results.append(result if same else StrategiesPlanner(config).solve(problem))
     return results

@@ -141,7 +141,7 @@ class RankCosts:
     @cached_property
     def gradients(self) -> FloatArray:
         """[S, k] seconds of a layer's gradients that never hide, once a step; see exposed_s."""
-        return self._least([self._chords(of) * (1.0 - of.constants.overlap) for of in self.of_groups])
+        return self._least([self._chords(of) * of.never_hidden for of in self.of_groups])
 
     @cached_property
     def step_seconds(self) -> FloatArray:

@@ -1,6 +1,7 @@
 """The grid of strategies: all that fixed fields leave open but cuts and recomputation, family by family.
 
-    family     tp · cp · dp · pp = devices, ep | dp, vp, micro-batch | global batch / dp, schedule, ZeRO, SP
+    family     tp · cp · dp · pp = devices, ep | dp, vp, micro-batch | global batch / dp, schedule, ZeRO, SP;
+               an ep that is given may divide tp · cp · dp instead
     strategy   a family with the layers of each virtual stage, and what each recomputes of how many of its blocks;
                no virtual stage is empty but for blocks at the ends of the model
 
@@ -83,7 +84,7 @@ class Grid:
                     if odd or dp < 1 or batch % dp or self.fixed.get("dp", dp) != dp:
                         continue
                     for ep in self._values("ep", _divisors(dp)):
-                        if dp % ep or experts % ep:
+                        if tp * cp * dp % ep or experts % ep:
                             continue
                         for micro_batch in self._values("micro_batch", _divisors(batch // dp)):
                             if (batch // dp) % micro_batch:

@@ -23,6 +23,9 @@ from automap_models.simulate.strategy import StrategyPricing
 if TYPE_CHECKING:
     from automap_models.planners.strategies.family_costs import RankCosts
 
+RESERVE = 0.08
+"""Share of a device's memory that commands leave free unless they are told otherwise: for what no count knows, such as
+pieces that the allocator cannot join."""
 HALF: Mapping[Precision, str] = {"bf16": "bfloat16", "fp16": "float16"}
 
 
