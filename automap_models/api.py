@@ -145,7 +145,7 @@ def profile(
         inputs: of a module, a tensor, a tuple of positional or a dict of keyword arguments; of a function, the tuple of
             its arguments, the trainable parameters first and the batch last, as arrays or their shapes. Only shapes and
             element types count, unless the step is measured.
-        device: whose roofline the times are, by name, file or record.
+        device: by whose clock the times are, by name, file or record.
         measure: run the step on this machine and take its times instead.
         name: of the model.
         options: of measuring (`repeats`, `warmup`, `seed`); of a name (`batch`, `sequence`, `dtype`,
@@ -162,9 +162,9 @@ def profile(
     if measuring and not measure:
         raise BadInput("nothing is measured", where=f"`{next(iter(measuring))}`", do="give `measure=True`, too")
     source = _source(model, inputs, request)
-    roofline = device if isinstance(device, Device) else read_device(device)
+    timed = device if isinstance(device, Device) else read_device(device)
     profiled = profile_source(
-        source, None, roofline, measuring if measure else None, lambda what: None, lambda *progress: None
+        source, None, timed, measuring if measure else None, lambda what: None, lambda *progress: None
     )
     name = name or (source.what if source.model is not None else None)
     return profiled if name is None else replace(profiled, meta={**profiled.meta, "model": name})
@@ -200,7 +200,7 @@ def explore(
     Args:
         model, inputs: as of `profile`; or a Profile, which has no operations, so that no plan partitions them.
         cluster: a record, a shipped one's name or a YAML file.
-        device: whose roofline a model's times are; None is the kind that the cluster is made of.
+        device: by whose clock a model's times are; None is the kind that the cluster is made of.
         microbatch_size: samples in the profiled micro-batch of a profile that does not say.
         options: fields of `planners.options.ExploreOptions`: `global_batch`, `pins`, `max_stages`, `forbidden`, ….
 

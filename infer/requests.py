@@ -26,7 +26,7 @@ class ProfileRequest:
         source: None where only the built-in models shall be listed.
         framework: what a factory's model must be written in; None: whatever it is.
         model: name that the profile shall have.
-        device: roofline of a known device or one in a file; None for the default, or where the step is measured.
+        device: clock of a known device or one in a file; None for the default, or where the step is measured.
         measuring: options of measuring by name, such as repeats; None where nothing is measured.
         show, instructions: whether totals and every instruction are printed.
     """
@@ -150,7 +150,7 @@ class PlanRequest:
 
     Attributes:
         topo: the cluster, by name or file.
-        device: roofline of a model's times, by name or file.
+        device: clock of a model's times, by name or file.
         microbatch_size: samples in the profiled micro-batch of a profile that does not say.
         options: what is asked of the plans.
         cached: whether results are kept and taken from the cache.
@@ -262,7 +262,7 @@ class SearchRequest:
         topo: the cluster, by name or file.
         mesh: devices along the one axis, or axes with their sizes; None for all devices of the cluster.
         objective: "time", "memory" or "count".
-        device: roofline of the cluster's devices, by name or file.
+        device: the cluster's devices, by name or file.
         rules: what may be sharded, by name or file.
         plan: a plan.json to price, instead of searching one.
         verify: whether the step is run with the plan and compared.
@@ -294,7 +294,7 @@ class OnlineRequest:
 
     Attributes:
         source: where the profile comes from.
-        device: roofline of a model's times, by name or file.
+        device: clock of a model's times, by name or file.
         topo: the cluster, by name or file.
         stages, micro_batches: numbers; None for one stage a node and the default.
         state_factor: bytes of training state a byte of parameters.

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -108,7 +109,8 @@ def rescaled(profile: Profile, samples: int) -> Profile:
     require_magnitudes(arrays, f"the profile at {samples:,} samples")
     for array in arrays.values():
         array.setflags(write=False)
-    return replace(profile, **arrays, meta={**profile.meta, **origin_of(profile), "microbatch_size": samples})
+    scaled: Mapping[str, Any] = arrays
+    return replace(profile, **scaled, meta={**profile.meta, **origin_of(profile), "microbatch_size": samples})
 
 
 def origin_of(profile: Profile) -> dict[str, object]:

@@ -9,8 +9,9 @@ by the time that both kinds take for a micro-batch by the clock. So both kinds o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import origin_of
@@ -38,7 +39,8 @@ def on_device(profile: Profile, device: str, factor: float) -> Profile:
     for array in arrays.values():
         array.setflags(write=False)
     meta = {**profile.meta, **origin_of(profile), "device": device, _SCALED: [profile.device, factor]}
-    return replace(profile, **arrays, meta=meta)
+    scaled: Mapping[str, Any] = arrays
+    return replace(profile, **scaled, meta=meta)
 
 
 def device_notes(profile: Profile, cluster: Cluster) -> Iterator[str]:

@@ -107,7 +107,8 @@ def product_sizes(
 
         m = FLOP / 2     count a·b·c / m²     rows m / b     columns m / a     depth m / c
 
-    A convolution is the product that libraries make of it: one, of the rows and the depth above and of b·c / m columns.
+    A convolution is the product that libraries make of it: one, of b·c / m columns, whose rows are the larger of the
+    rows and the depth above. For the gradient of its kernels, which is small, these sum over positions in many parts.
     Sizes are whole numbers, but rows are such that all four together are the multiplications.
 
     Args:
@@ -118,7 +119,9 @@ def product_sizes(
     a, b, c = (np.asarray(elements, np.float64) for elements in (a, b, c))
     m = np.maximum(np.asarray(flop, np.float64) / 2.0, 1.0)
     count, columns = np.where(convolution, 1.0, a * b * c / m**2), np.where(convolution, b * c / m, m / a)
-    sizes = np.maximum(np.rint(np.stack([count, m / b, columns, m / c], axis=-1)), 1.0)
+    rows = np.where(convolution, np.maximum(m / b, m / c), m / b)
+    depth = np.where(convolution, np.minimum(m / b, m / c), m / c)
+    sizes = np.maximum(np.rint(np.stack([count, rows, columns, depth], axis=-1)), 1.0)
     sizes[..., 1] *= m / sizes.prod(axis=-1)
     return np.asarray(sizes)
 

@@ -67,7 +67,9 @@ def sample_sides(graph: InstructionGraph, products: IntArray, sampled: NDArray[n
     first = graph.operand_offsets[products]
     a, b = sampled[graph.operands[first]], sampled[graph.operands[first + 1]]
     c = sampled[graph.result_offsets[products]]
-    return np.select([a & b & c, a & b, a & c, b & c], [COUNT, DEPTH, ROWS, COLUMNS], NO_SIDE)
+    convolution = np.array([graph.opcodes[i] == "convolution" for i in products.tolist()], dtype=bool)
+    sides = np.select([a & b & c, a & b, a & c, b & c], [COUNT, DEPTH, ROWS, COLUMNS], NO_SIDE)
+    return np.where(convolution & (sides != NO_SIDE), ROWS, sides)
 
 
 def _summing_products(graph: InstructionGraph) -> frozenset[int]:

@@ -277,7 +277,7 @@ def add_step_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def add_device(group: argparse._ArgumentGroup) -> None:
-    """--device: whose roofline a model's times are."""
+    """--device: by whose clock a model's times are."""
     shown = "what the cluster is made of, for times (default: what its description says, else v100)"
     group.add_argument("--device", metavar="NAME|FILE", type=name_argument, help=shown)
 

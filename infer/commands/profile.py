@@ -156,9 +156,9 @@ def profile_of(
 
     from ..reports.text import Steps
 
-    roofline = read_device(device or DEFAULT_DEVICE)
+    timed = read_device(device or DEFAULT_DEVICE)
     with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
-        return profile_source(source, framework, roofline, measuring, steps.begin, steps.advance)
+        return profile_source(source, framework, timed, measuring, steps.begin, steps.advance)
 
 
 def report(request: ProfileRequest, profile: Profile | None) -> Report:

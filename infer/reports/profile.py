@@ -230,7 +230,8 @@ def origin(profile: Profile) -> str:
     parts = [f"{len(profile):,} instructions"]
     if "device" in meta:
         origin = f"{meta.get('times', '')} {meta.get('source', '')}"
-        how = "measured on" if "measured per" in origin else "by the clock of" if "not measured" in origin else "of"
+        computed = next((word for word in ("roofline", "clock") if word in origin), "")
+        how = "measured on" if "measured per" in origin else f"by the {computed} of" if computed else "of"
         parts.append(f"times {how} {meta['device']}")
     source = str(meta.get("source", ""))
     source = str(meta.get("framework", "")) if "roofline" in source else source or str(meta.get("framework", ""))

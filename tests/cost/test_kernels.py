@@ -189,4 +189,4 @@ def test_a_convolution_is_a_product_of_its_positions_channels_and_taps() -> None
     images, kernel, features = 8 * 14 * 14 * 16, 9 * 16 * 32, 8 * 14 * 14 * 32
     flop = 2 * 8 * 14 * 14 * 32 * 9 * 16
     assert_allclose(product_sizes(images, kernel, features, flop, True), [1, 8 * 14 * 14, 32, 9 * 16])
-    assert_allclose(product_sizes(images, features, kernel, flop, True), [1, 9 * 16, 32, 8 * 14 * 14])
+    assert_allclose(product_sizes(images, features, kernel, flop, True), [1, 8 * 14 * 14, 32, 9 * 16])

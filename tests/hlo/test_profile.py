@@ -15,7 +15,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.hlo.attribution import homes
 from automap_models.hlo.liveness import NEVER, Liveness
-from automap_models.hlo.profile import profile_from_graph, roofline_profile
+from automap_models.hlo.profile import profile_from_graph, clock_profile
 
 F, B, U = Phase
 
@@ -51,9 +51,9 @@ def test_forward_instructions_are_at_home_with_themselves(
     assert home.max() < liveness.forward.size
 
 
-def test_a_profile_by_a_roofline_says_how_long_other_kinds_of_devices_take(mlp_graph: InstructionGraph) -> None:
+def test_a_profile_by_the_clock_says_how_long_other_kinds_of_devices_take(mlp_graph: InstructionGraph) -> None:
     a100, slow = read_device("a100"), replace(read_device("v100"), name="attic", bandwidth=1e9)
-    own, other = roofline_profile(mlp_graph, a100), roofline_profile(mlp_graph, slow)
+    own, other = clock_profile(mlp_graph, a100), clock_profile(mlp_graph, slow)
     assert own.device == "a100"
     assert own.roofline_s["a100"] == pytest.approx(own.C.sum())
     assert set(known_devices()) == set(own.roofline_s) == set(other.roofline_s) - {"attic"}
