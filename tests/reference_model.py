@@ -146,12 +146,12 @@ def _simulated(
     micro_batches: int,
     schedule: str,
 ) -> float:
-    """Stages run their passes in their schedule's order; a link moves one thing at a time, first come, first served."""
+    """Stages run their passes in their schedule's order; each direction of a link moves one thing at a time."""
     stages = len(forward)
     queues = [_order(WARM_UP[schedule](stages, s, micro_batches), micro_batches) for s in range(stages)]
     there = [{("F", m) for m in range(micro_batches)} if s == 0 else set() for s in range(stages)]
-    stage_busy, link_busy = [False] * stages, [False] * (stages - 1)
-    waiting: list[list[tuple[float, int, int, str, int]]] = [[] for _ in range(stages - 1)]
+    stage_busy, link_busy = [False] * stages, dict.fromkeys(itertools.product("FB", range(stages - 1)), False)
+    waiting: dict[tuple[str, int], list[int]] = {link: [] for link in link_busy}
     last_backward, events, ticket = [0.0] * stages, [], itertools.count()
 
     def start(now: float) -> None:
@@ -161,17 +161,16 @@ def _simulated(
                 stage_busy[s] = True
                 took = forward[s] if kind == "F" else backward[s]
                 heapq.heappush(events, (now + took, next(ticket), "stage", s, kind, m))
-        for link in range(stages - 1):
-            if not link_busy[link] and waiting[link]:
-                _, _, m, kind, _ = heapq.heappop(waiting[link])
-                link_busy[link] = True
-                heapq.heappush(events, (now + transfer[link], next(ticket), "link", link, kind, m))
+        for (kind, at), queue in waiting.items():
+            if not link_busy[kind, at] and queue:
+                link_busy[kind, at] = True
+                heapq.heappush(events, (now + transfer[at], next(ticket), "link", at, kind, queue.pop(0)))
 
     start(0.0)
     while events:
         now, _, where, at, kind, m = heapq.heappop(events)
         if where == "link":
-            link_busy[at] = False
+            link_busy[kind, at] = False
             there[at + 1 if kind == "F" else at].add((kind, m))
         else:
             stage_busy[at] = False
@@ -180,9 +179,9 @@ def _simulated(
             if kind == "F" and at == stages - 1:
                 there[at].add(("B", m))
             elif kind == "F":
-                heapq.heappush(waiting[at], (now, next(ticket), m, kind, at))
+                waiting["F", at].append(m)
             elif at:
-                heapq.heappush(waiting[at - 1], (now, next(ticket), m, kind, at))
+                waiting["B", at - 1].append(m)
         if not events or events[0][0] > now:
             start(now)
     return max(end + reduce_s for end, reduce_s in zip(last_backward, all_reduce, strict=True))

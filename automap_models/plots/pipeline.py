@@ -65,7 +65,7 @@ def _explain(panel: SubFigure, report: PlanReport, timeline: Timeline) -> None:
     from matplotlib.lines import Line2D
 
     lines = [
-        Line2D([], [], color="black", linestyle=":", label=f"lower bound L: {seconds(report.cost.length_s)}"),
+        Line2D([], [], color="black", linestyle=":", label=f"length L: {seconds(report.cost.length_s)}"),
         Line2D([], [], color="black", linestyle="-", label=f"simulated: {seconds(timeline.length_s)}"),
     ]
     panel.legend(handles=[*boxes([timeline]), *lines], loc="outside lower center", ncols=7, frameon=False, fontsize=9)

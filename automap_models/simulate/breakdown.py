@@ -1,8 +1,8 @@
 """What a step consists of, and what fills the fullest device's memory.
 
-Under a schedule the bottleneck is the stage, or the link between two stages, that is at work for longest:
+Under a schedule the bottleneck is the stage, or the direction of a link between two, that is at work for longest:
 
-    bottleneck   |······|== M·u ==|··|==========|······|               u = f + b of a stage, 2·x of a link
+    bottleneck   |······|== M·u ==|··|==========|······|               u = f + b of a stage, x of a link
     gradients                                          |======|        what of them ends after the last pass of all
     tied sums                                                 |===|
                  └─────────── M·u and bubble ──────────┘
@@ -11,8 +11,8 @@ Under a schedule the bottleneck is the stage, or the link between two stages, th
 - the bubble is the idle time of the bottleneck until the last pass of all stages has ended.
 
 The length L has the same parts along the path that sets it. With p the pivot, the pseudo-stage whose steady phase sets
-the span (cost-model.md), L = Σ_{j<p} u_j + M·u_p + (L - T): the bubble, the pivot's work, and the gradient all-reduces
-that nothing hides.
+the span (cost-model.md; u is 2·x of a link there), L = Σ_{j<p} u_j + M·u_p + (L - T): the bubble, the pivot's work, and
+the gradient all-reduces that nothing hides.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def breakdown(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Bre
     ends = _ends_of_length(cost) if schedule is None else _ends_of_step(cost, problem.micro_batches, schedule)
     bottleneck, a_stage = ends.bottleneck // 2, ends.bottleneck % 2 == 0
     steady = cost.compute_s[bottleneck] + cost.reduce_s[bottleneck] + cost.gather_s[bottleneck] if a_stage else 0.0
-    moved = cost.gather_s[bottleneck] if a_stage else 2.0 * cost.transfer_s[bottleneck]
+    messages = 2.0 if schedule is None else 1.0
+    moved = cost.gather_s[bottleneck] if a_stage else messages * cost.transfer_s[bottleneck]
     fullest = cost.fullest
     state_bytes = stage_state_bytes(problem, plan)[fullest]
     return Breakdown(
@@ -126,5 +127,5 @@ def _ends_of_step(cost: StagedCost, micro_batches: int, schedule: str) -> _Ends:
     reduced = [(i.end_s, -i.resource) for i in simulated.intervals if i.kind == "all-reduce"]
     reduced_s, last_reduced = max(reduced, default=(0.0, 0))
     busy = np.zeros(2 * cost.forward_s.size - 1)
-    busy[0::2], busy[1::2] = cost.forward_s + cost.backward_s, 2.0 * cost.transfer_s
+    busy[0::2], busy[1::2] = cost.forward_s + cost.backward_s, cost.transfer_s
     return _Ends(passes_s, max(passes_s, reduced_s), simulated.length_s, int(busy.argmax()), -last_reduced)

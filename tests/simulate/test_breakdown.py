@@ -36,7 +36,7 @@ def test_the_parts_add_up_to_the_step_and_to_the_memory(seed: int, schedule: str
     for part_s in (parts.compute_s, parts.transfers_s, parts.bubble_s, parts.gradients_s, parts.tied_s):
         assert part_s >= -1e-9 * cost.step_s
     if schedule is not None:
-        busy = max((cost.forward_s + cost.backward_s).max(), 2 * cost.transfer_s.max(initial=0.0))
+        busy = max((cost.forward_s + cost.backward_s).max(), cost.transfer_s.max(initial=0.0))
         assert parts.compute_s + parts.transfers_s == pytest.approx(micro_batches * busy)
 
 
@@ -55,10 +55,11 @@ def test_data_parallelism_computes_and_waits_for_nothing_but_gradients() -> None
 def test_a_link_that_is_at_work_for_longest_is_the_bottleneck() -> None:
     """Passes of half a second, 5 s over the link in either direction; the tied sum takes 2·½·10e9/10e9 = 1 s.
 
-    The link waits for the first forward pass, and is done before the last backward pass:
+    Each direction of the link is at work for 10 s:
 
         stage 0   F0 from 0.0, F1 from 0.5                              B0 from 16.5, B1 from 21.5 to 22
-        link      F0 from 0.5, F1 from 5.5, and B0 from 11.5, B1 from 16.5 to 21.5
+        link →    F0 from 0.5, F1 from 5.5 to 10.5
+        link ←    B0 from 11.5, B1 from 16.5 to 21.5
         stage 1   F0 from 5.5, F1 from 10.5, B0 from 11 to 11.5, B1 to 12
     """
     profile = Profile.create(C=[4.0, 4.0], C_fwd=[2.0, 2.0], A=[50e9, 0.0], W=[10e9, 0.0])
@@ -67,8 +68,8 @@ def test_a_link_that_is_at_work_for_longest_is_the_bottleneck() -> None:
     plan = StagedPlan((0,), (4,), 2, "test")
     parts = breakdown(problem, plan, step_cost(problem, plan))
     ring_s = 10e9 * 2 * 0.75 / 100e9
-    assert (parts.compute_s, parts.transfers_s) == (0.0, pytest.approx(20.0))
-    assert parts.bubble_s == pytest.approx(22.0 - 20.0)
+    assert (parts.compute_s, parts.transfers_s) == (0.0, pytest.approx(10.0))
+    assert parts.bubble_s == pytest.approx(22.0 - 10.0)
     assert (parts.gradients_s, parts.tied_s) == (pytest.approx(ring_s), pytest.approx(1.0))
     assert parts.last_reduced == 0
 

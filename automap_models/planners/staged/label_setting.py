@@ -39,7 +39,9 @@ TIES = 8
 GRAIN = 1e-3
 """Of the limit: to so much numbers are rounded where undominated labels only bound what plans cost."""
 BLOCK = 1 << 18
-"""Extensions looked at in one go; what bounds the memory."""
+"""Extensions looked at in one go."""
+MOST_LABELS = 1 << 20
+"""Of a stage; where there would be more, the limit is lowered. With BLOCK it keeps the memory below 1 GB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,10 @@ class _Labels:
     def take(self, index: IntArray | NDArray[np.bool_] | slice) -> _Labels:
         """Some of the labels."""
         return _Labels(*(getattr(self, field.name)[..., index] for field in fields(self)))
+
+    def followed(self) -> NDArray[np.int32]:
+        """[4, n] k, q, sharding and parent: all that is needed of them in the end."""
+        return np.stack((self.k, self.q, self.sharding, self.parent)).astype(np.int32)
 
 
 class Keep(Enum):
@@ -103,7 +109,7 @@ def ranked(
     bounds: PrefixBounds,
     limit_s: float,
     deadline: Deadline,
-    most_labels: int | None = None,
+    most_labels: int = MOST_LABELS,
     keep: Keep = Keep.UNDOMINATED,
 ) -> Ranking:
     """The plans within the bounds that may cost no more than that, best first, as many of them as are kept.
@@ -113,27 +119,28 @@ def ranked(
         bounds: where stages may begin.
         limit_s: what plans may cost.
         deadline: when to stop.
-        most_labels: of a stage; where there would be more, the limit is lowered. None for any number.
+        most_labels: of a stage; where there would be more, the limit is lowered.
         keep: which labels; with BEST nothing is proven.
 
     Raises:
         OutOfTime: with a lower bound, no more than `limit_s`, on the plans within the bounds.
     """
     search = _Search(tables, bounds, limit_s, most_labels, keep)
-    stages = [search.last_stage()]
+    labels = search.last_stage()
+    followed = [labels.followed()]
     for s in range(tables.stages - 2, -1, -1):
-        stages.insert(0, search.earlier_stage(s, stages[0], deadline))
-    order = np.argsort(stages[0].least_s, kind="stable")
-    return Ranking(stages[0].least_s[order], _follow(stages, order), search.limit_s)
+        labels = search.earlier_stage(s, labels, deadline)
+        followed.insert(0, labels.followed())
+    order = np.argsort(labels.least_s, kind="stable")
+    return Ranking(labels.least_s[order], _follow(followed, order), search.limit_s)
 
 
-def _follow(stages: list[_Labels], j: IntArray) -> PlanBatch:
-    """The plans that labels of the first stage stand for."""
-    k, q, sharding = np.empty((3, j.size, len(stages)), dtype=np.int64)
+def _follow(stages: list[NDArray[np.int32]], j: IntArray) -> PlanBatch:
+    """The plans that labels of the first stage stand for; stages are [4, n] k, q, sharding and parent."""
+    ends = np.empty((3, j.size, len(stages)), dtype=np.int64)
     for s, labels in enumerate(stages):
-        k[:, s], q[:, s], sharding[:, s] = labels.k[j], labels.q[j], labels.sharding[j]
-        j = labels.parent[j]
-    return PlanBatch(k, q, sharding)
+        ends[:, :, s], j = labels[:3, j], labels[3, j]
+    return PlanBatch(*ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,14 +228,14 @@ class _Search:
         tables: the problem.
         bounds: where stages may begin, and what must come before them.
         limit_s: what plans may cost; it falls where there are too many labels.
-        most_labels: of a stage; None for any number.
+        most_labels: of a stage.
         keep: which of the labels.
     """
 
     tables: StageTables
     bounds: PrefixBounds
     limit_s: float
-    most_labels: int | None
+    most_labels: int
     keep: Keep
 
     def last_stage(self) -> _Labels:
@@ -270,8 +277,9 @@ class _Search:
                 if deadline.passed:
                     known = [labels.least_s.min(initial=np.inf) for labels in blocks]
                     raise OutOfTime(float(min(self.limit_s, least[order[turn]], *known)))
-                blocks += self._stage_on(stage, devices[first : first + rows], q, rest, own)
-            blocks = self._few(blocks)
+                for labels in self._stage_on(stage, devices[first : first + rows], q, rest, own):
+                    blocks.append(labels)
+                    blocks = self._few(blocks)
         labels = _joined(blocks, self.tables.end)
         if self.keep is Keep.BEST and stage:
             return self._undominated([labels])
@@ -302,19 +310,23 @@ class _Search:
         front, _ = self._front(labels.a * (self.tables.end + 1) + labels.i, labels.numbers, labels.least_s)
         return labels.take(front)
 
-    def _stage_on(self, stage: int, devices: IntArray, q: int, rest: _Labels, own: IntArray) -> list[_Labels]:
+    def _stage_on(self, stage: int, devices: IntArray, q: int, rest: _Labels, own: IntArray) -> Iterator[_Labels]:
         """Labels of the stage on each of `devices` … q-1, before the labels `own` of the rest, which begins there."""
         effort.count(effort.ROUND, devices.size)
         through = through_shardings(self.tables, self.bounds, stage, devices, q, self.limit_s)
         arriving = self._cross(stage, through, devices, q, rest, own)
         if len(through) == 1:
-            return list(self._in_sharding(stage, through[0], devices, q, arriving))
-        shardings = [
-            self._in_sharding(stage, sharding, devices, q, self._reaching(stage, sharding, arriving))
+            yield from self._in_sharding(stage, through[0], devices, q, arriving)
+            return
+        shardings = (
+            labels
             for sharding in through
-        ]
-        blocks = [labels for labels_of_one in shardings for labels in labels_of_one]
-        return [self._undominated(blocks)] if len(blocks) > 1 else blocks
+            for labels in self._in_sharding(stage, sharding, devices, q, self._reaching(stage, sharding, arriving))
+        )
+        if self.keep is Keep.ALL:
+            yield from shardings
+        elif blocks := list(shardings):
+            yield self._undominated(blocks)
 
     def _cross(
         self, stage: int, through: list[Through], devices: IntArray, q: int, rest: _Labels, own: IntArray
@@ -460,7 +472,7 @@ class _Search:
 
     def _few(self, blocks: list[_Labels]) -> list[_Labels]:
         """The labels within the limit, which is lowered to what half as many meet as there may be if there are more."""
-        if self.most_labels is None or sum(labels.a.size for labels in blocks) <= self.most_labels:
+        if sum(labels.a.size for labels in blocks) <= self.most_labels:
             return blocks
         least = np.concatenate([labels.least_s for labels in blocks])
         self.limit_s = float(np.partition(least, self.most_labels // 2)[self.most_labels // 2])

@@ -2,9 +2,8 @@
 
 What plans is what measured best at equal time (docs/explanation/what-training-buys.md):
 
-    for the length L                                     compiled tables (planners.staged.table_plans); on hundreds of
-                                                         devices beam searches from routes by a price for devices
-                                                         (planners.staged.far_search, priced_routes)
+    for the length L                                     compiled tables and beam searches beside their plans
+                                                         (planners.staged.table_plans)
     for the simulated step under a schedule              the same, then compiled moves (planners.staged.step_plans);
                                                          under 1F1B, where pipeline_1f1b.onnx was trained for the size,
                                                          moves from its plans, too: the best at equal time but for

@@ -29,7 +29,7 @@ from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.beam_search import compiled_kernel, route_of
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, is_plain
 from automap_models.planners.staged.feasibility import stages_exist
-from automap_models.planners.staged.label_setting import PLANNER, SLACK, Keep, Ranking, ranked
+from automap_models.planners.staged.label_setting import MOST_LABELS, PLANNER, SLACK, Keep, Ranking, ranked
 from automap_models.planners.staged.local_search import even_route, local_search
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import PlainStages, plain_of
@@ -46,11 +46,13 @@ PROVING = 0.6
 """Of the time that is left on a large problem: what the bound on all plans has, before all plans are listed."""
 BOUNDED_S = 0.75
 """Of the time for a large problem: with less there is no bound by suffixes, which takes longer on 128 devices."""
+TABLES = 4, 8
+"""Beam and reach of the first plans by tables (planners.staged.table_plans)."""
 MOVES = np.array([1, 2, 4, 8, 16])
 """How far a cut moves at once, in boundaries."""
 AT_FIRST, AT_ONCE = 1 << 8, 1 << 14
 """Plans that are simulated in one go: at first, since a better one among them spares the rest, and at most."""
-LISTS = (1 << 16, 1 << 18, 1 << 21)
+LISTS = (1 << 16, 1 << 18, MOST_LABELS)
 """Most labels of a stage where all plans are listed: at first, and where that was too few."""
 LARGE = 256
 """Problems of more stages times devices are large: 8 stages on more than 32 devices. Their whole grid can hardly be
@@ -214,12 +216,9 @@ class StagedSearch:
             self.coarse_to_fine(finest, self.best or start)
 
     def _begin_by_moves(self, finest: StageTables, start: StagedPlan | None, *, far: bool) -> None:
-        """Go down by moves from the start, or from the best plan that one label a place on coarser grids leads to."""
+        """Go down by moves from the start, or from plans of tables and the best that coarser grids' labels lead to."""
         if start is None:
-            cuts = even_route(finest).cuts(finest)
-            even = StagedPlan(*cuts, self.problem.micro_batches, PLANNER)
-            if even.check_valid(self.problem)[0]:
-                self.offer(even)
+            self._begin_by_tables(finest)
         elif start.check_valid(self.problem)[0]:
             self.improve_by_moves(finest, start, MOVES)
         if far or start is None or np.isinf(self.step_s):
@@ -229,6 +228,18 @@ class StagedSearch:
                 self._simulate(tables, self._ranked(tables, self.step_s, Keep.BEST))
             if self.best is not before:
                 self.improve_by_moves(finest, self.best, MOVES)
+
+    def _begin_by_tables(self, finest: StageTables) -> None:
+        """Take what moves from the plans of compiled tables come to, or where devices differ the even plan."""
+        plain = self.problem.stages > 1 and is_plain(self.problem) and plain_of(finest) is not None
+        if plain and compiled_kernel() is not None:
+            from automap_models.planners.staged import step_plans  # numba takes half a second to import
+
+            plan = step_plans.step_plan(self.problem, *TABLES, PLANNER)
+        else:
+            plan = StagedPlan(*even_route(finest).cuts(finest), self.problem.micro_batches, PLANNER)
+        if plan.check_valid(self.problem)[0]:
+            self.offer(plan)
 
     def improve_on_coarser_grids(self, finest: StageTables) -> None:
         """Take the best plans that labels on coarser grids lead to, and go on from each grid's best by moves.
@@ -252,14 +263,17 @@ class StagedSearch:
             OutOfTime: with a bound on all plans on the tables.
         """
         if not tables.suffixes.overlap:
-            self._take_ties(self._ranked(tables, self.step_s), tables)
+            ranking = self._ranked(tables, self.step_s)
+            self._take_ties(ranking, tables)
+            if ranking.limit_s < self.step_s:
+                raise OutOfTime(ranking.limit_s)
             return
         if np.isinf(self.step_s):
             self._simulate(tables, self._ranked(tables, self.step_s, Keep.BEST))
         self._close(tables)
 
     def _ranked(
-        self, tables: StageTables, limit_s: float, keep: Keep = Keep.UNDOMINATED, most_labels: int | None = None
+        self, tables: StageTables, limit_s: float, keep: Keep = Keep.UNDOMINATED, most_labels: int = MOST_LABELS
     ) -> Ranking:
         """The plans on these tables that may cost no more than that; see label_setting.ranked."""
         limit_s *= 1.0 + SLACK
@@ -296,7 +310,7 @@ class StagedSearch:
             OutOfTime: with a bound on all plans on the tables.
         """
         ranking = self._ranked(tables, self.step_s)
-        least_s = float(ranking.least_s[0]) if ranking.least_s.size else self.step_s
+        least_s = float(ranking.least_s[0]) if ranking.least_s.size else min(ranking.limit_s, self.step_s)
         with suppress(OutOfTime):
             self._simulate(tables, ranking)
         return least_s
