@@ -210,7 +210,6 @@ def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | No
     if document.launch_s != model.launch_s:
         raise wrong(where, "$.launch_s", document.launch_s, f"{model.launch_s:g}, that of the model's device", STALE)
     own, samples = microbatch_size(model.profile), microbatch_size(profile)
-    resized = own is not None and samples is not None and samples != own
     known, used = {sharding.name: sharding for sharding in model.shardings}, []
     for name, described in written.items():
         if name == WHOLE:
@@ -219,7 +218,7 @@ def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | No
         if ours is None or described.degree != ours.degree or described.dims != dict(ours.dims):
             expected = f"a sharding of the operators of {model.profile.model}"
             raise wrong(where, f"$.{key}[{name!r}]", msgspec.to_builtins(described), expected, STALE)
-        if resized:
+        if own is not None and samples is not None and samples != own:
             ours = ours.rescaled(samples / own, *time_factors(model.profile, samples))
         used.append(ours)
     return replace(problem, profile=profile, shardings=tuple(used), launch_s=model.launch_s)

@@ -15,7 +15,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.hlo.attribution import homes
 from automap_models.hlo.liveness import NEVER, Liveness
-from automap_models.hlo.profile import profile_from_graph, clock_profile
+from automap_models.hlo.profile import clock_profile, profile_from_graph
 
 F, B, U = Phase
 

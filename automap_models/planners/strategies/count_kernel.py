@@ -117,7 +117,7 @@ def _keep(of_chains: FloatArray, kept: FloatArray, count: int) -> int:
     left -= full
     for c in range(of_chains.size):
         kept[left, c] = min(kept[left, c], of_chains[c]) if full else of_chains[c]
-    return left + 1
+    return left + 1  # type: ignore[no-any-return]
 
 
 @jit
