@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.planners import effort
 from automap_models.planners.staged.bottleneck import constructed
 from automap_models.planners.staged.move_kernel import moved_on, step_of
 from automap_models.planners.staged.pareto import IntArray
@@ -103,6 +104,7 @@ class Moves:
         by_device, parts = (np.zeros(1, dtype=np.int64), 0) if equal else (near(DEVICES), parts_of(plain))
         step_s, route, taken = moved_on(plain, self._own, route, limit_s, near(FAR), by_device, parts, passes)
         self.passes += taken
+        effort.count(effort.MOVES, taken)
         return (float(step_s), self._plan(route)) if np.isfinite(step_s) else (np.inf, None)
 
     def _plan(self, route: IntArray) -> StagedPlan:
