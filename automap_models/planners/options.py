@@ -124,6 +124,9 @@ class PlanOptions:
         unread: dict[str, str] = {}
         if planner not in (AUTO, "policy"):
             unread |= dict.fromkeys(("policy", "beam"), f"planner {planner} uses none")
+        if planner == AUTO and self.objective == "step":
+            why = "the default planner asks no policy for plans by the step"
+            unread |= dict.fromkeys(("policy", "beam"), f"{why}: give `planner='policy'`, or `objective='length'`")
         if planner != AUTO and self.refine_s:
             unread["refine_s"] = f"planner {planner} is not refined"
         if planner != AUTO:

@@ -60,7 +60,7 @@ def test_threads_count_their_own() -> None:
 
 def answer(certify_s: float) -> tuple[StagedPlan, float, tuple[str, ...]]:
     """Plan, bound and notes of a problem whose searches are stopped."""
-    options = PlanOptions(stages=8, certify_s=certify_s, refine_s=certify_s / 3)
+    options = PlanOptions(certify_s=certify_s)
     report = planned(read_profile(EXAMPLE), read_cluster("C"), options)
     assert report.result.bound is not None
     assert report.result.bound.proof == "relaxation"

@@ -27,6 +27,7 @@ from automap_models.planners.options import ExploreOptions, PlanOptions
         ({"schedule": "zb"}, "`schedule`: unknown schedule 'zb'; choose from 1f1b"),
         ({"planner": "data-parallel", "stages": 2}, "`stages`: data parallelism has one stage, not 2; leave it out"),
         ({"planner": "uniform", "beam": 4}, "`beam`: planner uniform uses none; leave it out"),
+        ({"policy": "x.onnx"}, "`policy`: the default planner asks no policy for plans by the step"),
         ({"planner": "exact", "policy": "x.onnx"}, "`policy`: planner exact uses none; leave it out"),
         ({"planner": "policy", "refine_s": 1.0}, "`refine_s`: planner policy is not refined; leave it out"),
         ({"planner": "exact", "certify_s": 1.0}, "`certify_s`: a plan of planner exact needs no proof; leave it out"),
@@ -39,7 +40,7 @@ def test_what_cannot_be_meant_is_refused(options, message) -> None:
 
 
 def test_the_planner_gets_the_options_that_it_has() -> None:
-    planner = PlanOptions(beam=2, certify_s=0.5, refine_s=0.0).make_planner()
+    planner = PlanOptions(beam=2, certify_s=0.5, refine_s=0.0, objective="length").make_planner()
     config = planner.config
     assert (planner.name, config.beam, config.certify_s, config.refine_s) == ("auto", 2, 0.5, 0)
     with pytest.raises(BadInput, match=r"^`planner`: unknown planner 'magic'; choose from policy"):

@@ -61,11 +61,21 @@ class Attempt:
         else:
             self.offer(result.plan, result.cost)
 
-    def take_search(self, search: SearchResult) -> None:
-        """Take what an exact search of the problem proved, and its plan if none so far is shorter."""
+    def take_search(self, search: SearchResult) -> bool:
+        """Take what an exact search of the problem proved, and its plan if it is allowed and none so far is shorter.
+
+        Searches know no least work of a stage: what they prove holds for more plans than the problem allows.
+
+        Returns:
+            Whether the problem is solved: the search came to its end, with no plan that is not allowed.
+        """
         self.bound_s = max(self.bound_s, search.bound_s)
-        if search.plan is not None and search.cost is not None and search.plan.check_valid(self.problem)[0]:
+        if search.plan is None or search.cost is None:
+            return search.finished
+        allowed = search.plan.check_valid(self.problem)[0]
+        if allowed:
             self.offer(search.plan, search.cost)
+        return search.finished and allowed
 
     def offer(self, plan: StagedPlan, cost: StagedCost) -> None:
         """Take a plan if none so far is shorter."""

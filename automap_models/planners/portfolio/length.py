@@ -173,8 +173,7 @@ def _search_below(attempt: Attempt, best_s: float, deadline: Deadline) -> None:
     else:
         upper_s = best_s if np.isfinite(best_s) else None
         search = anytime_search(attempt.problem, deadline, upper_s, costs=attempt.costs)
-        attempt.take_search(search)
-        if search.finished:
+        if attempt.take_search(search):
             attempt.close("proven" if np.isfinite(search.bound_s) else "does not fit", search.bound_s)
 
 

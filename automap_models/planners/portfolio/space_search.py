@@ -224,15 +224,14 @@ def _search(attempt: Attempt, best_s: float, deadline: Deadline, granularity: in
     except BadInput:  # the stages cannot share out the devices, which was not looked at in time
         attempt.close("does not fit", np.inf)
         return np.inf
-    if granularity is None:
-        attempt.bound_s = max(attempt.bound_s, search.bound_s)
-        if search.finished:
-            attempt.outcome = "proven"
-    if search.plan is None or search.cost is None:
-        return np.inf
-    points = problem.grid.to_points(search.plan.cuts)
-    attempt.offer(replace(search.plan, coarse_cuts=points), search.cost)
-    return search.cost.step_s
+    before_s, plan = attempt.step_s, search.plan
+    if plan is not None:
+        search = replace(search, plan=replace(plan, coarse_cuts=problem.grid.to_points(plan.cuts)))
+    if granularity is not None:
+        search = replace(search, bound_s=0.0, finished=False)  # of a coarser grid
+    if attempt.take_search(search):
+        attempt.outcome = "proven"
+    return attempt.step_s if attempt.step_s < before_s else np.inf
 
 
 def _on_grid(problem: StagedProblem, granularity: int | None) -> StagedProblem:

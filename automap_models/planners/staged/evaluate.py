@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from automap_models.core.constraints import UNCONSTRAINED
 from automap_models.core.pass_orders import WARM_UPS
-from automap_models.core.result import PlanReport
+from automap_models.core.result import TIE, PlanReport
 from automap_models.core.staged import StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
@@ -58,7 +58,8 @@ def _tuned_data_parallel(result: StagedResult) -> tuple[float | None, int | None
     fitting = [candidate for candidate in tuned if candidate.fits]
     if not fitting:
         return None, None
-    best = min(fitting, key=lambda candidate: candidate.step_s)
+    limit_s = min(candidate.step_s for candidate in fitting) * (1.0 + TIE)
+    best = next(candidate for candidate in fitting if candidate.step_s <= limit_s)
     return best.step_s, best.problem.micro_batches
 
 

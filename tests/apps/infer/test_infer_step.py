@@ -61,7 +61,7 @@ def test_the_default_plan_is_the_shortest_step_of_any_number_of_stages(planned) 
 
 
 def test_stages_say_how_many_whole_samples_the_fullest_replica_gets(planned) -> None:
-    plan = planned("--topo", "six.yaml", "--stages", "1", *QUICK)
+    plan = planned("--topo", "six.yaml", "--stages", "1", "--micro-batches", "16", *QUICK)
     (stage,) = plan["stages"]
     assert (stage["replicas"], stage["samples"]) == (6, 6)  # 32 samples on 6 devices: five are too few
     assert "stage 0: 6 replicas of 32 samples: 6 each" in plan["notes"]
@@ -83,13 +83,11 @@ def test_a_global_batch_lets_every_number_of_micro_batches_compete(planned) -> N
     assert plan["step_s"] <= fixed["step_s"] * (1 + GAIN)
 
 
-def test_equal_replicas_are_equal_and_what_they_cost_is_said(planned) -> None:
+def test_equal_replicas_are_equal(planned) -> None:
     plan = planned("--topo", "six.yaml", "--stages", "3", "--equal-replicas", *AMPLE)
     assert [stage["devices"] for stage in plan["stages"]] == [[0, 1], [2, 3], [4, 5]]
-    free = planned("--topo", "six.yaml", "--stages", "3", *AMPLE)
+    free = planned("--topo", "six.yaml", "--stages", "3", "--min-gain", "0", *AMPLE)
     assert free["step_s"] <= plan["step_s"] * (1 + 1e-9)
-    (note,) = (note for note in plan["notes"] if "equal_replicas" in note and "policy" not in note)
-    assert ("nothing is lost" in note) == (free["step_s"] >= plan["step_s"] * (1 - 1e-9))
 
 
 @pytest.mark.parametrize("pattern", ["conv*", "blocks"])
@@ -99,18 +97,24 @@ def test_cuts_are_where_asked(pattern: str, planned, folder: Path) -> None:
     assert set(plan["cuts"]) <= set(ends)
 
 
-def test_a_stage_has_to_earn_its_place(planned) -> None:
+def test_a_harder_plan_has_to_earn_its_place(planned) -> None:
+    """With a gain of 100 % none can: what is simplest stays, which here is data parallelism."""
     best = planned("--topo", "six.yaml", "--min-gain", "0", *AMPLE)
     modest = planned("--topo", "six.yaml", "--min-gain", "1", *AMPLE)
-    assert len(modest["stages"]) <= len(best["stages"])
-    assert best["step_s"] <= modest["step_s"] <= 2 * best["step_s"]
+    assert len(modest["stages"]) == 1 <= len(best["stages"])
+    assert best["step_s"] <= modest["step_s"] == modest["baselines"]["data_parallel_s"]
 
 
-def test_of_given_stages_the_one_that_gains_nothing_is_named(planned) -> None:
-    plan = planned("--topo", "six.yaml", "--stages", "6", *AMPLE)
-    fewer = planned("--topo", "six.yaml", "--stages", "5", *AMPLE)
-    gains_nothing = [note for note in plan["notes"] if "gains nothing" in note]
-    assert len(gains_nothing) == 1 or fewer["step_s"] > plan["step_s"] * (1 + GAIN)
+def test_stages_without_work_are_there_only_where_they_are_allowed(planned) -> None:
+    """Five stages of VGG-19 hold a quarter of an even share each by default."""
+    plan = planned("--topo", "six.yaml", "--stages", "5", *QUICK)
+    free = planned("--topo", "six.yaml", "--stages", "5", "--min-stage", "0", "--min-gain", "0", *QUICK)
+    profile = read_profile("vgg.npz")
+    for stage in plan["stages"]:
+        own = slice(stage["first"], stage["last"] + 1)
+        shares = [of[own].sum() / of.sum() for of in (profile.C, profile.W)]
+        assert shares[1] > 0 and 5 * max(shares) >= 0.25 * (1 - 1e-9)
+    assert free["step_s"] <= plan["step_s"] * (1 + 1e-9)
 
 
 def test_a_plan_comes_back_with_its_schedule(planned, folder: Path, refused) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import automap_models as am
+from automap_models.core.microbatch import rescaled
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.formats.npz import read_npz, write_npz
 from automap_models.infer.app import main
@@ -81,18 +82,19 @@ def test_a_plan_names_the_groups_and_stages_are_as_fast_as_their_devices(folder:
     plan = plan_of(folder)
     groups = plan["cluster"]["groups"]
     assert [(group["device"], group["speed"]) for group in groups] == [("a100", 3.0), ("v100", 1.0)]
-    profile, speeds = read_npz(folder / "vgg.npz"), [3.0] * 4 + [1.0] * 4
+    samples, speeds = plan["microbatch_size"], [3.0] * 4 + [1.0] * 4
+    profile = rescaled(read_npz(folder / "vgg.npz"), samples)
     for stage in plan["stages"]:
         own = slice(stage["first"], stage["last"] + 1)
         first, last = stage["devices"]
         devices = sorted(speeds[first : last + 1], reverse=True)
-        share = [32 / -(-32 // count) for count in range(1, len(devices) + 1)]  # of 32 samples, whole ones
+        share = [samples / -(-samples // count) for count in range(1, len(devices) + 1)]  # whole ones
         rate = max(parts * slowest for parts, slowest in zip(share, devices, strict=True))
         assert stage["forward_s"] + stage["backward_s"] == pytest.approx(profile.C[own].sum() / rate)
 
 
 def test_the_report_names_every_group(printed: Callable[..., str]) -> None:
-    text = " ".join(printed("infer", "vgg.npz", "--topo", "mixed.yaml", "--plan", "plan.json").split())
+    text = " ".join(printed("infer", "vgg.npz", "--topo", "mixed.yaml", "--plan", "plan.json", "--verbose").split())
     assert "two kinds: 1 node of 4 devices (a100) with 40.0 GB, 3 × as fast as the profile's, 300 GB/s inside" in text
     assert "; 2 nodes of 2 devices (v100) with 16.0 GB, 130 GB/s inside a node, 3.12 GB/s between nodes" in text
     assert "of 8 devices, worth 16 of these" in text
