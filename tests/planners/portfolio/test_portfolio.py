@@ -129,7 +129,7 @@ def _spin(done: threading.Event) -> None:
         sum(range(1000))
 
 
-MOST_PASSES, MOST_WITHOUT_PROOF = 8e7, 4e6
+MOST_PASSES, MOST_WITHOUT_PROOF = 8e7, 8e6
 """Passes of the simulator that a default plan may take, whatever the model, with its proof and without; everything is
 counted in terms of these (planners.effort)."""
 
