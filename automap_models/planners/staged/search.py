@@ -241,21 +241,6 @@ class StagedSearch:
         if plan.check_valid(self.problem)[0]:
             self.offer(plan)
 
-    def improve_on_coarser_grids(self, finest: StageTables) -> None:
-        """Take the best plans that labels on coarser grids lead to, and go on from each grid's best by moves.
-
-        Args:
-            finest: tables of the problem.
-
-        Raises:
-            OutOfTime: the deadline has passed; nothing is proven.
-        """
-        for stride in coarser_strides(self.problem):
-            tables, before = tables_of(self.problem, stride), self.best
-            self._simulate(tables, self._ranked(tables, self.step_s))
-            if self.best is not before:
-                self.improve_by_moves(finest, self.best, MOVES)
-
     def whole(self, tables: StageTables) -> None:
         """Find the optimum on these tables if it is shorter than the best so far.
 

@@ -15,16 +15,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.staged.local_search import powers_of_two
 from automap_models.planners.staged.move_kernel import moved_on, step_of
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import PlainStages, plain_of, plain_stages
+from automap_models.planners.staged.plain_stages import PlainStages, plain_stages
 from automap_models.planners.staged.plan_batch import PlanBatch
 from automap_models.planners.staged.scheduled_stages import ScheduledStages, scheduled_stages
-from automap_models.planners.staged.stage_tables import StageTables, stage_tables
+from automap_models.planners.staged.stage_tables import StageTables
 from automap_models.planners.staged.table_plans import Look, best_routes
 
 LOOKS: tuple[tuple[float, tuple[Look, ...]], ...] = (
@@ -131,26 +130,6 @@ def moved_batch(
     _, shorter, taken = moved_on(plain, own, route, np.inf, both, near(DEVICES), parts_of(plain), most)
     effort.count(effort.MOVES, taken)
     return PlanBatch(shorter[:1, 1:], shorter[1:, 1:], start.sharding)
-
-
-def steps_of(problem: StagedProblem, plans: Sequence[StagedPlan]) -> FloatArray | None:
-    """[n] the simulated steps of plans, to rounding, inf of those that do not fit; None where devices differ.
-
-    Args:
-        problem: of several stages, with a schedule.
-        plans: one or more without shardings that are valid.
-    """
-    cuts = np.array([plan.cuts for plan in plans], dtype=np.int64)
-    tables = stage_tables(problem, np.unique(cuts))
-    plain = plain_of(tables)
-    if plain is None:
-        return None
-    effort.count(effort.MOVES, len(plans) * problem.stages * problem.micro_batches)
-    devices = np.array([plan.device_cuts for plan in plans], dtype=np.int64)
-    batch = PlanBatch.of(tables, np.searchsorted(tables.boundary, cuts + 1), devices)
-    routes = np.pad(np.stack((batch.k, batch.q), axis=1), ((0, 0), (0, 0), (1, 0)))
-    own = scheduled_stages(problem, tables.boundary)
-    return np.array([step_of(plain, own, route) for route in routes])
 
 
 def parts_of(plain: PlainStages) -> int:

@@ -21,7 +21,7 @@ from automap_models.planners.staged.move_kernel import block, judged, moved_on, 
 from automap_models.planners.staged.plain_stages import plain_stages
 from automap_models.planners.staged.plan_kernel import filled, least_step
 from automap_models.planners.staged.scheduled_stages import scheduled_stages
-from automap_models.planners.staged.step_plans import near, step_plan, steps_of
+from automap_models.planners.staged.step_plans import near, step_plan
 from automap_models.simulate.step import step_cost
 
 DrawProblems = Callable[..., list[StagedProblem]]
@@ -179,25 +179,3 @@ def test_blocks_are_all_rows_of_neighbouring_stages() -> None:
     blocks = [block(index, 5) for index in range(10)]
     assert blocks[:4] == [(s, s + 1) for s in range(1, 5)]
     assert sorted(blocks) == sorted((low, high) for low in range(1, 5) for high in range(low + 1, 6))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.integers(8, 40), st.integers(2, 5), st.integers(1, 40), st.sampled_from([*WARM_UPS]))
-def test_the_steps_of_several_plans_are_theirs(seed: int, n: int, stages: int, micro: int, schedule: str) -> None:
-    """Wherever they cut, on the grid or off it, and whether they fit or not."""
-    rng = np.random.default_rng(seed)
-    problem = replace(problem_of(seed, n, stages, micro, schedule), granularity=8)
-
-    def some(end: int) -> tuple[int, ...]:
-        return tuple(np.sort(rng.choice(np.arange(end), problem.stages - 1, replace=False)).tolist())
-
-    plans = [
-        StagedPlan(some(n - 1), tuple(q + 1 for q in some(problem.cluster.devices - 1)), micro, "any") for _ in range(6)
-    ]
-    assert steps_of(problem, plans) == pytest.approx([step_s(problem, plan) for plan in plans], rel=1e-9)
-
-
-def test_steps_of_unequal_devices_are_not_worked_out() -> None:
-    problem = problem_of(3, 12, 2, 4, "1f1b")
-    slow = replace(problem, slowdown=(2.0, *[1.0] * (problem.cluster.devices - 1)))
-    assert steps_of(slow, [StagedPlan((3,), (1,), 4, "any")]) is None
