@@ -1,7 +1,9 @@
 """What is proven about all plans of the problems that compete, the most promising problem first.
 
 Without a schedule the exact search begins at the plan that an attempt has (staged.exact.certify). Under one, good
-plans were looked for before, and plans shorter than the best step are listed at once (staged.search.search_below).
+plans were looked for before: it is proven of one problem after the other that no plan of it takes less than a share of
+the best step, then than a larger share, up to all of it. What is proven about all is what is proven about the problem
+of which least is, so that the first share that one of them does not come to is the last that is tried.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from automap_models.planners.staged.exact import certify
 from automap_models.planners.staged.relaxation import evenly_s, lower_bound_s, out_of_reach
 from automap_models.planners.staged.search import search_below
 
-SHARES = (0.8, 0.9, 0.95)
+SHARES = (0.8, 0.9, 0.95, 0.98, 1.0)
 """Of the best step, that is proven of all problems one after the other."""
 AT_MOST = 6
-"""Several problems share so many times the time that one of them may take to be proven."""
-RAISES = 1
-"""So many times the time of a proof is what raising the bounds of all problems together may take afterwards."""
+"""Several problems share so many times the time that one of them may take to be proven, by the length L."""
+AT_ONCE = 3
+"""The same under a schedule."""
+FEW = 4
+"""So many problems have a better bound by the relaxation where there is no time for a proof."""
 
 
 def prove(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> Bound:
@@ -38,26 +42,54 @@ def prove(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> B
     """
     for attempt in attempts:
         attempt.first = attempt.plan
-    together = deadline.part(AT_MOST * budget_s, effort.counted_s)
-    for attempt in sorted(attempts, key=lambda attempt: attempt.step_s):
-        if not attempt.closed:
-            _prove_one(attempt, best_of(attempts).step_s, together.part(budget_s) if budget_s else None)
-    if budget_s and len(attempts) > 1:
-        _raise_bounds(attempts, deadline.part(RAISES * budget_s, effort.counted_s))
+    if attempts[0].relaxed.schedule is None:
+        together = deadline.part(AT_MOST * budget_s, effort.counted_s)
+        for attempt in sorted(attempts, key=lambda attempt: attempt.step_s):
+            if not attempt.closed:
+                _prove_one(attempt, best_of(attempts).step_s, together.part(budget_s) if budget_s else None)
+        shares = SHARES[:3] if budget_s and len(attempts) > 1 else ()
+        _raise_lengths(attempts, shares, deadline.part(budget_s, effort.counted_s))
+    else:
+        _raise_steps(attempts, budget_s, deadline.part(AT_ONCE * budget_s, effort.counted_s))
     return _bound_of(attempts)
 
 
-def _raise_bounds(attempts: Sequence[Attempt], deadline: Deadline) -> None:
-    """Prove of one attempt after the other that its plans cost at least a share of the best one, then a larger share.
-
-    A bound on all is as good as that of the attempt of which least is known, and small shares are proven soon.
-    """
-    for share in SHARES:
+def _raise_lengths(attempts: Sequence[Attempt], shares: Sequence[float], deadline: Deadline) -> None:
+    """Prove of one attempt after the other that its plans take at least a share of the best, then a larger share."""
+    for share in shares:
         for attempt in attempts:
             limit_s = share * best_of(attempts).step_s
             if attempt.closed or attempt.bound_s >= limit_s or deadline.passed:
                 continue
             attempt.take_search(search_below(attempt.relaxed, deadline, limit_s, attempt.costs))
+
+
+def _raise_steps(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> None:
+    """The same under a schedule, up to all of the best step, until one of them does not come to a share."""
+    left = [attempt for attempt in attempts if not attempt.closed]
+    for attempt in left:
+        quick = budget_s or len(left) > FEW
+        least_s = evenly_s(attempt.relaxed) if quick else lower_bound_s(attempt.relaxed, None)
+        attempt.bound_s = max(attempt.bound_s, least_s)
+    for share in SHARES if budget_s else ():
+        for attempt in left:
+            limit_s = share * best_of(attempts).step_s
+            if attempt.bound_s < limit_s * (1.0 - LENGTH_ROUNDING) and not _reaches(attempt, limit_s, share, deadline):
+                return
+    for attempt in left:
+        if budget_s and attempt.bound_s >= best_of(attempts).step_s * (1.0 - LENGTH_ROUNDING):
+            attempt.outcome = "proven" if attempt.plan is not None else "discarded"
+
+
+def _reaches(attempt: Attempt, limit_s: float, share: float, deadline: Deadline) -> bool:
+    """Whether it is proven in time that all plans of an attempt take that long."""
+    if deadline.passed:
+        return False
+    if out_of_reach(attempt.relaxed, limit_s):
+        attempt.bound_s = limit_s
+        return True
+    attempt.take_search(search_below(attempt.relaxed, deadline, limit_s, attempt.costs, whole=share == 1.0))
+    return attempt.bound_s >= limit_s * (1.0 - LENGTH_ROUNDING)
 
 
 def _bound_of(attempts: Sequence[Attempt]) -> Bound:
@@ -73,31 +105,17 @@ def _bound_of(attempts: Sequence[Attempt]) -> Bound:
 
 
 def _prove_one(attempt: Attempt, best_s: float, deadline: Deadline | None) -> None:
-    """Close one attempt, or raise its bound; None is no time at all."""
-    scheduled = attempt.relaxed.schedule is not None
-    if scheduled and attempt.plan is None and (deadline is None or deadline.passed):
-        attempt.bound_s = max(attempt.bound_s, evenly_s(attempt.relaxed))
-        return
-    if attempt.step_s > best_s and out_of_reach(attempt.relaxed, best_s):
+    """Close one attempt by the length L, or raise its bound; None is no time at all."""
+    problem = attempt.problem
+    if attempt.step_s > best_s and out_of_reach(problem, best_s):
         attempt.close("discarded", best_s)
     elif attempt.plan is None:
         try:
-            attempt.bound_s = max(attempt.bound_s, lower_bound_s(attempt.relaxed, deadline))
+            attempt.bound_s = max(attempt.bound_s, lower_bound_s(problem, deadline))
         except Infeasible:
             attempt.close("does not fit", np.inf)
-    elif attempt.relaxed.schedule is not None and deadline is not None:  # good plans were looked for before
-        if not attempt.bound_s:
-            attempt.bound_s = lower_bound_s(attempt.relaxed, deadline)
-        attempt.bound_s = min(attempt.bound_s, best_s)
-        if deadline.passed:  # even to begin with takes a while where devices are many
-            return
-        limit_s = min(attempt.step_s, best_s)
-        search = search_below(attempt.relaxed, deadline, limit_s, attempt.costs, whole=True)
-        attempt.take_search(search)
-        if search.finished and attempt.bound_s >= limit_s * (1.0 - LENGTH_ROUNDING):
-            attempt.outcome = "proven"
     else:
-        certificate = certify(attempt.relaxed, attempt.plan, deadline, best_s, attempt.costs)
+        certificate = certify(problem, attempt.plan, deadline, best_s, attempt.costs)
         attempt.bound_s = max(attempt.bound_s, certificate.bound.value)
         if certificate.plan is not None and certificate.cost is not None:
             attempt.offer(certificate.plan, certificate.cost)
