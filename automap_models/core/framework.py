@@ -54,6 +54,10 @@ class Divided(Protocol):
         """Ranks of data parallelism that share experts."""
 
     @property
+    def expert_tensor(self) -> int:
+        """Devices that share every expert."""
+
+    @property
     def pp(self) -> int:
         """Ranks of the pipeline."""
 
@@ -70,6 +74,11 @@ class Parts(NamedTuple):
     ep: int = 1
     pp: int = 1
     sequence_parallel: bool = True
+
+    @property
+    def expert_tensor(self) -> int:
+        """Devices that share every expert: those of tp."""
+        return self.tp
 
 
 WHOLE = Parts()
@@ -141,7 +150,7 @@ class Limits:
 
     def expert_degree(self, divided: Divided) -> int:
         """What it calls expert parallelism: with the devices of tp where these share no expert."""
-        return divided.ep * divided.tp if divided.ep > 1 and not self.expert_tensor else divided.ep
+        return divided.ep * divided.expert_tensor if divided.ep > 1 and not self.expert_tensor else divided.ep
 
     def division_objection(self, divided: Divided, facts: ModelFacts = UNKNOWN) -> Objection | None:
         """To the degrees that devices and samples are divided by."""

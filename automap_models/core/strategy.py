@@ -156,7 +156,7 @@ class Strategy:
     @property
     def expert_tensor(self) -> int:
         """Devices that share every expert: those of tp where ep divides dp; else experts are whole."""
-        return self.tp if self.dp % self.ep == 0 else 1
+        return expert_tensor(self.tp, self.dp, self.ep)
 
     @property
     def expert_data(self) -> int:
@@ -234,6 +234,11 @@ class Strategy:
         """
         self.stage_recompute(shape)
         require_parts(shape, self.tp, self.cp, self.ep, self.sequence_parallel)
+
+
+def expert_tensor(tp: int, dp: int, ep: int) -> int:
+    """Devices that share every expert, see `Strategy`."""
+    return tp if dp % ep == 0 else 1
 
 
 PARTS = ("tp", "cp", "ep", "sequence_parallel")

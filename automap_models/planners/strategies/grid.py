@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from automap_models.core.framework import Divided
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, require_runnable
-from automap_models.core.strategy import ZERO_STAGES, Strategy
+from automap_models.core.strategy import ZERO_STAGES, Strategy, expert_tensor
 from automap_models.errors import BadInput
 from automap_models.planners.strategies.problem import StrategyProblem
 
@@ -40,6 +40,11 @@ class Division(NamedTuple):
     dp: int
     micro_batch: int
     sequence_parallel: bool
+
+    @property
+    def expert_tensor(self) -> int:
+        """Devices that share every expert."""
+        return expert_tensor(self.tp, self.dp, self.ep)
 
 
 class Way(NamedTuple):
