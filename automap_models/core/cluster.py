@@ -256,14 +256,14 @@ class Cluster:
     def relative_to(self, device: str, roofline_s: Mapping[str, float], dtype: str) -> Cluster:
         """The cluster with the speed of every group, relative to the device whose times a profile has.
 
-        A group that gives its speed keeps it. Else it is by how long both kinds take for a micro-batch by their
-        rooflines. Where that is not known, it is the ratio of the FLOP/s that they attain in matrix products of the
+        A group that gives its speed keeps it. Else it is by how long both kinds take for a micro-batch by the
+        clock. Where that is not known, it is the ratio of the FLOP/s that they attain in matrix products of the
         profile's element type; then the profile's device has to be one of the cluster's kinds.
 
         Args:
             device: name of the profile's device.
-            roofline_s: kinds of devices with their time of a micro-batch by the roofline.
-            dtype: of the profile; float32 runs as TF32 on kinds that can.
+            roofline_s: kinds of devices with their time of a micro-batch by the clock.
+            dtype: of the profile.
 
         Raises:
             BadInput: the profile's device is none of the kinds, or a kind has no rate for the type.
@@ -314,14 +314,13 @@ def _least(groups: Sequence[NodeGroup]) -> dict[str, Any]:
 
 def _matrix_rate(device: str, rates: Mapping[str, float], dtype: str, cluster: str) -> float:
     """FLOP/s that a kind attains in matrix products of that type."""
-    kind = "tf32" if dtype == "float32" and "tf32" in rates else dtype
-    if kind not in rates:
+    if dtype not in rates:
         raise BadInput(
             f"{device} has no rate for matrix products in {dtype}",
             where=f"cluster {cluster}",
             do=f"give each group its `speed`, or profile the model in {', '.join(rates)}",
         )
-    return rates[kind]
+    return rates[dtype]
 
 
 def _is_number(value: object) -> bool:
