@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 PATIENCE_S = 0.5
 """Of compiling, after which a person is told."""
-_told: list[Callable[[], None]] = []
+_listeners: list[Callable[[], None]] = []
 
 
 def jit(function: FunctionT) -> FunctionT:
@@ -36,7 +36,7 @@ def when_compiling(tell: Callable[[], None]) -> None:
 
     What numba has kept from an earlier run is loaded, and nobody is told.
     """
-    _told.append(tell)
+    _listeners.append(tell)
 
 
 def _compiled(function: FunctionT, inline: str) -> FunctionT:
@@ -68,8 +68,8 @@ def _listen() -> None:
                 self.spent_s += time.perf_counter() - self.begun_s
 
         def _look(self) -> None:
-            if _told and self.spent_s + time.perf_counter() - self.begun_s >= PATIENCE_S:
-                _told.pop()()
+            if _listeners and self.spent_s + time.perf_counter() - self.begun_s >= PATIENCE_S:
+                _listeners.pop()()
 
     event.register("numba:compile", Compilations())
 

@@ -263,8 +263,8 @@ class Limits:
         """To one field of a strategy, whatever the others are."""
         if name in ("tp", "cp", "ep", "pp"):
             both = [Parts(**{name: value, "sequence_parallel": shared}) for shared in (True, False)]
-            found = [self.division_objection(parts, facts) for parts in both]
-            return found[0] if all(found) else None
+            objected = [self.division_objection(parts, facts) for parts in both]
+            return objected[0] if all(objected) else None
         objections: dict[str, Callable[[], Objection | None]] = {
             "schedule": lambda: self.way_objection(value),
             "zero": lambda: self.zero_objection(value),

@@ -83,12 +83,12 @@ class Alternative:
     Attributes:
         what: it is.
         step_s: its step, by the same clock and link rule.
-        needs: what runs it; empty where any framework does.
+        requires: what runs it; empty where any framework does.
     """
 
     what: str
     step_s: float
-    needs: str = ""
+    requires: str = ""
 
 
 @dataclass(frozen=True, eq=False)

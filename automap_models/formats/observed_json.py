@@ -228,7 +228,7 @@ def _of_rank(events: list[Event], rank: int, where: str) -> Iterator[tuple[Unit,
         pass_name = _pass(event)
         if event.ph == "X" and pass_name is not None and event.cat in passes:
             passes[event.cat].append(("device", rank, pass_name, _seconds(event, i, where)))
-    yield from next((found for found in passes.values() if found), [])
+    yield from next((of_kind for of_kind in passes.values() if of_kind), [])
 
 
 def _seconds(event: Event, i: int, where: str) -> float:

@@ -125,8 +125,8 @@ class PlanOptions:
         if planner not in (AUTO, "policy"):
             unread |= dict.fromkeys(("policy", "beam"), f"planner {planner} uses none")
         if planner == AUTO and self.objective == "step":
-            why = "the default planner asks no policy for plans by the step"
-            unread |= dict.fromkeys(("policy", "beam"), f"{why}: give `planner='policy'`, or `objective='length'`")
+            reason = "the default planner asks no policy for plans by the step"
+            unread |= dict.fromkeys(("policy", "beam"), f"{reason}: give `planner='policy'`, or `objective='length'`")
         if planner != AUTO and self.refine_s:
             unread["refine_s"] = f"planner {planner} is not refined"
         if planner != AUTO:

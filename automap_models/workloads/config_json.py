@@ -99,11 +99,11 @@ def decode_config(
         BadInput: see `read_config`.
     """
     known = ", ".join(FAMILIES)
-    told = decode_json(content, _Family, where=where, do=_DO.format(known))
-    kind = told.model_type
+    named = decode_json(content, _Family, where=where, do=_DO.format(known))
+    kind = named.model_type
     if isinstance(kind, UnsetType):
         raise BadInput("$.model_type is missing", where=where, do=_DO.format(known))
-    family = _family_of(kind, told.architectures)
+    family = _family_of(kind, named.architectures)
     if family is None:
         do = f"give the config.json of a model of these, or {FACTORY}"
         raise wrong(where, "$.model_type", kind, f"one of {known}", do)

@@ -104,11 +104,11 @@ def run(request: CalibrateRequest) -> Calibrated:
     """
     from dataclasses import replace
 
+    from automap_models.core.device import USUAL
     from automap_models.formats.atomic import Cache, cache_folder
     from automap_models.formats.hardware_yaml import read_device
     from automap_models.simulate.calibration import (
         PULL,
-        USUAL,
         fit_constants,
         left_out_s,
         pass_observation,

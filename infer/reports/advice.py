@@ -10,6 +10,8 @@ from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Alternative, PlanReport
 from automap_models.core.units import counted, percent, rounds, seconds, size
 
+from .proof import optimality_in_words
+
 AT_RISK = 0.92
 """Of a device's memory: above that a plan is at risk, as allocators and communication buffers take some, too."""
 NEARLY = 5e-4
@@ -64,8 +66,6 @@ def memory_in_words(report: PlanReport) -> str:
 
 def certainty(report: PlanReport) -> str:
     """What is proven about better plans, and what the times are."""
-    from .pipeline import optimality_in_words
-
     return f"{optimality_in_words(report)}; {times_in_words(report)}"
 
 
@@ -85,8 +85,8 @@ def shorter_facts(report: PlanReport) -> Iterator[tuple[str, str]]:
     for alternative in (*report.shorter, *_restricted(report)):
         step_s = alternative.step_s
         saved = percent(1.0 - step_s / report.cost.step_s)
-        needs = f"; needs {alternative.needs}" if alternative.needs else ""
-        yield label, f"{seconds(step_s)} (-{saved}): {alternative.what}{needs}"
+        requires = f"; needs {alternative.requires}" if alternative.requires else ""
+        yield label, f"{seconds(step_s)} (-{saved}): {alternative.what}{requires}"
         label = ""
 
 

@@ -30,7 +30,6 @@ from .text import Column, console, fact_table, plain, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-ROUNDING = 1e-9  # lengths that differ relatively by no more are equal
 SHOWN_SHARE = 5e-5  # a smaller one is nothing to a reader
 MOST_TIED = 3  # parameters with copies that are named one by one
 LEAST_NAMES = 18  # characters of a layer's name, of which its index is to be seen
@@ -220,37 +219,6 @@ def _speed_ups(report: PlanReport) -> Iterator[str]:
             yield f"{name} does not fit the memory" if name == best else f"{name} do not fit the memory"
         else:
             yield f"{baseline_s / step_s:.2f}× over {name}"
-
-
-def optimality_in_words(report: PlanReport) -> str:
-    """How far the step can be from the best one on the grid."""
-    proven, plans = report.bound, field_in_words(report)
-    if proven is None:
-        return "nothing is proven"
-    grid, gap = f"on the {report.problem.granularity} grid", report.cost.step_s / proven.value - 1.0
-    if report.plan.stages == 1 and not report.search_log and proven.proof == "exact" and gap <= ROUNDING:
-        return "data parallelism is the only plan with one stage"
-    if gap < -ROUNDING:
-        return f"proven: {percent(-gap)} shorter than every plan with {plans} {grid}, by cuts between its points"
-    if gap <= ROUNDING and report.plan.coarse_cuts is None:
-        return f"proven: no plan with {plans} {grid} is shorter; cuts between its points may be"
-    if proven.proof == "exact":
-        where = f"of all plans with {plans} {grid}"
-        return (
-            f"proven: this is the shortest {where}" if gap <= ROUNDING else f"{percent(gap)} above the shortest {where}"
-        )
-    return f"at most {percent(gap)} above the shortest plan {grid} (proven lower bound {seconds(proven.value)})"
-
-
-def field_in_words(report: PlanReport) -> str:
-    """The plans that a proof is about: `4 stages`, `1 or 4 stages`, `any of the 17 combinations tried`."""
-    if len({attempt.micro_batches for attempt in report.search_log}) > 1:
-        return f"any of the {len(report.search_log)} combinations tried"
-    stages = sorted({attempt.stages for attempt in report.search_log}) or [report.plan.stages]
-    last = counted(stages[-1], "stage")
-    shown = last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
-    restrictions = report.problem.constraints.in_words
-    return f"{shown}, {in_options(restrictions)}," if restrictions else shown
 
 
 def search_log_table(search_log: Sequence[SearchLogEntry], width: int) -> Table:

@@ -136,8 +136,8 @@ def test_nodes_that_are_put_together_into_one_are_never_slower(
     nodes: tuple[int, int], parts: tuple[int, int], faster: float, sent_bytes: float
 ) -> None:
     """One node of 32 was slower than four of eight: in a node an all-reduce of 32 had only a ring, of 62 latencies."""
-    (count, each), (tp, pp) = nodes, parts
-    devices = count * each
+    (count, own), (tp, pp) = nodes, parts
+    devices = count * own
     strategy = Strategy(micro_batch=1, global_batch=64 * devices, tp=tp, pp=pp, dp=devices // (tp * pp))
     apart, together = (
         process_groups(strategy, Cluster(n, devices // n, faster * 25e9, 25e9, 32e9), HALF) for n in (count, 1)

@@ -73,7 +73,7 @@ def make_model():
 def written_program(text: str, schedule: str, replicas: int, folder: Path) -> Path:
     """The program of a plan of two stages, cut in the middle."""
     (folder / "small_model.py").write_text(text, encoding="utf-8")
-    model, args = made(text)[:2]
+    model, args = model_of(text)[:2]
     profile = profile_module(model, args if isinstance(args, tuple) else (args,), {}, device=read_device("v100"))
     cluster = Cluster(1, 2 * replicas, 1e11, 1e10, 1e12, "drawn")
     problem = StagedProblem(profile, cluster, stages=2, micro_batches=4, schedule=schedule)
@@ -95,7 +95,7 @@ def run_program(text: str, schedule: str, replicas: int, steps: int, folder: Pat
     return [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)]
 
 
-def made(text: str) -> Any:
+def model_of(text: str) -> Any:
     """What the factory of a module returns."""
     names: dict[str, Any] = {}
     exec(text, names)
@@ -107,7 +107,7 @@ def made(text: str) -> Any:
 def test_the_program_trains_two_stages(schedule: str, replicas: int, tmp_path: Path) -> None:
     """The loss of its second step is that of the whole model, which Adam has updated once: gradients agree, too."""
     losses = run_program(MODEL, schedule, replicas, 2, tmp_path)
-    (model, inputs), own = made(MODEL), 4 // replicas
+    (model, inputs), own = model_of(MODEL), 4 // replicas
     optimizer = torch.optim.Adam(model.parameters())
     model(inputs[:own]).mean().backward()
     optimizer.step()
@@ -122,7 +122,7 @@ def test_an_input_that_a_later_stage_reads_is_named(tmp_path: Path) -> None:
     """Of torch's own words, "expected non-root _RecvInfo but got root arg at index 1", nobody learns what to do."""
     for text, ends in ((TIED, False), (LATE, True)):
         program = runpy.run_path(str(written_program(text, "1f1b", 1, tmp_path)))
-        model, args, *_ = made(text)
+        model, args, *_ = model_of(text)
         cut = pipeline(model, args, split_spec=program["SPLIT_SPEC"])
         if ends:
             with pytest.raises(SystemExit, match="stage 1 reads the model's input mask"):
@@ -140,7 +140,7 @@ def test_copies_of_a_tied_weight_stay_equal(schedule: str, replicas: int, tmp_pa
     its target, as automap-run takes them, and a mask that is no batch.
     """
     losses = run_program(TIED, schedule, replicas, 4, tmp_path)
-    (model, (ids, mask), _, loss, target), own = made(TIED), 4 // replicas
+    (model, (ids, mask), _, loss, target), own = model_of(TIED), 4 // replicas
     optimizer, expected = torch.optim.Adam(model.parameters()), 0.0
     for _ in range(4):
         optimizer.zero_grad()

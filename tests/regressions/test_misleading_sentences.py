@@ -62,9 +62,9 @@ def test_a_custom_call_of_no_stated_version_is_valid_hlo(tmp_path: Path) -> None
     """XLA and torch-xla print the words; "check that the file is whole and not edited by hand" was the answer."""
     path = tmp_path / "step.hlo"
     path.write_text(UNSPECIFIED)
-    said = read_module(path)
+    module = read_module(path)
     path.write_text(UNSPECIFIED.replace(", api_version=API_VERSION_UNSPECIFIED", ""))
-    assert said.operations == read_module(path).operations
+    assert module.operations == read_module(path).operations
 
 
 @pytest.mark.parametrize(

@@ -94,9 +94,9 @@ def test_what_a_loss_raises_is_told_as_the_users() -> None:
     def loss(_output: Tensor, target: Tensor) -> Tensor:
         raise RuntimeError("expected another type")
 
-    with pytest.raises(UserCodeError, match="the loss of the factory: RuntimeError in the code that it names") as told:
+    with pytest.raises(UserCodeError, match="loss of the factory: RuntimeError in the code that it names") as raised:
         loss_of(torch.ones(4, 6), loss, None, 4)
-    assert "expected another type" in told.value.details
+    assert "expected another type" in raised.value.details
 
 
 class Drawing(nn.Module):

@@ -71,10 +71,10 @@ def scheduled_values(
         tables.stop.numpy().astype(np.int64),
     )
     for stages, micro, rows in alike(problems.stages[owner], problems.micro_batches[owner]):
-        own, cuts, firsts, tried = (of.numpy()[rows] for of in (owner, states.cuts, states.device_cuts, actions))
-        found, layouts = np.full(tried.shape, -np.inf), layouts_of(schedule, stages, micro)
-        _values(*given, own, cuts, firsts, tried, int(states.step[0]), schedule == "gpipe", *layouts, found)
-        values[rows] = found
+        own, cuts, firsts, some = (of.numpy()[rows] for of in (owner, states.cuts, states.device_cuts, actions))
+        rewards, layouts = np.full(some.shape, -np.inf), layouts_of(schedule, stages, micro)
+        _values(*given, own, cuts, firsts, some, int(states.step[0]), schedule == "gpipe", *layouts, rewards)
+        values[rows] = rewards
     return torch.from_numpy(values).float()
 
 

@@ -111,7 +111,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             candidates = portfolio.search()
             notes = ("replicas without a sample stand idle: no plan that fits gives each one",)
         if not candidates:
-            return Result(space.whole, None, None, "stopped", reason=nothing_fits(space, tuple(portfolio.tried)))
+            return Result(space.whole, None, None, "stopped", reason=nothing_fits(space, tuple(portfolio.steps)))
         attempts = _attempts(portfolio, candidates)
         watch(Progress("proving how near the best the plan is"))
         bound = prove(attempts, self.config.certify_s, deadline)
@@ -135,10 +135,10 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
 
 def _attempts(portfolio: Portfolio, candidates: Sequence[tuple[Simplicity, Candidate]]) -> list[Attempt]:
     """What is known about every problem that was looked at: its best plan, and of one stage that there is no other."""
-    attempts = {problem: Attempt(problem) for problem in portfolio.tried}
+    attempts = {problem: Attempt(problem) for problem in portfolio.steps}
     for problem, attempt in attempts.items():
         if problem.stages == 1:
-            step_s = portfolio.tried[problem]
+            step_s = portfolio.steps[problem]
             attempt.close("proven" if np.isfinite(step_s) else "does not fit", step_s)
     for _, candidate in candidates:
         attempts[candidate.problem].offer(candidate.plan, candidate.cost)
@@ -159,17 +159,17 @@ def _shorter(
     portfolio: Portfolio, candidates: Sequence[tuple[Simplicity, Candidate]], best: Candidate
 ) -> list[Alternative]:
     """What is shorter and harder to run: the shortest plan of each kind, and one with deeper warm-up."""
-    found = []
+    shorter = []
     for kind in Simplicity:
         of_kind = [candidate for of, candidate in candidates if of is kind]
         shortest = min(of_kind, key=lambda candidate: candidate.step_s, default=None)
         if shortest is not None and shortest.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
-            found.append(Alternative(_in_words(shortest), shortest.step_s, kind.needs))
+            shorter.append(Alternative(_in_words(shortest), shortest.step_s, kind.requires))
     deep = None if best.problem.schedule == DEEP else portfolio.under(DEEP, best)
     if deep is not None and deep.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
         what = f"{_in_words(deep)}, {deep.memory_bytes / 1e9:.1f} GB on the fullest device"
-        found.append(Alternative(what, deep.step_s, "deeper warm-up: automap-run, or torch's schedules from CSV"))
-    return found
+        shorter.append(Alternative(what, deep.step_s, "deeper warm-up: automap-run, or torch's schedules from CSV"))
+    return shorter
 
 
 def _in_words(candidate: Candidate) -> str:

@@ -116,8 +116,8 @@ class LengthSearch:
                 continue
             restrictions = attempt.problem.constraints.in_words
             reason = f"does not know {restrictions}" if restrictions else "found no plan that fits the memory"
-            why = outside[attempt]
-            reason = f"the policy {reason}" if why is None else why.rstrip(".")
+            objection = outside[attempt]
+            reason = f"the policy {reason}" if objection is None else objection.rstrip(".")
             attempt.notes.append(f"{reason}: the exact planner took its place")
             left.append(attempt)
         return left

@@ -35,16 +35,16 @@ def nothing_fits(space: PlanningSpace, problems: Sequence[StagedProblem]) -> Inf
     needed, limit = cost.memory_bytes[stage], cost.limit_bytes[stage]
     stages = "data parallelism" if problem.stages == 1 else f"{problem.stages} stages"
     untrained = untrained_in_words(problem, plan, stage).rstrip(", ")
-    tried = f"{stages} in {rounds(problem.micro_batches)}"
+    shape = f"{stages} in {rounds(problem.micro_batches)}"
     if needed <= limit:
         return Infeasible(
-            f"no plan was found in which every stage holds work: {tried} would fit otherwise",
+            f"no plan was found in which every stage holds work: {shape} would fit otherwise",
             where=where,
             do="take other numbers of stages, or `min_stage=0`, which allows stages without work",
         )
     return Infeasible(
         f"no plan fits the {limit / 1e9:.1f} GB of a device of cluster {space.cluster.name}: of {len(problems)} "
-        f"combinations {tried} comes nearest, whose stage {stage} needs {needed / 1e9:.1f} GB"
+        f"combinations {shape} comes nearest, whose stage {stage} needs {needed / 1e9:.1f} GB"
         f"{f', {untrained}' if untrained else ''}",
         where=where,
         do="use more nodes, devices with more memory, smaller micro-batches or a smaller `state_factor`; "

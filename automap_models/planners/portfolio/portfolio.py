@@ -5,7 +5,7 @@
       equal stages: as frameworks cut ──▶ move the cuts          │                            equal plans (simplicity)
       any stages:   table (bottleneck) ──▶ move cuts and devices ┘
 
-What is compared is the step. Everything that was found stays in the answer: a plan of a harder kind that is shorter
+What is compared is the step. Every plan that was come upon stays in the answer: a plan of a harder kind that is shorter
 than the chosen one is reported with what it needs. Evaluations are counted, not timed, so that plans are the same on
 every machine. Problems that the compiled moves do not know (mixed nodes, pins, shardings) are searched by labels.
 """
@@ -55,8 +55,8 @@ IN_REACH = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """A plan that was found, before it is costed as reports have it.
+class Incumbent:
+    """The shortest plan so far of one kind and number of stages, before it is costed as reports have it.
 
     Attributes:
         kind: how simple it is.
@@ -83,18 +83,18 @@ class Portfolio:
         deadline: when to stop in any case.
         watch: is told how far it is.
         refine: whether the best plans' cuts are moved by single instructions.
-        found: the shortest plan of each kind and number of stages.
+        incumbents: the shortest plan of each kind and number of stages.
         data_parallel: plain data parallelism in every number of micro-batches, whether it fits or not.
-        tried: every problem that was looked at, with the step of its best plan; inf where none was found.
+        steps: every problem that was looked at, with the step of its best plan; inf without one.
     """
 
     space: PlanningSpace
     deadline: Deadline = NEVER
     watch: Watch = SILENT
     refine: bool = True
-    found: dict[tuple[Simplicity, int], Found] = field(default_factory=dict)
+    incumbents: dict[tuple[Simplicity, int], Incumbent] = field(default_factory=dict)
     data_parallel: list[Candidate] = field(default_factory=list)
-    tried: dict[StagedProblem, float] = field(default_factory=dict)
+    steps: dict[StagedProblem, float] = field(default_factory=dict)
 
     def search(self) -> list[tuple[Simplicity, Candidate]]:
         """The shortest plan of each kind and number of stages, refined and costed; none where nothing fits.
@@ -109,7 +109,7 @@ class Portfolio:
             self._by_moves(problems)
         else:
             self._by_labels(problems)
-        return [(found.kind, candidate) for found, candidate in self._refined()]
+        return [(incumbent.kind, candidate) for incumbent, candidate in self._refined()]
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
@@ -119,7 +119,7 @@ class Portfolio:
     @property
     def best_s(self) -> float:
         """The shortest step so far."""
-        return min((found.step_s for found in self.found.values()), default=np.inf)
+        return min((incumbent.step_s for incumbent in self.incumbents.values()), default=np.inf)
 
     def _replicate(self) -> None:
         """Data parallelism in every number of micro-batches; it competes in those that are asked for."""
@@ -131,9 +131,9 @@ class Portfolio:
             candidate = Candidate(problem, plan, step_cost(problem, plan))
             self.data_parallel.append(candidate)
             if competes and micro_batches in space.counts and plan.check_valid(problem)[0]:
-                self.tried[problem] = np.inf
+                self.steps[problem] = np.inf
                 if candidate.fits:
-                    self._offer(Found(Simplicity.DATA, problem, plan, candidate.step_s))
+                    self._offer(Incumbent(Simplicity.DATA, problem, plan, candidate.step_s))
 
     def _problems(self) -> list[StagedProblem]:
         """Every problem of several stages, few stages first."""
@@ -170,10 +170,12 @@ class Portfolio:
             own = [] if cuts is None else [StagedPlan(cuts, device_cuts, problem.micro_batches, moves.planner)]
             self._move(Simplicity.EQUAL, moves, [*own, *starts])
 
-    def _move(self, kind: Simplicity, moves: Moves, starts: list[StagedPlan], passes: float = PASSES) -> Found | None:
+    def _move(
+        self, kind: Simplicity, moves: Moves, starts: list[StagedPlan], passes: float = PASSES
+    ) -> Incumbent | None:
         """The plan that moves lead to from the shortest of some starts, where these are near the best so far."""
         problem = moves.problem
-        self.tried.setdefault(problem, np.inf)
+        self.steps.setdefault(problem, np.inf)
         if not (starts and moves.can_cut):
             return None
         shortest = min(starts, key=moves.step_s)
@@ -182,15 +184,15 @@ class Portfolio:
         step_s, plan = moves.improved([shortest], equal=kind is not Simplicity.UNEQUAL, passes=passes)
         if plan is None:
             return None
-        found = Found(simplicity(plan, problem.cluster.devices, self.ends), problem, plan, step_s)
-        self._offer(found)
-        return found
+        incumbent = Incumbent(simplicity(plan, problem.cluster.devices, self.ends), problem, plan, step_s)
+        self._offer(incumbent)
+        return incumbent
 
-    def _offer(self, found: Found) -> None:
-        known = self.found.get(found.key)
-        if known is None or found.step_s < known.step_s * (1.0 - LENGTH_ROUNDING):
-            self.found[found.key] = found
-        self.tried[found.problem] = min(self.tried.get(found.problem, np.inf), found.step_s)
+    def _offer(self, incumbent: Incumbent) -> None:
+        known = self.incumbents.get(incumbent.key)
+        if known is None or incumbent.step_s < known.step_s * (1.0 - LENGTH_ROUNDING):
+            self.incumbents[incumbent.key] = incumbent
+        self.steps[incumbent.problem] = min(self.steps.get(incumbent.problem, np.inf), incumbent.step_s)
 
     def _places(self, problem: StagedProblem) -> np.ndarray | None:
         """The instructions after which stages may end where the constraints say so; None for the grid."""
@@ -211,7 +213,7 @@ class Portfolio:
             if fewest.schedule == problems[0].schedule:
                 moves = Moves(fewest, self._places(fewest))
                 self._move(Simplicity.UNEQUAL, moves, _by_tables(moves))
-        steps = {pair: min(self.tried.get(p, np.inf) for p in of_pair) for pair, of_pair in pairs.items()}
+        steps = {pair: min(self.steps.get(p, np.inf) for p in of_pair) for pair, of_pair in pairs.items()}
         order = sorted(pairs, key=lambda pair: steps[pair])
         for pair in order[:PAIRS]:
             if not steps[pair] > self.best_s * (1.0 + CLOSE) or len(order) <= 2:
@@ -219,18 +221,15 @@ class Portfolio:
 
     def _unequal(self, problems: Sequence[StagedProblem]) -> None:
         """Stages of any devices, in every number of stages, until deeper pipelines bring nothing."""
-        before: Found | None = None
+        before: Incumbent | None = None
         without = 0
         for problem in problems:
             if self.deadline.passed or without == PATIENCE:
                 return
             moves = Moves(problem, self._places(problem))
             starts = [] if before is None else [*_splits(problem, before.plan)]
-            starts += [
-                found.plan
-                for kind in (Simplicity.BLOCKS, Simplicity.EQUAL)
-                if (found := self.found.get((kind, problem.stages))) is not None and found.problem is problem
-            ]
+            equal = [self.incumbents.get((kind, problem.stages)) for kind in (Simplicity.BLOCKS, Simplicity.EQUAL)]
+            starts += [incumbent.plan for incumbent in equal if incumbent is not None and incumbent.problem is problem]
             constructed = moves.constructed() if moves.can_cut else None
             starts += [*([] if constructed is None else [constructed]), *_by_tables(moves)]
             before = self._move(Simplicity.UNEQUAL, moves, starts)
@@ -269,47 +268,47 @@ class Portfolio:
     def _begun(self, problems: Sequence[StagedProblem]) -> list[StagedProblem]:
         """The problems whose plans as frameworks cut them are shortest; all where there are none, few stages first."""
         for problem in problems:
-            self.tried.setdefault(problem, np.inf)
+            self.steps.setdefault(problem, np.inf)
             plans = [plan for _, plan in framework_plans(problem, self.ends)]
             if problem.schedule == self.space.competing[0] and plans:
                 self._cost(problem, plans[-1])
-        begun = [problem for problem in problems if np.isfinite(self.tried[problem])]
-        return sorted(begun or problems, key=lambda problem: self.tried[problem])[:PROMISING]
+        begun = [problem for problem in problems if np.isfinite(self.steps[problem])]
+        return sorted(begun or problems, key=lambda problem: self.steps[problem])[:PROMISING]
 
     def _cost(self, problem: StagedProblem, plan: StagedPlan) -> None:
         """Offer a plan that fits and breaks no rule, with its step."""
         if plan.check_valid(problem)[0]:
             cost = step_cost(problem, plan)
             if cost.feasible:
-                self._offer(Found(simplicity(plan, problem.cluster.devices, self.ends), problem, plan, cost.step_s))
+                self._offer(Incumbent(simplicity(plan, problem.cluster.devices, self.ends), problem, plan, cost.step_s))
 
     # ---- the best few
 
-    def _refined(self) -> Iterator[tuple[Found, Candidate]]:
-        """All plans found, costed; the best few with their cuts moved by single instructions where they may lie so."""
+    def _refined(self) -> Iterator[tuple[Incumbent, Candidate]]:
+        """The incumbents, costed; the best few with their cuts moved by single instructions where they may lie so."""
         self.watch(Progress("refining the best plans"))
-        ranked = sorted(self.found.values(), key=lambda found: found.step_s)
+        ranked = sorted(self.incumbents.values(), key=lambda incumbent: incumbent.step_s)
         best_s, left = self.best_s, dict.fromkeys((Simplicity.EQUAL, Simplicity.UNEQUAL), FINALISTS)
         for on_grid in ranked:
-            found = on_grid
+            incumbent = on_grid
             if left.get(on_grid.kind, 0) and on_grid.step_s <= best_s * (1.0 + IN_REACH):
                 left[on_grid.kind] -= 1
-                found = self._at_instructions(on_grid)
-            candidate = Candidate(found.problem, found.plan, step_cost(found.problem, found.plan))
-            if candidate.fits and found.plan.check_valid(found.problem)[0]:
-                yield found, candidate
+                incumbent = self._at_instructions(on_grid)
+            candidate = Candidate(incumbent.problem, incumbent.plan, step_cost(incumbent.problem, incumbent.plan))
+            if candidate.fits and incumbent.plan.check_valid(incumbent.problem)[0]:
+                yield incumbent, candidate
 
-    def _at_instructions(self, found: Found) -> Found:
+    def _at_instructions(self, incumbent: Incumbent) -> Incumbent:
         """The same plan or a shorter one with its cuts off the grid."""
-        problem = found.problem
+        problem = incumbent.problem
         if not self.refine or not has_moves(problem) or problem.constraints.cut_at is not None:
-            return found
-        moves = Moves(problem, np.arange(len(problem.profile) - 1), found.plan.planner)
-        step_s, plan = moves.improved([found.plan], equal=found.kind is not Simplicity.UNEQUAL)
-        if plan is None or step_s >= found.step_s * (1.0 - LENGTH_ROUNDING):
-            return found
+            return incumbent
+        moves = Moves(problem, np.arange(len(problem.profile) - 1), incumbent.plan.planner)
+        step_s, plan = moves.improved([incumbent.plan], equal=incumbent.kind is not Simplicity.UNEQUAL)
+        if plan is None or step_s >= incumbent.step_s * (1.0 - LENGTH_ROUNDING):
+            return incumbent
         kind = simplicity(plan, problem.cluster.devices, self.ends)
-        return Found(kind, problem, plan, step_s)
+        return Incumbent(kind, problem, plan, step_s)
 
 
 def _by_kind(problem: StagedProblem) -> Iterator[StagedProblem]:

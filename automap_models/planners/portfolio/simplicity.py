@@ -25,7 +25,7 @@ class Simplicity(IntEnum):
         return _IN_WORDS[self]
 
     @property
-    def needs(self) -> str:
+    def requires(self) -> str:
         """What runs them that simpler ones do without."""
         return _NEEDS[self]
 

@@ -19,11 +19,11 @@ from automap_models.formats.plan_json import PlanReport
 from automap_models.infer.reports.pipeline import (
     bottleneck_in_words,
     facts,
-    optimality_in_words,
     search_log_table,
     stage_table,
     tied_facts,
 )
+from automap_models.infer.reports.proof import optimality_in_words
 from automap_models.plots.pipeline import windows as shown_windows
 from automap_models.simulate.engine import simulate
 
@@ -32,7 +32,7 @@ def report(activations: float = 1.0, micro_batches: int = 4, layers: tuple[str, 
     """Two stages of four seconds on a device each, 1 byte/s between them."""
     profile = Profile.create(C=np.full(8, 1.0), A=np.full(8, activations), W=np.ones(8), layers=layers)
     problem = StagedProblem(profile, Cluster(2, 1, 10.0, 1.0, 1e6), stages=2, micro_batches=micro_batches)
-    plan = StagedPlan((3,), (1,), micro_batches, "policy")
+    plan = StagedPlan((3,), (1,), micro_batches, "policy", coarse_cuts=problem.grid.to_points((3,)))
     cost = plan_cost(problem, plan)
     result = Result(problem, plan, cost, "feasible", taken_s=0.01)
     return PlanReport(result, {"1f1b": cost.length_s * 1.1}, 8.0 * micro_batches, None, 100.0)

@@ -73,7 +73,7 @@ def test_nothing_that_a_report_shows_is_shorter_than_what_it_recommends(model: s
     assert all(entry.step_s is None or entry.step_s >= nearly_s for entry in report.search_log)
     for alternative in report.shorter:
         assert alternative.step_s < step_s
-        assert alternative.needs
+        assert alternative.requires
         assert "1f1b-deep" in alternative.what or alternative.step_s >= nearly_s
     for schedule in COMPETING:
         cost = step_cost(replace(report.problem, schedule=schedule), report.plan)
@@ -220,9 +220,9 @@ def test_small_problems_are_planned_nearly_as_well_as_by_trying_everything(min_s
 @pytest.mark.parametrize("seed", range(4))
 def test_the_default_is_no_more_than_its_least_gain_above_the_optimum_found_without(seed: int) -> None:
     space = drawn_space(seed)
-    found = [AutoPlanner(AutoConfig(min_gain=gain)).solve(space) for gain in (0.0, MIN_GAIN)]
-    if found[0].plan is None:
-        assert found[1].plan is None
+    results = [AutoPlanner(AutoConfig(min_gain=gain)).solve(space) for gain in (0.0, MIN_GAIN)]
+    if results[0].plan is None:
+        assert results[1].plan is None
         return
-    free_s, simple_s = (result.cost.step_s for result in found)
+    free_s, simple_s = (result.cost.step_s for result in results)
     assert free_s * (1 - 1e-9) <= simple_s <= free_s / (1 - MIN_GAIN) * (1 + 1e-9)

@@ -42,7 +42,7 @@ def test_the_kind_of_a_plan_is_what_it_takes_to_run_it(
 
 
 def test_every_kind_says_what_it_is_and_what_runs_it() -> None:
-    assert len({kind.in_words for kind in Simplicity}) == len({kind.needs for kind in Simplicity}) == len(Simplicity)
+    assert len({kind.in_words for kind in Simplicity}) == len({kind.requires for kind in Simplicity}) == len(Simplicity)
 
 
 def candidate(step_s: float, stages: int = 1, *, fits: bool = True) -> Candidate:

@@ -62,20 +62,20 @@ def test_kinds_that_the_best_strategy_is_of_are_not_searched_again(comparisons: 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_comparison_is_shorter_than_what_is_recommended(seed: int) -> None:
-    """Under a best step of 5.38 s stood "with equal cuts 5.23 s, longer by 0.0 %": what was found beside it was left.
+    """Under a best step of 5.38 s stood "with equal cuts 5.23 s, longer by 0.0 %": what was beside it was left.
 
     The search itself is made to stop at the first strategies, so that comparisons come upon shorter ones.
     """
     problem = whole_space_problem(seed)
     poor = replace(CONFIG, gap=0.5, budget_s=0.05, trials=0)
-    found = StrategiesPlanner(poor).solve(problem)
-    if found.plan is None:
+    searched = StrategiesPlanner(poor).solve(problem)
+    if searched.plan is None:
         pytest.skip("nothing fits")
-    compared_ones = compared(found, CONFIG, budget_s=5.0)
+    compared_ones = compared(searched, CONFIG, budget_s=5.0)
     best = compared_ones.result.cost
     beside = [of.estimate for of in (*compared_ones.choices, *compared_ones.kinds)] + compared_ones.memory
     assert all(of.step_s >= best.step_s for of in beside if of is not None)
-    assert best.step_s <= found.cost.step_s or compared_ones.uneven is not None
+    assert best.step_s <= searched.cost.step_s or compared_ones.uneven is not None
     assert compared_ones.result.bound is None or compared_ones.result.bound.value <= best.step_s
     assert compared_ones.result.problem.fits(best)
 
@@ -86,12 +86,12 @@ def test_stages_of_equally_many_layers_are_preferred_unless_others_are_two_per_c
     work = gpt_work(8, 512, 4, sequence=128, vocabulary=longest * 512)
     fixed = {**FIXED, "pp": 2, "tp": 1, "cp": 1, "dp": 2}
     problem = replace(PROBLEM, work=work, global_batch=64, fixed=fixed)
-    found = StrategiesPlanner(CONFIG).solve(problem)
+    searched = StrategiesPlanner(CONFIG).solve(problem)
     equal = StrategiesPlanner(CONFIG).solve(replace(problem, equal_layers=True))
-    best = compared(found, CONFIG).result.cost
-    lost = 1 - found.cost.step_s / equal.cost.step_s
+    best = compared(searched, CONFIG).result.cost
+    lost = 1 - searched.cost.step_s / equal.cost.step_s
     assert (best.strategy.layers is None) == (lost <= 0.02)
-    assert best.step_s == pytest.approx(equal.cost.step_s if lost <= 0.02 else found.cost.step_s)
+    assert best.step_s == pytest.approx(equal.cost.step_s if lost <= 0.02 else searched.cost.step_s)
 
 
 def test_searches_of_one_cluster_have_the_same_prices(comparisons: Comparisons) -> None:
@@ -154,5 +154,5 @@ def test_the_least_number_of_nodes_that_fits_is_named(fits_on: int) -> None:
     step = best_of_all(replace(full, cluster=replace(full.cluster, nodes=fits_on)))
     assert step is not None
     assert what_would_fit(full, reason).do == (
-        f"give {fits_on} devices: the best strategy found then takes {step:.4g} s"
+        f"give {fits_on} devices: the best strategy searched then takes {step:.4g} s"
     )
