@@ -28,8 +28,8 @@ from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, Variable
 from automap_models.core.staged import StagedProblem
 
-hypothesis.settings.register_profile("same examples every time", derandomize=True)
-hypothesis.settings.register_profile("new examples every time")
+hypothesis.settings.register_profile("same examples every time", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("new examples every time", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same examples every time"))
 
 

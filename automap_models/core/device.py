@@ -145,6 +145,8 @@ class Device:
         sustained: share of the peaks at the clock that the device's power limit lets products of training steps run at,
             where that is lower than the one the peaks are of.
         step: constants fitted to training steps; None where none have been, which takes the means (`constants`).
+        left_out: least and largest median error of a source of measured steps under constants that are fitted to the
+            other sources (benchmarks/results/measured_steps.md); None where that is not known.
 
     Raises:
         BadInput: a number out of range, or no float32 rate.
@@ -158,6 +160,7 @@ class Device:
     multiprocessors: int | None = None
     sustained: float = 1.0
     step: StepConstants | None = None
+    left_out: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         where = f"device {self.name}"
@@ -169,6 +172,9 @@ class Device:
                 raise BadInput(f"{key} is {value!r}", where=where, do="give a positive number per second")
         if not 0 < self.sustained <= 1:
             raise BadInput(f"sustained is {self.sustained!r}", where=where, do="give a share in (0, 1]")
+        if self.left_out is not None and not 0 <= self.left_out[0] <= self.left_out[1] < math.inf:
+            do = "give the least and the largest median error, such as [0.02, 0.16]"
+            raise BadInput(f"left_out is {list(self.left_out)}", where=where, do=do)
         if self.multiprocessors is not None and self.multiprocessors < 1:
             raise BadInput(f"multiprocessors is {self.multiprocessors!r}", where=where, do="give a number ≥ 1")
 

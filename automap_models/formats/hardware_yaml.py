@@ -240,7 +240,7 @@ DEFAULT_DEVICE = "v100"
 """What clusters that do not say are taken to be made of."""
 DEVICE_KEYS = (
     "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector and bandwidth, "
-    "and may have name, winograd, multiprocessors, sustained and step"
+    "and may have name, winograd, multiprocessors, sustained, step and left_out"
 )
 
 
@@ -279,6 +279,7 @@ class DeviceDocument(Document):
     multiprocessors: Whole | None = None
     sustained: float = 1.0
     step: StepConstantsDocument | None = None
+    left_out: tuple[float, float] | None = None
     name: Text = ""
     compute_efficiency: float | UnsetType = UNSET
     bandwidth_efficiency: float | UnsetType = UNSET
@@ -345,6 +346,7 @@ def write_device(path: str | os.PathLike[str], device: Device, comment: str = ""
 
     values = {field: getattr(device, field) for field in DeviceDocument.__struct_fields__ if field not in OLDER_KEYS}
     values |= {"matrix": dict(device.matrix), "step": None if device.step is None else asdict(device.step)}
+    values |= {"left_out": None if device.left_out is None else list(device.left_out)}
     values = {field: value for field, value in values.items() if value is not None}
     lines = "".join(f"# {line}\n" for line in comment.splitlines())
     write_text(path, lines + yaml.safe_dump(values, sort_keys=False))

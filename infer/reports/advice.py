@@ -22,7 +22,8 @@ def headline(report: PlanReport) -> str:
     """What to do, its step, what that gains over data parallelism, and whether it fits."""
     schedule = report.problem.schedule
     under = f", {schedule}" if schedule is not None and report.plan.stages > 1 else ""
-    return f"{shape_in_words(report)}{under}: {_step(report)}, {_gain(report)}, {memory_in_words(report)}"
+    parts = [_step(report), _gain(report), memory_in_words(report)]
+    return f"{shape_in_words(report)}{under}: {', '.join(filter(None, parts))}"
 
 
 def shape_in_words(report: PlanReport) -> str:
@@ -47,7 +48,7 @@ def _gain(report: PlanReport) -> str:
     """Against the best-tuned data parallelism of the same global batch."""
     baseline_s, tuned = report.data_parallel_s, report.data_parallel_micro_batches
     if baseline_s is None:
-        return "where data parallelism does not fit"
+        return ""
     ratio = baseline_s / report.cost.step_s
     if report.plan.stages == 1 and abs(ratio - 1.0) < NEARLY:
         over_one = report.single_device_s / report.cost.step_s
@@ -61,7 +62,8 @@ def memory_in_words(report: PlanReport) -> str:
     cost = report.cost
     held, limit = float(cost.memory_bytes[cost.fullest]), float(cost.limit_bytes[cost.fullest])
     verdict = "fits" if held <= AT_RISK * limit else "at risk"
-    return f"{verdict} ({size(held)} of {size(limit)})"
+    alone = "" if report.data_parallel_s is not None else ", as data parallelism does not"
+    return f"{verdict} ({size(held)} of {size(limit)}){alone}"
 
 
 def certainty(report: PlanReport) -> str:
@@ -71,12 +73,17 @@ def certainty(report: PlanReport) -> str:
 
 def times_in_words(report: PlanReport) -> str:
     """Where the profile's times come from, and how far its clock is off measured steps where that is known."""
+    from automap_models.formats.hardware_yaml import known_devices, read_device
+
     profile = report.problem.profile
-    device = profile.meta.get("device")
-    on = f" of {device}" if isinstance(device, str) else ""
-    if "roofline" in str(profile.meta.get("times", "")):
-        return f"times{on} are computed, not measured"
-    return f"times{on} are the profile's"
+    name = str(profile.device or "")
+    if "roofline" not in str(profile.meta.get("times", "")):
+        return f"times{f' of {name}' if name else ''} are the profile's"
+    error = read_device(name).left_out if name in known_devices() else None
+    if error is None:
+        return f"times{f' of {name}' if name else ''} are computed, by a clock that no measured steps were held against"
+    least, most = (f"{100 * share:.2g}" for share in error)
+    return f"times are computed: the clock of {name} is {least} to {most} % off steps that it was not fitted to"
 
 
 def shorter_facts(report: PlanReport) -> Iterator[tuple[str, str]]:
