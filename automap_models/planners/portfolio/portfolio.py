@@ -32,7 +32,6 @@ from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
 from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans
 from automap_models.planners.staged.improve import PASSES, Moves, has_moves
 from automap_models.planners.staged.search import anytime_search
-from automap_models.planners.staged.step_plans import step_plan
 from automap_models.simulate.step import step_cost
 
 CLOSE = 0.15
@@ -43,9 +42,6 @@ PATIENCE = 4
 """Numbers of stages in a row that bring nothing near the best before deeper pipelines are left out."""
 FINALISTS = 4
 """Plans that are refined by single instructions, of each kind that has cuts to refine."""
-BY_TABLES, BEAM, REACH = 4, 1, 8
-"""Stages up to which moves also set out from tables' plans for the length L (step_plans), which are finer and take
-longer: plans of more stages are these with one of them split."""
 LABELS_S = 1.5
 """Counted seconds (planners.effort) that labels may take in all for problems which have no compiled moves."""
 PROMISING = 6
@@ -210,7 +206,7 @@ class Portfolio:
         for fewest, *_ in pairs.values() if len(pairs) > PAIRS else ():
             if fewest.schedule == problems[0].schedule:
                 moves = Moves(fewest, self._places(fewest))
-                self._move(Simplicity.UNEQUAL, moves, _by_tables(moves))
+                self._move(Simplicity.UNEQUAL, moves, moves.constructed() if moves.can_cut else [])
         steps = {pair: min(self.tried.get(p, np.inf) for p in of_pair) for pair, of_pair in pairs.items()}
         order = sorted(pairs, key=lambda pair: steps[pair])
         for pair in order[:PAIRS]:
@@ -231,8 +227,7 @@ class Portfolio:
                 for kind in (Simplicity.BLOCKS, Simplicity.EQUAL)
                 if (found := self.found.get((kind, problem.stages))) is not None and found.problem is problem
             ]
-            constructed = moves.constructed() if moves.can_cut else None
-            starts += [*([] if constructed is None else [constructed]), *_by_tables(moves)]
+            starts += moves.constructed() if moves.can_cut else []
             before = self._move(Simplicity.UNEQUAL, moves, starts)
             near = before is not None and before.step_s <= self.best_s * (1.0 + CLOSE)
             without = 0 if near else without + 1
@@ -321,14 +316,6 @@ def _by_kind(problem: StagedProblem) -> Iterator[StagedProblem]:
             yield replace(problem, constraints=replace(equal, cut_at=BLOCKS))
         yield replace(problem, constraints=equal)
     yield problem
-
-
-def _by_tables(moves: Moves) -> list[StagedPlan]:
-    """The plan that moves lead to from the tables for the length L, for few stages."""
-    problem = moves.problem
-    if not moves.can_cut or problem.stages > BY_TABLES:
-        return []
-    return [step_plan(problem, BEAM, REACH, moves.planner)]
 
 
 def _splits(problem: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:

@@ -60,7 +60,6 @@ class Search(NamedTuple):
     counts: IntArray
 
 
-@jit
 def search_from(plain: PlainStages, own: ScheduledStages, start: IntArray) -> Search:
     """A search that has not begun, with nothing in `times`."""
     count, counts = plain.held.size, np.zeros(2, dtype=np.int64)
@@ -68,13 +67,12 @@ def search_from(plain: PlainStages, own: ScheduledStages, start: IntArray) -> Se
     return Search(plain, own, start.copy(), times[0], start.copy(), times[1], room, np.empty(count), counts)
 
 
-@jit
 def step_of(plain: PlainStages, own: ScheduledStages, route: IntArray) -> float:
     """The step of a route; inf where it does not fit."""
-    return judged(search_from(plain, own, route), 0, plain.held.size, np.inf)
+    nowhere = np.zeros(1, dtype=np.int64)
+    return moved_on(plain, own, route, np.inf, nowhere, nowhere, 0, 0.0)[0]
 
 
-@jit
 def moved_on(
     plain: PlainStages,
     own: ScheduledStages,
@@ -97,7 +95,17 @@ def moved_on(
     Returns:
         The step and the route; inf where nothing is shorter than the limit. And how many passes it took about.
     """
-    search, count = search_from(plain, own, start), plain.held.size
+    search = search_from(plain, own, start)
+    step_s = searched(search, limit_s, by_boundary, by_device, parts, most)
+    return step_s, search.route, passes(search)
+
+
+@jit
+def searched(
+    search: Search, limit_s: float, by_boundary: IntArray, by_device: IntArray, parts: int, most: float
+) -> float:
+    """The step of the route that moves lead to, which becomes the search's; see `moved_on`."""
+    count = search.plain.held.size
     best = min(limit_s, judged(search, 0, count, limit_s))
     last, turn, blocks = 0, 0, count * (count - 1) // 2
     turns = blocks + (count - 1 if parts else 0)
@@ -110,7 +118,7 @@ def moved_on(
             best = relocate(search, index - blocks + 1, parts, best, best < limit_s)
         if best < before:
             last = turn
-    return (best if best < limit_s else np.inf), search.route, passes(search)
+    return best if best < limit_s else np.inf
 
 
 @jit
@@ -137,7 +145,7 @@ def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray
     plain, route, trial = search.plain, search.route, search.trial
     count = plain.held.size
     low, high = block(index, count)
-    trial[:] = route
+    put_route(route, trial)
     for by in by_boundary:
         for by_devices in by_device:
             if not shifted(route, low, high, by, by_devices, trial):
@@ -146,7 +154,7 @@ def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray
                 continue
             first, stop = 0, count
             if known:
-                search.draft[:] = search.times
+                put(search.times, search.draft)
                 first, stop = max(low - 2, 0), min(high + 1, count)
             step_s = judged(search, first, stop, best * (1.0 - SLACK))
             if step_s < best:
@@ -285,6 +293,20 @@ def judged(search: Search, low: int, high: int, limit_s: float) -> float:
         step_s = max(step_s, summed_s(plain, own, search.trial, p, search.ends))
     if step_s >= limit_s:
         return np.inf
-    search.route[:] = search.trial
-    search.times[:] = draft
+    put_route(search.trial, search.route)
+    put(draft, search.times)
     return step_s
+
+
+@jit
+def put_route(route: IntArray, into: IntArray) -> None:
+    """Write a route over another one; `into[:] = route` takes numba seconds to compile."""
+    for s in range(route.shape[1]):
+        into[0, s], into[1, s] = route[0, s], route[1, s]
+
+
+@jit
+def put(times: FloatArray, into: FloatArray) -> None:
+    """Write a plan's times over another's."""
+    for i in range(times.size):
+        into[i] = times[i]
