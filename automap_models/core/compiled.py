@@ -55,7 +55,7 @@ def _for_any_number(template: Callable[..., Any]) -> Callable[..., Any]:
     """
     from numba.core.types import unliteral
 
-    def of(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    def of(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
         return template([unliteral(arg) for arg in args], {name: unliteral(arg) for name, arg in kws.items()})
 
     return of

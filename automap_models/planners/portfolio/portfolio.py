@@ -214,7 +214,14 @@ class Portfolio:
                 yield pairs[pair]
 
     def _unequal(self, problems: Sequence[StagedProblem]) -> None:
-        """Stages of any devices, in every number of stages, until deeper pipelines bring nothing."""
+        """Stages of any devices, in every number of stages; then in one fewer, from the best with two made one."""
+        best = min(self._deeper(problems), key=lambda found: found.step_s, default=None)
+        for problem in problems:
+            if best is not None and problem.stages == best.plan.stages - 1:
+                self._move(Simplicity.UNEQUAL, Moves(problem, self._places(problem)), [*_merges(best.plan)])
+
+    def _deeper(self, problems: Sequence[StagedProblem]) -> Iterator[Found]:
+        """The best in each number of stages, until deeper pipelines bring nothing."""
         before: Found | None = None
         without = 0
         for problem in problems:
@@ -229,6 +236,8 @@ class Portfolio:
             ]
             starts += moves.constructed() if moves.can_cut else []
             before = self._move(Simplicity.UNEQUAL, moves, starts)
+            if before is not None:
+                yield before
             near = before is not None and before.step_s <= self.best_s * (1.0 + CLOSE)
             without = 0 if near else without + 1
 
@@ -329,6 +338,13 @@ def _splits(problem: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
         cut = min(max(int(np.searchsorted(work, half)), first), last - 1)
         cuts, device_cuts = sorted((*plan.cuts, cut)), sorted((*plan.device_cuts, (begin + end + 1) // 2))
         yield StagedPlan(tuple(cuts), tuple(device_cuts), problem.micro_batches, plan.planner)
+
+
+def _merges(plan: StagedPlan) -> Iterator[StagedPlan]:
+    """The plans with one stage fewer: each stage in turn made one with the next."""
+    for s in range(plan.stages - 1):
+        cuts, device_cuts = plan.cuts[:s] + plan.cuts[s + 1 :], plan.device_cuts[:s] + plan.device_cuts[s + 1 :]
+        yield StagedPlan(cuts, device_cuts, plan.micro_batches, plan.planner)
 
 
 @lru_cache(maxsize=64)

@@ -18,15 +18,12 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.staged.beam_kernel import reduced_s, state_bytes, weights_bytes
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import PlainStages
+from automap_models.planners.staged.plain_stages import A, C, H, PlainStages, W
 from automap_models.planners.staged.plan_kernel import holds_work, message_s
 from automap_models.planners.staged.scheduled_stages import ScheduledStages
 
 POINTS, GROUPS = 32, 16
 """Boundaries and groups of devices of a table, at most: 16 stages take some ten milliseconds."""
-FEW = 4
-"""Stages up to which a table is FINER times as fine."""
-FINER = 2
 
 
 def constructed(problem: StagedProblem, plain: PlainStages, own: ScheduledStages) -> list[IntArray]:
@@ -36,9 +33,9 @@ def constructed(problem: StagedProblem, plain: PlainStages, own: ScheduledStages
         problem: of several stages on equal nodes.
         plain, own: its stages between the cuts of its grid, or others.
     """
-    finer, devices = FINER if problem.stages <= FEW else 1, plain.parts.size - 1
-    points = _spread(plain.C, max(finer * POINTS, 2 * problem.stages))
-    groups = min(devices, max(finer * GROUPS, 2 * problem.stages))
+    points = _spread(plain.sums[C], max(POINTS, 2 * problem.stages))
+    devices = plain.parts.size - 1
+    groups = min(devices, max(GROUPS, 2 * problem.stages))
     bounds = np.unique(np.rint(np.arange(groups + 1) * devices / groups).astype(np.int64))
     tables = [least_bottleneck(plain, own, points, bounds, reduced) for reduced in (1.0, 0.0)]
     return [route for load_s, route in tables if np.isfinite(load_s)]
@@ -77,10 +74,12 @@ def least_bottleneck(
                 if stop - first > plain.most_replicas:
                     break
                 parts, ring = plain.parts[stop - first], reduced * reduced_s(plain, first, stop)
-                message = message_s(plain, own, first, stop, min(2 * stop - first, bounds[end])) if q < end else 0.0
+                message = (
+                    message_s(plain, own.buckets, first, stop, min(2 * stop - first, bounds[end])) if q < end else 0.0
+                )
                 for i in range(s, last if s else 1):
                     for k in range(i + 1, last + 1):
-                        rounds_s = plain.micro_batches * (plain.C[points[k]] - plain.C[points[i]]) / parts
+                        rounds_s = plain.micro_batches * (plain.sums[C, points[k]] - plain.sums[C, points[i]]) / parts
                         if rounds_s >= best[t, i, a]:
                             break  # and so it is for stages that end later
                         if best[t - 1, k, q] >= best[t, i, a]:
@@ -101,9 +100,9 @@ def least_bottleneck(
 @jit
 def stage_load(plain: PlainStages, s: int, i: int, k: int, parts: float, ring: float, message: float) -> float:
     """The load of stage s between two boundaries, s; inf where it does not fit or holds no work."""
-    both, nbytes = plain.C[k] - plain.C[i], weights_bytes(plain, i, k)
-    held = state_bytes(plain, i, k) + plain.held[s] * (plain.H[k] - plain.H[i]) / parts
-    if held > plain.memory or not holds_work(plain, both, plain.W[k] - plain.W[i]):
+    both, nbytes = plain.sums[C, k] - plain.sums[C, i], weights_bytes(plain, i, k)
+    held = state_bytes(plain, i, k) + plain.held[s] * (plain.sums[H, k] - plain.sums[H, i]) / parts
+    if held > plain.memory or not holds_work(plain, both, plain.sums[W, k] - plain.sums[W, i]):
         return np.inf
     rounds = plain.micro_batches
-    return max(rounds * both / parts + ring * nbytes, rounds * message * plain.A[k])  # type: ignore[no-any-return]
+    return max(rounds * both / parts + ring * nbytes, rounds * message * plain.sums[A, k])  # type: ignore[no-any-return]
