@@ -15,10 +15,9 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.installed-demo ## plan BERT-48 in 4 stages for 4 nodes of 8 V100 and draw the plan
+demo: $(VENV)/.installed-demo ## plan T5-3B for 4 nodes of 8 V100, print the plan and draw it
 	@mkdir -p demo
-	$(BIN)/automap-infer examples/bert48_v100.npz --topo C --stages 4 --certify-budget '20 s' --no-refine \
-		--out demo/plan.json --plot demo/plan.png
+	$(BIN)/automap-infer examples/t5_3b_v100.npz --topo C --out demo/plan.json --plot demo/plan.png
 
 test: style ## style, types and the fast tests: about six minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 types fast-tests
