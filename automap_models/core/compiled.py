@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -43,7 +43,22 @@ def _compiled(function: FunctionT, inline: str) -> FunctionT:
     from numba import njit
 
     _listen()
-    return cast(FunctionT, njit(cache=True, error_model="numpy", nogil=True, inline=inline)(function))
+    compiled = njit(cache=True, error_model="numpy", nogil=True, inline=inline)(function)
+    compiled.get_call_template = _for_any_number(compiled.get_call_template)
+    return cast(FunctionT, compiled)
+
+
+def _for_any_number(template: Callable[..., Any]) -> Callable[..., Any]:
+    """What a compiled function is called by from another one, whether that gives it a constant or not.
+
+    numba would compile it again for each constant: `f(0)` and `f(i)` were two functions, and so were all that f calls.
+    """
+    from numba.core.types import unliteral
+
+    def of(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
+        return template([unliteral(arg) for arg in args], {name: unliteral(arg) for name, arg in kws.items()})
+
+    return of
 
 
 @cache

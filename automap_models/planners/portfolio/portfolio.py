@@ -32,7 +32,6 @@ from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
 from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans
 from automap_models.planners.staged.improve import PASSES, Moves, has_moves
 from automap_models.planners.staged.search import anytime_search
-from automap_models.planners.staged.step_plans import step_plan
 from automap_models.simulate.step import step_cost
 
 CLOSE = 0.15
@@ -43,9 +42,6 @@ PATIENCE = 4
 """Numbers of stages in a row that bring nothing near the best before deeper pipelines are left out."""
 FINALISTS = 4
 """Plans that are refined by single instructions, of each kind that has cuts to refine."""
-BY_TABLES, BEAM, REACH = 4, 1, 8
-"""Stages up to which moves also set out from tables' plans for the length L (step_plans), which are finer and take
-longer: plans of more stages are these with one of them split."""
 LABELS_S = 1.5
 """Counted seconds (planners.effort) that labels may take in all for problems which have no compiled moves."""
 PROMISING = 6
@@ -212,7 +208,7 @@ class Portfolio:
         for fewest, *_ in pairs.values() if len(pairs) > PAIRS else ():
             if fewest.schedule == problems[0].schedule:
                 moves = Moves(fewest, self._places(fewest))
-                self._move(Simplicity.UNEQUAL, moves, _by_tables(moves))
+                self._move(Simplicity.UNEQUAL, moves, moves.constructed() if moves.can_cut else [])
         steps = {pair: min(self.steps.get(p, np.inf) for p in of_pair) for pair, of_pair in pairs.items()}
         order = sorted(pairs, key=lambda pair: steps[pair])
         for pair in order[:PAIRS]:
@@ -220,7 +216,14 @@ class Portfolio:
                 yield pairs[pair]
 
     def _unequal(self, problems: Sequence[StagedProblem]) -> None:
-        """Stages of any devices, in every number of stages, until deeper pipelines bring nothing."""
+        """Stages of any devices, in every number of stages; then in one fewer, from the best with two made one."""
+        best = min(self._deeper(problems), key=lambda incumbent: incumbent.step_s, default=None)
+        for problem in problems:
+            if best is not None and problem.stages == best.plan.stages - 1:
+                self._move(Simplicity.UNEQUAL, Moves(problem, self._places(problem)), [*_merges(best.plan)])
+
+    def _deeper(self, problems: Sequence[StagedProblem]) -> Iterator[Incumbent]:
+        """The best in each number of stages, until deeper pipelines bring nothing."""
         before: Incumbent | None = None
         without = 0
         for problem in problems:
@@ -230,9 +233,10 @@ class Portfolio:
             starts = [] if before is None else [*_splits(problem, before.plan)]
             equal = [self.incumbents.get((kind, problem.stages)) for kind in (Simplicity.BLOCKS, Simplicity.EQUAL)]
             starts += [incumbent.plan for incumbent in equal if incumbent is not None and incumbent.problem is problem]
-            constructed = moves.constructed() if moves.can_cut else None
-            starts += [*([] if constructed is None else [constructed]), *_by_tables(moves)]
+            starts += moves.constructed() if moves.can_cut else []
             before = self._move(Simplicity.UNEQUAL, moves, starts)
+            if before is not None:
+                yield before
             near = before is not None and before.step_s <= self.best_s * (1.0 + CLOSE)
             without = 0 if near else without + 1
 
@@ -322,14 +326,6 @@ def _by_kind(problem: StagedProblem) -> Iterator[StagedProblem]:
     yield problem
 
 
-def _by_tables(moves: Moves) -> list[StagedPlan]:
-    """The plan that moves lead to from the tables for the length L, for few stages."""
-    problem = moves.problem
-    if not moves.can_cut or problem.stages > BY_TABLES:
-        return []
-    return [step_plan(problem, BEAM, REACH, moves.planner)]
-
-
 def _splits(problem: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
     """The plans with one more stage: each stage in turn split where half of its work is done, with half its devices."""
     work, devices = np.cumsum(problem.profile.C), problem.cluster.devices
@@ -341,6 +337,13 @@ def _splits(problem: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
         cut = min(max(int(np.searchsorted(work, half)), first), last - 1)
         cuts, device_cuts = sorted((*plan.cuts, cut)), sorted((*plan.device_cuts, (begin + end + 1) // 2))
         yield StagedPlan(tuple(cuts), tuple(device_cuts), problem.micro_batches, plan.planner)
+
+
+def _merges(plan: StagedPlan) -> Iterator[StagedPlan]:
+    """The plans with one stage fewer: each stage in turn made one with the next."""
+    for s in range(plan.stages - 1):
+        cuts, device_cuts = plan.cuts[:s] + plan.cuts[s + 1 :], plan.device_cuts[:s] + plan.device_cuts[s + 1 :]
+        yield StagedPlan(cuts, device_cuts, plan.micro_batches, plan.planner)
 
 
 @lru_cache(maxsize=64)

@@ -19,7 +19,7 @@ from automap_models.core.compiled import jit
 from automap_models.core.profile import FloatArray
 from automap_models.envs.pipeline.table_kernel import all_reduce, received, sent, transfer
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import PlainStages
+from automap_models.planners.staged.plain_stages import FROZEN, TRAINED, UNTRAINED, A, C, F, H, PlainStages, W
 
 SPARE, SLACK = 0.3, 1e-9
 """As planners.staged.beam_search."""
@@ -42,20 +42,20 @@ def reduced_s(stages: PlainStages, first: int, stop: int) -> float:
 @jit
 def weights_bytes(stages: PlainStages, i: int, k: int) -> float:
     """Parameters of a stage between two boundaries, with the copies of tied ones."""
-    nbytes = stages.W[k] - stages.W[i]
-    for p in range(stages.copies_nbytes.size):
+    nbytes = stages.sums[W, k] - stages.sums[W, i]
+    for p in range(stages.copies_nbytes.shape[1]):
         if k >= stages.copies_end[p, i]:
-            nbytes += stages.copies_nbytes[p]
+            nbytes += stages.copies_nbytes[TRAINED, p]
     return nbytes  # type: ignore[no-any-return]
 
 
 @jit
 def state_bytes(stages: PlainStages, i: int, k: int) -> float:
     """σ·ΣW + Σfrozen of a stage between two boundaries, with copies."""
-    nbytes = stages.state_factor * weights_bytes(stages, i, k) + (stages.frozen[k] - stages.frozen[i])
-    for p in range(stages.frozen_nbytes.size):
-        if k >= stages.frozen_end[p, i]:
-            nbytes += stages.frozen_nbytes[p]
+    nbytes = stages.state_factor * weights_bytes(stages, i, k) + (stages.sums[FROZEN, k] - stages.sums[FROZEN, i])
+    for p in range(stages.copies_nbytes.shape[1]):
+        if k >= stages.copies_end[p, i]:
+            nbytes += stages.copies_nbytes[UNTRAINED, p]
     return nbytes  # type: ignore[no-any-return]
 
 
@@ -63,7 +63,7 @@ def state_bytes(stages: PlainStages, i: int, k: int) -> float:
 def fits(stages: PlainStages, route: IntArray, s: int) -> bool:
     """Whether the memory of its devices holds stage s of a route."""
     i, k, replicas = route[0, s], route[0, s + 1], route[1, s + 1] - route[1, s]
-    stash = stages.held[s] * (stages.H[k] - stages.H[i]) / stages.parts[replicas]
+    stash = stages.held[s] * (stages.sums[H, k] - stages.sums[H, i]) / stages.parts[replicas]
     return bool(state_bytes(stages, i, k) + stash <= stages.memory)
 
 
@@ -77,13 +77,13 @@ def prefixes(stages: PlainStages, boundary: IntArray, device: IntArray) -> Float
     for s in range(count):
         i, k, a, q = boundary[s], boundary[s + 1], device[s], device[s + 1]
         if s:
-            x = stages.A[i] * moved_s(stages, device[s - 1], a, q)
+            x = stages.sums[A, i] * moved_s(stages, device[s - 1], a, q)
             span, busy, hidden = max(span, busy + 2.0 * rounds * x), busy + 2.0 * x, hidden + x
         parts = stages.parts[q - a]
-        u = (stages.C[k] - stages.C[i]) / parts
+        u = (stages.sums[C, k] - stages.sums[C, i]) / parts
         exposed = max(exposed, reduced_s(stages, a, q) * weights_bytes(stages, i, k) - hidden)
         span, busy = max(span, busy + rounds * u), busy + u
-        hidden += u - (stages.F[k] - stages.F[i]) / parts
+        hidden += u - (stages.sums[F, k] - stages.sums[F, i]) / parts
         table[s + 1, 0], table[s + 1, 1], table[s + 1, 2], table[s + 1, 3] = busy, span, hidden, exposed
     return table
 
@@ -120,7 +120,7 @@ def shortest(
     Returns:
         L, and [2, S+1] the boundaries and devices where its stages begin, and the end.
     """
-    count, end, devices = known_boundary.size - 1, stages.C.size - 1, stages.parts.size - 1
+    count, end, devices = known_boundary.size - 1, stages.sums.shape[1] - 1, stages.parts.size - 1
     before = prefixes(stages, known_boundary, known_device)
     where = np.empty((4, 2 * boundary.size + 1), dtype=np.int64)  # q, k, e and parent of each suffix
     cost = np.empty((2, 2 * boundary.size + 1))  # T and R
@@ -170,7 +170,7 @@ def put_before(
     Returns:
         Where they end.
     """
-    C, rounds, devices = stages.C, stages.micro_batches, stages.parts.size - 1
+    work, rounds, devices = stages.sums[C], stages.micro_batches, stages.parts.size - 1
     stop, most, a, number = high, min(limit_s * (1.0 + SLACK), np.finfo(np.float64).max), -1, 0
     after, into = np.empty((2, high - low)), np.empty((4, high - low))
     groups = np.empty(high - low + 1, dtype=np.int64)  # the first suffix of each q
@@ -182,8 +182,8 @@ def put_before(
     chosen, costs = np.empty(2, dtype=np.int64), np.empty((2, 2))
     for p in range(boundary.size):
         # The devices before and after a place can compute all there is in time: M·ΣC / D ≤ L.
-        computed = rounds * C[boundary[p]]
-        if computed > most * device[p] or rounds * C[-1] - computed > most * (devices - device[p]):
+        computed = rounds * work[boundary[p]]
+        if computed > most * device[p] or rounds * work[-1] - computed > most * (devices - device[p]):
             continue
         if device[p] != a:
             a = device[p]
@@ -222,29 +222,34 @@ def two_best(
         best: [2] becomes the numbers of the two, -1 where there are none; costs: [2, 2] becomes T and R with the stage.
     """
     rounds, most, low = stages.micro_batches, min(limit_s * (1.0 + SLACK), np.finfo(np.float64).max), groups[0]
-    C, F, H, ends, held = stages.C, stages.F, stages.H, where[1], float(stages.held[stage])
+    sums, ends, held = stages.sums, where[1], float(stages.held[stage])
     least, least_own = limit_s * (1.0 + SPARE), np.inf
     best[0], best[1] = -1, -1
     for g in range(groups.size - 1):
         if where[0, groups[g]] <= a:
             continue
-        parts, ring, moved, fastest = into[0, g], into[1, g], into[2, g] * stages.A[i], into[3, g] * stages.A[i]
+        parts, ring, moved, fastest = (
+            into[0, g],
+            into[1, g],
+            into[2, g] * stages.sums[A, i],
+            into[3, g] * stages.sums[A, i],
+        )
         begin, share = groups[g], 1.0 / parts
         while begin < groups[g + 1] and ends[begin] <= i:
             begin += 1
         for j in range(begin, groups[g + 1]):
             k = ends[j]
-            u = (C[k] - C[i]) * share
+            u = (sums[C, k] - sums[C, i]) * share
             if rounds * u > most:
                 break
             span = max(rounds * u, u + after[0, j - low])
             if not span <= most:
                 continue
             weights = weights_bytes(stages, i, k)
-            stash = held * (H[k] - H[i]) * share
+            stash = held * (sums[H, k] - sums[H, i]) * share
             if state_bytes(stages, i, k) + stash > stages.memory:
                 continue
-            exposed = max(ring * weights, after[1, j - low] - (u - (F[k] - F[i]) * share))
+            exposed = max(ring * weights, after[1, j - low] - (u - (sums[F, k] - sums[F, i]) * share))
             whole, uncovered = max(2.0 * rounds * moved, 2.0 * moved + span), exposed - moved
             looks = max(before[1], before[0] + whole) + max(before[3], uncovered - before[2])
             if not looks <= limit_s * (1.0 + SPARE):
@@ -277,7 +282,7 @@ def move_on(
             from the sender and from the fastest one, in seconds per byte.
     """
     rounds, low, per_node, inter = stages.micro_batches, groups[0], stages.per_node, stages.inter
-    A, ratio, place = stages.A, stages.inter / stages.intra, float(a)
+    ratio, place = stages.inter / stages.intra, float(a)
     known = sent(float(sender if a > sender else 0), place, per_node, 0.0)
     whole, node = (
         sent(0.0, place, per_node, 0.0),
@@ -303,7 +308,7 @@ def move_on(
             if e >= 0:
                 if memo[e] < 0.0:
                     memo[e] = received(begun, stop, float(e), per_node, ratio, 0.0) / inter
-                x = memo[e] * A[where[1, j]]
+                x = memo[e] * stages.sums[A, where[1, j]]
             after[0, j - low] = max(2.0 * rounds * x, 2.0 * x + cost[0, j])
             after[1, j - low] = cost[1, j] - x
 
@@ -319,7 +324,7 @@ def shortest_around(
         limit_s: its length.
         by_boundary, by_device: how far a stage may begin beside the route's.
     """
-    count, end, devices = route.shape[1] - 1, stages.C.size - 1, stages.parts.size - 1
+    count, end, devices = route.shape[1] - 1, stages.sums.shape[1] - 1, stages.parts.size - 1
     size = by_boundary.size + others.shape[0] + 1
     most = size * (by_device.size + others.shape[0] + 1) * count + 1
     boundary, device, begin = (

@@ -5,8 +5,8 @@
 
 t counts stages from the last one, so that what a stage holds of activations, which depends on how many come after it
 under 1F1B, is known. Boundaries are some of the grid's, devices lie in groups: a plan of the tables is where moves
-(move_kernel) set out from, not an answer. The all-reduce counts in full and a message as if its receiver had as many
-devices as its sender, both of which moves then see as they are.
+(move_kernel) set out from, not an answer. The all-reduce counts in full, or not at all as if it were hidden, and a
+message as if its receiver had as many devices as its sender, both of which moves then see as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.staged.beam_kernel import reduced_s, state_bytes, weights_bytes
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import PlainStages
+from automap_models.planners.staged.plain_stages import A, C, H, PlainStages, W
 from automap_models.planners.staged.plan_kernel import holds_work, message_s
 from automap_models.planners.staged.scheduled_stages import ScheduledStages
 
@@ -26,19 +26,19 @@ POINTS, GROUPS = 32, 16
 """Boundaries and groups of devices of a table, at most: 16 stages take some ten milliseconds."""
 
 
-def constructed(problem: StagedProblem, plain: PlainStages, own: ScheduledStages) -> IntArray | None:
-    """[2, S+1] boundaries and devices where the stages of the table's plan begin, and the end; None where none fits.
+def constructed(problem: StagedProblem, plain: PlainStages, own: ScheduledStages) -> list[IntArray]:
+    """[2, S+1] boundaries and devices where the stages of the tables' plans begin, and the end; none where none fits.
 
     Args:
         problem: of several stages on equal nodes.
         plain, own: its stages between the cuts of its grid, or others.
     """
-    points = _spread(plain.C, max(POINTS, 2 * problem.stages))
+    points = _spread(plain.sums[C], max(POINTS, 2 * problem.stages))
     devices = plain.parts.size - 1
     groups = min(devices, max(GROUPS, 2 * problem.stages))
     bounds = np.unique(np.rint(np.arange(groups + 1) * devices / groups).astype(np.int64))
-    load_s, route = least_bottleneck(plain, own, points, bounds)
-    return route if np.isfinite(load_s) else None
+    tables = [least_bottleneck(plain, own, points, bounds, reduced) for reduced in (1.0, 0.0)]
+    return [route for load_s, route in tables if np.isfinite(load_s)]
 
 
 def _spread(C: FloatArray, most: int) -> IntArray:
@@ -52,7 +52,7 @@ def _spread(C: FloatArray, most: int) -> IntArray:
 
 @jit
 def least_bottleneck(
-    plain: PlainStages, own: ScheduledStages, points: IntArray, bounds: IntArray
+    plain: PlainStages, own: ScheduledStages, points: IntArray, bounds: IntArray, reduced: float
 ) -> tuple[float, IntArray]:
     """The largest load of the best plan, inf where none fits; and its route, [2, S+1].
 
@@ -60,6 +60,7 @@ def least_bottleneck(
         plain, own: the problem.
         points: [P+1] boundaries where stages may begin, from 0 to the end.
         bounds: [G+1] devices where they may begin, from 0 to all.
+        reduced: the share of the all-reduces that counts.
     """
     stages, last, end = plain.held.size, points.size - 1, bounds.size - 1
     best = np.full((stages + 1, last + 1, end + 1), np.inf)
@@ -72,11 +73,13 @@ def least_bottleneck(
                 first, stop = bounds[a], bounds[q]
                 if stop - first > plain.most_replicas:
                     break
-                parts, ring = plain.parts[stop - first], reduced_s(plain, first, stop)
-                message = message_s(plain, own, first, stop, min(2 * stop - first, bounds[end])) if q < end else 0.0
+                parts, ring = plain.parts[stop - first], reduced * reduced_s(plain, first, stop)
+                message = (
+                    message_s(plain, own.buckets, first, stop, min(2 * stop - first, bounds[end])) if q < end else 0.0
+                )
                 for i in range(s, last if s else 1):
                     for k in range(i + 1, last + 1):
-                        rounds_s = plain.micro_batches * (plain.C[points[k]] - plain.C[points[i]]) / parts
+                        rounds_s = plain.micro_batches * (plain.sums[C, points[k]] - plain.sums[C, points[i]]) / parts
                         if rounds_s >= best[t, i, a]:
                             break  # and so it is for stages that end later
                         if best[t - 1, k, q] >= best[t, i, a]:
@@ -97,9 +100,9 @@ def least_bottleneck(
 @jit
 def stage_load(plain: PlainStages, s: int, i: int, k: int, parts: float, ring: float, message: float) -> float:
     """The load of stage s between two boundaries, s; inf where it does not fit or holds no work."""
-    both, nbytes = plain.C[k] - plain.C[i], weights_bytes(plain, i, k)
-    held = state_bytes(plain, i, k) + plain.held[s] * (plain.H[k] - plain.H[i]) / parts
-    if held > plain.memory or not holds_work(plain, both, plain.W[k] - plain.W[i]):
+    both, nbytes = plain.sums[C, k] - plain.sums[C, i], weights_bytes(plain, i, k)
+    held = state_bytes(plain, i, k) + plain.held[s] * (plain.sums[H, k] - plain.sums[H, i]) / parts
+    if held > plain.memory or not holds_work(plain, both, plain.sums[W, k] - plain.sums[W, i]):
         return np.inf
     rounds = plain.micro_batches
-    return max(rounds * both / parts + ring * nbytes, rounds * message * plain.A[k])  # type: ignore[no-any-return]
+    return max(rounds * both / parts + ring * nbytes, rounds * message * plain.sums[A, k])  # type: ignore[no-any-return]

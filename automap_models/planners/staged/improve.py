@@ -80,10 +80,9 @@ class Moves:
         self.passes += self.problem.stages * self.problem.micro_batches
         return float(step_of(self._stages[0], self._own, self._route(plan)))
 
-    def constructed(self) -> StagedPlan | None:
-        """The plan of least bottleneck by the table (bottleneck), whatever the devices of stages."""
-        route = constructed(self.problem, self._stages[0], self._own)
-        return None if route is None else self._plan(route)
+    def constructed(self) -> list[StagedPlan]:
+        """The plans of least bottleneck by tables (bottleneck), whatever the devices of stages."""
+        return [self._plan(route) for route in constructed(self.problem, self._stages[0], self._own)]
 
     def improved(
         self, starts: Iterable[StagedPlan], *, equal: bool, limit_s: float = np.inf, passes: float = PASSES

@@ -26,10 +26,10 @@ from automap_models.core.compiled import jit
 from automap_models.core.profile import FloatArray
 from automap_models.planners.staged.beam_kernel import fits
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import PlainStages
+from automap_models.planners.staged.plain_stages import C, PlainStages
 from automap_models.planners.staged.plan_kernel import filled, least_step, summed_s
-from automap_models.planners.staged.scheduled_stages import ScheduledStages
-from automap_models.simulate.play import KINDS, stage_ends
+from automap_models.planners.staged.scheduled_stages import Buckets, ScheduledStages
+from automap_models.simulate.play import KINDS, Layout, stage_ends
 
 SLACK = 1e-9
 """Shorter by less, relatively, is not shorter."""
@@ -41,40 +41,40 @@ class Search(NamedTuple):
     """A search from plan to shorter plan.
 
     Attributes:
-        plain, own: the problem.
+        plain, buckets, few, whole: the problem (ScheduledStages).
         route, times: [2, S+1] the boundaries and devices where stages begin, and the end, of the best plan so far; and
             [1 + 8·S] what its stages take (simulate.play).
         trial, draft: of the plan that is looked at.
         room, ends: of the player, and [S] when the stages of the plan looked at last end.
-        counts: [2] lower bounds and simulations so far.
+        taken: [1] how many passes of the simulator take as long as the search did by now, at most.
     """
 
     plain: PlainStages
-    own: ScheduledStages
+    buckets: Buckets
+    few: Layout
+    whole: Layout
     route: IntArray
     times: FloatArray
     trial: IntArray
     draft: FloatArray
     room: FloatArray
     ends: FloatArray
-    counts: IntArray
+    taken: FloatArray
 
 
-@jit
 def search_from(plain: PlainStages, own: ScheduledStages, start: IntArray) -> Search:
     """A search that has not begun, with nothing in `times`."""
-    count, counts = plain.held.size, np.zeros(2, dtype=np.int64)
-    times, room = np.zeros((2, 1 + KINDS * count)), np.empty(own.whole.nodes.shape[1] + 1)
-    return Search(plain, own, start.copy(), times[0], start.copy(), times[1], room, np.empty(count), counts)
+    times, room = np.zeros((2, 1 + KINDS * plain.stages)), np.empty(own.whole.nodes.shape[1] + 1)
+    ends, taken = np.empty(plain.stages), np.zeros(1)
+    return Search(plain, *own, start.copy(), times[0], start.copy(), times[1], room, ends, taken)
 
 
-@jit
 def step_of(plain: PlainStages, own: ScheduledStages, route: IntArray) -> float:
     """The step of a route; inf where it does not fit."""
-    return judged(search_from(plain, own, route), 0, plain.held.size, np.inf)
+    nowhere = np.zeros(1, dtype=np.int64)
+    return moved_on(plain, own, route, np.inf, nowhere, nowhere, 0, 0.0)[0]
 
 
-@jit
 def moved_on(
     plain: PlainStages,
     own: ScheduledStages,
@@ -97,11 +97,21 @@ def moved_on(
     Returns:
         The step and the route; inf where nothing is shorter than the limit. And how many passes it took about.
     """
-    search, count = search_from(plain, own, start), plain.held.size
+    search = search_from(plain, own, start)
+    step_s = searched(search, limit_s, by_boundary, by_device, parts, most)
+    return step_s, search.route, float(search.taken[0])
+
+
+@jit
+def searched(
+    search: Search, limit_s: float, by_boundary: IntArray, by_device: IntArray, parts: int, most: float
+) -> float:
+    """The step of the route that moves lead to, which becomes the search's; see `moved_on`."""
+    count = search.plain.held.size
     best = min(limit_s, judged(search, 0, count, limit_s))
     last, turn, blocks = 0, 0, count * (count - 1) // 2
     turns = blocks + (count - 1 if parts else 0)
-    while turn - last < turns and passes(search) < most:
+    while turn - last < turns and search.taken[0] < most:
         before, index = best, turn % turns
         turn += 1
         if index < blocks:
@@ -110,16 +120,7 @@ def moved_on(
             best = relocate(search, index - blocks + 1, parts, best, best < limit_s)
         if best < before:
             last = turn
-    return (best if best < limit_s else np.inf), search.route, passes(search)
-
-
-@jit
-def passes(search: Search) -> float:
-    """How many passes of the simulator take as long as the search did by now, at most."""
-    count = search.plain.held.size
-    return (  # type: ignore[no-any-return]
-        BOUND * count * count * search.counts[0] + count * search.plain.micro_batches * search.counts[1]
-    )
+    return best if best < limit_s else np.inf
 
 
 @jit
@@ -137,7 +138,7 @@ def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray
     plain, route, trial = search.plain, search.route, search.trial
     count = plain.held.size
     low, high = block(index, count)
-    trial[:] = route
+    put_route(route, trial)
     for by in by_boundary:
         for by_devices in by_device:
             if not shifted(route, low, high, by, by_devices, trial):
@@ -146,7 +147,7 @@ def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray
                 continue
             first, stop = 0, count
             if known:
-                search.draft[:] = search.times
+                put(search.times, search.draft)
                 first, stop = max(low - 2, 0), min(high + 1, count)
             step_s = judged(search, first, stop, best * (1.0 - SLACK))
             if step_s < best:
@@ -180,7 +181,7 @@ def shifted(route: IntArray, low: int, high: int, by_boundary: int, by_device: i
 @jit
 def may_be(plain: PlainStages, route: IntArray, s: int, limit_s: float) -> bool:
     """Whether a stage of a route can be part of a plan whose step is shorter: M·u < step."""
-    compute = plain.C[route[0, s + 1]] - plain.C[route[0, s]]
+    compute = plain.sums[C, route[0, s + 1]] - plain.sums[C, route[0, s]]
     return bool(plain.micro_batches * compute < limit_s * plain.parts[route[1, s + 1] - route[1, s]])
 
 
@@ -257,7 +258,7 @@ def kept(search: Search, gone: int, divided: int, limit_s: float) -> tuple[int, 
     low, high = max(merged - 1, 0), min(merged + 2, count)
     if low < stop and first < high:
         return min(low, first), max(high, stop)
-    return (first, stop) if filled(plain, search.own, trial, low, high, limit_s, draft) else (0, 0)
+    return (first, stop) if filled(plain, search.buckets, trial, low, high, limit_s, draft) else (0, 0)
 
 
 @jit
@@ -273,18 +274,32 @@ def judged(search: Search, low: int, high: int, limit_s: float) -> float:
     Args:
         low, high: stages whose times, in the draft, are not those of the plan; others are.
     """
-    plain, own, draft = search.plain, search.own, search.draft
+    plain, own, draft, count = search.plain, search.buckets, search.draft, search.plain.held.size
     if not filled(plain, own, search.trial, low, high, limit_s, draft):
         return np.inf
-    search.counts[0] += 1
+    search.taken[0] += BOUND * count * count
     if least_step(plain, draft) >= limit_s:
         return np.inf
-    search.counts[1] += 1
-    step_s = stage_ends(own.few, own.whole, draft, search.room, search.ends)
-    for p in range(own.first_use.size if step_s < limit_s else 0):
+    search.taken[0] += count * plain.micro_batches
+    step_s = stage_ends(search.few, search.whole, draft, search.room, search.ends)
+    for p in range(own.tied_bytes.size if step_s < limit_s else 0):
         step_s = max(step_s, summed_s(plain, own, search.trial, p, search.ends))
     if step_s >= limit_s:
         return np.inf
-    search.route[:] = search.trial
-    search.times[:] = draft
+    put_route(search.trial, search.route)
+    put(draft, search.times)
     return step_s
+
+
+@jit
+def put_route(route: IntArray, into: IntArray) -> None:
+    """Write a route over another one; `into[:] = route` takes numba seconds to compile."""
+    for s in range(route.shape[1]):
+        into[0, s], into[1, s] = route[0, s], route[1, s]
+
+
+@jit
+def put(times: FloatArray, into: FloatArray) -> None:
+    """Write a plan's times over another's."""
+    for i in range(times.size):
+        into[i] = times[i]

@@ -16,16 +16,20 @@ from automap_models.core.staged import StagedProblem
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import StageTables, coarse_cuts, copies_at, prefix_at
 
+C, F, W, H, FROZEN, A = range(6)
+"""Rows of `PlainStages.sums`. Few arrays compile in a fraction of the time of many."""
+TRAINED, UNTRAINED = range(2)
+"""Rows of `PlainStages.copies_nbytes`."""
+
 
 class PlainStages(NamedTuple):
     """A problem on equal nodes between its boundaries 0 … m, as in StageTables.
 
     Attributes:
-        C, F, W, H, frozen: [m+1] prefix sums of time, forward time, parameters, stash and what is not trained; s and
-            bytes.
-        A: [m+1] bytes crossing each boundary; 0 at both ends.
-        copies_end, copies_nbytes: [P, m+1] and [P] of tied weights, as in `Copies`.
-        frozen_end, frozen_nbytes: the same of what several instructions use and none trains.
+        sums: [6, m+1] prefix sums of time, forward time, parameters, stash and what is not trained, s and bytes; and
+            the bytes crossing each boundary, 0 at both ends.
+        copies_end, copies_nbytes: [P, m+1] and [2, P] of what several instructions use, as in `Copies`: the bytes of
+            tied weights, and of what none trains.
         parts: [D+1] into how many parts so many replicas split a micro-batch.
         held: [S] micro-batches whose activations a stage holds at once.
         per_node, intra, inter, memory: of the cluster; devices, bytes/s and bytes.
@@ -35,16 +39,9 @@ class PlainStages(NamedTuple):
         most_replicas: of a stage.
     """
 
-    C: FloatArray
-    F: FloatArray
-    W: FloatArray
-    H: FloatArray
-    frozen: FloatArray
-    A: FloatArray
+    sums: FloatArray
     copies_end: IntArray
     copies_nbytes: FloatArray
-    frozen_end: IntArray
-    frozen_nbytes: FloatArray
     parts: FloatArray
     held: IntArray
     per_node: float
@@ -84,17 +81,12 @@ def plain_stages(problem: StagedProblem, places: IntArray | None = None) -> tupl
     copies = copies_at(boundary, profile.shared_parameters, own.shared_bytes)
     frozen_copies = copies_at(boundary, profile.shared_frozen, own.shared_frozen_bytes)
     cluster = problem.cluster
+    summed = profile.C, profile.C_fwd, profile.W, profile.stash, profile.frozen
+    sums = [prefix_at(boundary, each) for each in summed]
     return PlainStages(
-        C=prefix_at(boundary, profile.C),
-        F=prefix_at(boundary, profile.C_fwd),
-        W=prefix_at(boundary, profile.W),
-        H=prefix_at(boundary, profile.stash),
-        frozen=prefix_at(boundary, profile.frozen),
-        A=np.concatenate(([0.0], profile.A[cut], [0.0])),
-        copies_end=copies.end,
-        copies_nbytes=copies.nbytes,
-        frozen_end=frozen_copies.end,
-        frozen_nbytes=frozen_copies.nbytes,
+        sums=np.stack((*sums, np.concatenate(([0.0], profile.A[cut], [0.0])))),
+        copies_end=np.concatenate((copies.end, frozen_copies.end)),
+        copies_nbytes=_copied(copies.nbytes, frozen_copies.nbytes),
         parts=problem.shares,
         held=np.array([problem.in_flight(s) for s in range(problem.stages)], dtype=np.int64),
         per_node=float(cluster.devices_per_node),
@@ -107,6 +99,11 @@ def plain_stages(problem: StagedProblem, places: IntArray | None = None) -> tupl
         least_W=least[1],
         most_replicas=float(problem.max_replicas or problem.cluster.devices),
     ), boundary
+
+
+def _copied(trained: FloatArray, untrained: FloatArray) -> FloatArray:
+    """[2, P] bytes of what is trained and of what is not; of one kind each."""
+    return np.stack((np.append(trained, np.zeros(untrained.size)), np.append(np.zeros(trained.size), untrained)))
 
 
 def _least_work(problem: StagedProblem) -> tuple[float, float]:
@@ -124,16 +121,9 @@ def plain_of(tables: StageTables) -> PlainStages | None:
     if not cluster.is_uniform or own.paces.rate is not own.paces.parts:  # equal_paces: all devices work, and as fast
         return None
     return PlainStages(
-        C=tables.C,
-        F=tables.F,
-        W=tables.W,
-        H=tables.H,
-        frozen=own.frozen,
-        A=tables.A,
-        copies_end=own.copies.end,
-        copies_nbytes=own.copies.nbytes,
-        frozen_end=own.frozen_copies.end,
-        frozen_nbytes=own.frozen_copies.nbytes,
+        sums=np.stack((tables.C, tables.F, tables.W, tables.H, own.frozen, tables.A)),
+        copies_end=np.concatenate((own.copies.end, own.frozen_copies.end)),
+        copies_nbytes=_copied(own.copies.nbytes, own.frozen_copies.nbytes),
         parts=own.paces.parts[0],
         held=np.array(tables.held, dtype=np.int64),
         per_node=float(cluster.devices_per_node),

@@ -21,31 +21,41 @@ from automap_models.planners.staged.pareto import IntArray
 from automap_models.simulate.play import Layout
 from automap_models.simulate.rounds import layouts_of
 
+BYTES, BACKWARD = range(2)
+"""Rows of `Buckets.sums`."""
+HOLDER, CLOSES, USES = range(3)
+"""Rows of `Buckets.following`; from USES on those of the parameters."""
 
-class ScheduledStages(NamedTuple):
+
+class Buckets(NamedTuple):
     """Of a problem with n instructions, m + 1 boundaries as in PlainStages and P parameters that several of them use.
 
     Attributes:
         boundary: [m+1] the instruction each boundary lies right before.
-        W, backward: [n+1] prefix sums of parameters and backward time on one device; bytes and s.
-        holder: [n+1] the first instruction from there on that has parameters; n where none has.
-        closes: [n+1] the earliest instruction of the bucket whose latest one lies right before; -1 where no bucket
-            gets full.
-        next_use: [P, n+1] the first instruction from there on that uses a parameter; n where none does.
-        first_use, tied_bytes: [P] the first instruction of all that uses it, and its bytes.
+        sums: [2, n+1] prefix sums of parameters and backward time on one device; bytes and s.
+        following: [2 + P, n+1] the first instruction from there on that has parameters, n where none has; the earliest
+            instruction of the bucket whose latest one lies right before, -1 where no bucket gets full; and the first
+            instruction from there on that uses each of the parameters, n where none does.
+        tied_bytes: [P] of each parameter.
         samples: N, or 0 where a micro-batch splits evenly.
-        few, whole: the schedule as the player takes it (simulate.rounds.layouts_of).
     """
 
     boundary: IntArray
-    W: FloatArray
-    backward: FloatArray
-    holder: IntArray
-    closes: IntArray
-    next_use: IntArray
-    first_use: IntArray
+    sums: FloatArray
+    following: IntArray
     tied_bytes: FloatArray
     samples: float
+
+
+class ScheduledStages(NamedTuple):
+    """Stages under a schedule.
+
+    Attributes:
+        buckets: of their gradients.
+        few, whole: the schedule as the player takes it (simulate.rounds.layouts_of).
+    """
+
+    buckets: Buckets
     few: Layout
     whole: Layout
 
@@ -54,21 +64,18 @@ def scheduled_stages(problem: StagedProblem, boundary: IntArray) -> ScheduledSta
     """The stages of a problem with a schedule and without shardings between these boundaries, [m+1] instructions."""
     profile, count = problem.profile, len(problem.profile)
     few, whole = layouts_of(problem.schedule or DEFAULT_SCHEDULE, problem.stages, problem.micro_batches)
-    W, backward = (np.append(0.0, np.cumsum(of)) for of in (profile.W, profile.C - profile.C_fwd))
+    sums = np.array([np.append(0.0, np.cumsum(of)) for of in (profile.W, profile.C - profile.C_fwd)])
+    holder = _next(np.flatnonzero(profile.W), count)
+    closes = np.searchsorted(sums[BYTES], sums[BYTES] - BUCKET_BYTES, side="right") - 1
     shared = profile.shared_parameters
-    return ScheduledStages(
+    buckets = Buckets(
         boundary=np.ascontiguousarray(boundary, dtype=np.int64),
-        W=W,
-        backward=backward,
-        holder=_next(np.flatnonzero(profile.W), count),
-        closes=np.searchsorted(W, W - BUCKET_BYTES, side="right") - 1,
-        next_use=np.array([_next(np.array(of.instructions), count) for of in shared]).reshape(len(shared), count + 1),
-        first_use=np.array([of.instructions[0] for of in shared], dtype=np.int64),
+        sums=sums,
+        following=np.array([holder, closes, *(_next(np.array(of.instructions), count) for of in shared)]),
         tied_bytes=np.array([of.nbytes for of in shared], dtype=np.float64),
         samples=float(problem.samples or 0),
-        few=few,
-        whole=whole,
     )
+    return ScheduledStages(buckets, few, whole)
 
 
 def _next(some: IntArray, count: int) -> IntArray:

@@ -107,19 +107,46 @@ def undominated(group: IntArray, numbers: FloatArray) -> IntArray:
     """See `pareto.pareto_front`."""
     n = group.size
     kept, count, begin = np.empty(n, np.int64), 0, 0
-    alive = np.empty(n, np.int64)
+    alive, room = np.empty(n, np.int64), np.empty(n, np.int64)
     while begin < n:
         end = begin + 1
         while end < n and group[end] == group[begin]:
             end += 1
         size = _beyond_pivot(numbers, begin, end, alive)
-        order = alive[:size].copy()
-        if size > 1:
-            for c in range(len(numbers) - 1, -1, -1):
-                order = order[np.argsort(numbers[c][order], kind="mergesort")]
-        count = _kept_of(numbers, order, kept, count)
+        count = _kept_of(numbers, _sorted(numbers, alive, room, size), size, kept, count)
         begin = end
     return kept[:count].copy()
+
+
+@jit
+def _sorted(numbers: FloatArray, order: IntArray, room: IntArray, size: int) -> IntArray:
+    """The first so many entries by their numbers, the first number first, equal ones as they were: `order` or `room`.
+
+    Runs of twice the length are merged each time; np.argsort would take numba a second to compile.
+    """
+    length = 1
+    while length < size:
+        for begin in range(0, size, 2 * length):
+            left, right = begin, min(begin + length, size)
+            middle, end = right, min(begin + 2 * length, size)
+            for at in range(begin, end):
+                if right < end and (left == middle or _precedes(numbers, order[right], order[left])):
+                    room[at] = order[right]
+                    right += 1
+                else:
+                    room[at] = order[left]
+                    left += 1
+        order, room, length = room, order, 2 * length
+    return order
+
+
+@jit
+def _precedes(numbers: FloatArray, j: int, other: int) -> bool:
+    """Whether an entry comes before another one: the first number that differs is smaller."""
+    for c in range(len(numbers)):
+        if numbers[c, j] != numbers[c, other]:
+            return numbers[c, j] < numbers[c, other]  # type: ignore[no-any-return]
+    return False
 
 
 @jit
@@ -144,12 +171,13 @@ def _beyond_pivot(numbers: FloatArray, begin: int, end: int, alive: IntArray) ->
 
 
 @jit
-def _kept_of(numbers: FloatArray, order: IntArray, kept: IntArray, count: int) -> int:
-    """Append those of a group, sorted by their numbers, that none of a few before them dominates."""
+def _kept_of(numbers: FloatArray, order: IntArray, size: int, kept: IntArray, count: int) -> int:
+    """Append those of a group, the first so many of an order by numbers, that none of a few before them dominates."""
     several = len(numbers) > 2
     tracked = len(numbers) if several else 1  # by each number but the first, and by their sum
     at, least = np.full(tracked, -1), np.full(tracked, np.inf)
-    for j in order:
+    for place in range(size):
+        j = order[place]
         alive, total = True, 0.0
         for t in range(tracked):
             value = numbers[1, j]

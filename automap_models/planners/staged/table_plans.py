@@ -23,7 +23,7 @@ from automap_models.envs.pipeline.table_kernel import ANY_LENGTH, plans_by_table
 from automap_models.planners.staged.beam_kernel import route_length_s, shortest_around
 from automap_models.planners.staged.local_search import even_places, far_offsets, powers_of_two
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import PlainStages, plain_stages
+from automap_models.planners.staged.plain_stages import A, C, F, H, PlainStages, W, plain_stages
 
 
 class Look(NamedTuple):
@@ -84,7 +84,7 @@ def shortened(problem: StagedProblem, plan: StagedPlan, reach: int) -> StagedPla
     """
     stages, boundary = plain_stages(problem)
     begin = np.zeros((2, problem.stages + 1), dtype=np.int64)
-    begin[0, 1:-1], begin[0, -1] = np.searchsorted(boundary, np.array(plan.cuts) + 1), stages.C.size - 1
+    begin[0, 1:-1], begin[0, -1] = np.searchsorted(boundary, np.array(plan.cuts) + 1), stages.sums.shape[1] - 1
     begin[1, 1:-1], begin[1, -1] = plan.device_cuts, stages.devices
     route = best_routes(stages, float(problem.samples or 0), 1, reach, (), begin)[0]
     return plan if (route == begin).all() else _plan_of(problem, boundary, route, plan.planner)
@@ -113,12 +113,12 @@ def best_routes(
         looks: the tables to look at, one after another.
         begin: the route that the first beam search sets out from; even stages without one.
     """
-    ideal_s = float(stages.C[-1]) * stages.micro_batches / stages.devices
+    ideal_s = float(stages.sums[C, -1]) * stages.micro_batches / stages.devices
     arrays, given = scaled(stages, ideal_s, samples)
     finest = np.array(looks, dtype=np.float32).reshape(-1, 3)
-    even = even_places(stages.C, stages.stages, stages.devices) if begin is None else begin
+    even = even_places(stages.sums[C], stages.stages, stages.devices) if begin is None else begin
     square = stages.devices <= FEW_DEVICES
-    far = far_offsets(stages.C.size - 1, stages.devices, 2 if square else 3)
+    far = far_offsets(stages.sums.shape[1] - 1, stages.devices, 2 if square else 3)
     near, few = np.arange(-reach, reach + 1), powers_of_two(reach)
     joins = JOINS if reach else 0
     routes = looked_at(stages, arrays, given, ideal_s, finest, even, *far, near, few, beam, joins, square)
@@ -195,7 +195,7 @@ def scaled(stages: PlainStages, ideal_s: float, samples: float) -> tuple[NDArray
     """[5, m] channels at the boundaries but the first and [7] numbers, as `plans_by_tables` takes them."""
     s = stages
     moved = s.inter * ideal_s
-    channels = (s.C / ideal_s, s.A / moved, s.W / moved, s.F / ideal_s, s.H / s.memory)
+    channels = (s.sums[C] / ideal_s, s.sums[A] / moved, s.sums[W] / moved, s.sums[F] / ideal_s, s.sums[H] / s.memory)
     state = s.state_factor * moved / s.memory
     given = (s.devices, s.per_node, s.inter / s.intra, state, s.stages, s.micro_batches, samples)
     return np.array([channel[1:] for channel in channels], dtype=np.float32), np.array(given, dtype=np.float32)

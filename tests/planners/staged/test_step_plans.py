@@ -75,7 +75,7 @@ def test_the_step_of_a_route_is_that_of_its_plan(seed: int, n: int, stages: int,
         expected, own_s = step_s(problem, plan_of(problem, route)), step_of(plain, own, route)
         assert own_s == pytest.approx(expected, rel=1e-9)
         search = search_from(plain, own, route)
-        if filled(plain, own, route, 0, problem.stages, np.inf, search.draft):
+        if filled(plain, own.buckets, route, 0, problem.stages, np.inf, search.draft):
             assert least_step(plain, search.draft) <= own_s * (1 + 1e-12)
 
 

@@ -18,7 +18,7 @@ from automap_models.envs.pipeline.table_kernel import END_POINTS, IMPOSSIBLE_SPA
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.local_search import even_places
-from automap_models.planners.staged.plain_stages import plain_of, plain_stages
+from automap_models.planners.staged.plain_stages import C, plain_of, plain_stages
 from automap_models.planners.staged.stage_tables import stage_tables
 from automap_models.planners.staged.table_plans import LOOKS, best_routes, scaled, shortened, table_plans
 
@@ -84,7 +84,7 @@ def test_what_the_tables_call_a_plan_s_length_is_its_length(random_problems: Dra
     checked = 0
     for problem in random_problems(21, 12, granularity=64, stages=(2, 5), memory=(4.0, 20.0)):
         stages, boundary = plain_stages(problem)
-        ideal_s = float(stages.C[-1]) * stages.micro_batches / stages.devices
+        ideal_s = float(stages.sums[C][-1]) * stages.micro_batches / stages.devices
         for guess in (0.0, 1.0, 3.0):
             sizes = np.arange(1, min(32, stages.devices) + 1)
             lengths, places = plans_by_tables(
@@ -108,7 +108,7 @@ def test_what_the_tables_call_a_plan_s_length_is_its_length(random_problems: Dra
 def test_a_limit_keeps_the_plans_that_are_shorter(random_problems: DrawProblems) -> None:
     for problem in random_problems(22, 12, granularity=64, stages=(3, 5), memory=(4.0, 20.0)):
         stages, _ = plain_stages(problem)
-        arrays, given = scaled(stages, float(stages.C[-1]) * stages.micro_batches / stages.devices, 0.0)
+        arrays, given = scaled(stages, float(stages.sums[C][-1]) * stages.micro_batches / stages.devices, 0.0)
         units = min(32, stages.devices)
         sizes = np.arange(1, units + 1)
         free, places = plans_by_tables(arrays, given, 32, units, sizes, np.float32(1), np.float32(1e30), 1)
@@ -131,7 +131,7 @@ def test_large_clusters_are_planned_device_by_device(devices: int, stages: int) 
 def even_cuts(problem: StagedProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Instruction cuts and device cuts of even stages."""
     stages, boundary = plain_stages(problem)
-    route = even_places(stages.C, stages.stages, stages.devices)
+    route = even_places(stages.sums[C], stages.stages, stages.devices)
     return tuple((boundary[route[0, 1:-1]] - 1).tolist()), tuple(route[1, 1:-1].tolist())
 
 
