@@ -40,3 +40,31 @@ def test_compiling_is_told_once_and_only_while_the_cache_is_cold(
     file.write_text(PROGRAM.format(patience_s=patience_s), encoding="utf-8")
     assert run(file, tmp_path / "cache") == first
     assert run(file, tmp_path / "cache") == ["42 8", ""]
+
+
+CONSTANTS = """
+from automap_models.core.compiled import jit
+
+
+@jit
+def added(a, b):
+    return a + b
+
+
+@jit
+def summed(n):
+    total = added(added(0, 1), added(n, 2))
+    for i in range(n):
+        total = added(total, added(i, 3))
+    return total
+
+
+print(summed(3), len(added.signatures))
+"""
+
+
+def test_a_function_is_compiled_once_whatever_constants_it_is_called_with(tmp_path: Path) -> None:
+    """numba makes one of each constant: `judged(search, 0, …)` and `judged(search, low, …)` cost ten seconds twice."""
+    file = tmp_path / "program.py"
+    file.write_text(CONSTANTS, encoding="utf-8")
+    assert run(file, tmp_path / "cache") == ["18 1", ""]
