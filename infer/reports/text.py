@@ -184,7 +184,10 @@ class Steps:
         self._task = self._progress.add_task("starting", total=None)
 
     def __enter__(self) -> Steps:
+        from automap_models.core.compiled import when_compiling
+
         self._progress.start()
+        when_compiling(lambda: self.begin("compiling searches, once: about 15 s"))
         return self
 
     def __exit__(
