@@ -107,8 +107,10 @@ class _Saving:
         graph = self.graph
         if graph.opcodes[i] != "divide":
             return False
-        dividend, divisor = self.storage[graph.operands[graph.operand_offsets[i] : graph.operand_offsets[i + 1]]]
-        maker = graph.producers[divisor]
+        dividend, *divisors = self.storage[graph.operands[graph.operand_offsets[i] : graph.operand_offsets[i + 1]]]
+        if len(divisors) != 1:  # PyTorch divides by numbers that are no values
+            return False
+        maker = graph.producers[divisors[0]]
         if maker < 0 or graph.opcodes[maker] not in REDUCTION_OPCODES:
             return False
         return bool(self.storage[graph.operands[graph.operand_offsets[maker]]] == dividend)

@@ -78,7 +78,7 @@ def test_each_matrix_has_one_product_that_makes_its_gradient_and_no_other(gpt: M
 def test_cores_are_two_products_forward_and_four_backward_in_each_block(gpt: ModelLayers) -> None:
     cores = Counter(
         (gpt.of_instructions[i], Phase(gpt.graph.phases[i]))
-        for i in np.flatnonzero(gpt.in_core).tolist()
+        for i in np.flatnonzero(gpt.graph.in_core).tolist()
         if gpt.graph.opcodes[i] == "dot_general"
     )
     assert cores == {(k, phase): n for k in (1, 2) for phase, n in ((Phase.FORWARD, 2), (Phase.BACKWARD, 4))}

@@ -115,8 +115,8 @@ def test_what_a_step_reads_has_samples_and_tokens_and_the_hidden_states_as_well(
 
 
 def test_scores_have_queries_and_keys(traced: Traced) -> None:
-    step, marks, layers = traced.step, traced.marks, traced.layers
-    products = [i for i, opcode in enumerate(step.graph.opcodes) if opcode == "dot_general" and layers.in_core[i]]
+    step, marks = traced.step, traced.marks
+    products = [i for i, opcode in enumerate(step.graph.opcodes) if opcode == "dot_general" and step.graph.in_core[i]]
     results = [int(step.graph.result_offsets[i]) for i in products]
     for v in results:
         scores = list(step.graph.shapes[v]).count(LENGTH) == 2

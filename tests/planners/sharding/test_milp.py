@@ -244,7 +244,7 @@ def optimum(model: str, mesh: Mesh, objective: Objective, topo: str, rules: str)
     from automap_models.formats.hardware_yaml import read_device
 
     classes, work = traced(model, rules)
-    cluster, launch_s = read_cluster(topo), read_device("v100").launch_s
+    cluster, launch_s = read_cluster(topo), read_device("v100").constants.launch_s
     problem = ShardingProblem(model, classes, cluster, mesh, objective, work, rules, launch_s)
     result = solve(problem)
     assert result.required_plan().check_valid(problem) == (True, "")
