@@ -27,12 +27,11 @@ from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watc
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
-from automap_models.planners.staged.costs import LENGTH_ROUNDING
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs
 from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
 from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans
 from automap_models.planners.staged.improve import PASSES, Moves, has_moves
 from automap_models.planners.staged.search import anytime_search
-from automap_models.simulate.step import step_cost
 
 CLOSE = 0.15
 """How much longer than the best known step, relatively, a start may be to be moved on from."""
@@ -82,6 +81,7 @@ class Portfolio:
         incumbents: the shortest plan of each kind and number of stages.
         data_parallel: plain data parallelism in every number of micro-batches, whether it fits or not.
         steps: every problem that was looked at, with the step of its best plan; inf without one.
+        costs: of each problem's plans.
     """
 
     space: PlanningSpace
@@ -91,6 +91,7 @@ class Portfolio:
     incumbents: dict[tuple[Simplicity, int], Incumbent] = field(default_factory=dict)
     data_parallel: list[Candidate] = field(default_factory=list)
     steps: dict[StagedProblem, float] = field(default_factory=dict)
+    costs: dict[StagedProblem, Costs] = field(default_factory=dict)
 
     def search(self) -> list[tuple[Simplicity, Candidate]]:
         """The shortest plan of each kind and number of stages, refined and costed; none where nothing fits.
@@ -124,7 +125,7 @@ class Portfolio:
         for micro_batches in space.data_parallel_counts:
             problem = space.pipeline(1, micro_batches, space.competing[0])
             plan = StagedPlan((), (), micro_batches, "data-parallel", coarse_cuts=())
-            candidate = Candidate(problem, plan, step_cost(problem, plan))
+            candidate = self._candidate(problem, plan)
             self.data_parallel.append(candidate)
             if competes and micro_batches in space.counts and plan.check_valid(problem)[0]:
                 self.steps[problem] = np.inf
@@ -249,7 +250,7 @@ class Portfolio:
         places = np.array(self.ends) if kind is Simplicity.BLOCKS else self._places(problem)
         starts = [best.plan, *(plan for _, plan in framework_plans(problem, self.ends))]
         _, plan = Moves(problem, places, best.plan.planner).improved(starts, equal=kind is not Simplicity.UNEQUAL)
-        return None if plan is None else Candidate(problem, plan, step_cost(problem, plan))
+        return None if plan is None else self._candidate(problem, plan)
 
     # ---- labels
 
@@ -263,11 +264,12 @@ class Portfolio:
                 if budget.passed:
                     return
                 try:
-                    plan = anytime_search(restricted, budget.part(budget.left_s / (len(promising) - i))).plan
+                    search = anytime_search(restricted, budget.part(budget.left_s / (len(promising) - i)))
                 except BadInput:  # the constraints leave no such plan
                     continue
-                if plan is not None:
-                    self._cost(problem, replace(plan, planner="auto"))
+                if search.plan is not None and search.cost is not None:
+                    self._costs_of(problem).learn(search.plan, search.cost)
+                    self._cost(problem, replace(search.plan, planner="auto"))
 
     def _begun(self, problems: Sequence[StagedProblem]) -> list[StagedProblem]:
         """The problems whose plans as frameworks cut them are shortest; all where there are none, few stages first."""
@@ -282,9 +284,16 @@ class Portfolio:
     def _cost(self, problem: StagedProblem, plan: StagedPlan) -> None:
         """Offer a plan that fits and breaks no rule, with its step."""
         if plan.check_valid(problem)[0]:
-            cost = step_cost(problem, plan)
-            if cost.feasible:
-                self._offer(Incumbent(simplicity(plan, problem.cluster.devices, self.ends), problem, plan, cost.step_s))
+            candidate, devices = self._candidate(problem, plan), problem.cluster.devices
+            if candidate.fits:
+                self._offer(Incumbent(simplicity(plan, devices, self.ends), problem, plan, candidate.step_s))
+
+    def _costs_of(self, problem: StagedProblem) -> Costs:
+        return self.costs.setdefault(problem, Costs(problem))
+
+    def _candidate(self, problem: StagedProblem, plan: StagedPlan) -> Candidate:
+        """A plan with its cost."""
+        return Candidate(problem, plan, self._costs_of(problem)(plan))
 
     # ---- the best few
 
@@ -298,7 +307,7 @@ class Portfolio:
             if left.get(on_grid.kind, 0) and on_grid.step_s <= best_s * (1.0 + IN_REACH):
                 left[on_grid.kind] -= 1
                 incumbent = self._at_instructions(on_grid)
-            candidate = Candidate(incumbent.problem, incumbent.plan, step_cost(incumbent.problem, incumbent.plan))
+            candidate = self._candidate(incumbent.problem, incumbent.plan)
             if candidate.fits and incumbent.plan.check_valid(incumbent.problem)[0]:
                 yield incumbent, candidate
 
