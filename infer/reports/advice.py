@@ -77,7 +77,7 @@ def times_in_words(report: PlanReport) -> str:
 
     profile = report.problem.profile
     name = str(profile.device or "")
-    if "roofline" not in str(profile.meta.get("times", "")):
+    if "not measured" not in str(profile.meta.get("times", "")):
         return f"times{f' of {name}' if name else ''} are the profile's"
     error = read_device(name).left_out if name in known_devices() else None
     if error is None:

@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.microbatch import profiled_size
+from automap_models.core.microbatch import has_clock, profiled_size
 from automap_models.core.profile import Profile
 from automap_models.core.units import counted, percent, seconds
 from automap_models.errors import Infeasible
@@ -65,7 +65,7 @@ def print_sweep(profile: Profile, rows: list[Row], global_batch: int | None) -> 
     shown = rows if len(rows) <= MOST_ROWS else list(best.values())
     screen.print(sweep_table(shown, best, screen.width))
     screen.print()
-    screen.print(fact_table(_facts(rows, shown, best), _notes(rows, global_batch, profiled_size(profile))))
+    screen.print(fact_table(_facts(rows, shown, best), _notes(rows, global_batch, profile)))
 
 
 def sweep_table(rows: list[Row], best: Mapping[str, Row], width: int) -> Table:
@@ -132,7 +132,8 @@ def _facts(rows: list[Row], shown: list[Row], best: Mapping[str, Row]) -> Iterat
         yield "shown", "the best of each cluster; --out writes all rows, --json prints them"
 
 
-def _notes(rows: list[Row], global_batch: int | None, profiled: int | None) -> Iterator[str]:
+def _notes(rows: list[Row], global_batch: int | None, profile: Profile) -> Iterator[str]:
+    profiled = profiled_size(profile)
     outside = {row.outcome.outside for row in rows if row.outcome.plan is not None} - {None}
     if outside:
         reason = min(map(str, outside))
@@ -140,10 +141,12 @@ def _notes(rows: list[Row], global_batch: int | None, profiled: int | None) -> I
     if global_batch is None and len({row.micro_batches for row in rows}) > 1:
         yield "more micro-batches make a larger global batch: the best of a cluster is the one with the best speed"
     if any(row.microbatch_size not in (None, profiled) for row in rows):
-        yield (
-            f"times of other micro-batches than the {profiled} samples profiled are taken in proportion, "
-            "though small ones run less efficiently"
+        how = (
+            "those of the clock"
+            if has_clock(profile)
+            else "taken in proportion, though small ones run less efficiently"
         )
+        yield f"times of other micro-batches than the {profiled} samples profiled are {how}"
 
 
 def sweep_document(profile: Profile, rows: list[Row]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def test_auto_tries_every_number_of_stages_and_every_divisor(run: Callable[..., 
     Path("node.yaml").write_text(node, encoding="utf-8")
     text = "{clusters: [node.yaml], stages: auto, micro_batches: auto, global_batch: 4}"
     Path("sweep.yaml").write_text(text, encoding="utf-8")
-    assert "in proportion" in run("--granularity", "32", "--out", "rows.json")
+    assert "are those of the clock" in run("--granularity", "32", "--out", "rows.json")
     rows = json.loads(Path("rows.json").read_text(encoding="utf-8"))["rows"]
     for row in rows:
         assert row["micro_batches"] * row["microbatch_size"] == 4

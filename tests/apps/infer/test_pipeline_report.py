@@ -16,6 +16,7 @@ from automap_models.core.schedules import build_schedule
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.plan_json import PlanReport
+from automap_models.infer.reports.advice import times_in_words
 from automap_models.infer.reports.pipeline import (
     bottleneck_in_words,
     facts,
@@ -67,6 +68,23 @@ def test_the_gap_says_what_kind_of_proof_it_has(proof: str, factor: float, words
     shown = report()
     proven = Bound(shown.cost.length_s / factor, proof)  # type: ignore[arg-type]
     assert words in optimality_in_words(replace(shown, result=replace(shown.result, bound=proven)))
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        ("clock, not measured", "are computed"),
+        ("clock per operator, not measured", "are computed"),
+        ("roofline, not measured", "are computed"),
+        ("measured per module", "times of mine are the profile's"),
+    ],
+)
+def test_computed_times_are_never_passed_off_as_the_profile_s(times: str, words: str) -> None:
+    """Of profiles by the clock it was said that their times are the profile's: only a roofline's were known."""
+    shown = report()
+    profile = replace(shown.problem.profile, meta={"times": times, "device": "mine"})
+    problem = replace(shown.problem, profile=profile)
+    assert words in times_in_words(replace(shown, result=replace(shown.result, problem=problem)))
 
 
 def test_a_baseline_that_does_not_fit_is_said_to_and_the_others_are_ratios() -> None:
