@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from automap_models.core.constraints import UNCONSTRAINED
+from automap_models.core.microbatch import microbatch_size, rescaled
 from automap_models.core.pass_orders import WARM_UPS
-from automap_models.core.result import TIE, PlanReport
+from automap_models.core.result import PlanReport
 from automap_models.core.staged import StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
@@ -51,16 +52,28 @@ def _data_parallel_s(problem: StagedProblem, known: Sequence[StagedResult]) -> f
 
 
 def _tuned_data_parallel(result: StagedResult) -> tuple[float | None, int | None] | None:
-    """The shortest step of data parallelism for the same global batch, and its micro-batches; None if not planned."""
+    """The shortest step of data parallelism for the same global batch, and its micro-batches.
+
+    None where the planner did not look for it, and the profile does not say how many samples it has.
+    """
     tuned = result.facts.get("data_parallel")
-    if tuned is None:
+    steps = list(_data_parallel_steps(result.problem)) if tuned is None else [(c.step_s, c.fits, c) for c in tuned]
+    if not steps:
         return None
-    fitting = [candidate for candidate in tuned if candidate.fits]
-    if not fitting:
-        return None, None
-    limit_s = min(candidate.step_s for candidate in fitting) * (1.0 + TIE)
-    best = next(candidate for candidate in fitting if candidate.step_s <= limit_s)
-    return best.step_s, best.problem.micro_batches
+    fitting = [(step_s, of.problem.micro_batches) for step_s, fits, of in steps if fits]
+    return min(fitting, key=lambda entry: entry[0], default=(None, None))
+
+
+def _data_parallel_steps(problem: StagedProblem) -> Iterator[tuple[float, bool, StagedResult]]:
+    """The step of data parallelism in every number of micro-batches that makes the batch, and whether it fits."""
+    samples = microbatch_size(problem.profile)
+    if problem.schedule is None or samples is None:
+        return
+    batch, one_stage = samples * problem.micro_batches, replace(plain(problem), stages=1)
+    for micro_batches in (number for number in range(1, batch + 1) if batch % number == 0):
+        profile = rescaled(problem.profile, batch // micro_batches)
+        result = DataParallelPlanner().solve(replace(one_stage, profile=profile, micro_batches=micro_batches))
+        yield (result.cost.step_s if result.plan else 0.0), result.plan is not None, result
 
 
 def evaluate(

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from automap_models.core.constraints import stages_without_work
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
@@ -467,13 +468,14 @@ class StagedSearch:
             self.offer(ties.plan(tables, row, PLANNER))
 
     def offer(self, plan: StagedPlan) -> bool:
-        """Take a plan if it is shorter than the best so far and fits; whether it is."""
-        cost = self.costs(plan)
+        """Take a plan if it is shorter than the best so far, fits and has work for every stage; whether it is."""
+        cost, problem = self.costs(plan), self.problem
         shorter = cost.feasible and cost.step_s < self.step_s * (1.0 - LENGTH_ROUNDING)
-        if shorter:
+        if shorter and not stages_without_work(problem.profile, plan.cuts, problem.constraints.min_stage):
             self.best = replace(plan, coarse_cuts=self.problem.grid.to_points(plan.cuts))
             self.best_cost, self.step_s = cost, cost.step_s
-        return shorter
+            return True
+        return False
 
 
 def coarser_strides(problem: StagedProblem) -> list[int]:
