@@ -220,7 +220,6 @@ WRONG: dict[str, tuple[Callable[[TrainingStep], bytes], str]] = {
     "cut off": (lambda step: FORMS["hlo text"](step)[:9000], "that XLA can read"),
     "cut-off bytecode": (lambda step: FORMS["stablehlo bytecode"](step)[:900], "that XLA can read"),
     "dynamic": (dynamic, "dynamic shapes"),
-    "no arguments": (lambda step: gradient_alone(lambda: jax.grad(energy)(jnp.ones(3))), "without parameters"),
     "no parameters": (lambda step: gradient_alone(jax.grad(energy), jnp.ones(3)), "`trainable=PATTERN`"),
 }
 
@@ -234,6 +233,13 @@ def test_a_wrong_file_is_refused_in_one_sentence(wrong: str, mlp: TrainingStep, 
         read_module(file)
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{file}: ")
+
+
+def test_what_names_parameters_of_a_module_without_arguments_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(gradient_alone(lambda: jax.grad(energy)(jnp.ones(3))))
+    with pytest.raises(BadInput, match="without parameters"):
+        read_module(file, trainable=["params/*"])
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
