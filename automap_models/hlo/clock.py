@@ -32,6 +32,7 @@ from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
 from automap_models.cost.kernels import (
     MATRIX_OPCODES,
+    PART_OPCODE,
     REDUCTION_OPCODES,
     VOCABULARY,
     WINOGRAD_SAVING,
@@ -189,12 +190,12 @@ def _graph_kernels(graph: InstructionGraph) -> _GraphKernels:
 
 
 def _casts_of_parameters(graph: InstructionGraph) -> BoolArray:
-    """[n] whether an instruction of the forward pass gives a parameter another type or order."""
+    """[n] whether an instruction of the forward pass gives a parameter, or a part of one, another type or order."""
     shown = np.zeros(len(graph.shapes), dtype=bool)
     shown[: len(graph.arguments)] = [argument.kind == "parameter" for argument in graph.arguments]
     casts = np.zeros(len(graph), dtype=bool)
     for i in np.flatnonzero(graph.phases == Phase.FORWARD).tolist():
-        if graph.opcodes[i] in MOVES and shown[graph.operands[graph.operand_offsets[i]]]:
+        if graph.opcodes[i] in MOVES | {PART_OPCODE} and shown[graph.operands[graph.operand_offsets[i]]]:
             shown[graph.result_offsets[i]] = casts[i] = True
     return casts
 

@@ -90,12 +90,12 @@ def work_of(step: StepClasses, times: StepTimes, *, reassociated: bool = True) -
 
 
 def _held(step: StepClasses) -> Iterator[tuple[Classes, float]]:
-    """Classes and bytes of arguments, gradients and activations for the backward pass."""
-    graph = step.graph
+    """Classes and bytes of arguments, constants, gradients and activations for the backward pass."""
+    graph, of_constants = step.graph, np.intersect1d(step.liveness.constants, step.liveness.untrained)
     for v, argument in enumerate(graph.arguments):
         copies = 2.0 if argument.kind == "parameter" else 1.0
         yield step.of_values[v], copies * float(graph.value_bytes[v])
-    for v in np.flatnonzero(step.liveness.kept).tolist():
+    for v in (*of_constants.tolist(), *np.flatnonzero(step.liveness.kept).tolist()):
         yield step.of_values[v], float(graph.value_bytes[v])
 
 

@@ -108,7 +108,10 @@ def _of_dim(values: Sequence[int] | int, i: int) -> int:
 
 
 def attention(call: Call) -> list[Described]:
-    """q [B, H, T, D], k [B, H, S, D], v [B, H, S, E], perhaps a bias [B, H, T, S] → [B, H, T, E] in one kernel."""
+    """q [B, H, T, D], k [B, H, S, D], v [B, H, S, E], perhaps a bias [B, H, T, S] → [B, H, T, E] in one kernel.
+
+    It skips the masked half of a causal one's scores.
+    """
     a = call.arguments
     operands = [
         (a["query"], ("b", "h", "t", "d")),
@@ -118,8 +121,7 @@ def attention(call: Call) -> list[Described]:
     ]
     labels: tuple[Labels, ...] = (("b", "h", "t", "e"), ("b", "h", "lse"))
     results = tuple((result, labels[i]) for i, result in enumerate(call.results[:2]) if result.numel())
-    q, v = a["query"], a["value"]
-    flop = 2.0 * prod(q.shape[:3]) * v.shape[2] * (q.shape[3] + v.shape[3])
+    flop = _score_flop(a) * (a["query"].shape[3] + a["value"].shape[3])
     return [Described(ATTENTION, tuple(operands), results, _ATTENTION_ROLES, flop)]
 
 
@@ -140,9 +142,14 @@ def attention_backward(call: Call) -> list[Described]:
         for result, labels in zip(call.results, every, strict=False)
         if result.numel()
     )
-    q, v = a["query"], a["value"]
-    flop = 2.0 * prod(q.shape[:3]) * v.shape[2] * (3 * q.shape[3] + 2 * v.shape[3])
+    flop = _score_flop(a) * (3 * a["query"].shape[3] + 2 * a["value"].shape[3])
     return [Described(ATTENTION, tuple(operands), results, _ATTENTION_ROLES, flop)]
+
+
+def _score_flop(a: Mapping[str, Any]) -> float:
+    """FLOP for each number of a head: two a score that is computed."""
+    scores = float(prod(a["query"].shape[:3]) * a["value"].shape[2])
+    return scores if a["is_causal"] else 2.0 * scores
 
 
 _ATTENTION_ROLES = Roles(whole=frozenset({"t", "s", "d", "e", "lse"}))

@@ -38,7 +38,7 @@ _TRACERS = (
     *(f"workloads/{name}.py" for name in _OF_WORKLOADS.split()),
 )
 """Modules whose code makes the work of a measured step's model: those that tracing it imports. What only describes
-clusters, devices, strategies and errors is not among them."""
+clusters, devices, frameworks, strategies and errors is not among them."""
 DROPOUT = 0.1
 """Of attention, residuals and embeddings, as in GPT-2's and BERT's published models; it changes no cost."""
 LLAMA_BASE = 500_000.0

@@ -203,6 +203,15 @@ def dynamic(step: TrainingStep) -> bytes:
     return str(jax.export.export(jax.jit(lambda p, x: (x @ p).sum()))(jnp.ones((8, 2)), x).mlir_module()).encode()
 
 
+def energy(x: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.sin(x) ** 2)
+
+
+def gradient_alone(function: Callable[..., jax.Array], *arguments: jax.Array) -> bytes:
+    """A module with a backward pass that updates nothing; locations tell that it has one."""
+    return str(jax.jit(function).lower(*arguments).as_text(debug_info=True)).encode()
+
+
 WRONG: dict[str, tuple[Callable[[TrainingStep], bytes], str]] = {
     "nothing": (lambda step: b"", "is empty"),
     "prose": (lambda step: b"# A model\n", "neither HLO nor StableHLO"),
@@ -211,11 +220,7 @@ WRONG: dict[str, tuple[Callable[[TrainingStep], bytes], str]] = {
     "cut off": (lambda step: FORMS["hlo text"](step)[:9000], "that XLA can read"),
     "cut-off bytecode": (lambda step: FORMS["stablehlo bytecode"](step)[:900], "that XLA can read"),
     "dynamic": (dynamic, "dynamic shapes"),
-    "no arguments": (lambda step: jax.jit(lambda: jnp.ones(3) + 1).lower().as_text().encode(), "without parameters"),
-    "no parameters": (
-        lambda step: jax.jit(lambda x, y: x @ y).lower(jnp.ones((2, 3)), jnp.ones((3, 4))).as_text().encode(),
-        "`trainable=PATTERN`",
-    ),
+    "no parameters": (lambda step: gradient_alone(jax.grad(energy), jnp.ones(3)), "`trainable=PATTERN`"),
 }
 
 
@@ -228,6 +233,13 @@ def test_a_wrong_file_is_refused_in_one_sentence(wrong: str, mlp: TrainingStep, 
         read_module(file)
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{file}: ")
+
+
+def test_what_names_parameters_of_a_module_without_arguments_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(gradient_alone(lambda: jax.grad(energy)(jnp.ones(3))))
+    with pytest.raises(BadInput, match="without parameters"):
+        read_module(file, trainable=["params/*"])
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ideal_devices import ideal_device
 
+from automap_models.core.device import Device
 from automap_models.core.layers import block_boundaries
 from automap_models.core.profile import Profile
 from automap_models.formats.hardware_yaml import read_device
@@ -137,10 +139,21 @@ OTHER_BLOCKS = {
 """Whose rounds are no layers."""
 
 
-def profile_of(step: TrainingStep) -> tuple[Module, Profile]:
+FREE = 1e30
+"""FLOP/s or bytes/s at which nothing takes any time."""
+UNITS = {
+    "flop": ideal_device("flop", {"float32": 1.0, "bfloat16": 1.0}, 1.0, FREE),
+    "bytes": ideal_device("bytes", {"float32": FREE, "bfloat16": FREE}, FREE, 1.0),
+    "launches": ideal_device("launches", {"float32": FREE, "bfloat16": FREE}, FREE, FREE, launch_s=1.0),
+}
+"""Devices of which times are numbers of FLOP, bytes and kernels."""
+
+
+def profile_of(step: TrainingStep, device: Device | None = None) -> tuple[Module, Profile]:
+    """Without a device, with a V100's times."""
     module = trace(step)
     graph = instruction_graph(module)
-    return module, profile_from_graph(graph, clock_times(graph, read_device("v100")))
+    return module, profile_from_graph(graph, clock_times(graph, device or read_device("v100")))
 
 
 def by_block(profile: Profile) -> np.ndarray:
@@ -160,15 +173,34 @@ def test_a_scan_over_layers_costs_what_a_python_loop_costs(name: str) -> None:
     module, profile = profile_of(stacked(in_loops))
     _, expected = profile_of(listed(unrolled))
     assert not any(op.opcode == "while" for op in module.operations)
-    sums = {"C": profile.C, "C_fwd": profile.C_fwd, "W": profile.W, "stash": profile.stash}
+    sums = {"C_fwd": profile.C_fwd, "W": profile.W, "stash": profile.stash}
     for array, values in sums.items():
         assert values.sum() == pytest.approx(getattr(expected, array).sum(), rel=1e-6), array
     assert profile.shared_parameters == expected.shared_parameters == ()
     if name not in OTHER_BLOCKS:
-        np.testing.assert_allclose(by_block(profile), by_block(expected), rtol=1e-6)
+        np.testing.assert_allclose(by_block(profile)[1:], by_block(expected)[1:], rtol=1e-6)
         ends = [p.A[list(block_boundaries(p))] for p in (profile, expected)]
         assert len(ends[0]) == LAYERS
         np.testing.assert_array_equal(*ends)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_backward_pass_of_a_scan_stacks_gradients_where_that_of_a_loop_transposes_them(name: str) -> None:
+    """The gradient of a matrix is transposed into its stack, and moves as much; that of a bias is moved once more."""
+    in_loops, unrolled = PAIRS[name]
+    counts = {
+        unit: [profile_of(step, device)[1] for step in (stacked(in_loops), listed(unrolled))]
+        for unit, device in UNITS.items()
+    }
+    more = {unit: own.C.sum() - other.C.sum() for unit, (own, other) in counts.items()}
+    itemsize = 2 if name == "mixed precision" else F32
+    expected = {"flop": 0.0, "bytes": 2.0 * LAYERS * HIDDEN * itemsize, "launches": len(SHAPES) - 2.0 * LAYERS}
+    if name == "two scans":  # the stack of each is padded with a zero to that of all, and the two are added
+        expected["flop"] += LAYERS * sum(math.prod(dims) for dims in SHAPES.values())
+        expected["bytes"] += len(SHAPES) * F32
+    assert more == pytest.approx(expected, abs=1e-9)
+    if name not in OTHER_BLOCKS | {"mixed precision"}:  # which converts whole stacks
+        np.testing.assert_allclose(*map(by_block, counts["flop"]), rtol=1e-9)
 
 
 def numbers(step: TrainingStep) -> Tree:

@@ -33,8 +33,8 @@ PACKAGE = Path(measured.__file__).parents[1]
 TRACING = ("workloads/training.py", "workloads/bert.py", "workloads/decoder.py")
 """What `MeasuredWorks` imports to trace a model."""
 DESCRIBING = """
-core/cluster core/dag core/device core/pass_orders core/profile core/schedules core/strategy core/units errors
-formats/schema resources
+core/cluster core/dag core/device core/framework core/pass_orders core/profile core/schedules core/strategy core/units
+errors formats/schema resources
 """
 """Modules that these import and in which no work is made."""
 SHAPE = TransformerShape(
@@ -109,7 +109,7 @@ def _measured(source: Source) -> MeasuredPasses:
 def _microseconds(module: object, graph: InstructionGraph, **_: object) -> Measured:
     """In place of a clock, which takes a minute to compile every operation."""
     ends_s = {phase: float((graph.phases <= phase).sum()) * 1e-6 for phase in Phase}
-    return Measured(np.full(len(graph), 1e-6), ends_s, ends_s, 0.0, {}, 1, 0)
+    return Measured(np.full(len(graph), 1e-6), ends_s, ends_s, 0.0, {}, 1, 0, unsteady=0.0)
 
 
 @pytest.mark.slow

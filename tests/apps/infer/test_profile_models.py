@@ -236,7 +236,7 @@ BAD_FILES = {
     "broken.hlo": ("HloModule broken\n\nENTRY main {\n  this is no HLO\n", "broken.hlo: "),
     "no_parameters.hlo": (
         "HloModule constant, entry_computation_layout={()->f32[]}\n\nENTRY main {\n  ROOT c = f32[] constant(1)\n}\n",
-        "no_parameters.hlo: is a module without parameters; give a whole training step",
+        "no_parameters: has no backward pass that can be told from the forward pass; give a whole training step",
     ),
     "dynamic.mlir": (
         "module @m {\n  func.func @main(%a: tensor<?xf32>) -> tensor<?xf32> {\n"
