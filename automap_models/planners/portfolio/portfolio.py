@@ -127,7 +127,9 @@ class Portfolio:
             plan = StagedPlan((), (), micro_batches, "data-parallel", coarse_cuts=())
             candidate = self._candidate(problem, plan)
             self.data_parallel.append(candidate)
-            if competes and micro_batches in space.counts and plan.check_valid(problem)[0]:
+            if not (competes and micro_batches in space.counts and space.for_target(problem)):
+                continue
+            if plan.check_valid(problem)[0]:
                 self.steps[problem] = np.inf
                 if candidate.fits:
                     self._offer(Incumbent(Simplicity.DATA, problem, plan, candidate.step_s))
@@ -141,6 +143,7 @@ class Portfolio:
             for micro_batches in space.counts:
                 problems += [space.pipeline(stages, micro_batches, schedule) for schedule in space.competing]
         devices = space.cluster.devices
+        problems = [p for p in problems if space.for_target(p)]
         return [p for p in problems if p.max_replicas is None or p.stages * p.max_replicas >= devices]
 
     # ---- compiled moves
