@@ -80,7 +80,7 @@ class Portfolio:
         refine: whether the best plans' cuts are moved by single instructions.
         incumbents: the shortest plan of each kind and number of stages.
         data_parallel: plain data parallelism in every number of micro-batches, whether it fits or not.
-        steps: every problem that was looked at, with the step of its best plan; inf without one.
+        steps: every problem in question, with the step of its best plan; inf without one.
         costs: of each problem's plans.
     """
 
@@ -102,6 +102,7 @@ class Portfolio:
         self.space.require_some()
         self._replicate()
         problems = self._problems()
+        self.steps |= dict.fromkeys(problems, np.inf)
         if problems and has_moves(problems[0]):
             self._by_moves(problems)
         else:
@@ -175,7 +176,6 @@ class Portfolio:
     ) -> Incumbent | None:
         """The plan that moves lead to from the shortest of some starts, where these are near the best so far."""
         problem = moves.problem
-        self.steps.setdefault(problem, np.inf)
         if not (starts and moves.can_cut):
             return None
         shortest = min(starts, key=moves.step_s)
@@ -277,7 +277,6 @@ class Portfolio:
     def _begun(self, problems: Sequence[StagedProblem]) -> list[StagedProblem]:
         """The problems whose plans as frameworks cut them are shortest; all where there are none, few stages first."""
         for problem in problems:
-            self.steps.setdefault(problem, np.inf)
             plans = [plan for _, plan in framework_plans(problem, self.ends)]
             if problem.schedule == self.space.competing[0] and plans:
                 self._cost(problem, plans[-1])
