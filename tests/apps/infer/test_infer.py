@@ -182,9 +182,7 @@ def test_auto_says_what_was_tried_and_the_plan_comes_back_at_its_micro_batch_siz
     assert plan["micro_batches"] * plan["microbatch_size"] == plan["global_batch"] == 96
     assert plan["provenance"]["profile_microbatch_size"] == 32
     profiled_s = 3 * float(read_npz("vgg.npz").C.sum())  # 96 samples by 32
-    assert plan["baselines"]["single_device_s"] == pytest.approx(
-        profiled_s, rel=0.25
-    )  # by the clock
+    assert plan["baselines"]["single_device_s"] == pytest.approx(profiled_s, rel=0.25)  # by the clock
     steps = [attempt["step_s"] for attempt in plan["tried"] if attempt["step_s"] is not None]
     assert plan["length_s"] <= min(steps) * (1 + 1e-9)
     again = document(capsys, "vgg.npz", "--plan", "plan.json")
