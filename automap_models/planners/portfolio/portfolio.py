@@ -215,8 +215,9 @@ class Portfolio:
                 self._move(Simplicity.UNEQUAL, moves, moves.constructed() if moves.can_cut else [])
         steps = {pair: min(self.steps.get(p, np.inf) for p in of_pair) for pair, of_pair in pairs.items()}
         order = sorted(pairs, key=lambda pair: steps[pair])
-        for pair in order[:PAIRS]:
-            if not steps[pair] > self.best_s * (1.0 + CLOSE) or len(order) <= 2:
+        fits = bool(np.isfinite(self.best_s))  # where no equal stages do, nothing tells which numbers are promising
+        for pair in order[:PAIRS] if fits else order:
+            if not fits or not steps[pair] > self.best_s * (1.0 + CLOSE) or len(order) <= 2:
                 yield pairs[pair]
 
     def _unequal(self, problems: Sequence[StagedProblem]) -> None:

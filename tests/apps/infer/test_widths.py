@@ -79,7 +79,7 @@ def require_whole(out: str) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_ranking_of_plans_is_whole_with_every_word_of_the_reasons(printed: Printed, width: int) -> None:
     """At 80 columns the reasons stood in a column of six characters, and the headings of the stages were cut off."""
-    command = ("plan", "profile.npz", "--topo", "pair.yaml", "--budget", "5", "--max-stages", "3")
+    command = ("plan", "profile.npz", "--topo", "pair.yaml", "--budget", "1", "--max-stages", "3")
     document = json.loads(printed(10_000, *command, "--json"))
     out = printed(width, *command)
     require_whole(out)
