@@ -17,6 +17,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.framework import StageLimits
 from automap_models.core.layers import block_boundaries, boundaries, matches, no_such_layer, scopes_of_instructions
 from automap_models.core.microbatch import profiled_fingerprint
 from automap_models.core.profile import Profile
@@ -112,6 +113,7 @@ class Constraints:
             None is anywhere.
         min_stage: of a plan of several stages each holds a trainable parameter, and at least this share of an even
             share (1/S) of the computation or of the parameters' bytes; 0 allows stages without work.
+        target: what the framework asks that plans are made for; None for no framework.
 
     Raises:
         BadInput: no stage at all, a share outside of 0 to 1, or a technique that does not exist.
@@ -124,6 +126,7 @@ class Constraints:
     equal_replicas: bool = False
     cut_at: str | None = None
     min_stage: float = 0.0
+    target: StageLimits | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.min_stage <= 1.0:

@@ -84,6 +84,35 @@ class Parts(NamedTuple):
 WHOLE = Parts()
 
 
+@dataclass(frozen=True)
+class StageLimits:
+    """What a framework asks of numbers of stages and micro-batches, in plain data.
+
+    Attributes:
+        schedules: that plans for it are compared under.
+        filled: schedules that take a micro-batch for each stage or more.
+        ties: whether stages may share a weight.
+        whole_samples: whether the replicas of a stage have equally many samples of a micro-batch.
+        power_of_two: whether the number of stages has to be one.
+    """
+
+    schedules: tuple[str, ...]
+    filled: tuple[str, ...] = ()
+    ties: bool = True
+    whole_samples: bool = False
+    power_of_two: bool = False
+
+    def allows(self, stages: int, micro_batches: int, schedule: str | None, tied: bool) -> bool:
+        """Whether it trains so many stages of a model, in which several layers may share a weight."""
+        if stages > 1 and ((schedule in self.filled and micro_batches < stages) or (tied and not self.ties)):
+            return False
+        return not self.power_of_two or stages & (stages - 1) == 0
+
+    def divides(self, samples: int | None, replicas: int) -> bool:
+        """Whether it shares out the samples of a micro-batch among replicas; None where nobody says how many."""
+        return not self.whole_samples or samples is None or samples % replicas == 0
+
+
 def any_sequence(_: Divided) -> int:
     """Sequences of any length: `Limits.sequence` where the framework asks for nothing."""
     return 1

@@ -20,6 +20,7 @@ from automap_models.errors import BadInput, is_of_type
 if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
     from automap_models.core.constraints import Constraints, Technique
+    from automap_models.core.framework import StageLimits
     from automap_models.core.staged import StagedPlan
     from automap_models.planners.base import Planner
 
@@ -68,7 +69,7 @@ class PlanOptions:
         cut_at: pattern of the layers after which the model may be cut, or "blocks"; None is anywhere.
         min_stage: share of an even share of the work that a stage holds at least; None is 0.25, with the objective
             "length" 0.
-        target_schedules: which the framework planned for runs, in place of COMPETING.
+        target: what the framework asks that is planned for; its schedules are in place of COMPETING.
 
     Raises:
         BadInput: a value that cannot be meant, or one that the planner does not read.
@@ -91,7 +92,7 @@ class PlanOptions:
     equal_replicas: bool = False
     cut_at: str | None = None
     min_stage: float | None = None
-    target_schedules: tuple[str, ...] = ()
+    target: StageLimits | None = None
 
     def __post_init__(self) -> None:
         _require_types(self)
@@ -148,12 +149,12 @@ class PlanOptions:
         from automap_models.core.constraints import Constraints
 
         least = _min_stage(self.objective, self.min_stage)
-        return Constraints(equal_replicas=self.equal_replicas, cut_at=self.cut_at, min_stage=least)
+        return Constraints(equal_replicas=self.equal_replicas, cut_at=self.cut_at, min_stage=least, target=self.target)
 
     @property
     def schedules(self) -> tuple[str, ...]:
         """Those that compete: the one that was asked for, or else those that the target or any framework runs."""
-        return _schedules(self.objective, self.schedule, self.target_schedules)
+        return _schedules(self.objective, self.schedule, self.target)
 
     def given(self, *names: str) -> dict[str, Any]:
         """Those of the named options that are not left open."""
@@ -198,7 +199,7 @@ class ExploreOptions:
         schedule: under which the step runs; None is DEFAULT_SCHEDULE.
         objective: one of OBJECTIVES.
         min_gain: how much shorter, relatively, the step of a harder kind of plan has to be; None is 0.02.
-        min_stage, target_schedules: as of PlanOptions.
+        min_stage, target: as of PlanOptions.
 
     Raises:
         BadInput: a value that cannot be meant.
@@ -220,7 +221,7 @@ class ExploreOptions:
     objective: str = DEFAULT_OBJECTIVE
     min_gain: float | None = None
     min_stage: float | None = None
-    target_schedules: tuple[str, ...] = ()
+    target: StageLimits | None = None
 
     def __post_init__(self) -> None:
         _require_types(self)
@@ -248,7 +249,7 @@ class ExploreOptions:
     @property
     def schedules(self) -> tuple[str, ...]:
         """As those of PlanOptions."""
-        return _schedules(self.objective, self.schedule, self.target_schedules)
+        return _schedules(self.objective, self.schedule, self.target)
 
     @property
     def constraints(self) -> Constraints:
@@ -262,7 +263,9 @@ class ExploreOptions:
         pins = tuple(map(Pin.parse, self.pins))
         forbidden = frozenset(self.forbidden)
         least = _min_stage(self.objective, self.min_stage)
-        return Constraints(pins, self.together, self.max_stages, forbidden, self.equal_replicas, self.cut_at, least)
+        return Constraints(
+            pins, self.together, self.max_stages, forbidden, self.equal_replicas, self.cut_at, least, self.target
+        )
 
     def limited(self, cluster: Cluster) -> Cluster:
         """The cluster, perhaps with less memory.
@@ -312,10 +315,10 @@ def _require_min_stage(objective: str, min_stage: float | None) -> None:
         raise BadInput("is about the step", where="`min_stage`", do="leave it out, or take the step as objective")
 
 
-def _schedules(objective: str, schedule: str | None, of_target: tuple[str, ...]) -> tuple[str, ...]:
+def _schedules(objective: str, schedule: str | None, target: StageLimits | None) -> tuple[str, ...]:
     if objective == "length":
         return ()
-    return (schedule,) if schedule else of_target or COMPETING
+    return (schedule,) if schedule else COMPETING if target is None else target.schedules
 
 
 def _min_stage(objective: str, min_stage: float | None) -> float:

@@ -23,6 +23,28 @@ if TYPE_CHECKING:
     from automap_models.workloads.training import Architecture
 
 DTYPES = ("float32", "bfloat16", "float16")
+MODEL_TYPES = (
+    "bert",
+    "bloom",
+    "deepseek_v2",
+    "deepseek_v3",
+    "gemma2",
+    "gemma3_text",
+    "gpt2",
+    "gpt_neox",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "stablelm",
+    "starcoder2",
+    "t5",
+)
+"""The values of model_type that are read of a config.json; config_families, which is not light, has their fields."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.units import SHARE, Unit
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, COMPETING, DEFAULT_OBJECTIVE, OBJECTIVES
+from automap_models.workloads.registry import MODEL_TYPES
 from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, require_no_model, source_kind
 
 if TYPE_CHECKING:
@@ -290,10 +291,8 @@ def add_profiled_size(group: argparse._ArgumentGroup) -> None:
 
 def family_lines(indent: int, width: int = 120) -> str:
     """The values of model_type that are read, as lines of an epilog."""
-    from automap_models.workloads.config_families import FAMILIES
-
     space = " " * indent
-    return textwrap.fill(", ".join(FAMILIES), width, initial_indent=space, subsequent_indent=space)
+    return textwrap.fill(", ".join(MODEL_TYPES), width, initial_indent=space, subsequent_indent=space)
 
 
 def add_state_factor(group: argparse._ArgumentGroup) -> None:

@@ -63,7 +63,7 @@ OF_SEARCHING = (
 """Options that a plan made before has no use for."""
 SAME_NAMES = (
     *("global_batch", "state_factor", "max_stages", "thorough"),
-    *("schedule", "objective", "min_gain", "min_stage", "equal_replicas", "cut_at"),
+    *("schedule", "objective", "min_gain", "min_stage", "equal_replicas", "cut_at", "target"),
 )
 """Options that the library's functions call the same."""
 EPILOG = f"""Two searches:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 
 from automap_models.errors import BadInput
+from automap_models.planners.options import COMPETING
 
 PLANNED_FOR = ("torch-split-spec", "torchtitan", "megatron", "deepspeed", "galvatron")
 """Targets that restrict where a model is cut or how devices are shared out."""
@@ -34,18 +35,25 @@ def narrow(namespace: argparse.Namespace) -> None:
     Raises:
         BadInput: another option asks for what the target cannot express.
     """
-    name = getattr(namespace, "for")
+    name, namespace.target = getattr(namespace, "for"), None
     if name is None:
         return
-    from automap_models.core.pass_orders import WARM_UPS
+    from automap_models.core.framework import StageLimits
     from automap_models.export.targets import target_by_name
 
-    limits = target_by_name(name).limits
+    target = target_by_name(name)
+    limits = target.limits
     assert limits is not None
     if namespace.schedule is not None and namespace.schedule not in limits.schedules:
         do = f"choose from {', '.join(limits.schedules)}"
         raise BadInput(f"{name} does not run schedule {namespace.schedule}", where="`schedule`", do=do)
-    namespace.target_schedules = tuple(schedule for schedule in limits.schedules if schedule in WARM_UPS)
+    namespace.target = StageLimits(
+        tuple(schedule for schedule in COMPETING if schedule in limits.schedules),
+        limits.filled,
+        limits.ties,
+        target.takes_strategies,
+        limits.power_of_two,
+    )
     namespace.equal_replicas = namespace.equal_replicas or limits.equal_replicas
     if limits.cuts != "anywhere":
         if namespace.cut_at not in (None, BLOCKS):

@@ -20,7 +20,7 @@ from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.sharding_rules import RuledModule
 from automap_models.workloads.config_families import FAMILIES
 from automap_models.workloads.config_json import is_config, read_config
-from automap_models.workloads.registry import WORKLOADS, configured, sized
+from automap_models.workloads.registry import MODEL_TYPES, WORKLOADS, configured, sized
 from automap_models.workloads.source import Source, SourceKind, module_of, source_kind
 from automap_models.workloads.training import Architecture, RepeatingArchitecture
 
@@ -120,6 +120,10 @@ def test_every_family_has_the_parameters_of_transformers_model(model_type: str, 
 
 def test_every_family_that_is_read_is_compared_with_transformers() -> None:
     assert set(FAMILIES) == set(hugging_face.FAMILIES)
+
+
+def test_help_lists_every_known_value_of_model_type() -> None:
+    assert tuple(FAMILIES) == MODEL_TYPES
 
 
 def test_a_gated_t5_with_an_output_matrix_has_the_published_number_of_parameters(tmp_path: Path) -> None:

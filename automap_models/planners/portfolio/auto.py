@@ -81,19 +81,20 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         begun_s = time.perf_counter()
         space = PlanningSpace.of(problem) if isinstance(problem, StagedProblem) else problem
         if space.schedule is None:
-            result = self._by_length(space, problem, deadline)
+            result = self._by_length(space, problem, deadline, watch)
         else:
             result = self._by_step(space, deadline, watch)
         return replace(result, taken_s=time.perf_counter() - begun_s)
 
     def _by_length(
-        self, space: PlanningSpace, problem: StagedProblem | PlanningSpace, deadline: Deadline
+        self, space: PlanningSpace, problem: StagedProblem | PlanningSpace, deadline: Deadline, watch: Watch
     ) -> StagedResult:
         config = self.config
         policy = PolicyConfig(config.policy, config.beam)
         search = LengthSearch.of(policy, config.certify_s, config.refine_s, deadline)
         several = len(space.stage_numbers) > 2 or space.global_batch is not None
         competition = space.pipelines(search.policy.out_of_range if several else None)
+        watch(Progress(f"planning {counted(len(competition.problems), 'combination')} by the length L"))
         result = search.solve((problem,) if isinstance(problem, StagedProblem) else competition.problems)
         if not competition.left_out:
             return result

@@ -23,6 +23,14 @@ def nothing_fits(space: PlanningSpace, problems: Sequence[StagedProblem]) -> Inf
         problems: that were looked at.
     """
     where, held = space.model.profile.model, list(_balanced_plans(problems))
+    if not problems and space.constraints.target is not None:
+        return Infeasible(
+            f"the framework planned for trains no plan of {_numbers(space.stage_numbers)} stages in "
+            f"{_numbers(space.counts)} micro-batches: it asks for whole samples, and some for a micro-batch a stage or "
+            "for stages that share no weight",
+            where=where,
+            do="take other numbers of stages or micro-batches, or another framework",
+        )
     if not held:
         return Infeasible(
             f"no plan of {_numbers(space.stage_numbers)} stages has work and a sample for each of the "

@@ -80,7 +80,7 @@ class Portfolio:
         refine: whether the best plans' cuts are moved by single instructions.
         incumbents: the shortest plan of each kind and number of stages.
         data_parallel: plain data parallelism in every number of micro-batches, whether it fits or not.
-        steps: every problem that was looked at, with the step of its best plan; inf without one.
+        steps: every problem in question, with the step of its best plan; inf without one.
         costs: of each problem's plans.
     """
 
@@ -102,6 +102,7 @@ class Portfolio:
         self.space.require_some()
         self._replicate()
         problems = self._problems()
+        self.steps |= dict.fromkeys(problems, np.inf)
         if problems and has_moves(problems[0]):
             self._by_moves(problems)
         else:
@@ -127,7 +128,9 @@ class Portfolio:
             plan = StagedPlan((), (), micro_batches, "data-parallel", coarse_cuts=())
             candidate = self._candidate(problem, plan)
             self.data_parallel.append(candidate)
-            if competes and micro_batches in space.counts and plan.check_valid(problem)[0]:
+            if not (competes and micro_batches in space.counts and space.for_target(problem)):
+                continue
+            if plan.check_valid(problem)[0]:
                 self.steps[problem] = np.inf
                 if candidate.fits:
                     self._offer(Incumbent(Simplicity.DATA, problem, plan, candidate.step_s))
@@ -141,6 +144,7 @@ class Portfolio:
             for micro_batches in space.counts:
                 problems += [space.pipeline(stages, micro_batches, schedule) for schedule in space.competing]
         devices = space.cluster.devices
+        problems = [p for p in problems if space.for_target(p)]
         return [p for p in problems if p.max_replicas is None or p.stages * p.max_replicas >= devices]
 
     # ---- compiled moves
@@ -172,7 +176,6 @@ class Portfolio:
     ) -> Incumbent | None:
         """The plan that moves lead to from the shortest of some starts, where these are near the best so far."""
         problem = moves.problem
-        self.steps.setdefault(problem, np.inf)
         if not (starts and moves.can_cut):
             return None
         shortest = min(starts, key=moves.step_s)
@@ -212,8 +215,9 @@ class Portfolio:
                 self._move(Simplicity.UNEQUAL, moves, moves.constructed() if moves.can_cut else [])
         steps = {pair: min(self.steps.get(p, np.inf) for p in of_pair) for pair, of_pair in pairs.items()}
         order = sorted(pairs, key=lambda pair: steps[pair])
-        for pair in order[:PAIRS]:
-            if not steps[pair] > self.best_s * (1.0 + CLOSE) or len(order) <= 2:
+        fits = bool(np.isfinite(self.best_s))  # where no equal stages do, nothing tells which numbers are promising
+        for pair in order[:PAIRS] if fits else order:
+            if not fits or not steps[pair] > self.best_s * (1.0 + CLOSE) or len(order) <= 2:
                 yield pairs[pair]
 
     def _unequal(self, problems: Sequence[StagedProblem]) -> None:
@@ -274,7 +278,6 @@ class Portfolio:
     def _begun(self, problems: Sequence[StagedProblem]) -> list[StagedProblem]:
         """The problems whose plans as frameworks cut them are shortest; all where there are none, few stages first."""
         for problem in problems:
-            self.steps.setdefault(problem, np.inf)
             plans = [plan for _, plan in framework_plans(problem, self.ends)]
             if problem.schedule == self.space.competing[0] and plans:
                 self._cost(problem, plans[-1])

@@ -226,6 +226,15 @@ class PlanningSpace:
         constraints = self.constraints
         return constraints.only_work or constraints.allow(self.model.profile, self.cluster.devices, stages)
 
+    def for_target(self, problem: StagedProblem) -> bool:
+        """Whether the framework that is planned for, if any, trains so many stages and micro-batches."""
+        target, profile, stages = self.constraints.target, problem.profile, problem.stages
+        if target is None:
+            return True
+        tied = bool(profile.shared_parameters)
+        divides = target.divides(microbatch_size(profile), problem.cluster.devices // stages)
+        return divides and target.allows(stages, problem.micro_batches, problem.schedule, tied)
+
     def split(self, stages: int, micro_batches: int) -> StagedProblem:
         """The problem of that many stages and micro-batches.
 
@@ -276,6 +285,7 @@ class PlanningSpace:
         if batch is not None:
             profiles = {M: rescaled(plain.profile, batch // M) for M in {p.micro_batches for p in kept}}
             kept = [replace(p, profile=profiles[p.micro_batches]) for p in kept]
+        kept = [p for p in kept if self.for_target(p)]
         return Competition(tuple(kept), left_out, reason if left_out else None)
 
 

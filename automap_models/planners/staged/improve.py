@@ -36,7 +36,7 @@ def has_moves(problem: StagedProblem) -> bool:
     They know where to cut and whether stages are equal, but neither pins nor forbidden techniques.
     """
     constraints = problem.constraints
-    known = replace(constraints, equal_replicas=False, cut_at=None, max_stages=None).only_work
+    known = replace(constraints, equal_replicas=False, cut_at=None, max_stages=None, target=None).only_work
     alike = problem.cluster.is_uniform and problem.slowdowns is None
     return known and alike and not problem.shardings
 

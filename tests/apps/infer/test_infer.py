@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.pass_orders import WARM_UPS
+from automap_models.formats.npz import read_npz
 from automap_models.infer.app import infer as main
 from automap_models.plots import figures
 
@@ -180,7 +181,8 @@ def test_auto_says_what_was_tried_and_the_plan_comes_back_at_its_micro_batch_siz
     assert (chosen["stages"], chosen["micro_batches"]) == (len(plan["stages"]), plan["micro_batches"])
     assert plan["micro_batches"] * plan["microbatch_size"] == plan["global_batch"] == 96
     assert plan["provenance"]["profile_microbatch_size"] == 32
-    assert plan["baselines"]["single_device_s"] == pytest.approx(3 * (0.0652 + 0.1298), rel=1e-3)  # examples/README.md
+    profiled_s = 3 * float(read_npz("vgg.npz").C.sum())  # 96 samples by 32
+    assert plan["baselines"]["single_device_s"] == pytest.approx(profiled_s, rel=0.25)  # by the clock
     steps = [attempt["step_s"] for attempt in plan["tried"] if attempt["step_s"] is not None]
     assert plan["length_s"] <= min(steps) * (1 + 1e-9)
     again = document(capsys, "vgg.npz", "--plan", "plan.json")
@@ -212,7 +214,7 @@ def test_verbose_prints_a_row_for_everything_tried(folder: Path, capsys: pytest.
     out = printed(capsys, *options, "--verbose", *LENGTH)
     assert sum(line.rstrip().endswith("chosen") and line.lstrip()[0].isdigit() for line in out.splitlines()) == 1
     assert out.count("longer") >= 3
-    assert "in proportion" in out
+    assert "are those of the clock, as the model was profiled with 32" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 100
     assert "proven longer" not in printed(capsys, *options, *LENGTH)
 
@@ -224,7 +226,8 @@ def test_a_global_batch_alone_makes_micro_batches_of_the_profiled_size(
     assert (plan["micro_batches"], plan["microbatch_size"]) == (8, 32)
     halved = document(capsys, "vgg.npz", "--topo", "A", "--global-batch", "256", "--micro-batches", "16")
     assert (halved["micro_batches"], halved["microbatch_size"]) == (16, 16)
-    assert halved["baselines"]["single_device_s"] == pytest.approx(plan["baselines"]["single_device_s"])
+    # Kernels of fewer samples are less efficient, but not by much from 32 to 16.
+    assert 1.0 < halved["baselines"]["single_device_s"] / plan["baselines"]["single_device_s"] < 1.25
 
 
 def test_a_silent_profile_is_told_its_micro_batch_size(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -420,8 +423,8 @@ def test_where_nothing_fits_the_code_is_3_and_the_line_says_which_stage_needs_ho
 def test_where_nothing_fits_in_any_combination_the_line_says_how_many_were_tried(refused: Callable[..., str]) -> None:
     Path("tiny.yaml").write_text(Path("tiny.yaml").read_text().replace("32e9", "1e8"), encoding="utf-8")
     line = refused("vgg.npz", "--topo", "tiny.yaml", "--stages", "auto", code=3)
-    assert re.search(r"no plan fits in any of \d+ combinations tried", line)
-    assert "GB on each device" in line
+    assert re.search(r"no plan fits the 0\.1 GB of a device of cluster tiny: of \d+ combinations \d stages in", line)
+    assert re.search(r"comes nearest, whose stage \d needs \d+\.\d GB", line)
 
 
 def test_an_output_that_cannot_be_written_is_found_before_planning(

@@ -45,7 +45,7 @@ def test_a_graph_becomes_an_npz_and_one_line_sums_it_up(graph: Path, capsys: pyt
     assert read_npz(out).meta["model"] == "net"
     assert capsys.readouterr() == (
         "",
-        "net: 3 instructions, 0.5 s a micro-batch, 4 MB of parameters, smallest cut 5 MB after n2\n",
+        "net: 2 instructions, 0.5 s a micro-batch, 4 MB of parameters, smallest cut 5 MB after n2\n",
     )
 
 
@@ -64,9 +64,8 @@ def test_every_instruction_is_printed_in_order(graph: Path, capsys: pytest.Captu
     header, *lines = capsys.readouterr().out.splitlines()
     assert header.split() == ["forward", "s", "backward", "s", "cut", "bytes", "parameters", "saved", "name"]
     assert [line.split() for line in lines] == [
-        ["0", "0", "0", "7", "0", "7", "n1", "Input"],
-        ["1", "0.001", "0.002", "5000000", "4000000", "5000000", "n2", "Conv2d(3,", "4)"],
-        ["2", "0.25", "0.247", "0", "0", "3", "n3", "ReLU"],
+        ["0", "0.001", "0.002", "5000000", "4000000", "5000000", "n2", "Conv2d(3,", "4)"],
+        ["1", "0.25", "0.247", "0", "0", "3", "n3", "ReLU"],
     ]
 
 
@@ -203,7 +202,7 @@ def test_ctrl_c_from_outside_is_code_130_without_a_traceback(tmp_path: Path) -> 
 def test_show_names_what_weighs_most(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(graph), "--show"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("net: 3 instructions, from graph.txt\n")
+    assert out.startswith("net: 2 instructions, from graph.txt\n")
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "time 500 ms a micro-batch: 251 ms forward, 249 ms backward" in lines
     assert "n3 ReLU 250 ms 247 ms 99.4 % 0 B" in lines
@@ -213,7 +212,7 @@ def test_show_names_what_weighs_most(graph: Path, capsys: pytest.CaptureFixture[
 def test_json_is_the_only_thing_on_stdout(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(graph), "--json", "--model", "mine"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["model"], document["instructions"], document["parameter_bytes"]) == ("mine", 3, 4e6)
+    assert (document["model"], document["instructions"], document["parameter_bytes"]) == ("mine", 2, 4e6)
     assert document["time_s"] == pytest.approx(0.5)
     assert document["heaviest_instructions"][0]["name"] == "n3"
     assert document["fingerprint"] == read_profile(graph).fingerprint
@@ -251,7 +250,7 @@ def test_a_file_that_is_called_like_a_model_is_read_when_written_as_a_path(
     monkeypatch.chdir(graph.parent)
     graph.rename("vgg19")
     assert main(["./vgg19", "-o", "p.npz"]) == 0
-    assert len(read_npz("p.npz")) == 3
+    assert len(read_npz("p.npz")) == 2
 
 
 def test_planning_wants_a_profile_and_says_how_to_get_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
