@@ -425,7 +425,7 @@ def test_convolutions_cost_what_they_cost_in_jax() -> None:
 
 
 def test_a_value_that_is_divided_by_a_number_is_timed() -> None:
-    """The number is no operand of PyTorch's division: asked whether it was a softmax, GPT-2's step ended in a traceback."""
+    """The number is no operand of PyTorch's division: GPT-2's step ended in a traceback."""
 
     class Halved(nn.Module):
         def __init__(self) -> None:
