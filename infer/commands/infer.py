@@ -111,14 +111,15 @@ def _add_problem(problem: argparse._ArgumentGroup) -> None:
         "--micro-batches",
         metavar="M|auto",
         type=number_or_auto,
-        help="micro-batches in a global batch (default 16, or auto with --global-batch); auto: the best number for it",
+        help="micro-batches in a global batch; auto: the best number for it (default: auto; with --objective length, "
+        "and of a planner that is named, 16 as profiled)",
     )
     problem.add_argument(
         "--global-batch",
         metavar="B",
         type=whole_number,
-        help="samples between two updates; with --objective length alone it makes B / (samples of the profiled "
-        "micro-batch) micro-batches",
+        help="samples between two updates (default: 16 micro-batches as profiled); with --objective length alone it "
+        "makes B / (samples of the profiled micro-batch) micro-batches",
     )
     problem.add_argument(
         "--microbatch-size", metavar="N", type=whole_number, help="samples in the profiled micro-batch"

@@ -422,3 +422,19 @@ def test_convolutions_cost_what_they_cost_in_jax() -> None:
     assert flop(in_torch) == flop(in_jax)
     assert in_torch.profile.W.sum() == in_jax.profile.W.sum()
     assert in_torch.profile.C.sum() == pytest.approx(in_jax.profile.C.sum(), rel=0.03)
+
+
+def test_a_value_that_is_divided_by_a_number_is_timed() -> None:
+    """The number is no operand of PyTorch's division: GPT-2's step ended in a traceback."""
+
+    class Halved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x).tanh() / 2.0
+
+    graph = instruction_graph(step_module(Halved(), (torch.zeros(4, 8),)))
+    assert "divide" in graph.opcodes
+    assert (clock_times(graph, read_device("v100")) >= 0.0).all()

@@ -94,7 +94,7 @@ def result_of(
         reason = Infeasible(
             f"the plan that it makes is not allowed: {objection}",
             where=f"planner {plan.planner}",
-            do="use `planner='exact'`",
+            do="use `planner='auto'`",
         )
     taken_s = time.perf_counter() - begun_s
     if reason is not None:

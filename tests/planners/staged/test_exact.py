@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.constraints import Constraints
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan, StagedProblem
@@ -313,3 +314,12 @@ def test_sums_of_tied_weights_are_bounded_where_links_between_nodes_are_faster_t
     result = ExactPlanner().solve(problem)
     assert result.status == "optimal"
     assert result.cost.step_s == pytest.approx(min(step_cost(problem, plan).step_s for plan in plans), rel=1e-12)
+
+
+def test_a_best_plan_whose_stage_holds_too_little_work_names_the_planner_that_knows_better() -> None:
+    """It said to use `--planner exact`. All cuts are dear but the first, before which 1/16 of the work lies."""
+    profile = Profile.create(C=np.ones(16), A=np.array([0.0] + [1e3] * 14 + [0.0]), W=np.ones(16))
+    least = Constraints(min_stage=0.25)
+    problem = StagedProblem(profile, Cluster(1, 2, 1.0, 1.0, 1e6), stages=2, micro_batches=4, constraints=least)
+    reason = make_planner("exact", kind="staged").solve(problem).reason
+    assert str(reason).endswith("`min_stage=0.25` in stage 0; use `planner='auto'`")
