@@ -91,10 +91,11 @@ def result_of(
         cost = step_cost(problem, plan) if cost is None else cost
         reason = None if cost.feasible else does_not_fit(problem, plan, cost)
     else:
+        exact = plan.planner == "exact"  # held to every restriction but `min_stage`
         reason = Infeasible(
             f"the plan that it makes is not allowed: {objection}",
             where=f"planner {plan.planner}",
-            do="use `planner='exact'`",
+            do="leave the planner out, or take `min_stage=0`" if exact else "use `planner='exact'`",
         )
     taken_s = time.perf_counter() - begun_s
     if reason is not None:

@@ -146,7 +146,10 @@ def test_a_warm_start_off_the_candidates_is_not_called_one_of_them(
     from automap_models.infer.app import infer
 
     start = tmp_path / "exact.json"
-    assert infer([VGG, "--topo", "B", "--stages", "3", "--planner", "exact", "--out", str(start)]) == 0
+    arguments = [VGG, "--topo", "B", "--stages", "3", "--planner", "exact"]
+    assert infer(arguments) == 3
+    assert capsys.readouterr().err.endswith("leave the planner out, or take --min-stage 0\n")  # not: take exact
+    assert infer([*arguments, "--min-stage", "0", "--out", str(start)]) == 0
     capsys.readouterr()
     assert search("--warm-start", str(start)) == 0
     printed = " ".join(capsys.readouterr().out.split())
