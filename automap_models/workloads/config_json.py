@@ -131,7 +131,7 @@ def described_config(config: object) -> str | None:
     if to_dict is None:
         return None
     values = to_dict()
-    if not isinstance(values, dict) or values.get("model_type") not in FAMILIES:
+    if not isinstance(values, dict) or _family_of(values.get("model_type"), None) is None:
         return None
     return json.dumps({key: value for key, value in values.items() if _is_plain(value)}, sort_keys=True)
 
@@ -156,8 +156,8 @@ def _family_of(kind: object, architectures: object) -> str | None:
 
     Models that are one of another family in all but their name say so in `architectures`: Kimi K2's is DeepSeek V3's.
     """
-    if kind in FAMILIES:
-        return str(kind)
+    if isinstance(kind, str) and kind in FAMILIES:
+        return kind
     if not isinstance(architectures, list) or not architectures:
         return None
     name = str(architectures[0]).removesuffix("ForCausalLM").lower()

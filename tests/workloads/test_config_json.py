@@ -252,6 +252,8 @@ def test_llama_405b_is_profiled_from_four_of_its_blocks(tmp_path: Path) -> None:
             "$.model_type is 'mamba', not one of bert, bloom, deepseek_v2, deepseek_v3, gemma2, gemma3_text",
         ),
         ({"model_type": 3}, "$.model_type is 3, not one of"),
+        ({"model_type": ["llama"]}, "$.model_type is ['llama'], not one of"),  # was a TypeError, as was a mapping
+        ({"model_type": {}}, "$.model_type is {}, not one of"),
         ({"model_type": "bloom", "vocab_size": 40}, "$.n_embed or $.hidden_size is missing"),
         ({"model_type": "llama"}, "is missing"),
         ({**LLAMA, "hidden_size": -4}, "$.hidden_size is -4, not a whole number ≥ 1"),
