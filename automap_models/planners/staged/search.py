@@ -471,7 +471,8 @@ class StagedSearch:
         """Take a plan if it is shorter than the best so far, fits and has work for every stage; whether it is."""
         cost, problem = self.costs(plan), self.problem
         shorter = cost.feasible and cost.step_s < self.step_s * (1.0 - LENGTH_ROUNDING)
-        if shorter and not stages_without_work(problem.profile, plan.cuts, problem.constraints.min_stage):
+        least = 0.0 if problem.schedule is None else problem.constraints.min_stage
+        if shorter and not stages_without_work(problem.profile, plan.cuts, least):
             self.best = replace(plan, coarse_cuts=self.problem.grid.to_points(plan.cuts))
             self.best_cost, self.step_s = cost, cost.step_s
             return True
