@@ -124,6 +124,7 @@ def test_the_fullest_stage_is_what_the_memory_model_says(make_job: MakeJob) -> N
                 int(groups.nodes[i] * groups.devices_per_node[i]),
                 min(M, S - s) * S,  # D/S replicas, perhaps a fraction
                 float(groups.state_over_memory[i]),
+                0.0,  # nothing is frozen
             )
             for s, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
         ]
