@@ -22,34 +22,34 @@ import pytest
 
 BUDGET = {
     "automap_models": (930, 8),
-    "core": (7_424, 38),
-    "cost": (3_771, 19),
+    "core": (7_518, 38),
+    "cost": (3_818, 19),
     "envs": (4_051, 23),
-    "export": (2_440, 16),
-    "formats": (5_646, 26),
-    "hlo": (8_102, 41),
-    "planners": (1_003, 6),
+    "export": (2_442, 16),
+    "formats": (5_648, 26),
+    "hlo": (8_107, 41),
+    "planners": (1_009, 6),
     "planners/online": (582, 3),
-    "planners/placement": (4_372, 20),
-    "planners/portfolio": (3_242, 18),
+    "planners/placement": (4_387, 20),
+    "planners/portfolio": (3_305, 18),
     "planners/replan": (744, 4),
     "planners/sharding": (1_013, 7),
-    "planners/staged": (7_031, 35),
-    "planners/strategies": (4_487, 24),
+    "planners/staged": (7_092, 35),
+    "planners/strategies": (4_582, 24),
     "plots": (1_167, 9),
     "rl": (2_158, 15),
-    "run": (5_086, 29),
-    "simulate": (1_729, 9),
-    "torch_export": (3_187, 18),
-    "workloads": (4_301, 24),
+    "run": (5_156, 30),
+    "simulate": (1_736, 9),
+    "torch_export": (3_213, 18),
+    "workloads": (4_323, 24),
     "zoo": (1, 1),
-    "infer": (7_059, 34),
+    "infer": (7_107, 35),
     "train": (2_855, 15),
     "datagen": (1_503, 10),
-    "benchmarks": (6_395, 36),
+    "benchmarks": (6_551, 37),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 83_884, "files": 452, "compiled": 155, "numbers": 579}
+TOTALS = {"lines": 84_447, "files": 454, "compiled": 156, "numbers": 595}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
