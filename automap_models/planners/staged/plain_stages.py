@@ -82,7 +82,7 @@ def plain_stages(problem: StagedProblem, places: IntArray | None = None) -> tupl
     frozen_copies = copies_at(boundary, profile.shared_frozen, own.shared_frozen_bytes)
     cluster = problem.cluster
     summed = profile.C, profile.C_fwd, profile.W, profile.stash, profile.frozen
-    sums = [prefix_at(boundary, each) for each in summed]
+    sums = [prefix_at(boundary, array) for array in summed]
     return PlainStages(
         sums=np.stack((*sums, np.concatenate(([0.0], profile.A[cut], [0.0])))),
         copies_end=np.concatenate((copies.end, frozen_copies.end)),

@@ -154,5 +154,5 @@ def test_the_least_number_of_nodes_that_fits_is_named(fits_on: int) -> None:
     step = best_of_all(replace(full, cluster=replace(full.cluster, nodes=fits_on)))
     assert step is not None
     assert what_would_fit(full, reason).do == (
-        f"give {fits_on} devices: the best strategy searched then takes {step:.4g} s"
+        f"give {fits_on} devices: the best strategy found then takes {step:.4g} s"
     )
