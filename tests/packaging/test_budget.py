@@ -34,7 +34,7 @@ BUDGET = {
     "planners/portfolio": (3_305, 18),
     "planners/replan": (744, 4),
     "planners/sharding": (1_013, 7),
-    "planners/staged": (7_092, 35),
+    "planners/staged": (7_093, 35),
     "planners/strategies": (4_582, 24),
     "plots": (1_167, 9),
     "rl": (2_158, 15),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (6_551, 37),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 84_447, "files": 454, "compiled": 156, "numbers": 595}
+TOTALS = {"lines": 84_448, "files": 454, "compiled": 156, "numbers": 595}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
