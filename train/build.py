@@ -106,13 +106,13 @@ def require_resumable(path: Path, module: RainbowModule, data: PipelineData, pro
         )
     for name in ("replay", "branches"):
         saved, wanted = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.settings, name)
-        if saved != wanted:
+        if _differs(saved, wanted):
             raise BadInput(
                 f"was written with {name} {saved}, not {wanted}",
                 where=str(path),
                 do=f"set agent.learner.{name}={saved}, or take the weights only with init_from=",
             )
-    if checkpoint.get(type(data).__qualname__, data.state_dict()) != data.state_dict():
+    if _differs(checkpoint.get(type(data).__qualname__, data.state_dict()), data.state_dict()):
         raise BadInput(
             "was trained on other groups than this run's",
             where=str(path),
@@ -137,6 +137,14 @@ def load_weights(module: RainbowModule, path: Path, key: str = "init_from") -> N
     )
     _require_weights(checkpoint, module, path)
     module.load_state_dict(checkpoint["state_dict"])
+
+
+def _differs(saved: object, wanted: object) -> bool:
+    """Whether a value of a checkpoint is another one; a damaged file may hold tensors, whose comparison is no truth."""
+    try:
+        return bool(saved != wanted)
+    except (RuntimeError, ValueError):
+        return True
 
 
 def _require_weights(checkpoint: dict[str, Any], module: RainbowModule, path: Path) -> None:
@@ -164,7 +172,7 @@ def _require_same_network(
     differences = [
         f"{key} {saved.get(key)}, not {value}"
         for key, value in wanted.items()
-        if key not in but_for and saved.get(key) != value
+        if key not in but_for and _differs(saved.get(key), value)
     ]
     if differences:
         raise BadInput(

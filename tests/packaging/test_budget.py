@@ -44,12 +44,12 @@ BUDGET = {
     "workloads": (4_323, 24),
     "zoo": (1, 1),
     "infer": (7_107, 35),
-    "train": (2_855, 15),
+    "train": (2_863, 15),
     "datagen": (1_503, 10),
     "benchmarks": (6_551, 37),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 84_448, "files": 454, "compiled": 156, "numbers": 595}
+TOTALS = {"lines": 84_456, "files": 454, "compiled": 156, "numbers": 595}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
