@@ -62,7 +62,7 @@ class PlanOptions:
         beam: first cuts from which the policy goes on.
         policy: an exported policy in place of the shipped one.
         certify_s, refine_s: how long the proof and the refinement may take, seconds; 0 leaves them out.
-        schedule: under which the step runs; None is DEFAULT_SCHEDULE. With the objective "length" it is only drawn.
+        schedule: under which the step runs; None is the best of COMPETING. By the objective "length" it is only drawn.
         objective: one of OBJECTIVES.
         min_gain: how much shorter, relatively, the step of a harder kind of plan has to be; None is 0.02.
         equal_replicas: whether every stage gets equally many devices.
@@ -196,7 +196,7 @@ class ExploreOptions:
         budget_s: counted seconds (planners.effort) of the exact search.
         thorough: whether everything is searched to the end, and an agent trained.
         seed: of random draws.
-        schedule: under which the step runs; None is DEFAULT_SCHEDULE.
+        schedule: under which the step runs; None is the best of COMPETING.
         objective: one of OBJECTIVES.
         min_gain: how much shorter, relatively, the step of a harder kind of plan has to be; None is 0.02.
         min_stage, target: as of PlanOptions.

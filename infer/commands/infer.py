@@ -138,9 +138,8 @@ def _add_planner(how: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         default="auto",
         help="who plans: policy (the trained policy), exact (the exact search), uniform (uniform cuts), data-parallel "
-        "(one stage on all devices), online (see automap-search pp), or auto (default): the best plan of policy, "
-        "uniform, data-parallel, block cuts (where repeated blocks end, as frameworks cut) and local search (which "
-        "moves the cuts of the others), corrected by exact. The report says who made it; a named planner's own plan is "
+        "(one stage on all devices), online (see automap-search pp), or auto (default): the simplest of nearly equal "
+        "plans of all kinds, or by the length L that of the policy, corrected by exact. A named planner's own plan is "
         "returned as it is",
     )
     how.add_argument(

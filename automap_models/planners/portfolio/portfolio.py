@@ -30,7 +30,7 @@ from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs
 from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
 from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans
-from automap_models.planners.staged.improve import PASSES, Moves, has_moves
+from automap_models.planners.staged.improve import Moves, has_moves
 from automap_models.planners.staged.search import anytime_search
 
 CLOSE = 0.15
@@ -171,17 +171,14 @@ class Portfolio:
             own = [] if cuts is None else [StagedPlan(cuts, device_cuts, problem.micro_batches, moves.planner)]
             self._move(Simplicity.EQUAL, moves, [*own, *starts])
 
-    def _move(
-        self, kind: Simplicity, moves: Moves, starts: list[StagedPlan], passes: float = PASSES
-    ) -> Incumbent | None:
+    def _move(self, kind: Simplicity, moves: Moves, starts: list[StagedPlan]) -> Incumbent | None:
         """The plan that moves lead to from the shortest of some starts, where these are near the best so far."""
         problem = moves.problem
         if not (starts and moves.can_cut):
             return None
-        shortest = min(starts, key=moves.step_s)
-        if len(self.space.counts) > 1 and moves.step_s(shortest) > self.best_s * (1.0 + CLOSE):
+        if len(self.space.counts) > 1 and min(map(moves.step_s, starts)) > self.best_s * (1.0 + CLOSE):
             return None
-        step_s, plan = moves.improved([shortest], equal=kind is not Simplicity.UNEQUAL, passes=passes)
+        step_s, plan = moves.improved(starts, equal=kind is not Simplicity.UNEQUAL)
         if plan is None:
             return None
         incumbent = Incumbent(simplicity(plan, problem.cluster.devices, self.ends), problem, plan, step_s)
@@ -292,7 +289,9 @@ class Portfolio:
                 self._offer(Incumbent(simplicity(plan, devices, self.ends), problem, plan, candidate.step_s))
 
     def _costs_of(self, problem: StagedProblem) -> Costs:
-        return self.costs.setdefault(problem, Costs(problem))
+        if problem not in self.costs:
+            self.costs[problem] = Costs(problem)
+        return self.costs[problem]
 
     def _candidate(self, problem: StagedProblem, plan: StagedPlan) -> Candidate:
         """A plan with its cost."""

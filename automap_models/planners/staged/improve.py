@@ -84,16 +84,12 @@ class Moves:
         """The plans of least bottleneck by tables (bottleneck), whatever the devices of stages."""
         return [self._plan(route) for route in constructed(self.problem, self._stages[0], self._own)]
 
-    def improved(
-        self, starts: Iterable[StagedPlan], *, equal: bool, limit_s: float = np.inf, passes: float = PASSES
-    ) -> tuple[float, StagedPlan | None]:
+    def improved(self, starts: Iterable[StagedPlan], *, equal: bool) -> tuple[float, StagedPlan | None]:
         """The plan that moves lead to from the shortest of some, and its step; inf and None where none fits.
 
         Args:
             starts: plans whose cuts are among the places.
             equal: whether device cuts stay as they are.
-            limit_s: only shorter steps are of interest.
-            passes: of the simulator that it may take.
         """
         plain, routes = self._stages[0], [self._route(start) for start in starts]
         if not routes:
@@ -101,7 +97,7 @@ class Moves:
         steps = [float(step_of(plain, self._own, route)) for route in routes]
         route = routes[int(np.argmin(steps))]
         by_device, parts = (np.zeros(1, dtype=np.int64), 0) if equal else (near(DEVICES), parts_of(plain))
-        step_s, route, taken = moved_on(plain, self._own, route, limit_s, near(FAR), by_device, parts, passes)
+        step_s, route, taken = moved_on(plain, self._own, route, np.inf, near(FAR), by_device, parts, PASSES)
         self.passes += taken
         effort.count(effort.MOVES, taken)
         return (float(step_s), self._plan(route)) if np.isfinite(step_s) else (np.inf, None)
