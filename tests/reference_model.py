@@ -98,7 +98,8 @@ def tied(case: Case) -> dict[str, Any]:
     for p, (nbytes, _) in enumerate(shared):
         holders = tuple(s for s in range(stages) if uses[s][p])
         nodes = {u // cluster["devices_per_node"] for s in holders for u in range(first_device[s], first_device[s + 1])}
-        link = cluster["inter"] if len(nodes) > 1 else cluster["intra"]
+        most = max((max(_devices_of_nodes(cluster, first_device[s], first_device[s + 1])) for s in holders), default=1)
+        link = cluster["inter"] / most if len(nodes) > 1 else cluster["intra"]
         if len(holders) > 1:
             tied_s[holders] = tied_s.get(holders, 0.0) + 2 * (len(holders) - 1) / len(holders) * nbytes / link
     return {"memory_bytes": memory, "all_reduce_s": all_reduce, "tied_s": tied_s}

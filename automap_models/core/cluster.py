@@ -289,6 +289,18 @@ class Cluster:
         )
         return replace(self, groups=groups)
 
+    def attained(self, intra_share: float, inter_share: float) -> Cluster:
+        """The cluster whose links have these shares of their bandwidth, inside nodes and between them."""
+        if intra_share == inter_share == 1.0:
+            return self
+        shares = {"intra": intra_share, "inter": inter_share}
+
+        def scaled(links: Cluster | NodeGroup) -> dict[str, Any]:
+            return {key: share * getattr(links, key) for key, share in shares.items()}
+
+        groups = tuple(replace(group, **scaled(group)) for group in self.groups)
+        return replace(self, groups=groups, **(scaled(self) if not groups else _least(groups)))
+
     def with_memory(self, memory: float) -> Cluster:
         """The cluster whose devices have so much memory, or in the same proportion more where they differ."""
         groups = tuple(replace(group, memory=memory * (group.memory / self.memory)) for group in self.groups)

@@ -134,6 +134,16 @@ def time_factors(profile: Profile, samples: int) -> tuple[FloatArray, FloatArray
     return _in_proportion(C_fwd, samples / own, 1), _in_proportion(C_bwd, samples / own, 2)
 
 
+def micro_batch_s(profile: Profile, samples: int) -> float:
+    """Seconds of all instructions with so many samples.
+
+    Raises:
+        BadInput: the profile does not say how many samples it describes.
+    """
+    forward, backward = time_factors(profile, samples)
+    return float(forward @ profile.C_fwd + backward @ (profile.C - profile.C_fwd))
+
+
 def clock_table(samples: int, passes_s: Callable[[float], tuple[float, float]]) -> list[list[float]]:
     """What a profile's meta says under CLOCK_S.
 

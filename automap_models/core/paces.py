@@ -3,7 +3,7 @@
 A micro-batch is split evenly over a stage's replicas, so that a stage waits for its slowest replica. It works with its
 fastest devices, so many of them that it is done first, and the others stand idle:
 
-    rate = max over j of shares[j] / (j-th smallest slowdown)
+    rate = max over j of speeds[j] / (j-th smallest slowdown)
 
     slowdowns 1, 1, 1, 1.5    j = 3: 3      j = 4: 4/1.5 = 2.7    the slow device stands idle
     slowdowns 1, 1, 1, 1.2    j = 3: 3      j = 4: 4/1.2 = 3.3    it works
@@ -49,40 +49,40 @@ class StagePace(NamedTuple):
     slowest: float
 
 
-def stage_pace(shares: FloatArray, slowdown: FloatArray, memory: FloatArray) -> StagePace:
+def stage_pace(speeds: FloatArray, slowdown: FloatArray, memory: FloatArray) -> StagePace:
     """The pace of one stage on k devices of unequal speed.
 
     Args:
-        shares: [D+1] into how many equal parts so many replicas split a micro-batch.
+        speeds: [D+1] how many times as fast so many replicas are as one.
         slowdown, memory: [k] of each device; see `unequal_paces`.
     """
     slowest = np.unique(slowdown)
     count = np.searchsorted(np.sort(slowdown), slowest, side="right")
-    rate = shares[count] / slowest
+    rate = speeds[count] / slowest
     best = int(rate.argmax())
     works = slowdown <= slowest[best]
     return StagePace(int(count[best]), float(rate[best]), float(memory[works].min()), float(slowest[best]))
 
 
-def equal_paces(shares: FloatArray, memory: FloatArray, degree: int = 1) -> StagePaces:
+def equal_paces(shares: FloatArray, speeds: FloatArray, memory: FloatArray, degree: int = 1) -> StagePaces:
     """The paces of stages on devices of equal speed, all of which work.
 
     Args:
         shares: [D+1] into how many equal parts so many replicas split a micro-batch.
+        speeds: [D+1] how many times as fast they are as one.
         memory: [D] bytes of each device.
         degree: how many devices share a replica.
     """
     cut = np.arange(shares.size)
     replicas = np.maximum((cut - cut[:, None]) // degree, 0)
-    parts = shares[replicas]
-    return StagePaces(np.maximum(replicas, 1), parts, parts, most_between(memory, np.minimum))
+    return StagePaces(np.maximum(replicas, 1), shares[replicas], speeds[replicas], most_between(memory, np.minimum))
 
 
-def unequal_paces(shares: FloatArray, slowdown: FloatArray, memory: FloatArray) -> StagePaces:
+def unequal_paces(shares: FloatArray, speeds: FloatArray, slowdown: FloatArray, memory: FloatArray) -> StagePaces:
     """The paces of stages on devices of unequal speed.
 
     Args:
-        shares: [D+1] into how many equal parts so many replicas split a micro-batch.
+        shares, speeds: see `equal_paces`.
         slowdown: [D] time of the device at each position over that of the one whose times the profile has.
         memory: [D] bytes of each device.
     """
@@ -93,7 +93,7 @@ def unequal_paces(shares: FloatArray, slowdown: FloatArray, memory: FloatArray) 
         works = slowdown <= slowest
         before = np.concatenate(([0], np.cumsum(works)))
         count = np.maximum(before[None, :] - before[:, None], 0)
-        candidate = np.where(count > 0, shares[count] / slowest, 0.0)
+        candidate = np.where(count > 0, speeds[count] / slowest, 0.0)
         better = candidate > rate
         rate[better], replicas[better] = candidate[better], count[better]
         smallest[better] = most_between(np.where(works, memory, np.inf), np.minimum)[better]
@@ -114,17 +114,17 @@ def most_between(values: FloatArray, extreme: np.ufunc = np.maximum) -> FloatArr
 
 
 def idle_positions(
-    shares: FloatArray, slowdown: FloatArray, stage_devices: tuple[tuple[int, int], ...]
+    speeds: FloatArray, slowdown: FloatArray, stage_devices: tuple[tuple[int, int], ...]
 ) -> tuple[int, ...]:
     """Positions whose devices would hold up their stage more than they help it, ascending.
 
     Args:
-        shares, slowdown: see `unequal_paces`.
+        speeds, slowdown: see `unequal_paces`.
         stage_devices: first and last position of each stage.
     """
     idle: list[int] = []
     for first, last in stage_devices:
         own = slowdown[first : last + 1]
-        slowest = stage_pace(shares, own, own).slowest
+        slowest = stage_pace(speeds, own, own).slowest
         idle += (first + np.flatnonzero(own > slowest)).tolist()
     return tuple(idle)

@@ -222,8 +222,17 @@ class Profile:
     @property
     def element_bytes(self) -> float | None:
         """Bytes of one parameter, by `meta["parameter_dtype"]`; None where the profile does not say."""
-        dtype = _DTYPE.match(str(self.meta.get("parameter_dtype")))
-        return int(dtype[1]) / 8 if dtype else None
+        return _element_bytes(self.meta.get("parameter_dtype"))
+
+    @property
+    def gradient_share(self) -> float:
+        """Bytes of gradients that replicas reduce over those of parameters.
+
+        Parameters in float32 of a step that computes in 16 bits are cast where a product takes them: what its replicas
+        add up is the product's result, before the cast back.
+        """
+        computed, own = _element_bytes(self.meta.get("dtype")), self.element_bytes
+        return 1.0 if computed is None or own is None else min(1.0, computed / own)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -302,6 +311,12 @@ def _checked(name: str, value: object, source: str) -> FloatArray:
 
 def _is_time(value: object) -> bool:
     return isinstance(value, float) and 0 < value < math.inf
+
+
+def _element_bytes(dtype: object) -> float | None:
+    """Bytes of an element type; None of what is none."""
+    match = _DTYPE.match(str(dtype))
+    return int(match[1]) / 8 if match else None
 
 
 def _require_dtype(meta: Mapping[str, object], source: str) -> None:

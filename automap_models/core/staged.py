@@ -13,7 +13,15 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid, grid_of
 from automap_models.core.constraints import UNCONSTRAINED, Constraints
-from automap_models.core.microbatch import microbatch_size, required_size, rescaled, time_factors
+from automap_models.core.device import Device
+from automap_models.core.microbatch import (
+    has_clock,
+    micro_batch_s,
+    microbatch_size,
+    required_size,
+    rescaled,
+    time_factors,
+)
 from automap_models.core.on_device import clock_factor, on_device
 from automap_models.core.paces import StagePaces, equal_paces, idle_positions, unequal_paces
 from automap_models.core.profile import FloatArray, Profile
@@ -55,6 +63,9 @@ class StagedProblem:
         schedule: a key of `core.pass_orders.WARM_UPS`, whose step counts; None for the length L.
         slowdown: [D] time of the device at each position over that of a healthy one of its kind; None where all are
             healthy. A stage waits for the slowest of its devices that work.
+        device: the kind of device, of which a step that runs takes what training steps reach of links and of memory,
+            and how much of the gradients' all-reduces goes on beside the backward pass. None: all that the cluster has,
+            and all of them; all-reduces are Auto-MAP's, and the update of the parameters takes no time.
 
     Raises:
         BadInput: an unknown schedule, S, M or σ out of range for this profile and cluster, devices that do not make S
@@ -74,6 +85,7 @@ class StagedProblem:
     constraints: Constraints = UNCONSTRAINED
     schedule: str | None = None
     slowdown: tuple[float, ...] | None = None
+    device: Device | None = None
 
     def __post_init__(self) -> None:
         if self.state_factor is None:
@@ -147,6 +159,57 @@ class StagedProblem:
         return replicas if self.samples is None else self.samples / np.ceil(self.samples / replicas)
 
     @cached_property
+    def speeds(self) -> FloatArray:
+        """[D+1] how many times as fast d replicas are as one: t(N) / t(⌈N/d⌉) by the clock, 1 for 0.
+
+        Where the profile has no clock it is their share of the samples (`shares`). No replicas are faster than that,
+        nor are fewer of them faster than more.
+        """
+        if self.samples is None or not has_clock(self.profile):
+            return self.shares
+        own, speeds = float(self.profile.C.sum()), self.shares.copy()
+        for share in np.unique(self.shares[1:]):
+            few_s = micro_batch_s(self.profile, round(self.samples / share))
+            speeds[self.shares == share] = min(share, own / few_s)
+        return np.maximum.accumulate(speeds)
+
+    @cached_property
+    def links(self) -> Cluster:
+        """The cluster with the bandwidths that collectives reach in a step that runs; as it is for the length L."""
+        if self.schedule is None or self.device is None:
+            return self.cluster
+        constants = self.device.constants
+        return self.cluster.attained(constants.intra_efficiency, constants.inter_efficiency)
+
+    @property
+    def one_ring(self) -> bool:
+        """Whether all-reduces take one ring through several nodes where that is shorter; Auto-MAP's never do."""
+        return self.schedule is not None and self.device is not None
+
+    @property
+    def overlap(self) -> float:
+        """Share of the all-reduces of gradients that can go on beside the backward pass; 0 for the length L."""
+        if self.schedule is None:
+            return 0.0
+        return 1.0 if self.device is None else self.device.constants.overlap
+
+    @property
+    def gradient_share(self) -> float:
+        """Bytes of gradients that are reduced over those of parameters; 1 for the length L."""
+        return 1.0 if self.schedule is None else self.profile.gradient_share
+
+    @property
+    def update_s_per_byte(self) -> float:
+        """Seconds of updating a byte of parameters; 0 for the length L.
+
+        Gradients and the optimiser's state are read, state and parameters written; parameters in float32 are read, too.
+        """
+        if self.schedule is None or self.device is None:
+            return 0.0
+        master = 1.0 if self.profile.element_bytes in (None, 4.0) else 0.0
+        return (2.0 * self.state_factor - 2.0 + master) / self.device.bytes_per_s
+
+    @cached_property
     def slowdowns(self) -> FloatArray | None:
         """[D] time of the device at each position over that of the profile's; None where all are as fast as that."""
         of_kinds = self.cluster.slowdown
@@ -164,8 +227,8 @@ class StagedProblem:
     def paces(self) -> StagePaces:
         """How fast each stage without a sharding works, and on how many of its devices."""
         if self.slowdowns is None:
-            return equal_paces(self.shares, self.cluster.device_memory)
-        return unequal_paces(self.shares, self.slowdowns, self.cluster.device_memory)
+            return equal_paces(self.shares, self.speeds, self.cluster.device_memory)
+        return unequal_paces(self.shares, self.speeds, self.slowdowns, self.cluster.device_memory)
 
     def idle_positions(self, plan: StagedPlan) -> tuple[int, ...]:
         """Positions whose devices would hold up their stage more than they help it: they stand idle."""
@@ -173,7 +236,7 @@ class StagedProblem:
             return ()
         bounds = plan.stage_devices(self.cluster.devices)
         replicated = tuple(ends for ends, sharding in zip(bounds, plan.shardings, strict=True) if not sharding)
-        return idle_positions(self.shares, self.slowdowns, replicated)
+        return idle_positions(self.speeds, self.slowdowns, replicated)
 
     def in_flight(self, stage: int) -> int:
         """Micro-batches whose activations a stage holds at once."""

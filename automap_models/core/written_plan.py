@@ -22,9 +22,8 @@ class WrittenStage:
         forward_s, backward_s: predicted seconds of one micro-batch on the fullest replica.
         transfer_s: predicted seconds of a message to the next stage; 0 of the last one.
         all_reduce_s: predicted seconds of its gradients' all-reduce.
-        buckets: of these gradients, as they are reduced: seconds from the end of the last backward pass to when each is
-            ready, 0 or less, and seconds that it takes; none where the plan does not say.
-        shares_link: whether these use the link to the stage before.
+        exposed_s: what of it comes after the last backward pass; None where the plan does not say, which is all of it.
+        update_s: predicted seconds of the update of its parameters; 0 where the plan does not say.
         tied: names of the parameters of which other stages hold a copy, and the predicted seconds of their sum.
     """
 
@@ -39,8 +38,8 @@ class WrittenStage:
     backward_s: float
     transfer_s: float
     all_reduce_s: float
-    buckets: tuple[tuple[float, float], ...] = ()
-    shares_link: bool = False
+    exposed_s: float | None = None
+    update_s: float = 0.0
     tied: tuple[tuple[str, float], ...] = ()
 
     @property

@@ -39,11 +39,6 @@ def transfer_s_per_byte(cluster: Cluster, first: int, boundary: int, stop: int, 
     return max(float(crosses_s.max()), float(stays_s))
 
 
-def transfer_crosses_nodes(cluster: Cluster, first: int, boundary: int, stop: int) -> bool:
-    """Whether any of what is sent from devices first … boundary-1 to boundary … stop-1 leaves a node."""
-    return bool(_crossing_and_staying(cluster, first, boundary, stop)[0].max() > 0.0)
-
-
 def _crossing_and_staying(cluster: Cluster, first: int, boundary: int, stop: int) -> tuple[FloatArray, float]:
     """[N] the share of the data that leaves or enters each node, and the share that stays inside the boundary's."""
     out_share = devices_per_node(cluster, first, boundary) / (boundary - first)
@@ -56,15 +51,32 @@ def _crossing_and_staying(cluster: Cluster, first: int, boundary: int, stop: int
     return np.maximum(out_share, in_share), stays
 
 
-def all_reduce_s_per_byte(cluster: Cluster, first: int, stop: int) -> float:
+def all_reduce_s_per_byte(cluster: Cluster, first: int, stop: int, *, shortest: bool = False) -> float:
     """All-reduce time per gradient byte on devices first … stop-1: a ring inside the node, a ring between nodes.
 
     The rings of the nodes go on at once; the one between them is as fast as the slowest of their links.
+
+    Args:
+        shortest: whether one ring through all devices is taken where that is shorter, as libraries do; Auto-MAP does
+            not.
     """
     held = devices_per_node(cluster, first, stop)
     own = np.flatnonzero(held)
     within_s = 2.0 * (held[own] - 1) / held[own] / cluster.node_intra[own]
-    return float(within_s.max() + 2.0 * (own.size - 1) / own.size / cluster.node_inter[own].min())
+    both_s = float(within_s.max() + 2.0 * (own.size - 1) / own.size / cluster.node_inter[own].min())
+    if not shortest or own.size == 1:
+        return both_s
+    return min(both_s, _one_ring_s(cluster, own, stop - first))
+
+
+def _one_ring_s(cluster: Cluster, nodes: NDArray[np.int64], devices: int, sharing: int = 1) -> float:
+    """Seconds per byte of an all-reduce in one ring through devices of these nodes: 2(n-1)/n over its slowest hop.
+
+    Args:
+        sharing: rings that leave a node at once.
+    """
+    inside_s, between_s = 1.0 / cluster.node_intra[nodes].min(), sharing / cluster.node_inter[nodes].min()
+    return float(2.0 * (devices - 1) / devices * max(inside_s, between_s))
 
 
 def all_reduce_start_s(devices: int, launch_s: float) -> float:
@@ -77,7 +89,9 @@ def all_reduce_start_s(devices: int, launch_s: float) -> float:
     return 2 * math.ceil(math.log2(devices)) * launch_s
 
 
-def mesh_all_reduce_s_per_byte(cluster: Cluster, sizes: Sequence[int], first: int = 0) -> tuple[float, ...]:
+def mesh_all_reduce_s_per_byte(
+    cluster: Cluster, sizes: Sequence[int], first: int = 0, *, shortest: bool = False
+) -> tuple[float, ...]:
     """All-reduce time per byte along each axis of a mesh on consecutive devices of a cluster.
 
     All groups of an axis reduce at the same time: those that leave a node share its link. On one axis it is
@@ -86,9 +100,11 @@ def mesh_all_reduce_s_per_byte(cluster: Cluster, sizes: Sequence[int], first: in
     Args:
         sizes: devices along each axis; neighbours along the last one have consecutive numbers.
         first: number of the mesh's first device.
+        shortest: see `all_reduce_s_per_byte`.
     """
     nodes = cluster.node_of[first + np.arange(math.prod(sizes))].reshape(sizes)
-    return tuple(_axis_s_per_byte(cluster, np.moveaxis(nodes, axis, -1).reshape(-1, n)) for axis, n in enumerate(sizes))
+    axes = (np.moveaxis(nodes, axis, -1).reshape(-1, n) for axis, n in enumerate(sizes))
+    return tuple(_axis_s_per_byte(cluster, of_groups, shortest) for of_groups in axes)
 
 
 def group_spans(nodes: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
@@ -121,7 +137,7 @@ def _leaving(nodes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return np.bincount(node[np.bincount(group)[group] > 1], minlength=count)
 
 
-def _axis_s_per_byte(cluster: Cluster, nodes: NDArray[np.int64]) -> float:
+def _axis_s_per_byte(cluster: Cluster, nodes: NDArray[np.int64], shortest: bool) -> float:
     """The same of one axis; `nodes`, [groups, size], are those of each group's devices."""
     group, node, held = _meetings(nodes, cluster.nodes)
     within_s, across = np.zeros(len(nodes)), np.bincount(group)
@@ -129,4 +145,7 @@ def _axis_s_per_byte(cluster: Cluster, nodes: NDArray[np.int64]) -> float:
     rings, between_s, leaving = 2.0 * (across - 1) / across, np.zeros(len(nodes)), _leaving(nodes, cluster.nodes)
     for inter in np.unique(cluster.node_inter):  # the groups wait for the node whose link takes longest
         between_s = np.maximum(between_s, rings / inter * leaving[cluster.node_inter == inter].max())
-    return float((within_s + between_s).max())
+    both_s = float((within_s + between_s).max())
+    if not shortest or across.max() == 1:
+        return both_s
+    return min(both_s, _one_ring_s(cluster, np.unique(nodes), nodes.shape[1], int(leaving.max())))

@@ -38,6 +38,7 @@ from automap_models.cost.layer_times import (
     Shares,
     StepClock,
 )
+from automap_models.cost.overlap import exposed_s
 from automap_models.cost.process_groups import ProcessGroups, process_groups
 from automap_models.cost.strategy import parameter_bytes
 
@@ -82,14 +83,6 @@ class _Kernels(NamedTuple):
     memory: FloatArray
     parameters: FloatArray
     boundary_bytes: FloatArray
-
-
-def exposed_s(communication_s: float, computation_s: float, overlap: float) -> float:
-    """What communication takes beyond the computation beside it, of which it hides behind a share, and that of itself.
-
-    max(communication - overlap · computation, (1 - overlap) · communication)
-    """
-    return communication_s - overlap * min(communication_s, computation_s)
 
 
 class LayerCosting:

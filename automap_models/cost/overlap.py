@@ -1,44 +1,27 @@
-"""Gradients that are reduced while the backward pass goes on: in buckets, as DistributedDataParallel does.
+"""Gradients that are reduced while the last backward pass goes on, and what of that the step is longer by.
 
-The last backward pass of a stage comes upon its instructions from the last to the first. Their gradients fill a bucket;
-the one that reaches BUCKET_BYTES closes it, and it is ready when the backward pass of its earliest instruction is done.
-Buckets are reduced one after the other, each as soon as it is ready.
+    backward pass   |··················|
+    all-reduce            |==============|──────────|      of what could be hidden a share is (StepConstants.overlap)
+                                       └────────────┘ exposed
 
-    backward pass   |· 5 ·|· 4 ·|···· 3 ····|· 2 ·|· 1 ·|              gradients of instructions 5 … 1
-    all-reduces                 |== 5, 4 ==|      |=== 3, 2 ===|= 1 =|
-                                                        └─────────────┘ exposed: what ends after the backward pass
-
-A parameter that several stages use is held by each of them. Their gradients are summed once all these stages have
-reduced theirs (`TiedSum`).
+The share is fitted to measured steps, as all that the clock says of a kind of device; it holds for a stage of a
+pipeline as for data parallelism. A parameter that several stages use is held by each of them. Their gradients are
+summed once all these stages have reduced theirs (`TiedSum`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from automap_models.core.profile import FloatArray
 
-BUCKET_BYTES = 25 * 2**20
-"""Of gradients in a bucket: `bucket_cap_mb` of torch's DistributedDataParallel."""
-
-
-class Bucket(NamedTuple):
-    """Gradients of one stage that are reduced together.
-
-    Attributes:
-        ready_s: when the last of them is there, counted from the end of the stage's last backward pass; 0 or less.
-        all_reduce_s: how long they take.
-    """
-
-    ready_s: float
-    all_reduce_s: float
+Seconds = TypeVar("Seconds", float, FloatArray)
 
 
 class TiedSum(NamedTuple):
-    """Gradients of a parameter that several stages hold a copy of, and sum once a step, after their buckets.
+    """Gradients of a parameter that several stages hold a copy of, and sum once a step, after their own.
 
     Attributes:
         stages: that hold the copies, ascending.
@@ -51,30 +34,10 @@ class TiedSum(NamedTuple):
     name: str = ""
 
 
-def gradient_buckets(weights: FloatArray, all_reduce_s: FloatArray, backward_s: FloatArray) -> tuple[Bucket, ...]:
-    """The buckets of a stage in the order in which they are reduced; none where nothing is to be reduced.
+def exposed_s(communication_s: Seconds, computation_s: Seconds, overlap: float) -> Seconds:
+    """What communication takes beyond the computation beside it, of which it hides behind a share, and that of itself.
 
-    Args:
-        weights: [k] bytes of each instruction's gradients on a device, in execution order of the forward pass.
-        all_reduce_s: [k] seconds that reducing them takes.
-        backward_s: [k] seconds of each instruction's backward pass.
+    max(communication - overlap · computation, (1 - overlap) · communication)
     """
-    held = np.flatnonzero(all_reduce_s)[::-1]
-    if not held.size:
-        return ()
-    filled, begin, full = np.cumsum(weights[held]), [0], BUCKET_BYTES
-    while (last := int(np.searchsorted(filled, full))) + 1 < held.size:
-        begin.append(last + 1)
-        full = filled[last] + BUCKET_BYTES
-    earliest = held[np.array([*begin[1:], held.size]) - 1]
-    before = np.cumsum(backward_s) - backward_s
-    durations = np.add.reduceat(all_reduce_s[held], begin)
-    return tuple(map(Bucket, (-before[earliest]).tolist(), durations.tolist()))
-
-
-def exposed_s(buckets: Sequence[Bucket]) -> float:
-    """How long after its last backward pass a stage's all-reduces end, if nothing else uses its links; 0 or more."""
-    end_s = 0.0 if not buckets else buckets[0].ready_s
-    for bucket in buckets:
-        end_s = max(end_s, bucket.ready_s) + bucket.all_reduce_s
-    return max(end_s, 0.0)
+    hidden: Seconds = overlap * np.minimum(communication_s, computation_s)
+    return communication_s - hidden

@@ -38,8 +38,9 @@ from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages
 from automap_models.core.strategy import RECOMPUTE, Strategy
-from automap_models.cost.layer_costs import LayerCosting, LayerCosts, exposed_s
+from automap_models.cost.layer_costs import LayerCosting, LayerCosts
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, PREFETCHED, Runtime
+from automap_models.cost.overlap import exposed_s
 from automap_models.cost.strategy import device_memory, parameter_bytes
 
 GROUP_BYTES = 1.5e9

@@ -17,11 +17,13 @@ nodes', and its memory limit is that of its smallest device that works. All devi
 
 A parameter that several stages use (tied weights) counts in ΣW, or Σfrozen, of each of them. Under a schedule the h
 stages that hold a trained one sum its gradients once a step, which takes 2(h-1)/h times its bytes over the slower of
-the links between them.
+the links between them, those of all devices of a node over its link.
 
-A problem with a schedule has whole samples: N of them in a micro-batch on d replicas take the time and the memory of
-⌈N/d⌉ of N wherever it says "/ d" above. Of AR_s only what the last backward pass cannot hide (cost.overlap) counts
-below; without a schedule nothing overlaps inside a stage.
+A problem with a schedule is of a step that runs. Its samples are whole: N of them in a micro-batch on d replicas take
+the memory of ⌈N/d⌉ of N wherever it says "/ d" above, and the time that the clock says of so many. Links have what
+collectives reach of them (`StagedProblem.links`), an all-reduce takes one ring where that is shorter, only what of it
+the last backward pass cannot hide (cost.overlap) counts below, and after it a stage updates its parameters. So the step
+of a plan is that of the same strategy (simulate.strategy). Without a schedule nothing overlaps inside a stage.
 
 From the times of its stages and transfers follow the span T and the length L of a plan, forwards (`span_and_length`) or
 from the last stage to the first (`before_transfer` and `before_stage`):
@@ -49,12 +51,10 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import (
     all_reduce_s_per_byte,
     all_reduce_start_s,
-    devices_per_node,
     mesh_all_reduce_s_per_byte,
-    transfer_crosses_nodes,
     transfer_s_per_byte,
 )
-from automap_models.cost.overlap import Bucket, TiedSum, exposed_s, gradient_buckets
+from automap_models.cost.overlap import TiedSum, exposed_s
 
 BytesT = TypeVar("BytesT", float, NDArray[np.float64])
 
@@ -82,6 +82,7 @@ class StagedCost:
         transfer_s: [S-1] time of one micro-batch over the boundary after stage s, one direction, x_s.
         all_reduce_s: [S] gradient all-reduce of a stage, AR_s.
         exposed_s: [S] what of it its last backward pass cannot hide; all of it where the problem has no schedule.
+        update_s: [S] of a stage's parameters, once a step.
         memory_bytes: [S] on each device of a stage.
         span_s: T, until the last backward of the first stage.
         length_s: L, until the last all-reduce.
@@ -90,8 +91,6 @@ class StagedCost:
         compute_s: [S] the instructions' part of forward_s + backward_s.
         reduce_s: [S] the part of the all-reduces of activations and their gradients.
         gather_s: [S] the part of putting together what other stages hand over in slices.
-        buckets: [S] of a problem with a schedule: the gradients of each stage as they are reduced.
-        shares_link: [S] of a problem with a schedule: whether these use the link to the stage before.
         tied: of a problem with a schedule: gradients of parameters that several stages hold.
         simulated_s: the step under the problem's schedule (simulate.step); None where it has none, or before that.
     """
@@ -101,6 +100,7 @@ class StagedCost:
     transfer_s: FloatArray
     all_reduce_s: FloatArray
     exposed_s: FloatArray
+    update_s: FloatArray
     memory_bytes: FloatArray
     span_s: float
     length_s: float
@@ -109,8 +109,6 @@ class StagedCost:
     compute_s: FloatArray
     reduce_s: FloatArray
     gather_s: FloatArray
-    buckets: tuple[tuple[Bucket, ...], ...] = ()
-    shares_link: tuple[bool, ...] = ()
     tied: tuple[TiedSum, ...] = ()
     simulated_s: float | None = None
 
@@ -130,7 +128,7 @@ class StagedCost:
         return self.length_s if self.simulated_s is None else self.simulated_s
 
     def as_tuple(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """forward_s, backward_s, transfer_s, all_reduce_s: what a simulation needs."""
+        """forward_s, backward_s, transfer_s, all_reduce_s: what a simulation of passes needs."""
         return self.forward_s, self.backward_s, self.transfer_s, self.all_reduce_s
 
 
@@ -190,15 +188,21 @@ def before_stage(
     return np.maximum(micro_batches * both_s, both_s + span), np.maximum(all_reduce_s, exposed - backward_s)
 
 
-def stage_rates(cluster: Cluster, first: int, stop: int, degree: int) -> tuple[float, float]:
+def stage_rates(problem: StagedProblem, first: int, stop: int, degree: int) -> tuple[float, float]:
     """Seconds per byte of all-reduces over the replicas, and over the devices that share a replica.
 
     Args:
         first, stop: the stage's devices are first … stop-1.
         degree: how many neighbours share a replica.
     """
-    over_replicas, inside = mesh_all_reduce_s_per_byte(cluster, ((stop - first) // degree, degree), first)
-    return over_replicas, inside
+    mesh = (stop - first) // degree, degree
+    over_replicas, inside = mesh_all_reduce_s_per_byte(problem.links, mesh, first, shortest=problem.one_ring)
+    return problem.gradient_share * over_replicas, inside
+
+
+def replica_s_per_byte(problem: StagedProblem, first: int, stop: int) -> float:
+    """Seconds per byte of parameters that replicas on devices first … stop-1 reduce their gradients in."""
+    return problem.gradient_share * all_reduce_s_per_byte(problem.links, first, stop, shortest=problem.one_ring)
 
 
 def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | None = None) -> StagedCost:
@@ -212,9 +216,9 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
         idle: positions whose devices hold nothing and do not work; of every stage one works at least. Transfers and
             all-reduces are those of all devices all the same. None: those that would hold up their stage.
     """
-    profile, cluster, stages = problem.profile, problem.cluster, plan.stages
+    profile, links, stages = problem.profile, problem.links, plan.stages
     first = np.array((0, *(cut + 1 for cut in plan.cuts)), dtype=np.int64)
-    bounds = (0, *plan.device_cuts, cluster.devices)
+    bounds = (0, *plan.device_cuts, links.devices)
     replicas, rate, limit = _working(problem, bounds, idle)
     parts = problem.shares[replicas]
     compute_fwd = np.add.reduceat(profile.C_fwd, first)
@@ -225,32 +229,25 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
     weights, stash = np.add.reduceat(held, first), np.add.reduceat(profile.stash, first)
     forward, backward = compute_fwd / rate, compute_bwd / rate
     compute, (reduce, gather) = (compute_fwd + compute_bwd) / rate, np.zeros((2, stages))
-    all_reduce = weights * [all_reduce_s_per_byte(cluster, bounds[s], bounds[s + 1]) for s in range(stages)]
+    all_reduce = weights * [replica_s_per_byte(problem, *ends) for ends in pairwise(bounds)]
     in_flight = np.array([problem.in_flight(s) for s in range(stages)])
     memory = stage_memory_bytes(weights, stash, parts, in_flight, problem.state_factor, frozen)
     for s in [s for s, index in enumerate(plan.shardings) if index]:
         devices = (bounds[s], bounds[s + 1])
-        replicas[s], limit[s] = bounds[s + 1] - bounds[s], cluster.device_memory[slice(*devices)].min()
+        replicas[s], limit[s] = bounds[s + 1] - bounds[s], links.device_memory[slice(*devices)].min()
         stage = _sharded_stage(problem, plan.shardings[s], spans[s], devices, int(in_flight[s]))
-        forward[s], backward[s], all_reduce[s], memory[s], compute[s], reduce[s], gather[s] = stage
+        forward[s], backward[s], all_reduce[s], memory[s], compute[s], reduce[s], gather[s], weights[s] = stage
     groups = [replicas[s] // problem.all_shardings[index].degree for s, index in enumerate(plan.shardings)]
     padding = groups / problem.shares[groups]
     transfer = np.array(
         [
             profile.A[cut]
-            * transfer_s_per_byte(cluster, bounds[s], bounds[s + 1], bounds[s + 2], float(padding[s : s + 2].max()))
+            * transfer_s_per_byte(links, bounds[s], bounds[s + 1], bounds[s + 2], float(padding[s : s + 2].max()))
             for s, cut in enumerate(plan.cuts)
         ],
         dtype=np.float64,
     )
-    buckets: tuple[tuple[Bucket, ...], ...] = ()
-    exposed = all_reduce
-    if problem.schedule is not None:
-        buckets = tuple(
-            stage_buckets(problem, plan.shardings[s], spans[s], bounds[s : s + 2], float(rate[s]))
-            for s in range(stages)
-        )
-        exposed = np.array([exposed_s(of_stage) for of_stage in buckets])
+    exposed = exposed_s(all_reduce, backward, problem.overlap)
     span, length, pivot = span_and_length(forward, backward, transfer, exposed, plan.micro_batches)
     return StagedCost(
         forward,
@@ -258,6 +255,7 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
         transfer,
         all_reduce,
         exposed,
+        problem.update_s_per_byte * weights,
         memory,
         float(span),
         float(length),
@@ -266,10 +264,6 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
         compute_s=compute,
         reduce_s=reduce,
         gather_s=gather,
-        buckets=buckets,
-        shares_link=tuple(s > 0 and shares_link(cluster, *bounds[s - 1 : s + 2]) for s in range(stages))
-        if buckets
-        else (),
         tied=() if problem.schedule is None else plan_tied_sums(problem, plan),
     )
 
@@ -315,7 +309,8 @@ def tied_sums(
 ) -> tuple[FloatArray, NDArray[np.bool_]]:
     """What summing the gradients of T shared parameters over their copies takes in P plans.
 
-    Between nodes a parameter is sent once; inside a node each device sends its share of it.
+    Every device sends what it holds of the parameter to its partners in the other stages, as Megatron's embedding
+    groups do: what leaves a node shares its link.
 
     Args:
         sharding: [P, S] of each stage, an index of the problem's.
@@ -325,7 +320,7 @@ def tied_sums(
     Returns:
         [P, T] seconds, and [P, T, S] the stages that hold a copy; 0 and none where a single stage holds the parameter.
     """
-    cluster, shared = problem.cluster, problem.profile.shared_parameters
+    cluster, shared = problem.links, problem.profile.shared_parameters
     sum_s, holders = np.zeros((len(begin), len(shared))), np.zeros((len(begin), len(shared), begin.shape[1]), bool)
     for p, parameter in enumerate(shared):
         uses = np.array(parameter.instructions)
@@ -334,11 +329,20 @@ def tied_sums(
         shares = np.array([of_all.shared_bytes[p] for of_all in problem.all_shardings])[sharding]
         first_node = cluster.node_of[np.where(holds, first, cluster.devices).min(1)]
         last_node = cluster.node_of[np.where(holds, stop, 0).max(1) - 1]
-        inside_s = np.where(holds, shares, 0.0).max(1) / cluster.node_intra[first_node]
-        between_s = parameter.nbytes / _slowest_link(cluster, holds, first, stop)
+        inside_s = problem.gradient_share * np.where(holds, shares, 0.0).max(1) / cluster.node_intra[first_node]
+        leaving = np.where(holds, shares * _in_fullest_node(cluster, first, stop), 0.0).max(1)
+        between_s = problem.gradient_share * leaving / _slowest_link(cluster, holds, first, stop)
         one_way_s = np.where(last_node > first_node, between_s, inside_s)
         sum_s[:, p], holders[:, p] = 2.0 * (copies - 1) / copies * one_way_s, holds & (copies > 1)[:, None]
     return sum_s, holders
+
+
+def _in_fullest_node(cluster: Cluster, first: NDArray[np.int64], stop: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[P, S] how many of each stage's devices are in the node that has most of them."""
+    bounds, most = cluster.node_bounds, np.zeros_like(first)
+    for begin, end in pairwise(bounds.tolist()):
+        most = np.maximum(most, np.minimum(stop, end) - np.maximum(first, begin))
+    return most
 
 
 def _slowest_link(
@@ -368,61 +372,9 @@ def plan_tied_sums(problem: StagedProblem, plan: StagedPlan) -> tuple[TiedSum, .
     )
 
 
-def shares_link(cluster: Cluster, before: int, first: int, stop: int) -> bool:
-    """Whether a stage's all-reduce and the transfer to the stage before it use the same links.
-
-    All that leaves a node shares its network interface, and what stays inside a node its links; the ring between nodes
-    goes on inside them.
-
-    Args:
-        cluster: of the devices.
-        before, first, stop: devices before … first-1 of the stage before, first … stop-1 of the stage.
-    """
-    across = np.count_nonzero(devices_per_node(cluster, first, stop)) > 1
-    return bool(across) or not transfer_crosses_nodes(cluster, before, first, stop)
-
-
-def stage_buckets(
-    problem: StagedProblem,
-    index: int,
-    own: slice,
-    devices: tuple[int, ...],
-    rate: float | None = None,
-) -> tuple[Bucket, ...]:
-    """The gradients of a stage as they are reduced.
-
-    Args:
-        problem: with all its shardings.
-        index: of the stage's sharding.
-        own: its instructions.
-        devices: its first one, and the one after its last.
-        rate: at which those that work get the profile done, of a stage without a sharding; None is the problem's.
-    """
-    sharding, (first, stop) = problem.all_shardings[index], devices
-    if not index:
-        rate = _own_rate(problem, first, stop) if rate is None else rate
-        backward = (sharding.C[own] - sharding.C_fwd[own]) / rate
-        weights = _weights_held(problem, 0, own)
-        return gradient_buckets(weights, weights * all_reduce_s_per_byte(problem.cluster, first, stop), backward)
-    parts = float(problem.shares[(stop - first) // sharding.degree])
-    over_replicas, inside = stage_rates(problem.cluster, first, stop, sharding.degree)
-    start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
-    compute = (sharding.C[own] - sharding.C_fwd[own]) * _slowest(problem, first, stop)
-    backward = (compute + inside * sharding.reduced_bwd[own]) / parts
-    backward = backward + start_s * sharding.starts_bwd[own]
-    weights, gradients = _weights_held(problem, index, own), sharding.gradients[own]
-    return gradient_buckets(weights, weights * over_replicas + inside * gradients, backward)
-
-
 def _slowest(problem: StagedProblem, first: int, stop: int) -> float:
     """Time of the slowest of devices first … stop-1 over that of the profile's: all that share operators work."""
     return 1.0 if problem.slowdowns is None else float(problem.slowdowns[first:stop].max())
-
-
-def _own_rate(problem: StagedProblem, first: int, stop: int) -> float:
-    """Seconds of profile that a stage without a sharding on devices first … stop-1 gets done in a second."""
-    _, rate, _ = _working(problem, (first, stop), None)
-    return float(rate[0])
 
 
 def _working(
@@ -438,7 +390,7 @@ def _working(
     if idle is None and slowdown is not None:
         stages = [slice(first, stop) for first, stop in pairwise(bounds)]
         replicas, rate, limit, _ = zip(
-            *(stage_pace(problem.shares, slowdown[own], memory[own]) for own in stages), strict=True
+            *(stage_pace(problem.speeds, slowdown[own], memory[own]) for own in stages), strict=True
         )
         return np.array(replicas), np.array(rate), np.array(limit)
     first = np.array(bounds[:-1]) - bounds[0]
@@ -448,8 +400,8 @@ def _working(
     working = np.add.reduceat(works, first)
     least = np.minimum.reduceat(np.where(works > 0, memory[own], np.inf), first)
     if slowdown is None:
-        return working, problem.shares[working], least
-    return working, problem.shares[working] / np.maximum.reduceat(works * slowdown[own], first), least
+        return working, problem.speeds[working], least
+    return working, problem.speeds[working] / np.maximum.reduceat(works * slowdown[own], first), least
 
 
 class _StageCost(NamedTuple):
@@ -462,6 +414,7 @@ class _StageCost(NamedTuple):
     compute_s: float
     reduce_s: float
     gather_s: float
+    weights_bytes: float
 
 
 def _sharded_stage(
@@ -470,24 +423,24 @@ def _sharded_stage(
     """What a stage of these instructions and devices first … stop-1 costs in one of the problem's shardings."""
     sharding = problem.all_shardings[index]
     replicas = (devices[1] - devices[0]) // sharding.degree
-    parts = float(problem.shares[replicas])
-    over_replicas, inside = stage_rates(problem.cluster, *devices, sharding.degree)
+    parts, speed = float(problem.shares[replicas]), float(problem.speeds[replicas])
+    over_replicas, inside = stage_rates(problem, *devices, sharding.degree)
     start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
 
     def total(array: FloatArray) -> float:
         return float(np.add.reduceat(array[own], [0])[0])
 
-    nodes = problem.cluster.node_of[slice(*devices)]
-    gathered, intra = sharding.gathered, float(problem.cluster.node_intra[nodes].min())
+    nodes = problem.links.node_of[slice(*devices)]
+    gathered, intra = sharding.gathered, float(problem.links.node_intra[nodes].min())
     gather_in, gather_out = float(gathered[own.start]) / intra, float(gathered[own.stop]) / intra
     slowest = _slowest(problem, *devices)
     compute_fwd, compute_bwd = slowest * total(sharding.C_fwd), slowest * total(sharding.C - sharding.C_fwd)
-    reduce_fwd = inside * total(sharding.reduced_fwd) / parts + start_s * total(sharding.starts_fwd)
-    reduce_bwd = inside * total(sharding.reduced_bwd) / parts + start_s * total(sharding.starts_bwd)
+    reduce_fwd = inside * total(sharding.reduced_fwd) / speed + start_s * total(sharding.starts_fwd)
+    reduce_bwd = inside * total(sharding.reduced_bwd) / speed + start_s * total(sharding.starts_bwd)
     weights = float(np.add.reduceat(_weights_held(problem, index, own), [0])[0])
     return _StageCost(
-        forward_s=(compute_fwd + gather_in) / parts + reduce_fwd,
-        backward_s=(compute_bwd + gather_out) / parts + reduce_bwd,
+        forward_s=(compute_fwd + gather_in) / speed + reduce_fwd,
+        backward_s=(compute_bwd + gather_out) / speed + reduce_bwd,
         all_reduce_s=weights * over_replicas + inside * total(sharding.gradients),
         memory_bytes=stage_memory_bytes(
             weights,
@@ -497,7 +450,8 @@ def _sharded_stage(
             problem.state_factor,
             frozen_bytes(problem, index, own),
         ),
-        compute_s=(compute_fwd + compute_bwd) / parts,
+        compute_s=(compute_fwd + compute_bwd) / speed,
         reduce_s=reduce_fwd + reduce_bwd,
-        gather_s=(gather_in + gather_out) / parts,
+        gather_s=(gather_in + gather_out) / speed,
+        weights_bytes=weights,
     )

@@ -25,9 +25,8 @@ messages one after the other, the last of which makes its round trip below and c
 GPipe the M messages back follow that round trip: 2M·x_s + RT_{s+1}.
 
 With own_s the largest of these terms, D_s is when stage s ends its last backward pass at the earliest, counted from
-its first input, and Z_s when it and all below it have reduced their gradients. exposed_s is the part of a stage's
-all-reduce that its last backward pass cannot hide. Where it goes over the links to the stage before (cost.staged,
-`shares_link`) it goes before the last gradient that the stage before waits for: delay_s is exposed_s there, else 0.
+its first input, and Z_s when it and all below it have updated their parameters. ending_s is what a stage takes after
+its last backward pass: what of its all-reduce that cannot hide, and the update.
 
 **What delays the last micro-batch.** wait_s is how long after F_0 the last forward pass F_{M-1} of stage s starts at
 least: (M-1)·f_s. Where M > w_s it comes after B_{M-1-w_s}, and wait_s is RT_s for B_0 and then (M-1-w_s) times the
@@ -42,13 +41,13 @@ period of the steady phase. The period is never below
 The stages before a suffix may delay the last micro-batch, too: `least` counts the round trips of the whole pipeline and
 the cycle through its first stages up to the first one of the suffix.
 
-From the start of its last forward pass a stage takes last_s until the last backward pass is done and its gradients have
-left for the stage before, and reduced_s until it and all below it have reduced theirs.
+From the start of its last forward pass a stage takes last_s until the last backward pass is done, and done_s until it
+and all below it have updated their parameters.
 
-    last_s = max(u_s + 2·x_s + last_{s+1},  f_s + w_s·b_s) + delay_s
-    reduced_s = max(f_s + x_s + reduced_{s+1},  last_s - delay_s + exposed_s)
-    D_s = max(u_s + 2·x_s + D_{s+1},  RT_s + own_s,  u_s + (M+1)·x_s + RT_{s+1},  wait_s + last_s - delay_s) + delay_s
-    Z_s = max(f_s + x_s + Z_{s+1},  D_s - delay_s + exposed_s,  wait_s + reduced_s)
+    last_s = max(u_s + 2·x_s + last_{s+1},  f_s + w_s·b_s)
+    done_s = max(f_s + x_s + done_{s+1},  last_s + ending_s)
+    D_s = max(u_s + 2·x_s + D_{s+1},  RT_s + own_s,  u_s + (M+1)·x_s + RT_{s+1},  wait_s + last_s)
+    Z_s = max(f_s + x_s + Z_{s+1},  D_s + ending_s,  wait_s + done_s)
     step ≥ Z_0
 """
 
@@ -69,14 +68,12 @@ class StageTimes(NamedTuple):
 
     Attributes:
         both_s, forward_s: u and f.
-        exposed_s: what of the all-reduce the last backward pass cannot hide; all of it where nothing overlaps.
-        delay_s: what of that keeps the stage before waiting.
+        ending_s: what they take after their last backward pass; the all-reduce where nothing overlaps.
     """
 
     both_s: FloatArray
     forward_s: FloatArray
-    exposed_s: FloatArray
-    delay_s: FloatArray
+    ending_s: FloatArray
 
 
 class Prefix(NamedTuple):
@@ -172,7 +169,7 @@ class LengthSuffixes(Suffixes):
     def before_stage(self, stage: int, times: StageTimes, suffix: FloatArray) -> FloatArray:
         """See cost.staged.before_stage."""
         both_s, backward_s = times.both_s, times.both_s - times.forward_s
-        return np.stack(before_stage(both_s, backward_s, times.exposed_s, suffix[0], suffix[1], self.micro_batches))
+        return np.stack(before_stage(both_s, backward_s, times.ending_s, suffix[0], suffix[1], self.micro_batches))
 
     def least(self, suffix: FloatArray, prefix: Prefix = NO_PREFIX) -> FloatArray:
         """T + max(busy, R + forward)."""
@@ -192,7 +189,7 @@ class LengthSuffixes(Suffixes):
 class StepSuffixes(Suffixes):
     """Seven numbers of the stages s … S-1 under a schedule: the step is Z or more.
 
-    These are RT, D, Z, last and reduced, u of the first stage, and the transfer into it (0 until there is one).
+    These are RT, D, Z, last and done, u of the first stage, and the transfer into it (0 until there is one).
 
     Args:
         micro_batches: M.
@@ -208,23 +205,23 @@ class StepSuffixes(Suffixes):
         self.all_forwards_first = schedule == "gpipe"
 
     def nothing(self, *shape: int) -> FloatArray:
-        """Z = reduced = -∞, all else 0."""
+        """Z = done = -∞, all else 0."""
         numbers = np.zeros((7, *shape))
         numbers[[2, 4]] = -np.inf
         return numbers
 
     def before_transfer(self, transfer_s: FloatArray, suffix: FloatArray) -> FloatArray:
         """The link carries M messages each way."""
-        trip, end, reduced, last, last_reduced, both, _ = suffix
+        trip, end, finish, last, done, both, _ = suffix
         back = self.micro_batches if self.all_forwards_first else 1
         messages = trip + float(self.micro_batches + back) * transfer_s
         there_and_back = 2.0 * transfer_s
         arriving = np.empty((7, *np.broadcast_shapes(transfer_s.shape, trip.shape)))
         arriving[0] = trip + there_and_back
         arriving[1] = np.maximum(end + there_and_back, messages)
-        arriving[2] = reduced + transfer_s
+        arriving[2] = finish + transfer_s
         arriving[3] = last + there_and_back
-        arriving[4] = last_reduced + transfer_s
+        arriving[4] = done + transfer_s
         arriving[5] = both
         arriving[6] = transfer_s
         return arriving
@@ -236,10 +233,9 @@ class StepSuffixes(Suffixes):
         last = np.maximum(suffix[3] + both_s, drain)
         wait = self._wait(stage, both_s, forward_s, trip, suffix)
         end = np.maximum(np.maximum(both_s + suffix[1], trip + self._own(stage, both_s, forward_s, trip)), wait + last)
-        last_reduced = np.maximum(forward_s + suffix[4], last + times.exposed_s)
-        reduced = np.maximum(np.maximum(forward_s + suffix[2], end + times.exposed_s), wait + last_reduced)
-        delay_s = times.delay_s
-        return np.stack((trip, end + delay_s, reduced, last + delay_s, last_reduced, both_s, np.zeros_like(both_s)))
+        done = np.maximum(forward_s + suffix[4], last + times.ending_s)
+        finish = np.maximum(np.maximum(forward_s + suffix[2], end + times.ending_s), wait + done)
+        return np.stack((trip, end, finish, last, done, both_s, np.zeros_like(both_s)))
 
     def rounded(self, suffix: FloatArray, grain_s: float) -> FloatArray:
         """To a grain over how often the number is counted: RT once a round, u and x up to M times."""
@@ -280,9 +276,9 @@ class StepSuffixes(Suffixes):
 
     def least(self, suffix: FloatArray, prefix: Prefix = NO_PREFIX) -> FloatArray:
         """max(busy + max(D, RT + excess), forward + Z), and the last micro-batch after what delays it."""
-        trip, end, reduced, last, last_reduced, both, transfer_s = suffix
+        trip, end, finish, last, done, both, transfer_s = suffix
         _, busy, forward, excess = prefix
-        least: FloatArray = np.maximum(busy + np.maximum(end, trip + excess), forward + reduced)
+        least: FloatArray = np.maximum(busy + np.maximum(end, trip + excess), forward + finish)
         first = self.warm_up[0]
         left = self.micro_batches - 1 - first
         if not prefix.stages or left < 0:
@@ -295,7 +291,7 @@ class StepSuffixes(Suffixes):
             if inside:
                 cycles = rounds * (both + 2.0 * transfer_s) + inside * busy
                 wait = np.maximum(wait, busy + trip + cycles)
-        least = np.maximum(least, wait + np.maximum(busy + last, forward + last_reduced))
+        least = np.maximum(least, wait + np.maximum(busy + last, forward + done))
         return least
 
     def most_busy_s(self, stage: int, room_s: FloatArray, trip_s: FloatArray | float) -> FloatArray:

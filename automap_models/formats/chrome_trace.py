@@ -17,7 +17,7 @@ from automap_models.formats.atomic import write_text
 
 STAGES, LINKS = 0, 1
 """Process ids of the two groups of rows."""
-OF_GRADIENTS = ("all-reduce", "tied-sum")
+OF_GRADIENTS = ("all-reduce", "tied-sum", "update")
 """Kinds that have a row of their own below that of the stage's passes."""
 
 

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.device import USUAL, Device, StepConstants
+from automap_models.core.profile import Profile
 from automap_models.core.units import BYTES, BYTES_PER_S, FLOP_PER_S, SECONDS, Unit
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_text
@@ -329,6 +330,18 @@ def device_of(cluster: Cluster, name_or_path: str | Path | None = None) -> Devic
         BadInput: as of `read_device`.
     """
     return read_device(name_or_path or cluster.kind or DEFAULT_DEVICE)
+
+
+def step_device(profile: Profile, cluster: Cluster) -> Device | None:
+    """The device whose links and memory a step of a profile runs on: the cluster's kind, else the profile's.
+
+    None where that is no shipped device and no file: drivers have other names for devices.
+
+    Raises:
+        BadInput: a file is not readable, or a key of it missing, unknown or wrong.
+    """
+    name = cluster.kind or profile.device
+    return read_device(name) if name in known_devices() or Path(name).suffix in (".yaml", ".yml") else None
 
 
 def write_device(path: str | os.PathLike[str], device: Device, comment: str = "") -> None:

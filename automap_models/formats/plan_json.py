@@ -42,8 +42,8 @@ class StageDocument(Document):
 
     `samples`, those of a micro-batch on the fullest replica, are there where replicas get whole samples; `tied`, the
     parameters of which other stages have a copy, too, where there are any; the last four where stages shard operators.
-    Buckets of gradients (cost.overlap) are there where a plan has a schedule and the stage reduces gradients: when each
-    is ready, how long it takes, and whether they use the link to the stage before.
+    What of an all-reduce comes after the stage's last backward pass, and the update of its parameters, are there where
+    a plan has a schedule. Older files have buckets of gradients and whether these share a link, which is read past.
     """
 
     index: Index
@@ -62,6 +62,8 @@ class StageDocument(Document):
     samples: Count | UnsetType = UNSET
     tied: list[str] | UnsetType = UNSET
     tied_sums_s: list[float] | UnsetType = UNSET
+    exposed_s: float | UnsetType = UNSET
+    update_s: float | UnsetType = UNSET
     buckets_ready_s: list[float] | UnsetType = UNSET
     buckets_s: list[float] | UnsetType = UNSET
     shares_link: bool | UnsetType = UNSET
@@ -270,10 +272,8 @@ def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) 
         if held := [parameter for parameter in tied if s in parameter.stages]:
             document.tied = [parameter.name for parameter in held]
             document.tied_sums_s = [float(parameter.sum_s) for parameter in held]
-        if cost.buckets and cost.buckets[s]:
-            document.buckets_ready_s = [float(bucket.ready_s) for bucket in cost.buckets[s]]
-            document.buckets_s = [float(bucket.all_reduce_s) for bucket in cost.buckets[s]]
-            document.shares_link = bool(cost.shares_link[s])
+        if problem.schedule is not None:
+            document.exposed_s, document.update_s = float(cost.exposed_s[s]), float(cost.update_s[s])
         if any(plan.shardings):
             document.data, document.tensor = int(replicas), int(tensor)
             document.sharding = problem.all_shardings[plan.shardings[s]].name

@@ -20,6 +20,7 @@ from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.document_kind import require_kind
+from automap_models.formats.hardware_yaml import step_device
 from automap_models.formats.plan_json import FORMER, KIND, PlanDocument, StageDocument, stage_documents
 from automap_models.formats.schema import decode_json, read_bytes, wrong
 from automap_models.simulate.step import step_cost
@@ -28,8 +29,8 @@ TOLERANCE = 1e-6
 """Relative difference at which a file's figure and the cost model's disagree."""
 _Item = TypeVar("_Item")
 _NO_TIME = 1e-15
-"""Seconds that are none, such as those before a bucket that is ready at the end."""
-_LATER = frozenset({"tied", "tied_sums_s", "buckets_ready_s", "buckets_s", "shares_link"})
+"""Seconds that are none, such as what comes after a pass that hides all."""
+_LATER = frozenset({"tied", "tied_sums_s", "exposed_s", "update_s"})
 """Figures of a stage that older files do not have."""
 STALE = "plan again for this profile and cluster"
 
@@ -119,23 +120,19 @@ def _written_stage(document: PlanDocument, s: int, where: str) -> WrittenStage:
         expected = f"the first and the last of {stage.replicas * tensor} devices"
         raise wrong(where, f"$.stages[{s}].devices", stage.devices, expected, STALE)
     times = (stage.forward_s, stage.backward_s, stage.transfer_s or 0.0, stage.all_reduce_s)
+    exposed_s = None if isinstance(stage.exposed_s, UnsetType) else stage.exposed_s
+    update_s = 0.0 if isinstance(stage.update_s, UnsetType) else stage.update_s
     ends = (stage.first, stage.last, stage.last_name, (first, last))
-    return WrittenStage(*ends, stage.replicas, tensor, sharding, *times, *_sums(stage, f"$.stages[{s}]", where))
+    tied = _tied_sums(stage, f"$.stages[{s}]", where)
+    return WrittenStage(*ends, stage.replicas, tensor, sharding, *times, exposed_s, update_s, tied)
 
 
-def _sums(
-    stage: StageDocument, at: str, where: str
-) -> tuple[tuple[tuple[float, float], ...], bool, tuple[tuple[str, float], ...]]:
-    """A stage's buckets, whether they use the link to the stage before, and sums over copies; none in older files."""
-    for first, second in (("buckets_ready_s", "buckets_s"), ("tied", "tied_sums_s")):
-        ones, others = _listed(getattr(stage, first)), _listed(getattr(stage, second))
-        if others and len(ones) != len(others):
-            raise wrong(where, f"{at}.{second}", others, f"{len(ones)} numbers, as many as {first}", STALE)
-    return (
-        tuple(zip(_listed(stage.buckets_ready_s), _listed(stage.buckets_s), strict=False)),
-        False if isinstance(stage.shares_link, UnsetType) else stage.shares_link,
-        tuple(zip(_listed(stage.tied), _listed(stage.tied_sums_s), strict=False)),
-    )
+def _tied_sums(stage: StageDocument, at: str, where: str) -> tuple[tuple[str, float], ...]:
+    """Names and seconds of a stage's sums over copies; none in older files."""
+    names, sums_s = _listed(stage.tied), _listed(stage.tied_sums_s)
+    if sums_s and len(names) != len(sums_s):
+        raise wrong(where, f"{at}.tied_sums_s", sums_s, f"{len(names)} numbers, as many as tied", STALE)
+    return tuple(zip(names, sums_s, strict=False))
 
 
 def _listed(own: list[_Item] | UnsetType) -> list[_Item]:
@@ -194,6 +191,7 @@ def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | No
             state_factor=document.state_factor,
             granularity=document.granularity,
             schedule=document.schedule,
+            device=step_device(profile, cluster),
         )
     except BadInput as error:
         raise BadInput(error.what, where=where, do=STALE) from None

@@ -53,16 +53,10 @@ COMPILED_FRONT = Work(5.0e-5, 3.0e-8)
 """The same compiled (search_kernel)."""
 PLANS = Work(4.0e-4, 1.5e-7)
 """Stages of plans in a batch costed, by stages in all."""
-BOUNDS = Work(0.0, 7.0e-9)
-"""Lower bounds on the steps of a batch of plans, by passes (stages times micro-batches) times plans and BOUNDS_MORE."""
-BOUNDS_MORE = 1500
-"""A pass of one plan takes as long as one of this many more: numpy's calls."""
 STEPS = Work(6.7e-5, 5.6e-8)
 """The steps of a batch of plans simulated, by passes times plans and STEPS_MORE."""
 STEPS_MORE = 200
-"""As BOUNDS_MORE."""
-BUCKETS = Work(4.5e-5, 3.0e-8)
-"""The gradients of a stage sorted into buckets, by instructions."""
+"""A pass of one plan takes as long as one of this many more: numpy's calls."""
 NEIGHBOURS = Work(2.8e-4, 1.7e-5)
 """Plans listed around one, by stages times offsets."""
 PLAN = Work(5.4e-4, 8.0e-6)
@@ -72,7 +66,7 @@ BEAM = Work(1.0e-4, 3.9e-8)
 COMPILED_BEAM = Work(1.0e-4, 4.0e-9)
 """The same compiled, all stages at once, by pairs of the places of successive stages and COMPILED_MORE for each."""
 COMPILED_MORE = 9000
-"""As BOUNDS_MORE: drawing the places."""
+"""As STEPS_MORE: drawing the places."""
 MOVES = Work(5.0e-5, 3.0e-8)
 """Moves under a schedule, by passes of the simulator that take as long (move_kernel)."""
 SUFFIXES = Work(9.0e-6, 4.0e-9)

@@ -36,6 +36,7 @@ TIMES: Mapping[str, tuple[Part, str]] = {
     "idle time": (lambda parts: parts.bubble_s, "#BBBBBB"),
     "gradient all-reduce": (lambda parts: parts.gradients_s, "#D55E00"),
     "sum of tied weights": (lambda parts: parts.tied_s, "#F0E442"),
+    "update": (lambda parts: parts.update_s, "#444444"),
 }
 """What a step consists of → its part, its colour (Okabe and Ito's palette)."""
 SIZES: Mapping[str, tuple[Part, str]] = {

@@ -26,6 +26,7 @@ COLOURS: dict[PassKind, str] = {
     "send-backward": "#F0E442",
     "all-reduce": "#CC79A7",
     "tied-sum": "#009E73",
+    "update": "#444444",
 }
 LABELS: dict[PassKind, str] = {
     "forward": "forward",
@@ -36,6 +37,7 @@ LABELS: dict[PassKind, str] = {
     "send-backward": "gradients sent",
     "all-reduce": "all-reduce",
     "tied-sum": "sum of tied weights",
+    "update": "update of parameters",
 }
 STAGE_HEIGHT, GRADIENTS_HEIGHT, LINK_HEIGHT = 0.52, 0.08, 0.11  # of the distance between two stages; each direction
 GRADIENTS_BELOW, LINK_BELOW = 0.32, 0.5  # how far below the middle of a stage's row theirs is, in the same measure

@@ -15,7 +15,7 @@ import numpy as np
 from automap_models.core.run_record import RunRecord
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, Schedule, build_schedule
 from automap_models.core.written_plan import WrittenPlan
-from automap_models.cost.overlap import Bucket, TiedSum
+from automap_models.cost.overlap import TiedSum
 from automap_models.errors import BadInput
 from automap_models.simulate.engine import Timeline, simulate
 from automap_models.workloads.source import Source
@@ -118,8 +118,7 @@ def run_schedule(plan: WrittenPlan, name: str | None, virtual: int | None) -> Sc
 def predicted_timeline(plan: WrittenPlan, schedule: Schedule) -> Timeline:
     """One step as the plan's own figures predict it.
 
-    Gradients are reduced in the plan's buckets, and copies of a parameter are summed, as the cost model charges. An
-    older file has neither: one all-reduce follows the last pass of each stage.
+    Gradients are reduced, and copies of a parameter are summed, as the cost model charges.
     A schedule that splits the backward pass takes half of it for the gradients of the weights: plan.json does not say
     how much it is.
     """
@@ -130,12 +129,8 @@ def predicted_timeline(plan: WrittenPlan, schedule: Schedule) -> Timeline:
     backward_s = column("backward_s")
     weight_s = backward_s / 2 if schedule.splits_backward else None
     times = (column("forward_s"), backward_s, column("transfer_s")[:-1], column("all_reduce_s"))
-    stages = plan.stages
-    buckets: list[tuple[Bucket, ...]] = []
-    if any(stage.buckets for stage in stages):
-        buckets = [tuple(Bucket(*own) for own in stage.buckets) for stage in stages]
-    shares_link = [stage.shares_link for stage in stages]
-    return simulate(*times, schedule, buckets, shares_link, _tied_sums(plan), weight_s)
+    late_s = [stage.all_reduce_s if stage.exposed_s is None else stage.exposed_s for stage in plan.stages]
+    return simulate(*times, schedule, np.array(late_s), column("update_s"), _tied_sums(plan), weight_s)
 
 
 def _tied_sums(plan: WrittenPlan) -> list[TiedSum]:

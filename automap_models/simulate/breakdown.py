@@ -5,6 +5,7 @@ Under a schedule the bottleneck is the stage, or the direction of a link between
     bottleneck   |······|== M·u ==|··|==========|······|               u = f + b of a stage, x of a link
     gradients                                          |======|        what of them ends after the last pass of all
     tied sums                                                 |===|
+    update                                                        |==|
                  └─────────── M·u and bubble ──────────┘
 
 - M·u is compute, all-reduces of activations and gathered slices of a stage, and transfers of a link;
@@ -38,6 +39,7 @@ class Breakdown:
         bubble_s: idle time of the bottleneck, while it waits for micro-batches and for the last pass of others.
         gradients_s: all-reduces of parameter gradients that no pass hides.
         tied_s: sums of gradients over the stages that hold the same parameters.
+        update_s: of the parameters, after all of that.
         state_bytes: parameters, trained or not, gradients and the optimiser's state.
         stash_bytes: activations kept for the backward pass.
         fullest: the stage that takes the largest share of its devices' memory.
@@ -51,6 +53,7 @@ class Breakdown:
     bubble_s: float
     gradients_s: float
     tied_s: float
+    update_s: float
     state_bytes: float
     stash_bytes: float
     fullest: int
@@ -61,7 +64,7 @@ class Breakdown:
     def step_s(self) -> float:
         """The sum of the times."""
         working_s = self.compute_s + self.activations_s + self.transfers_s
-        return working_s + self.bubble_s + self.gradients_s + self.tied_s
+        return working_s + self.bubble_s + self.gradients_s + self.tied_s + self.update_s
 
     @property
     def memory_bytes(self) -> float:
@@ -89,7 +92,8 @@ def breakdown(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Bre
         transfers_s=in_steady * float(moved),
         bubble_s=float(ends.passes_s - in_steady * (steady if a_stage else moved)),
         gradients_s=float(ends.reduced_s - ends.passes_s),
-        tied_s=float(ends.step_s - ends.reduced_s),
+        tied_s=float(ends.summed_s - ends.reduced_s),
+        update_s=float(ends.step_s - ends.summed_s),
         state_bytes=state_bytes,
         stash_bytes=float(cost.memory_bytes[fullest] - state_bytes),
         fullest=fullest,
@@ -99,16 +103,17 @@ def breakdown(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Bre
 
 
 class _Ends(NamedTuple):
-    """When the passes, the gradient all-reduces too, and the whole step have ended.
+    """When the passes, the gradient all-reduces too, all sums of gradients, and the whole step have ended.
 
     Attributes:
-        passes_s, reduced_s, step_s: seconds from the start, ascending.
+        passes_s, reduced_s, summed_s, step_s: seconds from the start, ascending.
         bottleneck: index of a pseudo-stage; stages are even, links odd.
         last_reduced: the stage whose gradients are reduced last.
     """
 
     passes_s: float
     reduced_s: float
+    summed_s: float
     step_s: float
     bottleneck: int
     last_reduced: int
@@ -118,7 +123,7 @@ def _ends_of_length(cost: StagedCost) -> _Ends:
     """Of the maximum in L = max_s (T - hidden_s + AR_s)."""
     hidden = np.concatenate([[0.0], np.cumsum(cost.backward_s[:-1] + cost.transfer_s)])
     last_reduced = int(np.argmax(cost.exposed_s - hidden))
-    return _Ends(cost.span_s, cost.length_s, cost.length_s, cost.pivot, last_reduced)
+    return _Ends(cost.span_s, *(cost.length_s,) * 3, cost.pivot, last_reduced)
 
 
 def _ends_of_step(cost: StagedCost, micro_batches: int, schedule: str) -> _Ends:
@@ -126,6 +131,9 @@ def _ends_of_step(cost: StagedCost, micro_batches: int, schedule: str) -> _Ends:
     passes_s = max(i.end_s for i in simulated.intervals if i.kind == "backward")
     reduced = [(i.end_s, -i.resource) for i in simulated.intervals if i.kind == "all-reduce"]
     reduced_s, last_reduced = max(reduced, default=(0.0, 0))
+    reduced_s = max(passes_s, reduced_s)
+    summed_s = max((i.end_s for i in simulated.intervals if i.kind == "tied-sum"), default=reduced_s)
     busy = np.zeros(2 * cost.forward_s.size - 1)
     busy[0::2], busy[1::2] = cost.forward_s + cost.backward_s, cost.transfer_s
-    return _Ends(passes_s, max(passes_s, reduced_s), simulated.length_s, int(busy.argmax()), -last_reduced)
+    ends = (passes_s, reduced_s, max(reduced_s, summed_s), simulated.length_s)
+    return _Ends(*ends, int(busy.argmax()), -last_reduced)

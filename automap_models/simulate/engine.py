@@ -3,11 +3,10 @@
 A rank runs the passes of its stage, or of its virtual stages, in the fixed order of its schedule (core.schedules).
 From one rank to another there is one link, and one back; each carries one message at a time, in the order in which the
 rank that sends runs the passes that they are the results of. A pass starts when the rank is free and its input has
-arrived; what goes to another virtual stage of the same rank is there at once. The gradients of a stage are reduced in
-buckets (cost.overlap), one after the other, each as soon as the last pass that adds to them, a backward or a
-weight-gradient pass, has come so far; where they use the link to the stage before, they go before the message of that
-pass. Without buckets one all-reduce starts after that pass. Stages that hold the same parameters sum the gradients of
-these when all of their ranks have reduced theirs.
+arrived; what goes to another virtual stage of the same rank is there at once. The gradients of a stage are reduced
+once the last pass that adds to them, a backward or a weight-gradient pass, has ended, but for what of that goes on
+beside it (cost.overlap). Stages that hold the same parameters sum the gradients of these when all of their ranks have
+reduced theirs. Then each updates its parameters.
 
 So what happens does not depend on who asks first: simulate.play gives the same step by one loop.
 
@@ -31,7 +30,7 @@ from typing import Literal, NamedTuple
 from automap_models.core.pass_orders import Action, ActionKind
 from automap_models.core.profile import FloatArray
 from automap_models.core.schedules import Schedule
-from automap_models.cost.overlap import Bucket, TiedSum
+from automap_models.cost.overlap import TiedSum
 from automap_models.errors import BadInput
 
 PassKind = Literal[
@@ -43,8 +42,9 @@ PassKind = Literal[
     "send-backward",
     "all-reduce",
     "tied-sum",
+    "update",
 ]
-"""What occupies a rank (passes, all-reduce, tied-sum) or the link from one rank to another (the sends)."""
+"""What occupies a rank (passes, all-reduce, tied-sum, update) or the link from one rank to another (the sends)."""
 PASS_KINDS: dict[ActionKind, PassKind] = {
     "F": "forward",
     "B": "backward",
@@ -58,10 +58,9 @@ class Interval(NamedTuple):
 
     Attributes:
         kind: what it is.
-        resource: the rank of a pass, of an all-reduce, or of a tied sum, which has an interval for each of its stages;
-            of a send the link (`link_from`).
-        micro_batch: for which micro-batch; the last one of an all-reduce, of which a stage has one a bucket, and of a
-            tied sum.
+        resource: the rank of a pass, an all-reduce, an update, or of a tied sum, which has an interval for each of its
+            stages; of a send the link (`link_from`).
+        micro_batch: for which micro-batch; the last one of what comes once a step.
         start_s, end_s: seconds from the start of the global batch.
         chunk: which virtual stage of the rank it is for, counted from 0 in the order of the model; of a send, which one
             of the rank that sends.
@@ -117,11 +116,11 @@ class _Run:
     Attributes:
         duration: kind of action → [V] seconds of a pass.
         transfer: [V-1] seconds of a message between neighbouring stages.
-        buckets: [V] of each stage.
-        shares_link: [V] whether these use the link to the stage before, where that is on another rank.
+        reduces: [V] seconds of the all-reduce of each stage, and what of them comes after its last pass.
         last_gradient: [V] the last pass that adds to a stage's gradients.
         next_action: [S] how many passes a rank has run.
-        rank_free, ring_free: [S] when each is free.
+        rank_free, ring_free: [S] when each is free for a pass, and for an all-reduce.
+        reduced: [V] when the gradients of each stage are reduced.
         link_free: link → when it is free.
         arrived: (backward, stage, micro-batch) → when its input is there.
         able: ranks whose next input may have arrived.
@@ -133,14 +132,14 @@ class _Run:
         schedule: Schedule,
         duration: dict[ActionKind, list[float]],
         transfer: list[float],
-        buckets: Sequence[Sequence[Bucket]],
-        shares_link: Sequence[bool],
+        reduces: Sequence[tuple[float, float]],
     ) -> None:
         self.schedule, self.duration, self.transfer = schedule, duration, transfer
-        self.buckets, self.shares_link, self.rank_of = buckets, shares_link, schedule.rank_of
+        self.reduces, self.rank_of = reduces, schedule.rank_of
         self.last_gradient = {action.stage: action for order in schedule.orders for action in order}
         ranks = schedule.ranks
         self.next_action, self.rank_free, self.ring_free = [0] * ranks, [0.0] * ranks, [0.0] * ranks
+        self.reduced = [0.0] * schedule.stages
         self.link_free: dict[int, float] = defaultdict(float)
         self.arrived: dict[tuple[bool, int, int], float] = {}
         self.able = list(range(ranks))
@@ -167,7 +166,7 @@ class _Run:
             self.next_action[rank] += 1
             self._occupy(PASS_KINDS[kind], rank, action, start, end)
             if action is self.last_gradient[stage]:
-                self._reduce(action, start, end)
+                self._reduce(action, end)
             if kind != "W":
                 self._hand_on(action, end)
 
@@ -196,29 +195,28 @@ class _Run:
         self._occupy("send-forward" if action.kind == "F" else "send-backward", link, action, start, end)
         return end
 
-    def _reduce(self, action: Action, pass_start: float, pass_end: float) -> None:
+    def _reduce(self, action: Action, pass_end: float) -> None:
         """Reduce the gradients of a stage, whose last pass that is."""
         stage, rank = action.stage, self.rank_of[action.stage]
-        shares = stage and self.shares_link[stage]
-        link = link_from(rank, self.rank_of[stage - 1]) if shares else None
-        for bucket in self.buckets[stage]:
-            start = max(pass_start, pass_end + bucket.ready_s, self.ring_free[rank])
-            if link is not None:
-                start = max(start, self.link_free[link])
-            self.ring_free[rank] = end = start + bucket.all_reduce_s
-            if link is not None:
-                self.link_free[link] = end
-            self._occupy("all-reduce", rank, action, start, end)
+        all_reduce_s, late_s = self.reduces[stage]
+        end = max(pass_end + late_s, self.ring_free[rank] + all_reduce_s)
+        self.reduced[stage] = self.ring_free[rank] = end
+        self._occupy("all-reduce", rank, action, end - all_reduce_s, end)
 
     def sum_tied(self, tied: Sequence[TiedSum]) -> None:
         """The sums over copies of parameters, one after the other, when everything else has been run."""
-        done = [max(free) for free in zip(self.rank_free, self.ring_free, strict=True)]
         for stages, sum_s, _ in tied:
-            start = max(done[self.rank_of[stage]] for stage in stages)
+            start = max(self.reduced[stage] for stage in stages)
             for stage in stages:
-                rank = self.rank_of[stage]
-                done[rank] = start + sum_s
-                self._occupy("tied-sum", rank, self.last_gradient[stage], start, start + sum_s)
+                self.reduced[stage] = start + sum_s
+                self._occupy("tied-sum", self.rank_of[stage], self.last_gradient[stage], start, start + sum_s)
+
+    def update(self, update_s: Sequence[float]) -> None:
+        """Update the parameters of all stages."""
+        for stage, own_s in enumerate(update_s):
+            if own_s:
+                start = self.reduced[stage]
+                self._occupy("update", self.rank_of[stage], self.last_gradient[stage], start, start + own_s)
 
 
 def link_from(rank: int, to: int) -> int | None:
@@ -239,22 +237,22 @@ def simulate(
     transfer_s: FloatArray,
     all_reduce_s: FloatArray,
     schedule: Schedule,
-    buckets: Sequence[Sequence[Bucket]] = (),
-    shares_link: Sequence[bool] = (),
+    exposed_s: FloatArray | None = None,
+    update_s: FloatArray | None = None,
     tied: Sequence[TiedSum] = (),
     weight_s: FloatArray | None = None,
 ) -> Timeline:
     """Run one global batch under a schedule with V virtual stages, one a rank unless it has more.
 
-    Its length is when the last pass, the last all-reduce and the last tied sum end.
+    Its length is when the last pass, the last all-reduce, the last tied sum and the last update end.
 
     Args:
         forward_s, backward_s: [V] seconds of one micro-batch's passes; the backward pass is the whole one.
         transfer_s: [V-1] seconds of one micro-batch over each link, one direction.
-        all_reduce_s: [V] seconds, of stages without buckets.
+        all_reduce_s: [V] seconds.
         schedule: see core.schedules.build_schedule.
-        buckets: [V] the gradients of each stage as they are reduced; without any one all-reduce follows its last pass.
-        shares_link: [V] whether a stage's buckets use the link to the stage before.
+        exposed_s: [V] what of them comes after the last pass of a stage; None is all of them.
+        update_s: [V] of the parameters; None takes no time.
         tied: sums over the copies of parameters, in their order.
         weight_s: [V] what of the backward pass the gradients of the weights take; for schedules that split it.
 
@@ -271,9 +269,10 @@ def simulate(
     elif schedule.splits_backward:
         what = f"schedule {schedule.name} splits the backward pass"
         raise BadInput(what, where="`weight_s`", do="give what the gradients of the weights take")
-    buckets = buckets or [(Bucket(0.0, float(reduce_s)),) for reduce_s in all_reduce_s]
-    run = _Run(schedule, duration, transfer_s.tolist(), buckets, shares_link or [False] * stages)
+    late_s = all_reduce_s if exposed_s is None else exposed_s
+    run = _Run(schedule, duration, transfer_s.tolist(), list(zip(all_reduce_s.tolist(), late_s.tolist(), strict=True)))
     run.run()
     run.sum_tied(tied)
+    run.update([] if update_s is None else update_s.tolist())
     intervals = sorted(run.intervals, key=attrgetter("start_s", "resource", "kind", "micro_batch", "chunk"))
     return Timeline(schedule.name, tuple(intervals), max(interval.end_s for interval in intervals))

@@ -5,19 +5,9 @@ passes of the rank that sends, in their order. So everything is laid out once fo
 those that it waits for, and one loop over the nodes is the whole simulation (`play`).
 
     nodes       [4, n]     rows BEFORE, INPUT_OF, DURATION and MICRO_BATCH
-    durations   [1 + 8·V]  0 s, and of each virtual stage the seconds of its kinds of nodes, FORWARD to GATE
+    durations   [1 + 7·V]  0 s, and of each virtual stage the seconds of its kinds of nodes, FORWARD to MESSAGE; then
+                           what of its gradients' all-reduce comes after its last pass, LATE, and its update, UPDATE
     ends        [n + 1]    0 s, and when each node ends: the later one of the two that it waits for, plus its duration
-
-The gradients of a stage are reduced in buckets one after the other (cost.overlap), of which two numbers are enough:
-`total`, what they take, and `late`, how long after the stage's last pass they end if nothing else keeps them. They
-begin with that pass at the earliest. Where they use the link to the stage before, they go before that pass's message:
-
-    begin ──► last pass ──┬── late ──────────┐
-      └──────► total ─────┼─────────────────►├──► reduced ──┐
-                 ▲        └──────────────────┼──────────────┴──► message to the stage before
-    link, ring ──┘ where they share it
-
-Each edge between gradients and a link has the duration GATE: 0, or -∞ where they do not share it.
 """
 
 from __future__ import annotations
@@ -33,11 +23,11 @@ from automap_models.core.pass_orders import FORWARD, WEIGHT, WHOLE
 BEFORE, INPUT_OF, DURATION, MICRO_BATCH = range(4)
 """Rows of nodes: 1 + what the rank or the direction of a link has done before, 0 for nothing; 1 + what it waits for
 besides, 0 for nothing; which duration it has; and of which micro-batch it is."""
-MESSAGE, TOTAL, LATE, GATE = 4, 5, 6, 7
-"""Kinds of nodes of a virtual stage beside its passes (core.pass_orders): the message to and from the stage after it,
-and three numbers of its gradients."""
-KINDS = 8
-"""Of nodes, FORWARD to GATE."""
+MESSAGE, LATE, UPDATE = 4, 5, 6
+"""Durations of a virtual stage beside those of its passes (core.pass_orders): of the message to and from the stage
+after it, and of two things that no node of the schedule waits for."""
+KINDS = 7
+"""Of durations, FORWARD to UPDATE."""
 TOLERANCE = 1e-9
 """Relative difference of times that counts as none."""
 
@@ -48,7 +38,6 @@ class Layout(NamedTuple):
     Attributes:
         nodes: [4, n], see above.
         last: [S] the last pass of each rank.
-        reduced: [V] when the gradients of a virtual stage are reduced; empty where there are none.
         early, late: nodes and those a round later, of the last round of every rank's steady phase; empty where it is
             too short to say.
         more: rounds that a longer schedule has beyond this one.
@@ -56,17 +45,16 @@ class Layout(NamedTuple):
 
     nodes: IntArray
     last: IntArray
-    reduced: IntArray
     early: IntArray
     late: IntArray
     more: int
 
 
 @jit
-def lay_out(  # noqa: PLR0915 -- one walk through all passes
-    passes: IntArray, offsets: IntArray, rank_of: IntArray, micro_batches: int, messages: bool, gradients: bool
-) -> tuple[IntArray, IntArray, IntArray]:
-    """[4, n] the nodes, [passes] the node of each pass and [V] that of each stage's reduced gradients.
+def lay_out(
+    passes: IntArray, offsets: IntArray, rank_of: IntArray, micro_batches: int, messages: bool
+) -> tuple[IntArray, IntArray]:
+    """[4, n] the nodes, and [passes] the node of each pass.
 
     There are fewer nodes, and numbers of -1, where ranks wait for each other for ever. A rank runs as far as it can;
     then one goes on that waited for what it has run.
@@ -77,21 +65,16 @@ def lay_out(  # noqa: PLR0915 -- one walk through all passes
         rank_of: [V] of virtual stages.
         micro_batches: M.
         messages: whether boundaries between ranks have messages.
-        gradients: whether stages reduce their gradients.
     """
     ranks, last = offsets.size - 1, rank_of.size - 1
     count = passes.shape[1]
-    sends, extra = (2 * last * micro_batches if messages else 0), (8 * (last + 1) if gradients else 0)
-    nodes = np.zeros((4, count + sends + extra), np.int64)
-    numbers, reduced = np.full(count, -1, np.int64), np.full(last + 1 if gradients else 0, -1, np.int64)
-    left = np.zeros(last + 1, np.int64)  # passes of each stage that are still to come
-    for i in range(count):
-        left[passes[1, i]] += 1
+    nodes = np.zeros((4, count + (2 * last * micro_batches if messages else 0)), np.int64)
+    numbers = np.full(count, -1, np.int64)
     # 1 + what brings the input of each stage's forward and backward passes; 0 before it is there, -1 - rank where one
     # waits for it, and -1 - S where nothing is waited for
     inputs = np.zeros((2, last + 1, micro_batches), np.int64)
     inputs[0, 0] = -1 - ranks
-    by_rank, by_ring, by_link = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64), np.zeros((ranks, ranks), np.int64)
+    by_rank, by_link = np.zeros(ranks, np.int64), np.zeros((ranks, ranks), np.int64)
     place, able = offsets[:-1].copy(), np.arange(ranks - 1, -1, -1)
     waiting, n = ranks, 0
     while waiting:
@@ -106,25 +89,9 @@ def lay_out(  # noqa: PLR0915 -- one walk through all passes
                     inputs[back, stage, m] = -1 - rank
                     break
                 awaited = max(0, awaited)
-            left[stage] -= 1
-            own, before, reduces = 1 + KINDS * stage, by_rank[rank], gradients and left[stage] == 0
-            if reduces:
-                before = n = _add(nodes, n, before, awaited, 0, m)
-                awaited = 0
             numbers[place[rank]] = n
-            by_rank[rank] = n = _add(nodes, n, before, awaited, own + kind, m)
+            by_rank[rank] = n = _add(nodes, n, by_rank[rank], awaited, 1 + KINDS * stage + kind, m)
             place[rank] += 1
-            if reduces:
-                done, sender = n, rank_of[max(stage - 1, 0)]
-                if by_ring[rank]:
-                    before = n = _add(nodes, n, before, by_ring[rank], 0, m)
-                gate = n = _add(nodes, n, by_link[rank, sender], 0, own + GATE, m)
-                total = n = _add(nodes, n, before, gate, own + TOTAL, m)
-                late = n = _add(nodes, n, done, 0, own + LATE, m)
-                reduced[stage] = n  # the node that is added next
-                by_ring[rank] = n = _add(nodes, n, total, late, 0, m)
-                gate = n = _add(nodes, n, n, 0, own + GATE, m)
-                by_link[rank, sender] = n = _add(nodes, n, by_link[rank, sender], gate, 0, m)
             receiver, of = stage + 1 - 2 * back, back
             if kind == FORWARD and stage == last:
                 receiver, of = last, 1
@@ -139,7 +106,7 @@ def lay_out(  # noqa: PLR0915 -- one walk through all passes
             if waiter >= 0:
                 able[waiting] = waiter
                 waiting += 1
-    return nodes[:, :n].copy(), numbers, reduced
+    return nodes[:, :n].copy(), numbers
 
 
 @jit
@@ -219,16 +186,15 @@ def put_stage(durations: FloatArray, stage: int, forward_s: float, backward_s: f
 
 
 @jit
-def put_gradients(durations: FloatArray, stage: int, total_s: float, late_s: float, shares_link: bool) -> None:
-    """Write what reducing the gradients of a virtual stage takes; see above."""
+def put_ending(durations: FloatArray, stage: int, late_s: float, update_s: float) -> None:
+    """Write what of its all-reduce comes after the last pass of a virtual stage, and what its update takes."""
     own = 1 + KINDS * stage
-    durations[own + TOTAL], durations[own + LATE] = total_s, max(late_s, 0.0)
-    durations[own + GATE] = 0.0 if shares_link and total_s > 0.0 else -np.inf
+    durations[own + LATE], durations[own + UPDATE] = late_s, update_s
 
 
 @jit
 def stage_ends(few: Layout, whole: Layout, durations: FloatArray, room: FloatArray, of_stages: FloatArray) -> float:
-    """Fill in when virtual stages have reduced their gradients, [V]; the last of these times.
+    """Fill in when stages have reduced their gradients, [S], one a rank; and when all have updated their parameters.
 
     Args:
         few: rounds of a schedule, from which the others mostly follow.
@@ -236,22 +202,30 @@ def stage_ends(few: Layout, whole: Layout, durations: FloatArray, room: FloatArr
         durations: of its nodes.
         room: for the ends of all nodes.
     """
-    layout, step = few, 0.0
+    layout = few
     play(layout.nodes, durations, room)
     later = later_s(layout, room)
     if np.isnan(later):
         layout, later = whole, 0.0
         play(layout.nodes, durations, room)
-    for s in range(layout.reduced.size):
-        of_stages[s] = room[layout.reduced[s] + 1] + later
-        step = max(step, of_stages[s])
+    for s in range(layout.last.size):
+        of_stages[s] = room[layout.last[s] + 1] + later + durations[1 + KINDS * s + LATE]
+    return updated(durations, of_stages)
+
+
+@jit
+def updated(durations: FloatArray, of_stages: FloatArray) -> float:
+    """When all stages have updated their parameters, from when they have reduced their gradients, [S]."""
+    step = 0.0
+    for s in range(of_stages.size):
+        step = max(step, of_stages[s] + durations[1 + KINDS * s + UPDATE])
     return step
 
 
 @jit
 def steps(few: Layout, whole: Layout, durations: FloatArray) -> FloatArray:
-    """[P, V] when virtual stages have reduced their gradients, of P plans; durations are [P, 1 + 8·V]."""
-    ends, room = np.empty((durations.shape[0], few.reduced.size)), np.empty(whole.nodes.shape[1] + 1)
+    """[P, S] when stages have reduced their gradients, of P plans; durations are [P, 1 + 7·S]."""
+    ends, room = np.empty((durations.shape[0], few.last.size)), np.empty(whole.nodes.shape[1] + 1)
     for p in range(durations.shape[0]):
         stage_ends(few, whole, durations[p], room, ends[p])
     return ends

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.pass_tables import pass_table
 from automap_models.core.schedules import repeating_micro_batches
-from automap_models.cost.overlap import Bucket, TiedSum, exposed_s
+from automap_models.cost.overlap import TiedSum
 
 if TYPE_CHECKING:
     from automap_models.simulate.play import Layout
@@ -46,7 +46,7 @@ def compile_loops() -> None:
 
 @lru_cache(maxsize=512)
 def layout_of(
-    name: str, ranks: int, micro_batches: int, played: int, virtual: int, a_round: int, messages: bool, gradients: bool
+    name: str, ranks: int, micro_batches: int, played: int, virtual: int, a_round: int, messages: bool
 ) -> Layout:
     """The nodes of a schedule of which so many micro-batches are played, in rounds of a_round.
 
@@ -58,24 +58,24 @@ def layout_of(
     table = pass_table(name, ranks, played, virtual)
     passes = np.concatenate(table.orders, axis=1)
     offsets = np.concatenate([[0], np.cumsum([order.shape[1] for order in table.orders])])
-    nodes, numbers, reduced = play.lay_out(passes, offsets, table.rank_of, played, messages, gradients)
+    nodes, numbers = play.lay_out(passes, offsets, table.rank_of, played, messages)
     early, late = play.repeated(passes, offsets, numbers, nodes, played, a_round)
     more = (micro_batches - played) // a_round
-    return play.Layout(nodes, numbers[offsets[1:] - 1], reduced, early, late, more)
+    return play.Layout(nodes, numbers[offsets[1:] - 1], early, late, more)
 
 
 def layouts_of(name: str, stages: int, micro_batches: int) -> tuple[Layout, Layout]:
-    """The nodes of a schedule with messages and gradients, one stage a rank: of few micro-batches, and of all.
+    """The nodes of a schedule with messages, one stage a rank: of few micro-batches, and of all.
 
     What repeats itself every 2, 3 or 4 micro-batches does so every PERIOD.
     """
     _, a_round = repeating_micro_batches(name, stages, micro_batches, 1)
     left_out = (micro_batches - 3 * stages - 2 * PERIOD) // PERIOD * PERIOD if a_round == 1 else 0
-    whole = layout_of(name, stages, micro_batches, micro_batches, 1, PERIOD, messages=True, gradients=True)
+    whole = layout_of(name, stages, micro_batches, micro_batches, 1, PERIOD, messages=True)
     if left_out <= 0:
         return whole, whole
     shown = micro_batches - left_out
-    return layout_of(name, stages, micro_batches, shown, 1, PERIOD, messages=True, gradients=True), whole
+    return layout_of(name, stages, micro_batches, shown, 1, PERIOD, messages=True), whole
 
 
 class PassTimes(NamedTuple):
@@ -92,11 +92,11 @@ class PassTimes(NamedTuple):
     transfer_s: FloatArray
 
     def durations(self) -> FloatArray:
-        """[1 + 8·V] as simulate.play has them."""
+        """[1 + 7·V] as simulate.play has them."""
         forward_s, input_s, weight_s, transfer_s = self
         nothing = np.zeros_like(forward_s)
         passes = (forward_s, input_s + weight_s, input_s, weight_s, np.append(transfer_s, 0.0))
-        return np.append(0.0, np.stack([*passes, nothing, nothing, nothing], axis=1))
+        return np.append(0.0, np.stack([*passes, nothing, nothing], axis=1))
 
 
 def rank_ends(name: str, micro_batches: int, virtual: int, times: PassTimes) -> FloatArray:
@@ -136,7 +136,7 @@ def _played(name: str, micro_batches: int, virtual: int, times: PassTimes) -> _P
     ranks, messages, durations = times.forward_s.size // virtual, bool(times.transfer_s.any()), times.durations()
     played, a_round = repeating_micro_batches(name, ranks, micro_batches, virtual)
     while True:
-        layout = layout_of(name, ranks, micro_batches, played, virtual, a_round, messages, gradients=False)
+        layout = layout_of(name, ranks, micro_batches, played, virtual, a_round, messages)
         ends = np.empty(layout.nodes.shape[1] + 1)
         play.play(layout.nodes, durations, ends)
         later_s = play.later_s(layout, ends)
@@ -209,31 +209,28 @@ class PlanTimes(NamedTuple):
     Attributes:
         forward_s, backward_s: [P, S] of one micro-batch's passes.
         transfer_s: [P, S-1] of one micro-batch over each boundary, one direction.
-        reduce_s, late_s: [P, S] what reducing the gradients of a stage takes, and how long after its last backward pass
-            that ends if nothing else uses its links (cost.overlap.exposed_s).
-        shares_link: [P, S] whether they use the link to the stage before.
+        late_s: [P, S] what of the all-reduce of a stage's gradients comes after its last pass (cost.overlap.exposed_s).
+        update_s: [P, S] of its parameters.
     """
 
     forward_s: FloatArray
     backward_s: FloatArray
     transfer_s: FloatArray
-    reduce_s: FloatArray
     late_s: FloatArray
-    shares_link: NDArray[np.bool_]
+    update_s: FloatArray
 
     def durations(self) -> FloatArray:
-        """[P, 1 + 8·S] as simulate.play has them."""
+        """[P, 1 + 7·S] as simulate.play has them."""
         nothing, messages = np.zeros_like(self.forward_s), np.pad(self.transfer_s, ((0, 0), (0, 1)))
-        gate = np.where(self.shares_link & (self.reduce_s > 0.0), 0.0, -np.inf)
         passes = (self.forward_s, self.backward_s, nothing, nothing)
-        kinds = np.stack([*passes, messages, self.reduce_s, np.maximum(self.late_s, 0.0), gate], axis=2)
+        kinds = np.stack([*passes, messages, self.late_s, self.update_s], axis=2)
         return np.pad(kinds.reshape(len(kinds), -1), ((0, 0), (1, 0)))
 
 
-def stage_ends(
+def plan_steps(
     name: str, micro_batches: int, times: PlanTimes, tied_s: FloatArray, holders: NDArray[np.bool_]
 ) -> FloatArray:
-    """[P, S] when the stages of P plans have summed all their gradients; the last of these is the step.
+    """[P] the steps of P plans: when all stages have summed their gradients and updated their parameters.
 
     Args:
         name: a key of core.schedules.SCHEDULES with one virtual stage a rank and whole backward passes.
@@ -248,25 +245,8 @@ def stage_ends(
     for sum_s, holds in zip(tied_s.T, np.moveaxis(holders, 1, 0), strict=True):
         end_s = np.where(holds, ends, 0.0).max(axis=1, initial=0.0) + sum_s
         ends = np.where(holds, end_s[:, None], ends)
-    return ends
-
-
-def plan_times(
-    times: tuple[FloatArray, FloatArray, FloatArray],
-    buckets: Sequence[Sequence[Bucket]],
-    shares_link: Sequence[bool],
-) -> PlanTimes:
-    """Of a single plan.
-
-    Args:
-        times: [S] forward_s, [S] backward_s, [S-1] transfer_s.
-        buckets: [S] the gradients of each stage as they are reduced.
-        shares_link: [S].
-    """
-    reduce_s = np.array([[sum(bucket.all_reduce_s for bucket in own) for own in buckets]])
-    late_s = np.array([[exposed_s(own) for own in buckets]])
-    forward_s, backward_s, transfer_s = (of[None] for of in times)
-    return PlanTimes(forward_s, backward_s, transfer_s, reduce_s, late_s, np.array([shares_link], dtype=bool))
+    latest: FloatArray = (ends + times.update_s).max(axis=1)
+    return latest
 
 
 def tied_arrays(tied: Sequence[TiedSum], stages: int) -> tuple[FloatArray, NDArray[np.bool_]]:

@@ -9,7 +9,7 @@ from automap_models.core.schedules import build_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.simulate.engine import Timeline, simulate
-from automap_models.simulate.rounds import plan_times, stage_ends, tied_arrays
+from automap_models.simulate.rounds import PlanTimes, plan_steps, tied_arrays
 
 
 def timeline(cost: StagedCost, micro_batches: int, schedule: str) -> Timeline:
@@ -18,7 +18,7 @@ def timeline(cost: StagedCost, micro_batches: int, schedule: str) -> Timeline:
     The number of micro-batches that a stage holds, and so its memory, is that of the schedule that the cost is of.
     """
     orders = build_schedule(schedule, cost.forward_s.size, micro_batches)
-    return simulate(*cost.as_tuple(), orders, cost.buckets, cost.shares_link, cost.tied)
+    return simulate(*cost.as_tuple(), orders, cost.exposed_s, cost.update_s, cost.tied)
 
 
 def step_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | None = None) -> StagedCost:
@@ -26,6 +26,8 @@ def step_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
     cost = plan_cost(problem, plan, idle)
     if problem.schedule is None:
         return cost
-    times = plan_times((cost.forward_s, cost.backward_s, cost.transfer_s), cost.buckets, cost.shares_link)
-    ends = stage_ends(problem.schedule, plan.micro_batches, times, *tied_arrays(cost.tied, plan.stages))
-    return replace(cost, simulated_s=float(ends.max()))
+    times = PlanTimes(
+        *(of[None] for of in (cost.forward_s, cost.backward_s, cost.transfer_s, cost.exposed_s, cost.update_s))
+    )
+    (step_s,) = plan_steps(problem.schedule, plan.micro_batches, times, *tied_arrays(cost.tied, plan.stages))
+    return replace(cost, simulated_s=float(step_s))

@@ -197,6 +197,7 @@ def parts_in_words(candidate: Candidate) -> str:
         "idle time": parts.bubble_s,
         "gradient all-reduce": parts.gradients_s,
         "sum of tied weights": parts.tied_s,
+        "update": parts.update_s,
     }
     largest = sorted(named.items(), key=lambda item: -item[1])
     return ", ".join(f"{what} {percent(part_s / candidate.step_s)}" for what, part_s in largest if part_s > 0)
@@ -333,6 +334,7 @@ def breakdown_document(parts: Breakdown) -> dict[str, float]:
         "bubble_s": float(parts.bubble_s),
         "gradient_all_reduce_s": float(parts.gradients_s),
         "tied_sum_s": float(parts.tied_s),
+        "update_s": float(parts.update_s),
         "state_bytes": float(parts.state_bytes),
         "activation_bytes": float(parts.stash_bytes),
     }

@@ -13,7 +13,7 @@ from automap_models.core.device import Device, StepConstants
 from automap_models.core.estimate import DeviceMemory
 from automap_models.core.model_work import Amounts, Mark
 from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_costs import LayerCosting, exposed_s
+from automap_models.cost.layer_costs import LayerCosting
 from automap_models.cost.layer_times import PREFETCHED, Runtime
 from automap_models.cost.process_groups import LATENCY_S
 from automap_models.cost.stage_costs import GROUP_BYTES, StageCosting, StageCosts, stage_costs
@@ -132,15 +132,6 @@ def test_a_loss_holds_as_many_copies_of_the_logits_as_the_framework_makes(tp: in
     runtime = Runtime(flash=False, loss_copies=3.5, tensor_loss_copies=4.5)
     memory = _costs("22B", runtime, tp=tp, dp=8 // tp).memory[-1]
     assert memory.temporary == pytest.approx((copies - 1) * 4 * s * b * v / tp - 4 * s * b * h)
-
-
-@pytest.mark.parametrize(
-    ("communication", "computation", "expected"), [(4.0, 10.0, 2.0), (4.0, 2.0, 3.0), (0.0, 1.0, 0.0), (4.0, 0.0, 4.0)]
-)
-def test_half_of_communication_hides_behind_half_of_computation(
-    communication: float, computation: float, expected: float
-) -> None:
-    assert exposed_s(communication, computation, 0.5) == expected
 
 
 def _data_s(zero: int, overlap: float, runtime: Runtime = UNFUSED, **fields: object) -> float:

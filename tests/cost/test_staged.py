@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device, StepConstants
 from automap_models.core.profile import FloatArray, Profile, SharedParameter
 from automap_models.core.profiled_model import ShardedProfile, whole
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.overlap import TiedSum
-from automap_models.cost.staged import _sharded_stage, plan_cost, shares_link, stage_weights_bytes
+from automap_models.cost.staged import _sharded_stage, plan_cost, stage_weights_bytes
 from automap_models.errors import BadInput
 from automap_models.simulate.step import step_cost
 
@@ -63,7 +64,9 @@ def assert_stages_alone_cost_the_same(problem: StagedProblem, plan: StagedPlan) 
         in_flight = min(problem.micro_batches, plan.stages - s)
         alone = _sharded_stage(problem, 0, slice(first, last + 1), (begin, end + 1), in_flight)
         for name, value in alone._asdict().items():
-            assert getattr(cost, name)[s] == value, (name, s)
+            if name != "weights_bytes":
+                assert getattr(cost, name)[s] == value, (name, s)
+        assert alone.weights_bytes == pytest.approx(stage_weights_bytes(problem, plan)[s], rel=1e-14)
     assert not cost.reduce_s.any() and not cost.gather_s.any()
 
 
@@ -117,8 +120,6 @@ def test_tied_weights_cost_what_the_reference_says(seed: int, reference_model: M
             in_all[tied_sum.stages] = in_all.get(tied_sum.stages, 0.0) + tied_sum.sum_s
         assert in_all == pytest.approx(sums, rel=1e-12)
         assert_stages_alone_cost_the_same(problem, tied_plan)
-    reduced = [sum(bucket.all_reduce_s for bucket in of_stage) for of_stage in cost.buckets]
-    np.testing.assert_allclose(reduced, expected["all_reduce_s"], rtol=1e-12)
 
 
 def tie(profile: Profile, rng: np.random.Generator) -> Profile:
@@ -140,7 +141,7 @@ def test_a_tied_embedding_worked_out_by_hand() -> None:
     """The first and the last instruction use 400 MB; each of them in a stage of its own, a node in between.
 
     With four replicas in a node the last stage all-reduces its copy, which was nothing before. The sum over both takes
-    2·½·400e6 bytes over a link of 10 GB/s, and nothing else is going on then.
+    2·½·400e6 bytes of each replica over the four's link of 10 GB/s, and nothing else is going on then.
     """
     profile = Profile.create(C=[1.0, 1.0], A=[0.0, 0.0], W=[4e8, 0.0])
     embedding = SharedParameter("embedding", 4e8, (0, 1))
@@ -150,8 +151,8 @@ def test_a_tied_embedding_worked_out_by_hand() -> None:
     np.testing.assert_allclose(loose.memory_bytes, [1.6e9, 0.0])
     np.testing.assert_allclose(cost.memory_bytes, [1.6e9, 1.6e9])
     np.testing.assert_allclose(cost.all_reduce_s, [4e8 * 1.5 / 100e9] * 2)
-    assert cost.tied == (TiedSum((0, 1), pytest.approx(0.04), "embedding"),)
-    assert cost.step_s == pytest.approx(loose.step_s + 0.04)
+    assert cost.tied == (TiedSum((0, 1), pytest.approx(0.16), "embedding"),)
+    assert cost.step_s == pytest.approx(loose.step_s + 0.16)
     assert cost.length_s == loose.length_s, "the last stage ends sooner, with its all-reduce, too"
 
 
@@ -170,7 +171,7 @@ def test_a_stage_that_shares_its_operators_holds_its_share_of_a_copy() -> None:
         np.testing.assert_allclose(cost.memory_bytes - loose.memory_bytes, [0.0, 4 * share])
         rate = 2 * 0.5 / 100e9 if chosen[1] else 2 * 0.75 / 100e9
         np.testing.assert_allclose(cost.all_reduce_s - loose.all_reduce_s, [0.0, share * rate])
-        assert [tied_sum.sum_s for tied_sum in cost.tied] == [pytest.approx(2e8 / 10e9)]
+        assert [tied_sum.sum_s for tied_sum in cost.tied] == [pytest.approx(4 * share / 10e9)]
     inside = plan_cost(replace(tied, cluster=replace(CLUSTER, nodes=1)), plan((0,), (2,), (1, 1), 3))
     assert inside.tied[0].sum_s == pytest.approx(1e8 / 100e9)
 
@@ -227,31 +228,6 @@ def test_replicas_across_nodes_share_the_links() -> None:
     ring = 2 * 0.5 / 100e9 + 2 * (2 * 0.5 / 10e9)
     assert cost.all_reduce_s[0] == pytest.approx(6e8 * ring + 1e9 * 1e-11)
     assert cost.gather_s[0] == 0.0
-
-
-def test_gradients_of_a_sharded_stage_are_ready_after_the_all_reduces_of_its_backward_pass() -> None:
-    """The same stage under a schedule; both layers fill a bucket of their own.
-
-    The second layer's is there when the backward pass of the first is still to come: (3 + 1e-11·4e9)/4 + 1 s.
-    """
-    one = replace(two_layers(), stages=1, schedule="1f1b")
-    (buckets,) = plan_cost(one, plan((), (), (1,), 3)).buckets
-    ring = 2 * 0.5 / 100e9 + 2 * (2 * 0.5 / 10e9)
-    assert [bucket.ready_s for bucket in buckets] == pytest.approx([-1.76, 0.0])
-    assert [bucket.all_reduce_s for bucket in buckets] == pytest.approx([2e8 * ring, 4e8 * ring + 1e9 * 1e-11])
-
-
-@pytest.mark.parametrize(
-    ("before", "first", "stop", "shared"),
-    [
-        (0, 2, 4, True),  # all inside one node
-        (0, 4, 8, False),  # the transfer leaves the node, the all-reduce stays inside
-        (0, 2, 8, True),  # both leave the node
-        (0, 3, 5, True),
-    ],
-)
-def test_a_stage_shares_its_links_with_the_transfer_before_it(before: int, first: int, stop: int, shared: bool) -> None:
-    assert shares_link(CLUSTER, before, first, stop) is shared
 
 
 def test_groups_must_lie_inside_nodes() -> None:
@@ -316,12 +292,67 @@ def test_transfers_of_whole_samples_count_replicas_and_not_devices() -> None:
 
 
 def test_what_the_last_backward_pass_hides_of_an_all_reduce_costs_nothing() -> None:
-    """2 s of all-reduce for the second layer begin 1.5 s before the end; 1 s follows."""
+    """3 s of all-reduce beside 3 s of backward pass: nothing is left; of 4.5 s 1.5."""
     profile = Profile.create(C=[4.0, 4.0], C_fwd=[1.0, 1.0], A=[0.0, 0.0], W=[1e8, 2e8])
-    cluster = Cluster(2, 1, 1e9, 1e8, 1e12)
-    problem = StagedProblem(profile, cluster, stages=1, micro_batches=3, schedule="1f1b")
+    problem = StagedProblem(profile, Cluster(2, 1, 1e9, 1e8, 1e12), stages=1, micro_batches=3, schedule="1f1b")
     cost = plan_cost(problem, StagedPlan((), (), 3, "given"))
-    assert cost.all_reduce_s.tolist() == [3.0]
-    assert cost.backward_s.tolist() == [3.0]
-    assert cost.exposed_s.tolist() == pytest.approx([1.5])
-    assert cost.length_s == pytest.approx(3 * 4.0 + 1.5)
+    assert (cost.all_reduce_s.tolist(), cost.backward_s.tolist(), cost.exposed_s.tolist()) == ([3.0], [3.0], [0.0])
+    slower = replace(problem, cluster=Cluster(2, 1, 1e9, 1e8 / 1.5, 1e12))
+    assert plan_cost(slower, StagedPlan((), (), 3, "given")).exposed_s.tolist() == pytest.approx([1.5])
+
+
+DEVICE = Device(
+    "half",
+    {"float32": 1e12},
+    1e12,
+    bandwidth=2e9,
+    step=StepConstants(0.5, 64.0, 0.5, 0.5, 0.0, intra_efficiency=0.5, inter_efficiency=0.25, overlap=0.4),
+)
+
+
+def test_a_step_has_what_training_steps_reach_of_links_and_memory() -> None:
+    """A quarter of the link takes 4 times as long, of which 40 % of the backward pass are hidden.
+
+    An update reads gradients, parameters and two moments and writes the last three: 7 times the bytes, at 1 GB/s.
+    """
+    profile = Profile.create(C=[4.0, 4.0], C_fwd=[1.0, 1.0], A=[0.0, 0.0], W=[1e8, 2e8])
+    problem = StagedProblem(profile, Cluster(2, 1, 1e9, 1e8, 1e12), 1, 3, schedule="1f1b", device=DEVICE)
+    cost = step_cost(problem, StagedPlan((), (), 3, "given"))
+    assert cost.all_reduce_s.tolist() == [12.0]
+    assert cost.exposed_s.tolist() == pytest.approx([12.0 - 0.4 * 3.0])
+    assert cost.update_s.tolist() == pytest.approx([7 * 0.3])
+    assert cost.step_s == pytest.approx(3 * 4.0 + 10.8 + 2.1)
+    assert plan_cost(replace(problem, schedule=None), StagedPlan((), (), 3, "given")).all_reduce_s.tolist() == [3.0]
+
+
+def test_an_all_reduce_of_a_step_takes_one_ring_where_that_is_shorter() -> None:
+    """Two nodes of four: 2·(3/4 + 1/2) seconds a gigabyte by two rings, 2·7/8 by one."""
+    reached = replace(DEVICE, step=replace(DEVICE.constants, intra_efficiency=1.0, inter_efficiency=1.0))
+    profile = Profile.create(C=[4.0, 4.0], A=[0.0, 0.0], W=[1e9, 0.0])
+    for inter, by_length, by_step in ((1e9, 2.5, 1.75), (1e8, 11.5, 11.5)):
+        problem = StagedProblem(profile, Cluster(2, 4, 1e9, inter, 1e12), 1, 3)
+        one = StagedPlan((), (), 3, "given")
+        assert plan_cost(problem, one).all_reduce_s.tolist() == pytest.approx([by_length])
+        assert plan_cost(replace(problem, schedule="1f1b", device=reached), one).all_reduce_s.tolist() == pytest.approx(
+            [by_step]
+        )
+
+
+def test_gradients_of_products_in_16_bits_are_reduced_in_16_bits() -> None:
+    """XLA adds up what the products of the replicas make, and casts the sum to the parameters' float32."""
+    meta = {"dtype": "bfloat16", "parameter_dtype": "float32"}
+    profile = Profile.create(C=[4.0, 4.0], A=[0.0, 0.0], W=[1e8, 0.0], meta=meta)
+    problem = StagedProblem(profile, Cluster(2, 1, 1e9, 1e8, 1e12), 1, 3, schedule="1f1b")
+    one = StagedPlan((), (), 3, "given")
+    assert plan_cost(problem, one).all_reduce_s.tolist() == [0.5]
+    assert plan_cost(replace(problem, schedule=None), one).all_reduce_s.tolist() == [1.0]
+
+
+def test_replicas_with_few_samples_take_what_the_clock_says_of_so_many() -> None:
+    """One of eight samples takes a quarter of the time and an eighth of the memory."""
+    meta = {"microbatch_size": 8, "clock_s": [[1.0, 0.5, 1.5], [8.0, 2.0, 6.0]]}
+    profile = Profile.create(C=[4.0, 4.0], C_fwd=[1.0, 1.0], A=[0.0, 0.0], W=[0.0, 0.0], stash=[8.0, 8.0], meta=meta)
+    problem = StagedProblem(profile, Cluster(1, 8, 1e9, 1e9, 1e12), 1, 3, schedule="1f1b")
+    cost = plan_cost(problem, StagedPlan((), (), 3, "given"))
+    assert (cost.forward_s.tolist(), cost.backward_s.tolist()) == ([0.5], [1.5])
+    assert cost.memory_bytes.tolist() == [2.0]

@@ -19,20 +19,19 @@ from automap_models.simulate.engine import simulate
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Times of a pipeline; none of its all-reduces overlaps anything, some use the link to the stage before."""
+    """Times of a pipeline; none of its all-reduces overlaps anything."""
 
     forward_s: FloatArray
     backward_s: FloatArray
     transfer_s: FloatArray
     all_reduce_s: FloatArray
     micro_batches: int
-    shares_link: tuple[bool, ...] = ()
 
     def step_s(self, schedule: str) -> float:
         """As simulated."""
         times = (self.forward_s, self.backward_s, self.transfer_s, self.all_reduce_s)
         order = build_schedule(schedule, self.forward_s.size, self.micro_batches)
-        return simulate(*times, order, shares_link=self.shares_link).length_s
+        return simulate(*times, order).length_s
 
     def least_s(self, schedule: str) -> float:
         """By the recursion from the last stage to the first."""
@@ -44,8 +43,7 @@ class Pipeline:
         suffix = suffixes.nothing(1)
         for s in range(self.forward_s.size - 1, first - 1, -1):
             both, reduce = self.forward_s[s : s + 1] + self.backward_s[s], self.all_reduce_s[s : s + 1]
-            delay = reduce if self.shares_link and self.shares_link[s] else np.zeros(1)
-            suffix = suffixes.before_stage(s, StageTimes(both, self.forward_s[s : s + 1], reduce, delay), suffix)
+            suffix = suffixes.before_stage(s, StageTimes(both, self.forward_s[s : s + 1], reduce), suffix)
             if s:
                 suffix = suffixes.before_transfer(self.transfer_s[s - 1 : s], suffix)
         return suffix
@@ -60,8 +58,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
     def times(n: int) -> FloatArray:
         return np.array(draw(st.lists(second, min_size=n, max_size=n)), dtype=np.float64)
 
-    shares = draw(st.lists(st.booleans(), min_size=stages - 1, max_size=stages - 1))
-    return Pipeline(times(stages), times(stages), times(stages - 1), times(stages), micro_batches, (False, *shares))
+    return Pipeline(times(stages), times(stages), times(stages - 1), times(stages), micro_batches)
 
 
 @pytest.mark.parametrize("schedule", WARM_UPS)
@@ -76,8 +73,7 @@ def random_pipeline(rng: np.random.Generator) -> Pipeline:
     stages, micro_batches = int(rng.integers(2, 9)), int(rng.integers(1, 33))
     both, scale = rng.lognormal(sigma=rng.uniform(0.0, 1.0), size=stages), 10 ** rng.uniform(-3, 1)
     transfer, reduce = scale * rng.lognormal(size=stages - 1), scale * rng.lognormal(size=stages)
-    shares = (False, *(rng.random(stages - 1) < 0.3).tolist())
-    return Pipeline(both / 3, both * 2 / 3, transfer, reduce, micro_batches, shares)
+    return Pipeline(both / 3, both * 2 / 3, transfer, reduce, micro_batches)
 
 
 @pytest.mark.parametrize("draws", counts(None, 800, 4_000))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
@@ -16,6 +17,7 @@ from automap_models.formats.hardware_yaml import device_of, read_cluster, read_d
 from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import clock_profile
+from automap_models.planners.staged.frameworks import block_ends
 from automap_models.simulate.step import step_cost
 from automap_models.simulate.strategy import strategy_estimate
 from automap_models.workloads.source import Source, SourceKind, module_of, read_model_work
@@ -67,11 +69,6 @@ def test_another_micro_batch_takes_what_it_takes_when_it_is_traced_itself(model:
     assert profile.C.sum() == pytest.approx(price.parts.compute, rel=TOLERANCE)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a plan's replicas share a micro-batch in proportion, its links reach their data sheets, its gradients hide "
-    "as DDP's do and its update is not in the step",
-)
 @pytest.mark.parametrize("precision", list(DTYPES))
 @pytest.mark.parametrize("topo", CLUSTERS)
 @pytest.mark.parametrize("model", map(_slow, MODELS))
@@ -79,7 +76,7 @@ def test_data_parallelism_takes_as_long_by_a_plan_as_by_a_strategy(model: str, t
     cluster = read_cluster(topo)
     device, dp = device_of(cluster), cluster.devices
     profile = rescaled(clock_profile(_graph(model, precision), device), SAMPLES * dp)
-    problem = StagedProblem(profile, cluster, stages=1, micro_batches=MICRO_BATCHES, schedule="1f1b")
+    problem = StagedProblem(profile, cluster, 1, MICRO_BATCHES, schedule="1f1b", device=device)
     plan_s = step_cost(problem, StagedPlan((), (), MICRO_BATCHES, "given")).step_s
     strategy = Strategy(
         micro_batch=SAMPLES, global_batch=SAMPLES * dp * MICRO_BATCHES, dp=dp, schedule="1f1b", precision=precision
@@ -87,3 +84,35 @@ def test_data_parallelism_takes_as_long_by_a_plan_as_by_a_strategy(model: str, t
     assert plan_s == pytest.approx(
         strategy_estimate(_work(model, precision), strategy, cluster, device).step_s, rel=TOLERANCE
     )
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("precision", list(DTYPES))
+@pytest.mark.parametrize("topo", CLUSTERS)
+@pytest.mark.parametrize("model", map(_slow, MODELS))
+def test_equal_stages_take_as_long_by_a_plan_as_by_a_strategy(
+    model: str, topo: str, precision: Precision, stages: int
+) -> None:
+    """Under a schedule whose ranks send beside their passes by both: of 1F1B strategies send alone, as Megatron does.
+
+    T5's decoder in stages of its own holds the embedding, too; strategies know of the first and the last copy.
+    """
+    if model.startswith("t5") and stages > 2:
+        pytest.xfail("three stages of T5 hold its embedding")
+    cluster = read_cluster(topo)
+    device, dp = device_of(cluster), cluster.devices // stages
+    profile = rescaled(clock_profile(_graph(model, precision), device), SAMPLES * dp)
+    problem = StagedProblem(profile, cluster, stages, MICRO_BATCHES, schedule="1f1b-deep", device=device)
+    strategy = Strategy(
+        micro_batch=SAMPLES,
+        global_batch=SAMPLES * dp * MICRO_BATCHES,
+        dp=dp,
+        pp=stages,
+        schedule="1f1b-deep",
+        precision=precision,
+    )
+    price = strategy_estimate(_work(model, precision), strategy, cluster, device)
+    ends = (*block_ends(profile), len(profile) - 1)  # of the blocks; the last one is the head's
+    cuts = tuple(ends[count - 1] for count in np.cumsum(price.stage_layers)[:-1])
+    plan = StagedPlan(cuts, tuple(dp * s for s in range(1, stages)), MICRO_BATCHES, "given")
+    assert step_cost(problem, plan).step_s == pytest.approx(price.step_s, rel=TOLERANCE)

@@ -95,8 +95,8 @@ def test_the_bottleneck_s_stages_hold_them() -> None:
     profile = Profile.create(C=np.ones(8), A=np.ones(8), W=np.ones(8), frozen=[60.0, 60.0, *[12.0] * 6])
     problem = StagedProblem(profile, Cluster(1, 4, 1e9, 1e9, 130.0), 2, 8, state_factor=1.0)
     plain, _ = plain_stages(problem)
-    assert stage_load(plain, 0, 0, 2, 2.0, 0.0, 0.0) == pytest.approx(8 * 2 / 2)
-    assert stage_load(plain, 0, 0, 4, 2.0, 0.0, 0.0) == np.inf
+    assert stage_load(plain, 0, 0, 2, 2, 0.0) == pytest.approx(8 * 2 / 2)
+    assert stage_load(plain, 0, 0, 4, 2, 0.0) == np.inf
 
 
 def test_the_file_and_the_fingerprint_have_them(tmp_path: Path) -> None:

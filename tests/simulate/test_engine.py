@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.schedules import build_schedule
-from automap_models.cost.overlap import Bucket, TiedSum
+from automap_models.cost.overlap import TiedSum
 from automap_models.simulate import engine
 from automap_models.simulate.engine import Timeline, simulate
 
@@ -102,33 +102,18 @@ def test_equal_times_give_the_same_timeline_every_time(name: str) -> None:
     assert _simulate(*arguments) == _simulate(*arguments)
 
 
-def test_gradients_that_share_a_link_go_before_the_message_of_their_pass() -> None:
-    """Stage 1 reduces two buckets of 2 s, ready 1 s before and with the end of B1; what stage 0 sends does not wait."""
-    times = (np.array([1.0, 1.0]), np.array([1.0, 2.0]), np.array([1.0]), np.zeros(2))
-    buckets = [[], [Bucket(-1.0, 2.0), Bucket(0.0, 2.0)]]
-    timeline = simulate(*times, build_schedule("1f1b", 2, 2), buckets, [False, True])
-    assert _draw(timeline, "stages") == [
-        "F0 F1 .. .. .. .. B0 .. .. .. .. .. B1",
-        ".. .. F0 B0 B0 F1 B1 B1",
+def test_gradients_that_are_reduced_beside_the_last_pass_and_the_update_after_them() -> None:
+    """Of 4 s of stage 1's all-reduce 3 come after B1, and an update of 1 s after these; stage 0 waits for neither."""
+    times = (np.array([1.0, 1.0]), np.array([1.0, 2.0]), np.array([1.0]), np.array([0.0, 4.0]))
+    ending = np.array([0.0, 3.0]), np.array([0.0, 1.0])
+    timeline = simulate(*times, build_schedule("1f1b", 2, 2), *ending)
+    assert [(i.kind, i.start_s, i.end_s) for i in timeline.intervals if i.kind in ("all-reduce", "update")] == [
+        ("all-reduce", 7.0, 11.0),
+        ("all-reduce", 10.0, 10.0),
+        ("update", 11.0, 12.0),
     ]
-    back = [(i.kind, i.start_s, i.end_s) for i in timeline.intervals if i.kind in ("send-backward", "all-reduce")]
-    assert back == [
-        ("send-backward", 5.0, 6.0),
-        ("all-reduce", 7.0, 9.0),
-        ("all-reduce", 9.0, 11.0),
-        ("send-backward", 11.0, 12.0),
-    ]
-    assert timeline.length_s == 13
-
-
-def test_a_bucket_that_is_ready_when_its_pass_starts_lets_the_message_before_it_go_first() -> None:
-    """(t + 0.7) - 0.7 is less than t for some t: rounding let the bucket overtake a message of the pass before."""
-    times = (np.array([0.3, 0.3]), np.array([0.1, 0.7]), np.array([2.0]), np.zeros(2))
-    for m in range(2, 12):
-        timeline = simulate(*times, build_schedule("gpipe", 2, m), [[], [Bucket(-0.7, 1.0)]], [False, True])
-        back = [(i.kind, i.micro_batch) for i in timeline.intervals if i.kind in ("send-backward", "all-reduce")]
-        sends = [("send-backward", k) for k in range(m)]
-        assert back == [*sends[:-1], ("all-reduce", m - 1), sends[-1]]
+    assert [i.end_s for i in timeline.intervals if i.kind == "backward"] == [5.0, 7.0, 8.0, 10.0]
+    assert timeline.length_s == 12
 
 
 def _simulate(

@@ -8,10 +8,10 @@ import pytest
 from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import FloatArray
 from automap_models.core.schedules import SCHEDULES, build_schedule
-from automap_models.cost.overlap import Bucket, TiedSum
+from automap_models.cost.overlap import TiedSum
 from automap_models.simulate import play
 from automap_models.simulate.engine import Timeline, simulate
-from automap_models.simulate.rounds import layout_of, layouts_of, plan_times, stage_ends, tied_arrays
+from automap_models.simulate.rounds import PlanTimes, layout_of, layouts_of, plan_steps, tied_arrays
 
 
 def _real(rng: np.random.Generator, *shape: int) -> FloatArray:
@@ -27,14 +27,14 @@ DRAWS = (_real, _small_integers)
 
 
 class Drawn:
-    """A random pipeline of V virtual stages, with buckets, shared links and tied sums."""
+    """A random pipeline of V virtual stages, with all-reduces, updates and tied sums."""
 
     def __init__(self, rng: np.random.Generator, stages: int) -> None:
         draw = DRAWS[int(rng.integers(2))]
         self.forward, self.inputs, self.weights = draw(rng, 3, stages)
         self.transfer = draw(rng, stages - 1)
-        self.buckets = [self._buckets(rng, draw(rng, int(rng.integers(4))), s) for s in range(stages)]
-        self.shares = [s > 0 and bool(rng.random() < 0.5) for s in range(stages)]
+        self.reduce, self.update = draw(rng, 2, stages)
+        self.late = self.reduce - rng.choice([0.0, 0.3, 1.0], size=stages) * np.minimum(self.reduce, self.backward)
         holders = [np.flatnonzero(rng.random(stages) < 0.5) for _ in range(int(rng.integers(3)))]
         self.tied = [TiedSum(tuple(of.tolist()), float(draw(rng, 1)[0])) for of in holders if of.size > 1]
 
@@ -42,15 +42,17 @@ class Drawn:
     def backward(self) -> FloatArray:
         return self.inputs + self.weights
 
-    def _buckets(self, rng: np.random.Generator, reduce_s: FloatArray, stage: int) -> list[Bucket]:
-        ready = np.sort(rng.choice([0.0, 0.3, 1.0], size=reduce_s.size))[::-1] * -self.backward[stage]
-        return list(map(Bucket, ready.tolist(), reduce_s.tolist()))
+    def step_s(self, name: str, micro_batches: int) -> float:
+        """By the player, one stage a rank."""
+        of_plan = (self.forward, self.backward, self.transfer, self.late, self.update)
+        times = PlanTimes(*(of[None] for of in of_plan))
+        return float(plan_steps(name, micro_batches, times, *tied_arrays(self.tied, self.forward.size))[0])
 
     def drawn(self, name: str, ranks: int, micro_batches: int, virtual: int) -> Timeline:
         """By the reference engine."""
         schedule = build_schedule(name, ranks, micro_batches, virtual)
-        times, nothing = (self.forward, self.backward, self.transfer), 0.0 * self.forward
-        return simulate(*times, nothing, schedule, self.buckets, self.shares, self.tied, self.weights)
+        times = (self.forward, self.backward, self.transfer, self.reduce)
+        return simulate(*times, schedule, self.late, self.update, self.tied, self.weights)
 
 
 @pytest.mark.parametrize("name", WARM_UPS)
@@ -59,29 +61,25 @@ def test_plans_take_what_the_engine_draws(seed: int, name: str) -> None:
     rng = np.random.default_rng(seed)
     stages, micro_batches = int(rng.integers(1, 9)), int(rng.integers(1, 25))
     plan = Drawn(rng, stages)
-    times = plan_times((plan.forward, plan.backward, plan.transfer), plan.buckets, plan.shares)
-    ends = stage_ends(name, micro_batches, times, *tied_arrays(plan.tied, stages))
-    assert ends.max() == pytest.approx(plan.drawn(name, stages, micro_batches, 1).length_s, rel=1e-12)
+    assert plan.step_s(name, micro_batches) == pytest.approx(
+        plan.drawn(name, stages, micro_batches, 1).length_s, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("seed", range(40))
-def test_every_schedule_with_gradients_takes_what_the_engine_draws(seed: int, name: str) -> None:
+def test_every_schedule_takes_what_the_engine_draws(seed: int, name: str) -> None:
     rng = np.random.default_rng(seed)
     ranks, virtual = int(rng.integers(1, 5)), SCHEDULES[name].virtual or int(rng.integers(1, 4))
     micro_batches = 2 * ranks * int(rng.integers(1, 4))
     plan = Drawn(rng, ranks * virtual)
-    layout = layout_of(name, ranks, micro_batches, micro_batches, virtual, 1, messages=True, gradients=True)
+    layout = layout_of(name, ranks, micro_batches, micro_batches, virtual, 1, messages=True)
     durations, ends = np.zeros(1 + play.KINDS * ranks * virtual), np.empty(layout.nodes.shape[1] + 1)
     kinds = durations[1:].reshape(-1, play.KINDS)
     kinds[:, :4] = np.stack([plan.forward, plan.backward, plan.inputs, plan.weights], axis=1)
     kinds[:-1, play.MESSAGE] = plan.transfer
-    for s, (own, shares) in enumerate(zip(plan.buckets, plan.shares, strict=True)):
-        total = sum(bucket.all_reduce_s for bucket in own)
-        late = max((of.ready_s + sum(b.all_reduce_s for b in own[i:]) for i, of in enumerate(own)), default=0.0)
-        play.put_gradients(durations, s, total, late, shares)
     play.play(layout.nodes, durations, ends)
-    plan.tied = []
+    plan.tied, plan.reduce, plan.late, plan.update = [], *np.zeros((3, ranks * virtual))
     assert ends.max() == pytest.approx(plan.drawn(name, ranks, micro_batches, virtual).length_s, rel=1e-12)
 
 
@@ -91,17 +89,17 @@ def test_rounds_that_repeat_are_added_at_once_and_change_nothing(seed: int, name
     rng = np.random.default_rng(seed)
     stages, micro_batches = int(rng.integers(1, 7)), int(rng.integers(30, 200))
     plan = Drawn(rng, stages)
-    times = plan_times((plan.forward, plan.backward, plan.transfer), plan.buckets, plan.shares)
-    ends = stage_ends(name, micro_batches, times, *tied_arrays(plan.tied, stages))
-    assert ends.max() == pytest.approx(plan.drawn(name, stages, micro_batches, 1).length_s, rel=1e-9)
+    assert plan.step_s(name, micro_batches) == pytest.approx(
+        plan.drawn(name, stages, micro_batches, 1).length_s, rel=1e-9
+    )
 
 
 def test_a_hundred_thousand_micro_batches_take_as_long_as_the_slowest_stage_with_each() -> None:
     """Without transfers: the fill and the drain of the others, and M times the slowest stage."""
     forward, backward = np.array([1.0, 2.0, 1.0]), np.array([2.0, 3.0, 1.0])
-    times = plan_times((forward, backward, np.zeros(2)), [()] * 3, [False] * 3)
-    ends = stage_ends("1f1b", 100_000, times, *tied_arrays((), 3))
-    assert ends.max() == pytest.approx(100_000 * 5.0 + 3.0, rel=1e-12)
+    times = PlanTimes(*(of[None] for of in (forward, backward, np.zeros(2), np.zeros(3), np.zeros(3))))
+    (step_s,) = plan_steps("1f1b", 100_000, times, *tied_arrays((), 3))
+    assert step_s == pytest.approx(100_000 * 5.0 + 3.0, rel=1e-12)
 
 
 def test_a_long_schedule_is_played_by_a_few_of_its_rounds() -> None:

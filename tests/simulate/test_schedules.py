@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.schedules import SCHEDULES, Schedule, build_schedule
-from automap_models.cost.overlap import Bucket, TiedSum
+from automap_models.cost.overlap import TiedSum
 from automap_models.errors import BadInput
 from automap_models.simulate.engine import PASS_KINDS, Interval, Timeline, simulate
 
@@ -232,10 +232,10 @@ def test_a_loop_goes_back_from_the_last_rank_to_the_first_over_a_link_of_its_own
 
 
 def test_gradients_of_a_split_backward_pass_are_reduced_after_the_weight_gradients() -> None:
-    """One rank and micro-batch: F, I, W of 1, 2, 3 s; a bucket is ready 1 s before the end, at second 5."""
+    """One rank and micro-batch: F, I, W of 1, 2, 3 s; of 4 s of all-reduce 3 come after it."""
     built = build_schedule("zb-h1", 1, 1)
     one = np.ones(1)
-    timeline = simulate(one, 5 * one, one[:0], one, built, [[Bucket(-1.0, 4.0)]], weight_s=3 * one)
+    timeline = simulate(one, 5 * one, one[:0], 4 * one, built, 3 * one, weight_s=3 * one)
     assert [(i.kind, i.start_s, i.end_s) for i in timeline.intervals] == [
         ("forward", 0.0, 1.0),
         ("input-gradient", 1.0, 3.0),

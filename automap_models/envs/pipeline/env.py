@@ -243,8 +243,7 @@ def taken(problems: Problems, complete: Partial, objective: str = LENGTH) -> Tak
         objective, (stages.devices[:, 1:] > stages.devices[:, :-1]).sum(1), micro, complete.cuts.shape[1] + 1
     )
     cost = complete_cost(problems, complete, depth)
-    per_node, samples = problems.devices_per_node, problems.samples
-    return Taken(simulated_steps(cost, problems.arrays, *stages, per_node, objective, micro, samples), cost.feasible)
+    return Taken(simulated_steps(cost, stages.devices, objective, micro), cost.feasible)
 
 
 def ideal_length(problems: Problems) -> Tensor:

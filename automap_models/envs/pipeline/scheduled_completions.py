@@ -36,7 +36,7 @@ from automap_models.envs.pipeline.stage_kernel import (
     stage_times,
 )
 from automap_models.envs.pipeline.table_kernel import transfer
-from automap_models.simulate.play import KINDS, Layout, put_gradients, put_stage, stage_ends
+from automap_models.simulate.play import KINDS, Layout, put_ending, put_stage, stage_ends
 from automap_models.simulate.rounds import layouts_of
 
 Floats = NDArray[np.float64]
@@ -116,23 +116,20 @@ def _times(arrays: Floats, given: Floats, depth: Integers, cuts: Integers, first
 
     Args:
         arrays: [5, P+1] prefix sums, with A itself, from the start of the model.
-        times: [6, S] to be filled: forward and backward passes, messages, how long after the last backward pass
-            gradients are reduced and how long that takes, and 1 where they share the link to the stage before.
+        times: [4, S] to be filled: forward and backward passes, messages, and how long after the last backward pass
+            gradients are reduced.
     """
     per_node, ratio, samples = np.float32(given[PER_NODE]), np.float32(given[RATIO]), np.float32(given[SAMPLES])
     for s in range(int(given[STAGES])):
         i, j, first, end = cuts[s] + 1, cuts[s + 1] + 1, firsts[s], firsts[s + 1]
-        times[0, s], times[1, s], ready, reduce, state, stash = stage_times(arrays, given, i, j, first, end)
+        times[0, s], times[1, s], reduce, state, stash = stage_times(arrays, given, i, j, first, end)
         if state + depth[s] * stash > 1.0:
             return False
         a, e = np.float32(first), np.float32(end)
         times[2, s] = 0.0
         if j + 1 < arrays.shape[1]:
             times[2, s] = arrays[SENT, j] * transfer(a, e, np.float32(firsts[s + 2]), per_node, ratio, samples)
-        times[3, s], times[4, s] = ready + reduce, reduce
-        last = (e - 1) // per_node
-        times[5, s] = 1.0 if last > a // per_node or (s and last == firsts[s - 1] // per_node) else 0.0
-    times[5, 0] = 0.0
+        times[3, s] = max(reduce - times[1, s], 0.0)
     return True
 
 
@@ -141,7 +138,7 @@ def _estimate(times: Floats, stages: int, micro: float, gpipe: bool) -> float:
     """About what a plan takes; see the module."""
     through, round_s, back, reduce = 0.0, 0.0, 0.0, 0.0
     for s in range(stages):
-        reduce = max(reduce, max(times[3, s], 0.0) - back)
+        reduce = max(reduce, times[3, s] - back)
         back += times[1, s] + times[2, s]
         through += times[0, s] + times[1, s] + 2.0 * times[2, s]
         window = 0.0
@@ -176,7 +173,7 @@ def _shortlist(
 
     Args:
         arrays, given, depth, points, end, stop, cuts, firsts: as above, of one problem and state.
-        shortest, best: [SIMULATED] their estimates, inf where there are fewer, and [SIMULATED, 6, S] their times.
+        shortest, best: [SIMULATED] their estimates, inf where there are fewer, and [SIMULATED, 4, S] their times.
     """
     stages, unit, times = int(given[STAGES]), int(given[UNIT]), np.zeros(best.shape[1:])
     left, cut = stages - 1 - q, cuts[q + 1]
@@ -226,7 +223,7 @@ def _values(
     width, q = depth.shape[1], step // 2
     room, ends, durations = np.empty(whole.nodes.shape[1] + 1), np.empty(width), np.zeros(1 + KINDS * width)
     cuts, firsts = np.zeros(width + 2, dtype=np.int64), np.zeros(width + 2, dtype=np.int64)
-    estimates, best = np.zeros(SIMULATED), np.zeros((SIMULATED, 6, width))
+    estimates, best = np.zeros(SIMULATED), np.zeros((SIMULATED, 4, width))
     for n in range(len(owner)):
         b = owner[n]
         stages, devices = int(given[b, STAGES]), int(given[b, DEVICES])
@@ -245,8 +242,8 @@ def _values(
             _shortlist(*own, q, low, high, gpipe, cuts, firsts, estimates, best)
             for m in range(SIMULATED):
                 if estimates[m] < np.inf:
-                    forward, backward, messages, late, reduce, shares = best[m]
+                    forward, backward, messages, late = best[m]
                     for s in range(stages):
                         put_stage(durations, s, forward[s], backward[s], messages[s])
-                        put_gradients(durations, s, reduce[s], late[s], shares[s] > 0.5)
+                        put_ending(durations, s, late[s], 0.0)
                     values[n, t] = max(values[n, t], -np.log(stage_ends(few, whole, durations, room, ends)))

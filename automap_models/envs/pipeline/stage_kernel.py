@@ -39,26 +39,22 @@ def from_start(arrays: Tensor) -> Floats:
 @jit
 def stage_times(
     arrays: Floats, given: Floats, begin: int, stop: int, first: int, end: int
-) -> tuple[float, float, float, float, float, float]:
+) -> tuple[float, float, float, float, float]:
     """A stage of the points begin … stop-1 on the devices first … end-1.
 
     Args:
         arrays, given: of its problem.
 
     Returns:
-        Seconds of a forward and of a backward pass, in units of the problem's; when its gradients are there, counted
-        from the end of its last backward pass, and how long reducing them takes; the share of a device's memory that
-        its training state takes, and what a micro-batch that waits for its backward pass does.
+        Seconds of a forward and of a backward pass and of its gradients' all-reduce, in units of the problem's; the
+        share of a device's memory that its training state takes, and what a micro-batch that waits for its backward
+        pass does.
     """
     per_node, ratio = np.float32(given[PER_NODE]), np.float32(given[RATIO])
     a, e = np.float32(first), np.float32(end)
     parts = parts_of(e - a, np.float32(given[SAMPLES]))
     weights = arrays[WEIGHTS, stop] - arrays[WEIGHTS, begin]
     compute, forward = arrays[COMPUTE, stop] - arrays[COMPUTE, begin], arrays[FORWARDS, stop] - arrays[FORWARDS, begin]
-    held = begin
-    while held < stop and arrays[WEIGHTS, held + 1] <= arrays[WEIGHTS, begin]:
-        held += 1
-    ready = -(arrays[COMPUTE, held] - arrays[COMPUTE, begin] - arrays[FORWARDS, held] + arrays[FORWARDS, begin]) / parts
     reduce = weights * all_reduce(a, e, per_node, ratio)
     stash = (arrays[STASH, stop] - arrays[STASH, begin]) / parts
-    return forward / parts, (compute - forward) / parts, ready, reduce, given[STATE] * weights, stash
+    return forward / parts, (compute - forward) / parts, reduce, given[STATE] * weights, stash

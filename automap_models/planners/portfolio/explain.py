@@ -59,6 +59,7 @@ def explain_loss(loser: Candidate, best: Candidate) -> str:
         _bubble: ours.bubble_s - theirs.bubble_s,
         _transfers: ours.transfers_s - theirs.transfers_s,
         _tied: ours.tied_s - theirs.tied_s,
+        _update: ours.update_s - theirs.update_s,
         _compute: ours.compute_s - theirs.compute_s,
     }
     largest = max(excess, key=excess.__getitem__)
@@ -100,6 +101,10 @@ def _bubble(loser: Candidate) -> str:
 
 def _tied(loser: Candidate) -> str:
     return f"sum of tied weights' gradients: {_share(loser, loser.parts.tied_s)}"
+
+
+def _update(loser: Candidate) -> str:
+    return f"update of its parameters: {_share(loser, loser.parts.update_s)}"
 
 
 def _transfers(loser: Candidate) -> str:

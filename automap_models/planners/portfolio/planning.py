@@ -19,7 +19,7 @@ from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import PlanReport
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.formats.hardware_yaml import known_devices
+from automap_models.formats.hardware_yaml import known_devices, step_device
 from automap_models.planners.base import SILENT, Watch
 from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig
@@ -48,6 +48,7 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
         schedule=options.step_schedule,
         schedules=options.schedules if options.planner == AUTO else (),
         constraints=options.constraints,
+        device=step_device(profile, cluster),
         **options.given("state_factor", "granularity"),
     )
     if options.planner == AUTO:
@@ -109,6 +110,7 @@ def space_to_explore(model: ProfiledModel, cluster: Cluster, options: ExploreOpt
     return PlanningSpace(
         model,
         options.limited(cluster),
+        device=step_device(model.profile, cluster),
         global_batch=default_batch(model.profile) if options.global_batch is None else options.global_batch,
         state_factor=options.state_factor,
         constraints=options.constraints,

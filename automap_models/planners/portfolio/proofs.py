@@ -22,8 +22,10 @@ from automap_models.planners.staged.exact import certify
 from automap_models.planners.staged.relaxation import evenly_s, lower_bound_s, out_of_reach
 from automap_models.planners.staged.search import search_below
 
-SHARES = (0.8, 0.9, 0.95, 0.98, 1.0)
+SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
 """Of the best step, that is proven of all problems one after the other."""
+OF_LENGTHS = (0.8, 0.9, 0.95)
+"""The same by the length L."""
 AT_MOST = 6
 """Several problems share so many times the time that one of them may take to be proven, by the length L."""
 AT_ONCE = 3
@@ -47,7 +49,7 @@ def prove(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> B
         for attempt in sorted(attempts, key=lambda attempt: attempt.step_s):
             if not attempt.closed:
                 _prove_one(attempt, best_of(attempts).step_s, together.part(budget_s) if budget_s else None)
-        shares = SHARES[:3] if budget_s and len(attempts) > 1 else ()
+        shares = OF_LENGTHS if budget_s and len(attempts) > 1 else ()
         _raise_lengths(attempts, shares, deadline.part(budget_s, effort.counted_s))
     else:
         _raise_steps(attempts, budget_s, deadline.part(AT_ONCE * budget_s, effort.counted_s))

@@ -10,6 +10,7 @@ from typing import Any
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
 from automap_models.core.constraints import UNCONSTRAINED, Constraints
+from automap_models.core.device import Device
 from automap_models.core.microbatch import microbatch_size, require_samples, required_size, rescaled
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
@@ -81,6 +82,7 @@ class PlanningSpace:
         schedule: whose step counts; None for the length L.
         schedules: which compete, all of core.pass_orders.WARM_UPS; none for `schedule` alone.
         idle_replicas: whether a stage may have more replicas than a micro-batch has samples.
+        device: see StagedProblem.
 
     Raises:
         BadInput: a number out of range, or a batch for a profile that does not say how many samples it describes.
@@ -98,6 +100,7 @@ class PlanningSpace:
     schedule: str | None = None
     schedules: tuple[str, ...] = ()
     idle_replicas: bool = False
+    device: Device | None = None
 
     def __post_init__(self) -> None:
         if self.global_batch is not None:
@@ -118,6 +121,7 @@ class PlanningSpace:
             max_replicas=problem.max_replicas,
             constraints=problem.constraints,
             schedule=problem.schedule,
+            device=problem.device,
         )
 
     @cached_property
@@ -136,6 +140,7 @@ class PlanningSpace:
             max_replicas=self.max_replicas,
             constraints=self.constraints,
             schedule=self.schedule,
+            device=self.device,
         )
 
     @cached_property
@@ -338,6 +343,7 @@ class PlanningProblem:
             constraints=problem.constraints,
             schedule=problem.schedule,
             schedules=self.schedules,
+            device=problem.device,
         )
 
     @property

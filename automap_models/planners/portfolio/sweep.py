@@ -16,6 +16,7 @@ from automap_models.core.result import TIE, Result
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import AutomapError, BadInput
+from automap_models.formats.hardware_yaml import step_device
 from automap_models.formats.sweep_yaml import SweepSpec, require_few
 from automap_models.planners.base import Planner
 from automap_models.planners.portfolio.auto import AutoPlanner
@@ -108,6 +109,7 @@ def combinations(
 def _on_cluster(
     spec: SweepSpec, profile: Profile, cluster: Cluster, fields: Mapping[str, Any], out_of_range: OutOfRange
 ) -> Iterator[Combination]:
+    fields = {**fields, "device": step_device(profile, cluster)}
     one_stage = StagedProblem(profile, cluster, stages=1, **fields)
     stages = _stages(spec, one_stage)
     if spec.micro_batches == "auto":
@@ -121,6 +123,7 @@ def _on_cluster(
                 granularity=one_stage.granularity,
                 constraints=one_stage.constraints,
                 schedule=one_stage.schedule,
+                device=one_stage.device,
             )
             problems = space.pipelines(out_of_range).problems
         except BadInput as error:

@@ -34,9 +34,11 @@ def moved_s(stages: PlainStages, first: int, boundary: int, stop: int) -> float:
 
 @jit
 def reduced_s(stages: PlainStages, first: int, stop: int) -> float:
-    """Seconds per byte of an all-reduce over devices first … stop-1."""
-    factor = all_reduce(float(first), float(stop), stages.per_node, stages.inter / stages.intra)
-    return factor / stages.inter  # type: ignore[no-any-return]
+    """Seconds per byte of parameters that replicas on devices first … stop-1 reduce their gradients in."""
+    factor = all_reduce(float(first), float(stop), stages.per_node, stages.inter / stages.intra) / stages.inter
+    if (stop - 1) // stages.per_node > first // stages.per_node:
+        factor = min(factor, 2.0 * (stop - first - 1) / (stop - first) * stages.hop_s)
+    return stages.gradient_share * factor  # type: ignore[no-any-return]
 
 
 @jit

@@ -1,24 +1,27 @@
-"""Tables that construct plans: the stages of a pipeline whose largest load is least, for the cost of a table.
+"""Tables that construct plans: the stages of a pipeline whose span is least (cost-model.md), for the cost of a table.
 
-    load(i, k, a, q) = max(M · (C[k] - C[i]) / parts + reduce(a, q) · W, M · message(a, q) · A[k])
-    best[t, i, a]    = min over k, q of max(load(i, k, a, q), best[t-1, k, q])         best[0, m, D] = 0
+    u(i, k, a, q)    = (C[k] - C[i]) / speed                                   of stage s, on devices a … q-1
+    behind[k, a, q]  = min over e of max((M+1) · x, 2 · x + best[s+1, k, q, e])       x = message(a, q, e) · A[k]
+    best[s, i, a, q] = min over k of max(M · u + ending, u + behind[k, a, q], turns · (u + 2 · x + u of stage s+1))
 
-t counts stages from the last one, so that what a stage holds of activations, which depends on how many come after it
-under 1F1B, is known. Boundaries are some of the grid's, devices lie in groups: a plan of the tables is where moves
-(move_kernel) set out from, not an answer. The all-reduce counts in full, or not at all as if it were hidden, and a
-message as if its receiver had as many devices as its sender, both of which moves then see as they are.
+Boundaries are some of the grid's, devices lie in groups: a plan of the tables is where moves (move_kernel) set out
+from, not an answer. What comes after the last backward pass counts, or as if the all-reduce were hidden. Under 1F1B
+stage s holds one micro-batch more than stage s+1, so that two of them go round between both at a time (cost.suffixes):
+turns are the rounds after the warm-up. Of stage s+1 it is the best one's u, whatever others there are: with it the span
+is that of the plan, though maybe not the least of all.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from automap_models.core.compiled import jit
-from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.staged.beam_kernel import reduced_s, state_bytes, weights_bytes
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import A, C, H, PlainStages, W
+from automap_models.planners.staged.plain_stages import A, C, F, H, PlainStages, W
 from automap_models.planners.staged.plan_kernel import holds_work, message_s
 from automap_models.planners.staged.scheduled_stages import ScheduledStages
 
@@ -33,7 +36,7 @@ def constructed(problem: StagedProblem, plain: PlainStages, own: ScheduledStages
         problem: of several stages on equal nodes.
         plain, own: its stages between the cuts of its grid, or others.
     """
-    points = _spread(plain.sums[C], max(POINTS, 2 * problem.stages))
+    points = _spread(plain, max(POINTS, 2 * problem.stages))
     devices = plain.parts.size - 1
     groups = min(devices, max(GROUPS, 2 * problem.stages))
     bounds = np.unique(np.rint(np.arange(groups + 1) * devices / groups).astype(np.int64))
@@ -41,20 +44,28 @@ def constructed(problem: StagedProblem, plain: PlainStages, own: ScheduledStages
     return [route for load_s, route in tables if np.isfinite(load_s)]
 
 
-def _spread(C: FloatArray, most: int) -> IntArray:
-    """Up to so many boundaries between even shares of the work, the first and the last one among them."""
-    last = C.size - 1
+def _spread(plain: PlainStages, most: int) -> IntArray:
+    """Up to so many boundaries, the first and the last one among them.
+
+    Of each of even shares of the work, and of the parameters, the boundary that least crosses.
+    """
+    last = plain.sums.shape[1] - 1
     if last <= most:
         return np.arange(last + 1)
-    even = np.searchsorted(C, np.arange(1, most) * C[-1] / most)
-    return np.unique(np.concatenate(([0], even, [last]))).astype(np.int64)
+    points = {0, last}
+    for row, shares in ((C, 2 * most // 3), (W, most // 3)):
+        ends = np.searchsorted(plain.sums[row], np.arange(shares + 1) * plain.sums[row, -1] / shares)
+        for begin, end in pairwise(np.clip(ends, 1, last).tolist()):
+            if begin < end:
+                points.add(begin + int(plain.sums[A, begin:end].argmin()))
+    return np.array(sorted(points), dtype=np.int64)
 
 
 @jit
-def least_bottleneck(
+def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
     plain: PlainStages, own: ScheduledStages, points: IntArray, bounds: IntArray, reduced: float
 ) -> tuple[float, IntArray]:
-    """The largest load of the best plan, inf where none fits; and its route, [2, S+1].
+    """The span of the best plan with what comes after its last passes, inf where none fits; and its route, [2, S+1].
 
     Args:
         plain, own: the problem.
@@ -63,46 +74,60 @@ def least_bottleneck(
         reduced: the share of the all-reduces that counts.
     """
     stages, last, end = plain.held.size, points.size - 1, bounds.size - 1
-    best = np.full((stages + 1, last + 1, end + 1), np.inf)
-    to = np.zeros((2, stages + 1, last + 1, end + 1), dtype=np.int64)
-    best[0, last, end] = 0.0
-    for t in range(1, stages + 1):
-        s = stages - t  # so many stages come before, each of a boundary and a group of devices at least
+    best = np.full((stages, last + 1, end + 1, end + 1), np.inf)
+    to = np.zeros((2, stages, last + 1, end + 1, end + 1), dtype=np.int64)
+    both, behind, trip = np.zeros(best.shape), np.empty(last + 1), np.zeros(last + 1)
+    receiver = np.empty(last + 1, dtype=np.int64)
+    for s in range(stages - 1, -1, -1):
+        turns = (
+            0.0 if s == stages - 1 else (plain.micro_batches - plain.held[s]) // (1 + plain.held[s] - plain.held[s + 1])
+        )
         for a in range(min(s, end), end if s else 1):
-            for q in range(a + 1, end + 1 - (t - 1)):
+            for q in range(a + 1, end + 1 - (stages - 1 - s)):
                 first, stop = bounds[a], bounds[q]
                 if stop - first > plain.most_replicas:
                     break
-                parts, ring = plain.parts[stop - first], reduced * reduced_s(plain, first, stop)
-                message = (
-                    message_s(plain, own.buckets, first, stop, min(2 * stop - first, bounds[end])) if q < end else 0.0
-                )
+                if (q == end) != (s == stages - 1):
+                    continue
+                behind[:], behind[last] = np.inf, 0.0 if q == end else np.inf
+                for e in range(q + 1, end + 1):
+                    per_byte = message_s(plain, own.tied.samples, first, stop, bounds[e])
+                    for k in range(last):
+                        x = per_byte * plain.sums[A, points[k]]
+                        load = max((plain.micro_batches + 1.0) * x, 2.0 * x + best[s + 1, k, q, e])
+                        if load < behind[k]:
+                            behind[k], receiver[k], trip[k] = load, e, both[s + 1, k, q, e] + 2.0 * x
+                ring, speed = reduced * reduced_s(plain, first, stop), plain.speeds[stop - first]
                 for i in range(s, last if s else 1):
+                    least = np.inf
                     for k in range(i + 1, last + 1):
-                        rounds_s = plain.micro_batches * (plain.sums[C, points[k]] - plain.sums[C, points[i]]) / parts
-                        if rounds_s >= best[t, i, a]:
+                        u = (plain.sums[C, points[k]] - plain.sums[C, points[i]]) / speed
+                        if plain.micro_batches * u >= least:
                             break  # and so it is for stages that end later
-                        if best[t - 1, k, q] >= best[t, i, a]:
-                            continue
-                        load = stage_load(plain, s, points[i], points[k], parts, ring, message)
-                        load = max(load, best[t - 1, k, q])
-                        if load < best[t, i, a]:
-                            best[t, i, a] = load
-                            to[0, t, i, a], to[1, t, i, a] = k, q
+                        if u + behind[k] < least:
+                            load = stage_load(plain, s, points[i], points[k], stop - first, ring)
+                            load = max(load, u + behind[k], turns * (u + trip[k]))
+                            if load < least:
+                                both[s, i, a, q] = u
+                                least, to[0, s, i, a, q], to[1, s, i, a, q] = load, k, receiver[k]
+                    best[s, i, a, q] = least
     route = np.zeros((2, stages + 1), dtype=np.int64)
-    i, a = 0, 0
+    i, a, q = 0, 0, int(np.argmin(best[0, 0, 0]))
+    least = best[0, 0, 0, q]
     for s in range(stages):
-        i, a = to[0, stages - s, i, a], to[1, stages - s, i, a]
+        i, a, q = to[0, s, i, a, q], q, to[1, s, i, a, q]
         route[0, s + 1], route[1, s + 1] = points[i], bounds[a]
-    return best[stages, 0, 0], route
+    return least, route
 
 
 @jit
-def stage_load(plain: PlainStages, s: int, i: int, k: int, parts: float, ring: float, message: float) -> float:
-    """The load of stage s between two boundaries, s; inf where it does not fit or holds no work."""
+def stage_load(plain: PlainStages, s: int, i: int, k: int, replicas: int, ring: float) -> float:
+    """M·u of stage s between two boundaries and what comes after its last pass, s; inf where it does not fit."""
     both, nbytes = plain.sums[C, k] - plain.sums[C, i], weights_bytes(plain, i, k)
-    held = state_bytes(plain, i, k) + plain.held[s] * (plain.sums[H, k] - plain.sums[H, i]) / parts
+    held = state_bytes(plain, i, k) + plain.held[s] * (plain.sums[H, k] - plain.sums[H, i]) / plain.parts[replicas]
     if held > plain.memory or not holds_work(plain, both, plain.sums[W, k] - plain.sums[W, i]):
         return np.inf
-    rounds = plain.micro_batches
-    return max(rounds * both / parts + ring * nbytes, rounds * message * plain.sums[A, k])  # type: ignore[no-any-return]
+    speed = plain.speeds[replicas]
+    reduce, backward = ring * nbytes, (both - (plain.sums[F, k] - plain.sums[F, i])) / speed
+    ending = reduce - plain.overlap * min(reduce, backward) + plain.update_s * nbytes
+    return plain.micro_batches * both / speed + ending  # type: ignore[no-any-return]

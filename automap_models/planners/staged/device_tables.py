@@ -35,18 +35,26 @@ class DeviceTables:
     boundary: FloatArray
     from_first: FloatArray
 
-    def replica_all_reduce(self, degree: int) -> FloatArray:
+    def replica_all_reduce(self, degree: int, *, shortest: bool) -> FloatArray:
         """[D+1, D+1] all-reduce over the replicas on devices a … q-1, of so many devices each (`stage_rates`).
 
         Devices that share a replica are neighbours in a node, so that all groups of replicas have equally many devices
         in each node, and all of them leave it at a time.
+
+        Args:
+            shortest: see cost.collectives.all_reduce_s_per_byte.
         """
-        within = np.zeros_like(self.link)
+        within, hop = np.zeros_like(self.link), degree / self.link
         for intra, inside in self.inside:
             most = np.maximum(inside // degree, 1)
             within = np.maximum(within, 2.0 * (most - 1) / most / intra)
-        between: FloatArray = 2.0 * (self.across - 1) / self.across / self.link * degree
-        return within + between
+            hop = np.maximum(hop, np.where(inside > 0, 1.0 / intra, 0.0))
+        both: FloatArray = within + 2.0 * (self.across - 1) / self.across / self.link * degree
+        if not shortest:
+            return both
+        cut = np.arange(len(both))
+        replicas = np.maximum((cut - cut[:, None]) // degree, 1)
+        return np.where(self.across > 1, np.minimum(both, 2.0 * (replicas - 1) / replicas * hop), both)
 
 
 MOST_DEVICES = 512
@@ -72,8 +80,7 @@ def device_tables(cluster: Cluster) -> DeviceTables:
     held = np.maximum(held, 0)
     across = np.maximum((held > 0).sum(2), 1)
     inside = tuple(
-        (float(intra), np.maximum(held[:, :, cluster.node_intra == intra].max(2), 1))
-        for intra in np.unique(cluster.node_intra)
+        (float(intra), held[:, :, cluster.node_intra == intra].max(2)) for intra in np.unique(cluster.node_intra)
     )
     link = np.full(across.shape, cluster.node_inter.max())
     for inter in np.unique(cluster.node_inter)[::-1]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.cost.overlap import exposed_s
 from automap_models.planners.staged.pareto import IntArray, compiled_search
 from automap_models.planners.staged.plan_batch import PlanBatch
 from automap_models.planners.staged.stage_tables import ROUNDING, Reach, ShardingTables, StageTables
@@ -248,13 +249,13 @@ class _Stages:
     def within(self, end: IntArray, length_s: float) -> NDArray[np.bool_]:
         """[n] whether M·u + AR is no longer than that for stages up to these boundaries, and whether they fit.
 
-        Of u only what grows with the stage, not what it gathers at its ends. Of AR only what no backward pass hides.
+        Of u only what grows with the stage, not what it gathers at its ends. Of AR what a backward pass of b ≤ u cannot
+        hide, and with it the update: all of it never falls with a larger stage.
         """
         tables, own, begin = self.tables, self._sharding, self.begin
         weights, busy = own.weights_bytes(begin, end), own.work_s(begin, end, self._pace)
-        reduce = own.reduce_s(begin, end, self._pace, weights)
-        if tables.suffixes.overlap:
-            reduce = np.maximum(reduce - busy, 0.0)  # b ≤ u can hide of it
+        reduce = exposed_s(own.reduce_s(begin, end, self._pace, weights), busy, tables.overlap)
+        reduce += tables.update_s_per_byte * weights
         state = tables.state_factor * weights + own.frozen_bytes(begin, end)
         held = state + self._in_flight * (own.H[end] - own.H[begin]) / self._parts
         short = tables.micro_batches * busy + reduce <= length_s * (1.0 + ROUNDING)

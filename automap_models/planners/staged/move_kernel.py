@@ -27,9 +27,9 @@ from automap_models.core.profile import FloatArray
 from automap_models.planners.staged.beam_kernel import fits
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import C, PlainStages
-from automap_models.planners.staged.plan_kernel import filled, least_step, summed_s
-from automap_models.planners.staged.scheduled_stages import Buckets, ScheduledStages
-from automap_models.simulate.play import KINDS, Layout, stage_ends
+from automap_models.planners.staged.plan_kernel import filled, least_step, sum_copies
+from automap_models.planners.staged.scheduled_stages import ScheduledStages, TiedUses
+from automap_models.simulate.play import KINDS, Layout, stage_ends, updated
 
 SLACK = 1e-9
 """Shorter by less, relatively, is not shorter."""
@@ -41,16 +41,16 @@ class Search(NamedTuple):
     """A search from plan to shorter plan.
 
     Attributes:
-        plain, buckets, few, whole: the problem (ScheduledStages).
+        plain, tied, few, whole: the problem (ScheduledStages).
         route, times: [2, S+1] the boundaries and devices where stages begin, and the end, of the best plan so far; and
-            [1 + 8·S] what its stages take (simulate.play).
+            [1 + 7·S] what its stages take (simulate.play).
         trial, draft: of the plan that is looked at.
         room, ends: of the player, and [S] when the stages of the plan looked at last end.
         taken: [1] how many passes of the simulator take as long as the search did by now, at most.
     """
 
     plain: PlainStages
-    buckets: Buckets
+    tied: TiedUses
     few: Layout
     whole: Layout
     route: IntArray
@@ -182,7 +182,7 @@ def shifted(route: IntArray, low: int, high: int, by_boundary: int, by_device: i
 def may_be(plain: PlainStages, route: IntArray, s: int, limit_s: float) -> bool:
     """Whether a stage of a route can be part of a plan whose step is shorter: M·u < step."""
     compute = plain.sums[C, route[0, s + 1]] - plain.sums[C, route[0, s]]
-    return bool(plain.micro_batches * compute < limit_s * plain.parts[route[1, s + 1] - route[1, s]])
+    return bool(plain.micro_batches * compute < limit_s * plain.speeds[route[1, s + 1] - route[1, s]])
 
 
 @jit
@@ -258,7 +258,7 @@ def kept(search: Search, gone: int, divided: int, limit_s: float) -> tuple[int, 
     low, high = max(merged - 1, 0), min(merged + 2, count)
     if low < stop and first < high:
         return min(low, first), max(high, stop)
-    return (first, stop) if filled(plain, search.buckets, trial, low, high, limit_s, draft) else (0, 0)
+    return (first, stop) if filled(plain, search.tied, trial, low, high, limit_s, draft) else (0, 0)
 
 
 @jit
@@ -274,16 +274,18 @@ def judged(search: Search, low: int, high: int, limit_s: float) -> float:
     Args:
         low, high: stages whose times, in the draft, are not those of the plan; others are.
     """
-    plain, own, draft, count = search.plain, search.buckets, search.draft, search.plain.held.size
-    if not filled(plain, own, search.trial, low, high, limit_s, draft):
+    plain, tied, draft, count = search.plain, search.tied, search.draft, search.plain.held.size
+    if not filled(plain, tied, search.trial, low, high, limit_s, draft):
         return np.inf
     search.taken[0] += BOUND * count * count
     if least_step(plain, draft) >= limit_s:
         return np.inf
     search.taken[0] += count * plain.micro_batches
     step_s = stage_ends(search.few, search.whole, draft, search.room, search.ends)
-    for p in range(own.tied_bytes.size if step_s < limit_s else 0):
-        step_s = max(step_s, summed_s(plain, own, search.trial, p, search.ends))
+    if step_s < limit_s and tied.nbytes.size:
+        for p in range(tied.nbytes.size):
+            sum_copies(plain, tied, search.trial, p, search.ends)
+        step_s = updated(draft, search.ends)
     if step_s >= limit_s:
         return np.inf
     put_route(search.trial, search.route)

@@ -30,19 +30,23 @@ class PlainStages(NamedTuple):
             the bytes crossing each boundary, 0 at both ends.
         copies_end, copies_nbytes: [P, m+1] and [2, P] of what several instructions use, as in `Copies`: the bytes of
             tied weights, and of what none trains.
-        parts: [D+1] into how many parts so many replicas split a micro-batch.
+        parts, speeds: [D+1] into how many parts so many replicas split a micro-batch, and how many times as fast they
+            are as one.
         held: [S] micro-batches whose activations a stage holds at once.
         per_node, intra, inter, memory: of the cluster; devices, bytes/s and bytes.
         state_factor, micro_batches: σ and M.
         least_C, least_W: work that a stage holds one or the other of (core.constraints.least_work), s and bytes;
             below 0 where it may hold none.
         most_replicas: of a stage.
+        hop_s: seconds per byte of the slowest link of one ring through several nodes; inf where none is made.
+        overlap, update_s, gradient_share: of the problem; update_s is of a byte of parameters.
     """
 
     sums: FloatArray
     copies_end: IntArray
     copies_nbytes: FloatArray
     parts: FloatArray
+    speeds: FloatArray
     held: IntArray
     per_node: float
     intra: float
@@ -53,6 +57,10 @@ class PlainStages(NamedTuple):
     least_C: float
     least_W: float
     most_replicas: float
+    hop_s: float
+    overlap: float
+    update_s: float
+    gradient_share: float
 
     @property
     def stages(self) -> int:
@@ -80,7 +88,7 @@ def plain_stages(problem: StagedProblem, places: IntArray | None = None) -> tupl
     own = problem.all_shardings[0]
     copies = copies_at(boundary, profile.shared_parameters, own.shared_bytes)
     frozen_copies = copies_at(boundary, profile.shared_frozen, own.shared_frozen_bytes)
-    cluster = problem.cluster
+    links = problem.links
     summed = profile.C, profile.C_fwd, profile.W, profile.stash, profile.frozen
     sums = [prefix_at(boundary, array) for array in summed]
     return PlainStages(
@@ -88,16 +96,21 @@ def plain_stages(problem: StagedProblem, places: IntArray | None = None) -> tupl
         copies_end=np.concatenate((copies.end, frozen_copies.end)),
         copies_nbytes=_copied(copies.nbytes, frozen_copies.nbytes),
         parts=problem.shares,
+        speeds=problem.speeds,
         held=np.array([problem.in_flight(s) for s in range(problem.stages)], dtype=np.int64),
-        per_node=float(cluster.devices_per_node),
-        intra=float(cluster.intra),
-        inter=float(cluster.inter),
-        memory=float(cluster.memory),
+        per_node=float(links.devices_per_node),
+        intra=float(links.intra),
+        inter=float(links.inter),
+        memory=float(links.memory),
         state_factor=float(problem.state_factor),
         micro_batches=float(problem.micro_batches),
         least_C=least[0],
         least_W=least[1],
-        most_replicas=float(problem.max_replicas or problem.cluster.devices),
+        most_replicas=float(problem.max_replicas or links.devices),
+        hop_s=max(1.0 / links.intra, 1.0 / links.inter) if problem.one_ring else np.inf,
+        overlap=problem.overlap,
+        update_s=problem.update_s_per_byte,
+        gradient_share=problem.gradient_share,
     ), boundary
 
 
@@ -118,13 +131,14 @@ def _least_work(problem: StagedProblem) -> tuple[float, float]:
 def plain_of(tables: StageTables) -> PlainStages | None:
     """The same of tables; None where devices or nodes differ."""
     own, cluster = tables.shardings[0], tables.cluster
-    if not cluster.is_uniform or own.paces.rate is not own.paces.parts:  # equal_paces: all devices work, and as fast
+    if not cluster.is_uniform or tables.capacity[-1] != tables.replicas_in_all:
         return None
     return PlainStages(
         sums=np.stack((tables.C, tables.F, tables.W, tables.H, own.frozen, tables.A)),
         copies_end=np.concatenate((own.copies.end, own.frozen_copies.end)),
         copies_nbytes=_copied(own.copies.nbytes, own.frozen_copies.nbytes),
         parts=own.paces.parts[0],
+        speeds=own.paces.rate[0],
         held=np.array(tables.held, dtype=np.int64),
         per_node=float(cluster.devices_per_node),
         intra=float(cluster.intra),
@@ -135,4 +149,8 @@ def plain_of(tables: StageTables) -> PlainStages | None:
         least_C=-1.0,
         least_W=-1.0,
         most_replicas=float(tables.replicas_in_all),
+        hop_s=max(1.0 / cluster.intra, 1.0 / cluster.inter) if tables.one_ring else np.inf,
+        overlap=tables.overlap,
+        update_s=tables.update_s_per_byte,
+        gradient_share=tables.gradient_share,
     )

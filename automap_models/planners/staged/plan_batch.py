@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,25 +11,15 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import transfer_s_per_byte
-from automap_models.cost.overlap import Bucket, exposed_s
-from automap_models.cost.staged import shares_link, span_and_length, stage_buckets, tied_sums
+from automap_models.cost.overlap import exposed_s
+from automap_models.cost.staged import span_and_length, tied_sums
 from automap_models.planners import effort
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import StageTables
-from automap_models.simulate.rounds import PlanTimes, stage_ends
+from automap_models.simulate.rounds import PlanTimes, plan_steps
 
-
-@dataclass(frozen=True, eq=False)
-class StageFacts:
-    """What was worked out about stages of one problem, and serves all plans that have such stages.
-
-    Attributes:
-        rates: (a, q, e, padding) → seconds per byte of a transfer from devices a … q-1 to q … e-1.
-        buckets: (sharding, first instruction, one past the last, a, q) → the stage's buckets of gradients.
-    """
-
-    rates: dict[tuple[float, ...], float] = field(default_factory=dict)
-    buckets: dict[tuple[int, ...], tuple[Bucket, ...]] = field(default_factory=dict)
+TransferRates = dict[tuple[float, ...], float]
+"""(a, q, e, padding) → seconds per byte of a transfer from devices a … q-1 to q … e-1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +69,10 @@ class PlanBatch:
 
 @dataclass(frozen=True, eq=False)
 class BatchCosts:
-    """What P plans cost, all but what overlaps; see cost.staged.StagedCost.
+    """What P plans cost; see cost.staged.StagedCost.
 
     Attributes:
-        forward_s, backward_s, all_reduce_s: [P, S].
+        forward_s, backward_s, exposed_s, update_s: [P, S].
         transfer_s: [P, S-1].
         feasible: [P] whether every stage fits the device memory.
     """
@@ -90,7 +80,8 @@ class BatchCosts:
     forward_s: FloatArray
     backward_s: FloatArray
     transfer_s: FloatArray
-    all_reduce_s: FloatArray
+    exposed_s: FloatArray
+    update_s: FloatArray
     feasible: NDArray[np.bool_]
 
     def take(self, index: IntArray) -> BatchCosts:
@@ -98,66 +89,43 @@ class BatchCosts:
         return BatchCosts(*(getattr(self, of_plans.name)[index] for of_plans in fields(self)))
 
     def span_and_length(self, micro_batches: int) -> tuple[FloatArray, FloatArray]:
-        """[P] each of the span T and the length L, where nothing overlaps."""
-        times = (self.forward_s.T, self.backward_s.T, self.transfer_s.T, self.all_reduce_s.T)
+        """[P] each of the span T and the length L."""
+        times = (self.forward_s.T, self.backward_s.T, self.transfer_s.T, self.exposed_s.T)
         span, length, _ = span_and_length(*times, micro_batches)
         return span, length
 
-    def least_step_s(self, problem: StagedProblem) -> FloatArray:
-        """[P] lower bound on the step: simulated, all gradients being ready when their last backward pass begins.
 
-        Args:
-            problem: of the plans.
-        """
-        passes = problem.stages * problem.micro_batches
-        effort.count(effort.BOUNDS, passes * (len(self.forward_s) + effort.BOUNDS_MORE))
-        passes_s = (self.forward_s, self.backward_s, self.transfer_s)
-        shares = np.zeros(self.forward_s.shape, dtype=bool)
-        times = PlanTimes(*passes_s, self.all_reduce_s, self.all_reduce_s - self.backward_s, shares)
-        return _steps(problem, times, *_no_sums(times))
-
-
-def _no_sums(times: PlanTimes) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """[P, 0] and [P, 0, S]: no parameter has copies."""
-    plans, stages = times.forward_s.shape
-    return np.zeros((plans, 0)), np.zeros((plans, 0, stages), dtype=bool)
-
-
-def _steps(problem: StagedProblem, times: PlanTimes, tied_s: FloatArray, holders: NDArray[np.bool_]) -> FloatArray:
-    """[P] the simulated steps."""
-    ends = stage_ends(problem.schedule or DEFAULT_SCHEDULE, problem.micro_batches, times, tied_s, holders)
-    latest: FloatArray = ends.max(axis=1)
-    return latest
-
-
-def batch_costs(tables: StageTables, batch: PlanBatch, known: StageFacts | None = None) -> BatchCosts:
+def batch_costs(tables: StageTables, batch: PlanBatch, known: TransferRates | None = None) -> BatchCosts:
     """What the plans' stages and transfers take.
 
     Args:
         tables: of the problem.
         batch: some of its plans.
-        known: about stages of the problem; it is added to.
+        known: of the problem; it is added to.
     """
     stages = tables.stages
     effort.count(effort.PLANS, len(batch) * stages)
     i = np.pad(batch.k[:, :-1], ((0, 0), (1, 0)))
     a = np.pad(batch.q[:, :-1], ((0, 0), (1, 0)))
-    forward, both, reduce, padding = np.empty((4, len(batch), stages))
+    forward, both, reduce, update, padding = np.empty((5, len(batch), stages))
     fits = np.ones(len(batch), dtype=bool)
     for s in range(stages):
         for index in np.unique(batch.sharding[:, s]).tolist():
             row = np.flatnonzero(batch.sharding[:, s] == index)
             boundaries, devices = (i[row, s], batch.k[row, s]), (a[row, s], batch.q[row, s])
             both[row, s], forward[row, s], reduce[row, s] = tables.stage_times(index, boundaries, devices)
+            update[row, s] = tables.update_s_per_byte * tables.shardings[index].weights_bytes(*boundaries)
             paces = tables.shardings[index].paces
             padding[row, s] = paces.replicas[devices] / paces.parts[devices]
             fits[row] &= tables.fits(s, boundaries, devices, index)
-    rate = _transfer_s_per_byte(tables, a, batch.q, padding, (known or StageFacts()).rates)
-    return BatchCosts(forward, both - forward, tables.A[batch.k[:, :-1]] * rate, reduce, fits)
+    rate = _transfer_s_per_byte(tables, a, batch.q, padding, {} if known is None else known)
+    backward = both - forward
+    exposed = exposed_s(reduce, backward, tables.overlap)
+    return BatchCosts(forward, backward, tables.A[batch.k[:, :-1]] * rate, exposed, update, fits)
 
 
 def _transfer_s_per_byte(
-    tables: StageTables, a: IntArray, q: IntArray, padding: FloatArray, known: dict[tuple[float, ...], float]
+    tables: StageTables, a: IntArray, q: IntArray, padding: FloatArray, known: TransferRates
 ) -> FloatArray:
     """[P, S-1] over each boundary; the few different neighbourhoods of device cuts are looked up once each."""
     pad = np.maximum(padding[:, :-1], padding[:, 1:])
@@ -192,43 +160,23 @@ def _different(*columns: IntArray) -> tuple[IntArray, IntArray]:
     return np.stack([column.ravel()[first] for column in columns], axis=-1), which.reshape(columns[0].shape)
 
 
-def steps_s(
-    problem: StagedProblem,
-    tables: StageTables,
-    batch: PlanBatch,
-    costs: BatchCosts,
-    known: StageFacts | None = None,
-) -> FloatArray:
-    """[P] the simulated step of each plan, to rounding; what each stage reduces is worked out once.
+def steps_s(problem: StagedProblem, tables: StageTables, batch: PlanBatch, costs: BatchCosts) -> FloatArray:
+    """[P] the simulated step of each plan, to rounding.
 
     Args:
         problem: with a schedule.
         tables: of the problem.
         batch: some of its plans.
         costs: of these.
-        known: about stages of the problem; it is added to.
     """
-    known = StageFacts() if known is None else known
-    i, a = (np.pad(ends[:, :-1], ((0, 0), (1, 0))) for ends in (batch.k, batch.q))
-    kinds, which = _different(batch.sharding, tables.boundary[i], tables.boundary[batch.k], a, batch.q)
-    reduce_s, late_s = np.zeros((2, len(kinds)))
-    for row, (index, begin, end, first, stop) in enumerate(kinds.tolist()):
-        key = (index, begin, end, first, stop)
-        if key not in known.buckets:
-            effort.count(effort.BUCKETS, end - begin)
-            known.buckets[key] = stage_buckets(problem, index, slice(begin, end), (first, stop))
-        own = known.buckets[key]
-        reduce_s[row], late_s[row] = sum(bucket.all_reduce_s for bucket in own), exposed_s(own)
-    shares = np.zeros(a.shape, dtype=bool)
-    if tables.stages > 1:
-        senders, pairs = _different(a[:, :-1], a[:, 1:], batch.q[:, 1:])
-        shares[:, 1:] = np.array([shares_link(problem.cluster, *devices) for devices in senders.tolist()])[pairs]
     effort.count(effort.STEPS, problem.stages * problem.micro_batches * (len(batch) + effort.STEPS_MORE))
-    times = PlanTimes(costs.forward_s, costs.backward_s, costs.transfer_s, reduce_s[which], late_s[which], shares)
-    if not problem.profile.shared_parameters:
-        return _steps(problem, times, *_no_sums(times))
-    ends = (tables.boundary[i], tables.boundary[batch.k], a, batch.q)
-    return _steps(problem, times, *tied_sums(problem, batch.sharding, *ends))
+    times = PlanTimes(costs.forward_s, costs.backward_s, costs.transfer_s, costs.exposed_s, costs.update_s)
+    plans, stages = batch.k.shape
+    sums = np.zeros((plans, 0)), np.zeros((plans, 0, stages), dtype=bool)
+    if problem.profile.shared_parameters:
+        i, a = (np.pad(ends[:, :-1], ((0, 0), (1, 0))) for ends in (batch.k, batch.q))
+        sums = tied_sums(problem, batch.sharding, tables.boundary[i], tables.boundary[batch.k], a, batch.q)
+    return plan_steps(problem.schedule or DEFAULT_SCHEDULE, problem.micro_batches, times, *sums)
 
 
 PAIRED = 3

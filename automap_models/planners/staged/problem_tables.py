@@ -25,6 +25,7 @@ from automap_models.planners.staged.stage_tables import (
     coarse_cuts,
     copies_at,
     prefix_at,
+    replicas_s_per_byte,
     stage_tables,
 )
 
@@ -73,13 +74,13 @@ def _in_boundaries(tables: StageTables, windows: Windows | None) -> IntArray:
 
 def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTables) -> ShardingTables:
     """Tables of one sharding at the boundaries of those of plain replication."""
-    cluster, at, stages = problem.cluster, tables.boundary, tables.stages
+    cluster, at, stages = problem.links, tables.boundary, tables.stages
     allowed = _aligned(cluster, stages, sharding.degree)
     all_reduce = np.zeros_like(tables.devices.link)
     if stages == 1 and allowed.any():
-        all_reduce[0, -1], _ = stage_rates(cluster, 0, cluster.devices, sharding.degree)
+        all_reduce[0, -1], _ = stage_rates(problem, 0, cluster.devices, sharding.degree)
     elif allowed.any():
-        all_reduce = tables.devices.replica_all_reduce(sharding.degree)
+        all_reduce = replicas_s_per_byte(problem, tables.devices, sharding.degree)
     slowest, place, kinds = _places(problem, sharding.degree, allowed)
     start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
     forward, both, gather, gradient = [], [], [], []
@@ -89,7 +90,7 @@ def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTab
         both.append(forward[-1] + (sharding.C - sharding.C_fwd + of_byte * sharding.reduced_bwd))
         gather.append(sharding.gathered[at] / intra / slow)
         gradient.append(per_byte * prefix_at(at, sharding.gradients))
-    paces = equal_paces(problem.shares, cluster.device_memory, sharding.degree)
+    paces = equal_paces(problem.shares, problem.speeds, cluster.device_memory, sharding.degree)
     return ShardingTables(
         sharding=sharding,
         shared_parameters=problem.profile.shared_parameters,
@@ -125,7 +126,7 @@ def _places(
         kind of place of these devices, None where there is one; of each kind the slowest device, the slowest bandwidth
         inside a node and the seconds per byte of an all-reduce over the devices that share a replica.
     """
-    cluster = problem.cluster
+    cluster = problem.links
     slowest = None if problem.slowdowns is None else most_between(problem.slowdowns)
     least = most_between(cluster.node_intra[cluster.node_of], np.minimum)
     slow = np.ones_like(least) if slowest is None else slowest
@@ -136,7 +137,7 @@ def _places(
     for of_kind, intra in pairs.T.tolist():
         per_byte = 2.0 * (degree - 1) / degree / intra
         if problem.stages == 1:  # one kind; devices that share a replica may be in several nodes
-            _, per_byte = stage_rates(cluster, 0, cluster.devices, degree)
+            _, per_byte = stage_rates(problem, 0, cluster.devices, degree)
         kinds.append((of_kind, intra, per_byte))
     if len(kinds) == 1:
         return slowest, None, kinds

@@ -328,13 +328,12 @@ class StagedSearch:
         Raises:
             OutOfTime: the deadline has passed.
         """
-        known = self.costs.stages
-        costs = batch_costs(tables, batch, known)
-        rows = np.flatnonzero(costs.feasible & (costs.least_step_s(self.problem) < limit_s))
+        costs = batch_costs(tables, batch, self.costs.rates)
+        rows = np.flatnonzero(costs.feasible)
         if not rows.size:
             return rows, np.empty(0)
         self.deadline.check()
-        steps = steps_s(self.problem, tables, batch.take(rows), costs.take(rows), known)
+        steps = steps_s(self.problem, tables, batch.take(rows), costs.take(rows))
         order = np.argsort(steps, kind="stable")
         order = order[steps[order] < limit_s * (1.0 - LENGTH_ROUNDING)]
         return rows[order], steps[order]

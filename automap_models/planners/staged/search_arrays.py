@@ -51,6 +51,7 @@ class StageLimits(NamedTuple):
         in_flight: micro-batches whose activations it holds at once.
         state_factor: σ.
         overlap: whether all-reduces go on beside the last backward pass.
+        hidden, update_s: share of them that does, and seconds of updating a byte of parameters (StagedProblem).
         length_s: of a plan at most.
     """
 
@@ -58,4 +59,6 @@ class StageLimits(NamedTuple):
     in_flight: int
     state_factor: float
     overlap: bool
+    hidden: float
+    update_s: float
     length_s: float

@@ -246,8 +246,7 @@ def furthest_ends(
                         copies += own.copies_nbytes[p]
                 weights, busy = W[k] - W[i] + copies, (C[place, k] - C[place, i]) / rate + (start_s[k] - start_s[i])
                 reduce = ring * weights + (gradient_s[place, k] - gradient_s[place, i])
-                if stage.overlap:
-                    reduce = max(reduce - busy, 0.0)
+                reduce += stage.update_s * weights - stage.hidden * min(reduce, busy)
                 held = stage.state_factor * weights + (frozen[k] - frozen[i]) + stage.in_flight * (H[k] - H[i]) / parts
                 for p in range(own.frozen_nbytes.size):
                     if k >= own.frozen_end[p, i]:

@@ -15,6 +15,7 @@ from automap_models.core.paces import StagePaces
 from automap_models.core.profile import FloatArray, SharedParameter
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
+from automap_models.cost.overlap import exposed_s
 from automap_models.cost.staged import stage_memory_bytes
 from automap_models.cost.suffixes import LengthSuffixes, StageTimes, StepSuffixes, Suffixes
 from automap_models.planners.staged.device_tables import DeviceTables, device_tables
@@ -278,12 +279,13 @@ class StageTables:
         A: [m+1] bytes crossing each boundary; 0 at both ends.
         shardings: in which a stage may run; in the first its replicas share nothing.
         windows: [S, 2] the first and the last boundary at which each stage may begin, both ascending.
-        devices, cluster: the cluster's tables, and the cluster.
+        devices, cluster: tables of the links of the cluster, and these (`StagedProblem.links`).
         stages, micro_batches, replicas_in_all, state_factor: S, M, D, σ.
         memory: bytes that each device has at least; what a stage may hold is `ShardingTables.paces.memory`.
         capacity: [D+1] seconds of profile that the devices before each get done in a second at most.
         held: [S] micro-batches whose activations a stage holds at once.
         suffixes: what plans shall make small, as a recursion; a lower bound on it under a schedule.
+        one_ring, overlap, update_s_per_byte, gradient_share: of the problem.
         reach: what is known by now about the lengths of successive stages.
     """
 
@@ -301,6 +303,10 @@ class StageTables:
     capacity: FloatArray
     held: tuple[int, ...]
     suffixes: Suffixes
+    one_ring: bool
+    overlap: float
+    update_s_per_byte: float
+    gradient_share: float
     reach: Reach = field(default_factory=Reach, init=False)
 
     @property
@@ -336,8 +342,8 @@ class StageTables:
 
     def limits(self, stage: int, length_s: float) -> StageLimits:
         """What a stage of a plan of at most that length is bounded by, for compiled loops."""
-        overlap, held = self.suffixes.overlap, self.in_flight(stage)
-        return StageLimits(self.micro_batches, held, float(self.state_factor), overlap, float(length_s))
+        held, ending = self.in_flight(stage), (self.suffixes.overlap, self.overlap, self.update_s_per_byte)
+        return StageLimits(self.micro_batches, held, float(self.state_factor), *ending, float(length_s))
 
     def stage_numbers(
         self,
@@ -356,14 +362,11 @@ class StageTables:
             devices: [n] a, [n] q of its devices a … q-1.
             rest: [c, n] what comes after it, with the transfer into that.
         """
-        both, forward, exposed = self.stage_times(sharding, boundaries, devices)
-        delay = np.zeros_like(both)
+        both, forward, ending = self.stage_times(sharding, boundaries, devices)
         if self.suffixes.overlap:
-            (a, q), node_of = devices, self.cluster.node_of
-            exposed = np.maximum(exposed - (both - forward), 0.0)
-            delay = np.where(node_of[a] < node_of[q - 1], exposed, 0.0)
-            exposed = exposed + self._tied_s(*boundaries, a)
-        return self.suffixes.before_stage(stage, StageTimes(both, forward, exposed, delay), rest)
+            ending = exposed_s(ending, both - forward, self.overlap) + self._tied_s(*boundaries, devices[0])
+            ending += self.update_s_per_byte * self.shardings[sharding].weights_bytes(*boundaries)
+        return self.suffixes.before_stage(stage, StageTimes(both, forward, ending), rest)
 
     def _tied_s(self, i: IntArray, k: IntArray, a: IntArray) -> FloatArray:
         """[n] what summing the gradients of copies takes after a stage's all-reduces at least.
@@ -380,7 +383,7 @@ class StageTables:
             link = np.minimum(cluster.node_inter[node], cluster.node_inter[-1])
             nbytes = min(float(own.sharding.shared_bytes[p]) for own in self.shardings)
             sum_s = np.where(apart, parameter.nbytes / link, nbytes / fastest)
-            least = np.maximum(least, np.where(holds, sum_s, 0.0))
+            least = np.maximum(least, np.where(holds, self.gradient_share * sum_s, 0.0))
         return least
 
     def stage_times(
@@ -432,7 +435,7 @@ def coarse_cuts(problem: StagedProblem, stride: int = 1) -> IntArray:
 
 def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTables:
     """Tables of a problem whose stages may end after these instructions, ascending; None: after those on the grid."""
-    profile, devices = problem.profile, device_tables(problem.cluster)
+    profile, devices = problem.profile, device_tables(problem.links)
     cut = coarse_cuts(problem) if cut is None else cut
     boundary = np.concatenate(([0], cut + 1, [len(profile)]))
     whole = ShardingTables(
@@ -444,7 +447,7 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         W=prefix_at(boundary, profile.W),
         H=prefix_at(boundary, profile.stash),
         frozen=prefix_at(boundary, profile.frozen),
-        all_reduce=devices.replica_all_reduce(1),
+        all_reduce=replicas_s_per_byte(problem, devices),
         degree=1,
         paces=problem.paces,
         allowed=np.triu(np.ones_like(devices.link, dtype=bool), 1),
@@ -457,7 +460,7 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         shardings=(whole,),
         windows=stage_windows(problem.stages, boundary.size),
         devices=devices,
-        cluster=problem.cluster,
+        cluster=problem.links,
         stages=problem.stages,
         micro_batches=problem.micro_batches,
         replicas_in_all=problem.cluster.devices,
@@ -466,7 +469,16 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         capacity=_capacity(problem),
         held=tuple(problem.in_flight(s) for s in range(problem.stages)),
         suffixes=suffixes_of(problem),
+        one_ring=problem.one_ring,
+        overlap=problem.overlap,
+        update_s_per_byte=problem.update_s_per_byte,
+        gradient_share=problem.gradient_share,
     )
+
+
+def replicas_s_per_byte(problem: StagedProblem, devices: DeviceTables, degree: int = 1) -> FloatArray:
+    """[D+1, D+1] seconds per byte of parameters that replicas on devices a … q-1 reduce their gradients in."""
+    return problem.gradient_share * devices.replica_all_reduce(degree, shortest=problem.one_ring)
 
 
 def stage_windows(stages: int, boundaries: int) -> IntArray:

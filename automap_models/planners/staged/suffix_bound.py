@@ -21,8 +21,8 @@ each at its least over the devices e by itself, with the transfer x over the bou
 
 Proof. For the length L, span and exposed are T and R of staged.exact with each term at its least, and none of the terms
 falls when what follows rises; L is their sum. Under a schedule a stage does its last backward pass no earlier than its
-span after its first pass, and its all-reduce overlaps at most that pass, so that exposed is AR - u. What follows begins
-f + x later at least. A stage has w micro-batches in flight at most, so that micro-batch j + w enters it when
+span after its first pass, and exposed is what that pass does not hide of its all-reduce, and its update. What follows
+begins f + x later at least. A stage has w micro-batches in flight at most, so that micro-batch j + w enters it when
 micro-batch j has left: a chain of ⌈M / w⌉ round trips, behind which the last micro-batches' backward passes are left.
 
 The labels of staged.exact keep all numbers of one plan together. Here a place has four numbers, so that 16 stages on
@@ -70,7 +70,7 @@ def compile_loops() -> bool:
     one, whole = np.ones(2), np.ones(2, dtype=np.int64)
     pairs, numbers = np.ones((4, 2, 2)), np.ones((4, 2, 2, 2), dtype=np.float32)
     behind = _behind(0, 1.0, True, one, one, whole, numbers[:, 0])  # of the layouts that they are called with
-    _begin(np.ones(4), np.ones(2), np.ones((7, 2)), pairs[:, 0, 0], whole, whole, behind, numbers[:, 0, 0])
+    _begin(np.ones(6), np.ones(2), np.ones((7, 2)), pairs[:, 0, 0], whole, whole, behind, numbers[:, 0, 0])
     return True
 
 
@@ -187,7 +187,8 @@ def _paces(tables: StageTables, sharding: ShardingTables) -> FloatArray:
 
 
 def _limits(tables: StageTables, sharding: ShardingTables, limit_s: float) -> FloatArray:
-    """[4] M, the limit, whether all-reduces overlap the last backward pass, whether the schedule's terms count.
+    """[6] M, the limit, whether all-reduces overlap the last backward pass, whether the schedule's terms count; the
+    share of all-reduces that does overlap, and seconds of updating a byte of parameters.
 
     These need f itself and not the least that it can be, which is all that is known where operators are shared.
     """
@@ -195,7 +196,7 @@ def _limits(tables: StageTables, sharding: ShardingTables, limit_s: float) -> Fl
     overlap = tables.suffixes.overlap
     slack = ROUNDING + FLOAT32 * tables.stages  # or else rounding would lose plans as long as the limit
     limits = tables.micro_batches, limit_s * (1.0 + slack), overlap, overlap and known
-    return np.array(limits, dtype=np.float64)
+    return np.array((*limits, tables.overlap, tables.update_s_per_byte), dtype=np.float64)
 
 
 @jit
@@ -241,7 +242,7 @@ def _begin(
     """The numbers of a stage on devices a … q-1 and of all behind it, for every boundary where it may begin.
 
     Args:
-        limits: [4] see _limits.
+        limits: [6] see _limits.
         held: σ, and the micro-batches in flight at most, w.
         sums: [6, m+1] see _sums.
         pace: [4] see _paces.
@@ -253,7 +254,7 @@ def _begin(
         How many pairs of a beginning and an end were looked at.
     """
     pairs = 0
-    micro, limit, overlap, scheduled = limits
+    micro, limit, overlap, scheduled, hidden, update = limits
     state, flight = held
     C, F, W, H, frozen, start, start_forward = sums
     rate, ring, parts, memory = pace
@@ -275,7 +276,10 @@ def _begin(
             if scheduled:
                 passes = (micro - 1.0) * u - (flight - 1.0) * f
                 own = max(own, round_trip + max(passes, (turns - 1.0) * round_trip + left_over * (u - f)))
-            reduce = max(reduce - u, 0.0) if overlap else max(reduce, p[k] - (u - f))
+            if overlap:
+                reduce += update * (W[k] - W[i]) - hidden * min(reduce, u - f)
+            else:
+                reduce = max(reduce, p[k] - (u - f))
             whole = max(own + reduce, f + h[k])
             if whole <= limit:
                 length, span = min(length, whole), min(span, own)

@@ -17,7 +17,7 @@ from automap_models.core.constraints import Constraints
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.files import read_profile
-from automap_models.formats.hardware_yaml import read_cluster
+from automap_models.formats.hardware_yaml import read_cluster, step_device
 from automap_models.infer.app import infer as main
 from automap_models.planners.portfolio.sweep import Row, best_rows
 from automap_models.planners.registry import make_planner
@@ -61,7 +61,8 @@ def test_no_row_is_longer_than_the_shorter_of_the_policy_s_plan_and_uniform_cuts
     for row in rows:
         problem = StagedProblem(profile, read_cluster(row["cluster"]["name"]), row["stages"], row["micro_batches"])
         if objective == "step":
-            problem = replace(problem, schedule="1f1b", constraints=Constraints(min_stage=0.25))
+            device = step_device(profile, problem.cluster)
+            problem = replace(problem, schedule="1f1b", constraints=Constraints(min_stage=0.25), device=device)
         planners = ("data-parallel",) if row["stages"] == 1 else ("policy", "uniform")
         results = [make_planner(name).solve(problem) for name in planners]
         best_s = min((result.cost.step_s for result in results if result.plan), default=np.inf)

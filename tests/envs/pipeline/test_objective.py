@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,10 +15,9 @@ from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import Profile
 from automap_models.core.schedules import SCHEDULES, build_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import shares_link
 from automap_models.envs.pipeline.encoding import decode, encode
 from automap_models.envs.pipeline.env import OUT_OF_MEMORY_REWARD, Partial, PipelineEnv, Problems
-from automap_models.envs.pipeline.objective import OBJECTIVES, links_shared
+from automap_models.envs.pipeline.objective import OBJECTIVES
 from automap_models.simulate.step import step_cost
 
 LAW = settings(max_examples=12, deadline=None, derandomize=True)
@@ -86,13 +84,3 @@ def test_a_step_worked_out_by_hand() -> None:
     complete = Partial(torch.tensor([[0]]), torch.tensor([[1]]), torch.tensor([2]))
     ideal = 4.0 * 2 / 2
     assert float(env.terminal_reward(problems, complete)) == pytest.approx(ideal / 8.0)
-
-
-def test_links_are_shared_where_the_cost_model_says_so() -> None:
-    cluster = Cluster(nodes=3, devices_per_node=3, intra=2.0, inter=1.0, memory=1.0)
-    bounds = [(0, b, c, 9) for b in range(1, 8) for c in range(b + 1, 9)]
-    shared = links_shared(torch.tensor(bounds).float(), torch.full((len(bounds),), 3.0))
-    expected = [[False, shares_link(cluster, 0, b, c), shares_link(cluster, b, c, 9)] for _, b, c, _ in bounds]
-    assert shared.tolist() == expected
-    assert np.array(expected)[:, 1:].any()
-    assert not np.array(expected)[:, 1:].all()

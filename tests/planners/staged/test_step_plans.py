@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.overlap import BUCKET_BYTES
 from automap_models.planners import effort
 from automap_models.planners.staged.move_kernel import block, judged, moved_on, relocate, search_from, step_of
 from automap_models.planners.staged.plain_stages import plain_stages
@@ -24,11 +24,13 @@ from automap_models.planners.staged.scheduled_stages import scheduled_stages
 from automap_models.planners.staged.step_plans import near, step_plan
 from automap_models.simulate.step import step_cost
 
+DEVICE = Device("some", {"float32": 1e12}, 1e12, 4e8)
+
 DrawProblems = Callable[..., list[StagedProblem]]
 
 
 def problem_of(seed: int, instructions: int, stages: int, micro_batches: int, schedule: str) -> StagedProblem:
-    """A problem on nodes of two to four devices, some with parameters used twice, buckets and whole samples."""
+    """A problem on nodes of two to four devices, some with parameters used twice, whole samples and a clock."""
     rng = np.random.default_rng(seed)
     C, A = rng.uniform(0.1, 1.0, instructions), rng.uniform(size=instructions) * 10 ** rng.uniform(7, 10)
     W = rng.integers(0, 2, instructions) * np.round(rng.uniform(size=instructions) * 10 ** rng.uniform(6, 8.5))
@@ -36,12 +38,16 @@ def problem_of(seed: int, instructions: int, stages: int, micro_batches: int, sc
     shared = []
     if rng.integers(0, 2):
         uses = np.sort(rng.choice(instructions, 3, replace=False)).tolist()
-        W[uses[0]] = BUCKET_BYTES * rng.choice([0.25, 1.0, 3.0])
+        W[uses[0]] = 2.0**25 * rng.choice([0.25, 1.0, 3.0])
         shared.append(SharedParameter("tied", float(W[uses[0]]), tuple(uses)))
-    meta = {"microbatch_size": int(rng.integers(1, 9))} if rng.integers(0, 2) else {}
+    meta: dict[str, object] = {"microbatch_size": int(rng.integers(1, 9))} if rng.integers(0, 2) else {}
+    if meta and rng.integers(0, 2):
+        meta |= {"clock_s": [[1.0, 0.3, 0.4], [16.0, 1.0, 3.0]], "dtype": "bfloat16", "parameter_dtype": "float32"}
     profile = Profile.create(C, A, W, C * rng.uniform(0.2, 0.5, instructions), H, meta=meta, shared_parameters=shared)
     cluster = Cluster(int(rng.integers(1, 4)), int(rng.integers(2, 5)), 1e11, 10 ** rng.uniform(9, 11), 4e10)
-    return StagedProblem(profile, cluster, min(stages, cluster.devices), micro_batches, schedule=schedule)
+    device = DEVICE if rng.integers(0, 2) else None
+    sizes = min(stages, cluster.devices), micro_batches
+    return StagedProblem(profile, cluster, *sizes, schedule=schedule, device=device)
 
 
 def plan_of(problem: StagedProblem, route: np.ndarray) -> StagedPlan:
@@ -75,7 +81,7 @@ def test_the_step_of_a_route_is_that_of_its_plan(seed: int, n: int, stages: int,
         expected, own_s = step_s(problem, plan_of(problem, route)), step_of(plain, own, route)
         assert own_s == pytest.approx(expected, rel=1e-9)
         search = search_from(plain, own, route)
-        if filled(plain, own.buckets, route, 0, problem.stages, np.inf, search.draft):
+        if filled(plain, own.tied, route, 0, problem.stages, np.inf, search.draft):
             assert least_step(plain, search.draft) <= own_s * (1 + 1e-12)
 
 
