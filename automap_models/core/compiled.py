@@ -92,13 +92,3 @@ def _listen() -> None:
 def is_compiled(function: Callable[..., Any]) -> bool:
     """Whether a function that `jit` gave is compiled, and not as it was."""
     return not isinstance(function, FunctionType)
-
-
-@cache
-def compiles() -> bool:
-    """Whether functions that `jit` gives are compiled here."""
-    return is_compiled(jit(_nothing))
-
-
-def _nothing() -> None:
-    """What is never called."""

@@ -18,8 +18,6 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-from automap_models.core.compiled import compiles
-
 
 class Work(NamedTuple):
     """A kind of work that searches do.
@@ -27,12 +25,10 @@ class Work(NamedTuple):
     Attributes:
         call_s: what it takes however small it is, in seconds.
         unit_s: what each unit of it takes.
-        plain: how many times as long it takes where its loops are not compiled.
     """
 
     call_s: float
     unit_s: float
-    plain: float = 1.0
 
 
 PREFIXES = Work(1.5e-5, 0.0)
@@ -80,17 +76,17 @@ RANKS = Work(2.8e-4, 0.0)
 """What layers cost on the ranks of a division."""
 FAMILY = Work(1.5e-4, 0.0)
 """What is added to that of the virtual stages of a family."""
-CLOSED = Work(8.0e-5, 3.0e-8, 8)
+CLOSED = Work(8.0e-5, 3.0e-8)
 """A lower bound in closed form, by ranks times kinds of layers and recomputation."""
-CHAINS = Work(4.5e-4, 2.4e-5, 4)
+CHAINS = Work(4.5e-4, 2.4e-5)
 """A lower bound by chains of passes, by virtual stages."""
 GUESSES = Work(5.0e-5, 1.5e-7)
 """Guesses of a division, by schedules."""
-PRICE = Work(6.5e-4, 4.5e-7, 4)
+PRICE = Work(6.5e-4, 4.5e-7)
 """A strategy priced, or its chains of passes looked for, by passes laid out."""
-FITTING = Work(1.0e-4, 0.0, 2)
+FITTING = Work(1.0e-4, 0.0)
 """What a rank recomputes, but for trying it."""
-TRIALS = Work(0.0, 3.0e-9, 150)
+TRIALS = Work(0.0, 3.0e-9)
 """What a rank recomputes, tried: choices of its virtual stages at the moments of its order."""
 PROGRAM = Work(2.5e-3, 7.0e-8)
 """A linear program, by its rows times its columns."""
@@ -98,14 +94,10 @@ ROOT = Work(0.0, 9.0e-3)
 """What HiGHS tries of an integer program before it branches, by columns."""
 NODES = Work(0.0, 3.2e-7)
 """The nodes of its search after that, each by columns squared."""
-CUTS = Work(4.5e-4, 1.0e-6, 300)
-"""Whether whole blocks can be cut in so many seconds, by ranks times blocks."""
-DEALS = Work(1.7e-4, 6.0e-8, 150)
+DEALS = Work(1.7e-4, 6.0e-8)
 """Whether whole blocks can be dealt out in so many seconds, by ranks times blocks."""
-OPTIONS = Work(4.4e-3, 0.0, 850)
+OPTIONS = Work(4.4e-3, 0.0)
 """What ranks may recompute of each number of blocks."""
-EQUAL = Work(4.0e-4, 0.0, 12)
-"""A step of the sweep of strategies of equal stages."""
 ALIKE = Work(1.8e-4, 0.0)
 """Two divisions compared with one another."""
 
@@ -119,10 +111,7 @@ def count(work: Work, units: float = 0.0) -> None:
         work: what it is.
         units: how many of its units.
     """
-    taken_s = work.call_s + units * work.unit_s
-    if work.plain != 1.0 and not compiles():
-        taken_s *= work.plain
-    _done.counted_s = counted_s() + taken_s
+    _done.counted_s = counted_s() + work.call_s + units * work.unit_s
 
 
 def counted_s() -> float:

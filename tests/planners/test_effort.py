@@ -28,19 +28,6 @@ def test_a_count_adds_its_call_and_its_units() -> None:
     assert effort.counted_s() - before_s == pytest.approx(added_s)
 
 
-@pytest.mark.parametrize(("compiled", "times"), [(True, 1.0), (False, 300.0)])
-def test_loops_that_are_not_compiled_count_for_more(
-    compiled: bool, times: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(effort, "compiles", lambda: compiled)
-    before_s = effort.counted_s()
-    effort.count(effort.Work(1e-3, 1e-6, 300.0), 500)
-    assert effort.counted_s() - before_s == pytest.approx(times * 1.5e-3)
-    before_s = effort.counted_s()
-    effort.count(effort.Work(1e-3, 1e-6), 500)
-    assert effort.counted_s() - before_s == pytest.approx(1.5e-3)
-
-
 def test_a_deadline_by_counted_seconds_passes_when_enough_is_counted() -> None:
     deadline = Deadline(1e-3, effort.counted_s)
     effort.count(effort.Work(9e-4, 0.0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -20,8 +20,8 @@ from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
 from automap_models.cost.strategy import gathered_bytes
 from automap_models.planners import effort
-from automap_models.planners.strategies.cuts import balanced_cuts
-from automap_models.planners.strategies.family_costs import FamilyCosts
+from automap_models.planners.strategies.chain_bounds import passes_laid_out
+from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 from automap_models.planners.strategies.fitting_kernel import fill_choices, shortest_choices
 from automap_models.planners.strategies.incumbent import Completion
 from automap_models.planners.strategies.problem import StrategyProblem
@@ -290,3 +290,31 @@ class Completions:
         has_end = self.strategy.stages - 1 in stages
         logits = costing.logits_bytes if has_end else 0.0
         return float(costs.room[rank]) + logits, logits
+
+
+def priced(pricing: StrategyPricing, strategy: Strategy, reserve: FloatArray) -> Completion | None:
+    """The step of a strategy; None where it does not fit."""
+    effort.count(effort.PRICE, passes_laid_out(strategy))
+    costs = pricing.costs(strategy)
+    held = np.array([memory.total for memory in costs.memory])
+    if (held > rank_memory(strategy, pricing.cluster) - reserve).any():
+        return None
+    return Completion(strategy, step_seconds(strategy, costs), float(held.max()))
+
+
+def balanced_cuts(costs: RankCosts, blocks: Sequence[int], stages: int) -> tuple[int, ...]:
+    """[V] blocks of each virtual stage: each boundary is where the seconds before it are nearest to an equal share.
+
+    Virtual stages may come out empty.
+
+    Args:
+        costs: of the ranks; seconds are those without recomputation on the fastest rank.
+        blocks: the layer of each block, in order.
+        stages: V.
+    """
+    seconds: FloatArray = costs.passes[:, :, 0].sum(axis=-1).min(axis=0)
+    first, last = seconds[list(costs.ends)]
+    before = np.concatenate([[0.0], np.cumsum(seconds[list(blocks)])])
+    share = (first + before[-1] + last) / stages
+    places = np.abs(before[None, :] - (np.arange(1, stages)[:, None] * share - first)).argmin(axis=1)
+    return tuple(stop - begin for begin, stop in pairwise([0, *places.tolist(), len(blocks)]))

@@ -8,7 +8,7 @@ import numpy as np
 
 from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.planners.strategies.bound_kernel import sorted_by
+from automap_models.planners.strategies.chain_bounds import sorted_by
 
 SLACK = 1e-9
 """Relative; what does not fit by less counts as fitting."""

@@ -25,7 +25,7 @@ import numpy as np
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.strategy import RECOMPUTE
 from automap_models.planners import effort
-from automap_models.planners.strategies.bounds import fullest_moments, passes_laid_out, usual_chains
+from automap_models.planners.strategies.chain_bounds import fullest_moments, passes_laid_out, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING

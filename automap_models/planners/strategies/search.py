@@ -29,13 +29,9 @@ from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.result import TIE
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Progress, Watch
-from automap_models.planners.strategies.bisection import Bisection
-from automap_models.planners.strategies.bounds import (
-    chain_bound,
-    closed_bound,
-    least_in_flight,
-)
-from automap_models.planners.strategies.completion import Completions
+from automap_models.planners.strategies.bounds import closed_bound, least_in_flight
+from automap_models.planners.strategies.chain_bounds import chain_bound
+from automap_models.planners.strategies.completion import Completions, priced
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.counts import Counts, all_alike
 from automap_models.planners.strategies.divisions import DividedModel, usual_divisions
@@ -43,10 +39,8 @@ from automap_models.planners.strategies.family_costs import FamilyCosts, RankCos
 from automap_models.planners.strategies.grid import Division, Family, Grid, Way
 from automap_models.planners.strategies.guesses import guesses
 from automap_models.planners.strategies.incumbent import Completion, Incumbent
-from automap_models.planners.strategies.partitions import Partition, can_bound
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
-from automap_models.planners.strategies.sweep import WAITING, Sweep, priced
 
 DIVES = 60
 """Families that are simulated as soon as they are come upon, so that there is something to hold bounds against."""
@@ -59,16 +53,13 @@ GUESSED, GUESSED_DIVISIONS = 80, 300
 are of."""
 FAR = 1.15
 """A guess that is so many times as long as the best strategy is not simulated."""
-SWEEPING = 0.02
-"""Share of the budget for strategies of equal stages."""
+WAITING = 0.3
+"""Share of 1F1B's bubble that is added to the bound of a division, for the order in which divisions are guessed of:
+other schedules have less of it."""
 LISTING = 0.5
 """Share of the budget in which divisions are listed; those that are not listed by then are not searched."""
 FIRST_BOUNDS, FIRST_DIVES = 200, 24
 """Divisions whose 1F1B is bounded first, and of which so many are simulated."""
-SWEPT = 400
-"""Strategies of equal stages that are priced at most, for each second of the budget; a price takes half a ms."""
-SWEPT_PASSES = 200_000
-"""Passes of the schedules that are laid out for these, for each second of the budget; one takes half a microsecond."""
 REFINED = 4
 """Families of the best of these whose other cuts and recomputation are tried at once."""
 REFINING = 0.1
@@ -95,11 +86,9 @@ class Level(IntEnum):
     CHAINED = 3
     COUNTED = 4
     """By how many whole blocks ranks may hold, where all blocks are alike."""
-    PARTED = 5
-    """By whole blocks in their order, where that is known of the family's virtual stages."""
-    RELAXED = 6
-    CHAINS = 7
-    WHOLE = 8
+    RELAXED = 5
+    CHAINS = 6
+    WHOLE = 7
     """Only more nodes for whole blocks, or simulating all of its strategies, could tell more."""
 
 
@@ -125,7 +114,7 @@ class _Family:
     costs: FamilyCosts
     recompute: list[int]
     ranks: _Ranks | None = None
-    bisection: Bisection | None = None
+    counts: Counts | None = None
     relaxation: Relaxation | None = None
     completions: Completions | None = None
     nodes: int = 0
@@ -144,8 +133,6 @@ class SearchCounts:
     chained: int = 0
     whole: int = 0
     simulated: int = 0
-    swept: int = 0
-    """Strategies of equal stages that were priced first."""
 
 
 @dataclass
@@ -175,7 +162,6 @@ class Search:
         self.divisions: set[Division] = set()
         self.incumbent = Incumbent(self.config.gap) if self.seen is None else self.seen
         self.divided = DividedModel(self.grid, known)
-        self.sweeping = Sweep(problem, self.divided, self.incumbent)
 
     # ---- the queue
 
@@ -208,9 +194,8 @@ class Search:
         for strategy in self.problem.start:
             self.incumbent.take(priced(self.pricing, strategy, self.problem.reserve(strategy.pp)))
         divisions = self.bounded_divisions()
-        likely = sorted(divisions, key=lambda of: of[0] * (1 + WAITING * self.sweeping.waiting(of[1])))
+        likely = sorted(divisions, key=lambda of: of[0] * (1 + WAITING * self.waiting(of[1])))
         self.price_guesses([of for _, of in likely[:GUESSED_DIVISIONS]], GUESSED)
-        self.sweep(divisions)
         for bound_s, division in divisions:
             self.push(bound_s, Level.DIVISION, division)
         self.dive_first()
@@ -291,20 +276,6 @@ class Search:
             if not self.deadline.passed:
                 self.simulate(entry, self.completions(entry).balanced(), Level.RELAXED)
 
-    def sweep(self, divisions: Sequence[tuple[float, Division]]) -> None:
-        """Price what a person would try first."""
-        sweep = self.sweeping
-        part = self.deadline.part(SWEEPING * self.config.budget_s, effort.counted_s)
-        passes = int(SWEPT_PASSES * self.config.budget_s)
-        sweep.run(divisions, int(SWEPT * self.config.budget_s), passes, lambda: part.passed)
-        self.counts.swept = sweep.prices
-        for family in sorted(sweep.families, key=sweep.families.__getitem__)[:REFINED]:
-            if self.deadline.passed:
-                return
-            costs = FamilyCosts(self.divided.costs(family.division, family.zero), self.grid.strategy(family))
-            for kinds in self.problem.recompute_sets:
-                self.dive(_Family(family, costs, kinds), Level.RELAXED)
-
     def dive_first(self) -> None:
         """Simulate 1F1B of the divisions that are best by a bound that knows its memory.
 
@@ -355,6 +326,10 @@ class Search:
                 of_ranks_s = closed_bound(costs, kinds, emptiest, enough_s=self.limit_s)
                 self.push(max(bound_s, of_ranks_s), Level.RANKS, _Ranks(division, zero, ways, costs, kinds))
 
+    def waiting(self, division: Division) -> float:
+        """The bubble of 1F1B, as a share of a rank's work."""
+        return (division.pp - 1) * division.dp * division.micro_batch / self.problem.global_batch
+
     def in_flight(self, division: Division, way: Way) -> FloatArray:
         """[S] micro-batches that ranks hold at least."""
         micro_batches = self.problem.global_batch // (division.dp * division.micro_batch)
@@ -381,23 +356,19 @@ class Search:
             ranks.dives = 0 if self.dive(entry) else ranks.dives - 1
         self.push(bound_s, Level.CHAINED, entry)
 
-    def bisect(self, bound_s: float, level: Level, entry: _Family) -> None:
-        """Bound a family by whole blocks as far as it is the next one; then by what the next level is."""
-        strategy = entry.costs.strategy
-        if entry.bisection is None and self.best is not None and strategy.pp > 1:
-            completions = self.completions(entry)
-            least = [completions.least(stage) for stage in range(strategy.stages)]
-            if level == Level.CHAINED and all_alike(entry.costs):
-                entry.bisection = Counts(entry.costs, entry.recompute, least, self.limit_s)
-            elif level == Level.COUNTED and can_bound(strategy.schedule, strategy.vp):
-                entry.bisection = Partition(entry.costs, entry.recompute, least)
-        tighter_s = bound_s if entry.bisection is None else entry.bisection.tighter(bound_s, self.limit_s)
+    def deal(self, bound_s: float, entry: _Family) -> None:
+        """Bound a family by whole blocks as far as it is the next one; then by linear programs."""
+        strategy, level = entry.costs.strategy, Level.CHAINED
+        if entry.counts is None and self.best is not None and all_alike(entry.costs):
+            least = [self.completions(entry).least(stage) for stage in range(strategy.stages)]
+            entry.counts = Counts(entry.costs, entry.recompute, least, self.limit_s)
+        tighter_s = bound_s if entry.counts is None else entry.counts.tighter(bound_s, self.limit_s)
         if tighter_s == bound_s:
-            entry.bisection, level = None, Level(level + 1)
+            entry.counts, level = None, Level.COUNTED
         self.push(tighter_s, level, entry)
 
-    def dive(self, entry: _Family, level: Level = Level.PARTED) -> bool:
-        """Whether cuts that take equally long fit; above PARTED their neighbours are tried, too."""
+    def dive(self, entry: _Family, level: Level = Level.COUNTED) -> bool:
+        """Whether cuts that take equally long fit; above COUNTED their neighbours are tried, too."""
         return self.simulate(entry, self.completions(entry).balanced(), level)
 
     def prepared(self, entry: _Family) -> tuple[Relaxation, Completions]:
@@ -417,14 +388,14 @@ class Search:
         if level == Level.FAMILY:
             self.chain(bound_s, entry)
             return
-        if level in (Level.CHAINED, Level.COUNTED):
-            self.bisect(bound_s, level, entry)
+        if level == Level.CHAINED:
+            self.deal(bound_s, entry)
             return
-        if level > Level.PARTED and self.left <= bound_s:
+        if level > Level.COUNTED and self.left <= bound_s:
             return  # what is proven is final, and the family has shown a strategy
         config = self.config
         relaxation, completions = self.prepared(entry)
-        if level == Level.PARTED:
+        if level == Level.COUNTED:
             self.counts.relaxed += 1
             relaxed = relaxation.solve(0, self.limit_s)
         elif level == Level.RELAXED:
@@ -461,7 +432,7 @@ class Search:
         completion = completions.best(layers)
         self.incumbent.take(completion)
         near = completion is None or self.best is None or completion.step_s < 1.1 * self.best.step_s
-        if level > Level.PARTED and near:
+        if level > Level.COUNTED and near:
             self.incumbent.take(completions.improved(layers, self.config.trials))
         return completion is not None
 

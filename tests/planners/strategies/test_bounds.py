@@ -10,26 +10,19 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 import pytest
 from draw_counts import counts
+from scipy.optimize import linprog
 from strategy_problems import random_problem, strategies
 from whole_space import estimates, whole_space_problem
 
+from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.strategy import Strategy
-from automap_models.planners.strategies import bound_kernel, bounds
-from automap_models.planners.strategies.bounds import (
-    chain_bound,
-    closed_bound,
-    division_bound,
-    least_in_flight,
-    usual_chains,
-    weighted_chain,
-)
+from automap_models.planners.strategies.bounds import closed_bound, division_bound, least_in_flight, least_time
+from automap_models.planners.strategies.chain_bounds import chain_bound, dealt_out, usual_chains, weighted_chain
 from automap_models.planners.strategies.count_kernel import CountTables, can_be_dealt, rank_options
 from automap_models.planners.strategies.counts import Counts, all_alike
 from automap_models.planners.strategies.divisions import DividedModel
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 from automap_models.planners.strategies.grid import Division, Grid
-from automap_models.planners.strategies.partition_kernel import PartitionTables, _fits, can_be_cut, sums_of
-from automap_models.planners.strategies.partitions import Partition, _around, can_bound
 from automap_models.planners.strategies.problem import KnownCosts, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation
 from automap_models.simulate.strategy import StrategyPricing
@@ -58,93 +51,6 @@ def test_no_strategy_that_fits_is_shorter_than_the_closed_bounds_of_its_family()
             bubbles += of_chains > shared * (1 + 1e-6)
     assert compared >= 20
     assert bubbles >= 2, "the bubble never made a difference"
-
-
-@pytest.mark.parametrize(("folded", "seeds"), [(False, range(3000, 3030)), (True, range(5000, 5160))])
-def test_no_strategy_that_fits_is_shorter_than_the_bound_of_whole_blocks_in_their_order(
-    folded: bool, seeds: range
-) -> None:
-    compared, tighter, filled = 0, 0, 0
-    for seed in seeds:
-        problem = random_problem(seed)
-        everything, draw = list(strategies(problem)), np.random.default_rng(seed)
-        pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
-        (recompute,) = problem.recompute_sets
-        some = [of for of in everything if of.pp > 1 and can_bound(of.schedule, of.vp) and (of.vp > 1) == folded]
-        for index in draw.permutation(len(some))[:12].tolist():
-            strategy = some[index]
-            estimate = pricing.estimate(strategy)
-            if not problem.fits(estimate):
-                continue
-            ranks = RankCosts(pricing, strategy)
-            family = FamilyCosts(ranks, strategy)
-            held = least_in_flight(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
-            shared = closed_bound(ranks, recompute, held, family)
-            least = [int(stage not in (0, strategy.stages - 1)) for stage in range(strategy.stages)]
-            bound = Partition(family, recompute, least).bound(0.0, 4 * estimate.step_s)
-            assert bound <= estimate.step_s * (1 + 1e-9), f"problem {seed}, {strategy}"
-            assert Partition(family, recompute, least).bound(0.0, 0.5 * bound) == pytest.approx(0.5 * bound)
-            compared += 1
-            tighter += bound > shared * (1 + 1e-3)
-            filled += any(kind != "none" for kind, _ in strategy.stage_recompute(problem.work.shape))
-    assert compared >= 40
-    assert tighter >= 10 and filled >= 10
-
-
-def random_tables(draw: np.random.Generator, *, folded: bool) -> PartitionTables:
-    """Of few blocks on few ranks, with chains as planners.strategies.partitions makes them."""
-    ranks, blocks, kinds, stages = int(draw.integers(2, 4)), int(draw.integers(3, 8)), 2, 1 + folded
-    seconds = np.sort(draw.uniform(0.2, 2.0, (ranks, kinds, 2, 3)), axis=2)
-    order = draw.integers(0, kinds, blocks)
-    before = np.concatenate([np.zeros((1, 3)), np.cumsum(seconds[:, :, 0].min(axis=0)[order], axis=0)])
-    counts = draw.integers(0, 5, (ranks, 2, 3, ranks * stages)).astype(np.float64)
-    chains = [[_around(chain, rank, ranks, folded=folded) for chain in counts[rank]] for rank in range(ranks)]
-    bytes_of = np.sort(draw.uniform(0.0, 1.0, (3, kinds, 2)), axis=2)[:, :, ::-1]
-    bytes_of[0] = bytes_of[0, :, :1]
-    return PartitionTables(
-        folded,
-        order,
-        np.zeros(ranks, dtype=np.int64),
-        seconds,
-        before,
-        draw.uniform(0.0, 1.0, (ranks, kinds)),
-        np.ascontiguousarray(bytes_of),
-        draw.integers(0, 3, (ranks, 2, 2, stages)).astype(np.float64),
-        draw.uniform(1.0, 6.0, (ranks, 2)),
-        np.array(chains),
-        draw.uniform(0.0, 3.0, (ranks, 2)),
-    )
-
-
-def cut_in_some_way(step_s: float, tables: PartitionTables) -> bool:
-    """Whether any of all cuts has ranks that fit, each by itself; one that takes nothing does."""
-    blocks, ranks, sums = tables.kinds.size, tables.gradients.shape[0], sums_of(tables)
-    stages = ranks * (1 + tables.folded)
-    for bars in combinations_with_replacement(range(blocks + 1), stages - 1):
-        ends = (0, *bars, blocks)
-        for rank in range(ranks):
-            second = stages - 1 - rank if tables.folded else stages
-            own = [ends[rank], ends[rank + 1], *(ends[second : second + 2] if tables.folded else (blocks, blocks))]
-            parts = [tables.kinds[own[i] : own[i + 1]] for i in (0, 2)][: 1 + tables.folded]
-            counts = np.array([np.bincount(part, minlength=2) for part in parts], dtype=np.float64)
-            if counts.any() and not _fits(step_s, rank, np.array(own), counts, tables, sums):
-                break
-        else:
-            return True
-    return False
-
-
-@pytest.mark.parametrize("folded", [False, True])
-def test_ranges_that_contain_others_need_not_be_gone_on_from(folded: bool) -> None:
-    """All cuts of few blocks, against those that the loops keep."""
-    draw, answers = np.random.default_rng(7), Counter[bool]()
-    for _ in range(150):
-        tables = random_tables(draw, folded=folded)
-        for step_s in (10.0, 16.0, 24.0, 36.0):
-            some = cut_in_some_way(step_s, tables)
-            assert can_be_cut(step_s, tables, sums_of(tables)) == some
-            answers[some] += 1
-    assert min(answers.values()) >= 60
 
 
 def random_counts(draw: np.random.Generator, *, alone: bool) -> CountTables:
@@ -268,9 +174,6 @@ def _bounds(problem: StrategyProblem, strategy: Strategy, high_s: float) -> dict
         "whole blocks": relaxation.whole(100).bound_s,
         "whole blocks, as far as is enough": relaxation.whole(100, 1.05 * high_s).bound_s,
     }
-    if strategy.pp > 1 and can_bound(strategy.schedule, strategy.vp):
-        least = [int(stage not in (0, strategy.stages - 1)) for stage in range(strategy.stages)]
-        bounds["partition"] = Partition(family, recompute, least).bound(0.0, 4 * high_s)
     if all_alike(family):
         least = [int(stage not in (0, strategy.stages - 1)) for stage in range(strategy.stages)]
         bounds["counts"] = Counts(family, recompute, least, 4 * high_s).bound(0.0, 4 * high_s)
@@ -300,7 +203,7 @@ def _held(seeds: Iterable[int]) -> Counter[str]:
 
 
 OF_DIVISIONS = ("listed division", "division", "ranks")
-BOUNDS = (*OF_DIVISIONS, "family", "weighted chain", "few chains", "more chains", "whole blocks", "partition", "counts")
+BOUNDS = (*OF_DIVISIONS, "family", "weighted chain", "few chains", "more chains", "whole blocks", "counts")
 
 
 @pytest.mark.parametrize("draws", counts(12, 100, 1000))
@@ -310,26 +213,65 @@ def test_no_bound_is_above_a_simulated_step_of_any_model_on_any_cluster(draws: i
     assert all(counted[f"{name}, near"] for name in BOUNDS if name not in OF_DIVISIONS)
 
 
-@pytest.mark.parametrize("draws", counts(60, 600, 6000))
-def test_compiled_loops_say_what_numpy_says(draws: int) -> None:
+def work_in(
+    seconds: float, times: FloatArray, held: FloatArray, work: FloatArray, spent: FloatArray, room: FloatArray
+) -> FloatArray:
+    """[S] work that ranks do in so many seconds, by linear programming; arguments as of `least_time`."""
+    result = np.zeros(len(spent))
+    for rank in np.flatnonzero(seconds >= spent):
+        rows, limits = np.stack([times[rank], held[rank]]), [seconds - spent[rank], room[rank]]
+        result[rank] = -linprog(-work, A_ub=rows, b_ub=limits, method="highs").fun
+    return result * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("draws", counts(40, 400, 4000))
+def test_the_least_time_is_the_one_in_which_linear_programs_do_all_work(draws: int) -> None:
     """Of ranks that are alike and ranks that are not, with and without whole blocks, room for all or for little."""
     kinds: Counter[str] = Counter()
     for seed in range(draws):
         draw = np.random.default_rng(seed)
-        ranks, columns = int(draw.integers(1, 6)), int(draw.integers(1, 7))
+        ranks, columns = int(draw.integers(1, 5)), int(draw.integers(1, 6))
         rows = 1 if draw.uniform() < 0.5 else ranks
         times, held = (np.tile(draw.uniform(0.1, 1.0, (rows, columns)), (ranks // rows, 1)) for _ in range(2))
-        held *= draw.uniform(size=columns) < 0.9
         work = draw.uniform(0.5, 1.0, columns)
-        unit = float(work[0]) if columns == 1 or draw.uniform() < 0.3 else 0.0
+        unit = 0.0 if draw.uniform() < 0.5 else float(work[0])  # of blocks that are all alike
+        work = np.full(columns, unit) if unit else work
         spent, room = draw.uniform(0.0, 0.2, ranks), draw.uniform(0.0, 4.0, ranks)
-        whole = float(draw.uniform(0.5, 2.0) * ranks)
-        enough_s = float("inf") if draw.uniform() < 0.5 else float(draw.uniform(0.1, 2.0))
-        arguments = (times, held, work, spent, room, whole, unit, enough_s)
-        expected = bounds._least_time(*arguments)
-        assert bound_kernel.least_time(*arguments, bounds.BISECTIONS) == pytest.approx(expected, rel=1e-12)
-        most, blocks = room[:, None] / np.maximum(held, 1e-30), float(draw.integers(1, 12))
-        dealt = bounds._dealt_out(times, most, blocks)
-        assert bound_kernel.dealt_out(times, most, blocks) == pytest.approx(dealt, rel=1e-12)
-        kinds += Counter({"infeasible": np.isinf(expected), "enough": expected == enough_s, "few": np.isinf(dealt)})
-    assert len(kinds) == 3, "a draw never showed one of the ends"
+        whole = float(draw.integers(1, 3 * ranks) * unit) if unit else float(draw.uniform(0.5, 2.0) * ranks)
+
+        def done(seconds: float, arrays: tuple[FloatArray, ...], unit: float) -> float:
+            most = work_in(seconds, *arrays)
+            return float((np.floor(most / unit) * unit * (1 + 1e-7) if unit else most).sum())
+
+        arrays = (times, held, work, spent, room)
+        least_s = least_time(times, held, work, spent, room, whole, unit, float("inf"))
+        if np.isinf(least_s):
+            assert done(1e3, arrays, unit) < whole
+            kinds["infeasible"] += 1
+            continue
+        assert done(least_s + 1e-5, arrays, unit) >= whole
+        assert least_s <= spent.max() + 1e-5 or done(least_s - 1e-5, arrays, unit) < whole
+        enough_s = 0.9 * least_s
+        known_s = least_time(times, held, work, spent, room, whole, unit, enough_s)
+        assert known_s == pytest.approx(enough_s, rel=1e-5)
+        kinds["whole pieces" if unit else "any pieces"] += 1
+    assert len(kinds) == 3
+
+
+@pytest.mark.parametrize("draws", counts(60, 600, 6000))
+def test_blocks_dealt_out_by_what_the_next_piece_adds_take_as_long_as_a_linear_program_says(draws: int) -> None:
+    fits: Counter[bool] = Counter()
+    for seed in range(draws):
+        draw = np.random.default_rng(seed)
+        ranks, kinds, blocks = int(draw.integers(1, 6)), int(draw.integers(1, 4)), float(draw.integers(1, 12))
+        seconds, most = draw.uniform(0.1, 1.0, (ranks, kinds)), draw.uniform(0.5, 6.0, (ranks, kinds))
+        shares = np.zeros((ranks, ranks * kinds))
+        for rank in range(ranks):
+            shares[rank, rank * kinds : (rank + 1) * kinds] = 1.0 / most[rank]
+        program = linprog(
+            seconds.ravel(), A_ub=shares, b_ub=np.ones(ranks), A_eq=np.ones((1, seconds.size)), b_eq=[blocks]
+        )
+        expected = float("inf") if program.fun is None else program.fun
+        assert dealt_out(seconds, most, blocks) == pytest.approx(expected, rel=1e-6)
+        fits[np.isfinite(expected)] += 1
+    assert len(fits) == 2
