@@ -196,13 +196,6 @@ def devices_in_use(problem: PlacementProblem, units: int) -> tuple[int, int]:
     return min(problem.accelerators, units), min(problem.cpus, units)
 
 
-def least_s(problem: PlacementProblem, contraction: Contraction) -> float:
-    """No placement has a smaller time per sample: what follows from the times alone, without a search."""
-    in_use = devices_in_use(problem, len(contraction))
-    parts = (0, 1) if problem.split_passes else (None,)
-    return sum(Capacity(unit_loads(contraction, part), 0).least_ceiling_s(*in_use) for part in parts)
-
-
 def optimum_of_passes(
     problem: PlacementProblem,
     contraction: Contraction,
