@@ -16,7 +16,7 @@ import numpy as np
 from automap_models.core.placement import IntArray, PlacementProblem
 from automap_models.cost.makespan import step_values
 from automap_models.planners.base import Deadline, Progress, Watch
-from automap_models.planners.placement.list_scheduling import etf, heft
+from automap_models.planners.placement.list_scheduling import etf
 from automap_models.planners.placement.packing import packed
 from automap_models.planners.placement.step_groups import StepUnits, grouped, numbered_along, partition
 from automap_models.planners.placement.step_layers import layers_in_order
@@ -53,7 +53,7 @@ def score_of(units: StepUnits, device: IntArray) -> StepScore:
 
 
 def starts(units: StepUnits, seed: int, deadline: Deadline) -> Iterator[tuple[str, IntArray]]:
-    """Names and [u] devices of the baselines: one device, layers in order, HEFT, m-ETF, METIS.
+    """Names and [u] devices of the baselines: one device, layers in order, m-ETF, METIS.
 
     The first is made whatever the time.
     """
@@ -61,12 +61,8 @@ def starts(units: StepUnits, seed: int, deadline: Deadline) -> Iterator[tuple[st
     yield "single", units.repaired(np.full(len(units), int(np.argmin(units.problem.step_devices.slowdown))))
     if not deadline.passed:
         yield "expert", units.repaired(layers_in_order(units))
-    for name, scheduler in (("heft", heft), ("m-etf", etf)):
-        if deadline.passed:
-            return
-        device = scheduler(units)
-        if device is not None:
-            yield name, of_operations(units, device)
+    if not deadline.passed and (device := etf(units)) is not None:
+        yield "m-etf", of_operations(units, device)
     yield from (("metis", device) for device in metis_starts(units, problem.devices, seed, deadline))
 
 
