@@ -20,6 +20,7 @@ from automap_models.core.placement import FloatArray, IntArray
 
 SmallArray = NDArray[np.int32]
 
+
 @dataclass(frozen=True, eq=False)
 class Lattice:
     """N ideals of m nodes; ideal 0 is empty, ideal N - 1 holds all nodes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from automap_models.envs.placement.generator import random_problem
 from automap_models.planners.base import NEVER, SILENT
 from automap_models.planners.placement import step_moves
 from automap_models.planners.placement.step_groups import StepUnits
-from automap_models.planners.placement.step_moves import MoveSpace, drawn_moves, refine
-from automap_models.planners.placement.step_search import MOST_MOVES, best_start, score_of
+from automap_models.planners.placement.step_moves import MoveSpace, drawn_moves
+from automap_models.planners.placement.step_search import anneal, best_start, score_of
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,8 @@ def test_refining_gains_whatever_the_network_says_and_repeats_with_its_seed(unit
     def nonsense(inputs: PlacerInputs) -> FloatArray:
         return np.random.default_rng(0).normal(size=inputs.move_mask.shape)
 
-    results = [refine(MoveSpace(units, 0), nonsense, device, score, 5, NEVER, SILENT) for _ in range(2)]
+    moves = partial(MoveSpace(units, 0).moves, nonsense)
+    results = [anneal(units, (device, score), moves, 2_000, 5, NEVER, SILENT) for _ in range(2)]
     assert results[0][1] == results[1][1] < score
     assert (results[0][0] == results[1][0]).all()
     assert score_of(units, results[0][0]) == results[0][1]
@@ -100,5 +102,6 @@ def test_a_placement_with_few_moves_is_looked_at_no_more_often_than_one_with_man
         return np.zeros(inputs.move_mask.shape)
 
     device = np.zeros(len(few), dtype=np.int64)
-    refine(MoveSpace(few, 0), alike, device, score_of(few, device), 0, NEVER, SILENT)
-    assert 0 < len(looks) <= MOST_MOVES / step_moves.MOVES_A_LOOK
+    moves = partial(MoveSpace(few, 0).moves, alike)
+    anneal(few, (device, score_of(few, device)), moves, 640, 0, NEVER, SILENT)
+    assert len(looks) == 640 / step_moves.MOVES_A_LOOK
