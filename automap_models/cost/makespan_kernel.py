@@ -13,25 +13,10 @@ from automap_models.cost.step_tables import StepTables
 
 
 @jit
-def values(tables: StepTables, assignments: IntArray) -> tuple[FloatArray, FloatArray]:
-    """[B] makespans and [B] excess bytes."""
-    count, memory_bytes = assignments.shape[0], tables.memory_bytes
-    value, excess = np.zeros(count), np.zeros(count)
-    for i in range(count):
-        _, finish, _, _, peak = simulate(tables, assignments[i])
-        for v in range(tables.order.size):
-            value[i] = max(value[i], finish[v])
-        for d in range(peak.size):
-            if peak[d] > memory_bytes[d] * (1.0 + 1e-9):
-                excess[i] += peak[d] - memory_bytes[d]
-    return value, excess
-
-
-@jit
-def longest_ways(
+def longest_paths(
     order: IntArray, start: IntArray, readers: IntArray, time_s: FloatArray, moved_s: FloatArray
 ) -> FloatArray:
-    """[n] seconds of the longest way from the beginning of each operation to the end.
+    """[n] seconds of the longest path from the beginning of each operation to the end.
 
     Args:
         order: [n] a topological order.
@@ -39,16 +24,16 @@ def longest_ways(
         time_s: [n] of each operation.
         moved_s: [n] of sending its output, where it has readers.
     """
-    way = np.zeros(order.size)
+    path = np.zeros(order.size)
     for i in range(order.size - 1, -1, -1):
         v = order[i]
-        way[v] = time_s[v]
+        path[v] = time_s[v]
         if start[v + 1] > start[v]:
             longest = 0.0
             for k in range(start[v], start[v + 1]):
-                longest = max(longest, way[readers[k]])
-            way[v] += moved_s[v] + longest
-    return way
+                longest = max(longest, path[readers[k]])
+            path[v] += moved_s[v] + longest
+    return path
 
 
 @jit

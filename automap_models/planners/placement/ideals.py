@@ -17,10 +17,11 @@ from automap_models.core.contraction import Contraction, contract
 from automap_models.core.dag import depth_first_order
 from automap_models.core.placement import PlacementPlan, PlacementProblem, model_name
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.base import NEVER, Deadline, NoConfig, OutOfTime, Progress, Watch
+from automap_models.planners.base import NEVER, Deadline, OutOfTime, Progress, Watch
 from automap_models.planners.placement.ideal_kernel import unit_loads
 from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, ideal_lattice, line_lattice
 from automap_models.planners.placement.ideal_search import (
+    IdealsConfig,
     IdealSearch,
     PassesOutOfTime,
     Split,
@@ -28,12 +29,6 @@ from automap_models.planners.placement.ideal_search import (
     optimum_of_passes,
 )
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner
-
-MAX_IDEALS = 250_000
-"""More take minutes."""
-
-MEMORY_BYTES = 2**31
-"""What the tables may take."""
 
 
 class _Best(NamedTuple):
@@ -44,13 +39,14 @@ class _Best(NamedTuple):
     finished: bool
 
 
-class IdealsPlanner(PlacementPlanner[NoConfig]):
+class IdealsPlanner(PlacementPlanner[IdealsConfig]):
     """The best contiguous placement, by dynamic programming over the ideals of the graph.
 
     Stopped by its deadline it returns the best placement along one line, and a lower bound.
     """
 
     name: ClassVar[str] = "ideals"
+    config_type: ClassVar[type[IdealsConfig]] = IdealsConfig
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The contiguous placement with the smallest time per sample; the bound holds for the contiguous ones.
@@ -63,19 +59,20 @@ class IdealsPlanner(PlacementPlanner[NoConfig]):
         """
         _require_throughput(self.name, problem)
         watch(Progress("counting ideals"))
-        contraction, lattice = _units_and_ideals(problem)
+        contraction, lattice = _units_and_ideals(problem, self.config)
         line = _search(problem, contraction, _line(contraction), NEVER, watch)
         best = _search(problem, contraction, lattice, deadline, watch, line.split)
         return _outcome(self.name, problem, contraction, best)
 
 
-class LinearPlanner(PlacementPlanner[NoConfig]):
+class LinearPlanner(PlacementPlanner[IdealsConfig]):
     """The best placement in consecutive parts of a depth-first order of the graph: nearly as good.
 
     It is so quick that no deadline stops it.
     """
 
     name: ClassVar[str] = "linear"
+    config_type: ClassVar[type[IdealsConfig]] = IdealsConfig
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The placement with the smallest time per sample of those along the order; none where none of them fits.
@@ -85,7 +82,7 @@ class LinearPlanner(PlacementPlanner[NoConfig]):
         """
         _require_throughput(self.name, problem)
         contraction = contract(problem)
-        if len(contraction) + 1 > (limit := _ideal_limit(problem, len(contraction))):
+        if len(contraction) + 1 > (limit := _ideal_limit(problem, len(contraction), self.config)):
             raise BadInput(
                 f"{len(contraction):,} units to place on {problem.devices} devices, {limit:,} are possible",
                 where=model_name(problem.graph),
@@ -109,7 +106,7 @@ def _require_throughput(planner: str, problem: PlacementProblem) -> None:
         )
 
 
-def _units_and_ideals(problem: PlacementProblem) -> tuple[Contraction, Lattice]:
+def _units_and_ideals(problem: PlacementProblem, config: IdealsConfig) -> tuple[Contraction, Lattice]:
     """Units and their ideals, without loss if that has few enough ideals.
 
     Raises:
@@ -118,7 +115,7 @@ def _units_and_ideals(problem: PlacementProblem) -> tuple[Contraction, Lattice]:
     contraction = contract(problem)
     candidates = [contraction] if contraction.lossless else [contract(problem, lossless=True), contraction]
     for units in candidates:
-        limit = _ideal_limit(problem, len(units))
+        limit = _ideal_limit(problem, len(units), config)
         try:
             return units, ideal_lattice(len(units), units.order, limit)
         except TooManyIdeals:
@@ -130,15 +127,15 @@ def _units_and_ideals(problem: PlacementProblem) -> tuple[Contraction, Lattice]:
     )
 
 
-def _ideal_limit(problem: PlacementProblem, units: int) -> int:
-    """How many ideals fit into MEMORY_BYTES, at most MAX_IDEALS.
+def _ideal_limit(problem: PlacementProblem, units: int, config: IdealsConfig) -> int:
+    """How many ideals there may be: as many as fit into the bytes of the tables.
 
     One takes two bit sets, its number, some steps out of it, and its entries.
     """
     accelerators, cpus = devices_in_use(problem, units)
     bit_sets = 2 * (24 + units // 7)
     entries = (accelerators + 1) * (cpus + 1) * 12
-    return min(MAX_IDEALS, MEMORY_BYTES // (bit_sets + entries + 400))
+    return min(config.most_ideals, config.table_bytes // (bit_sets + entries + 400))
 
 
 def _search(

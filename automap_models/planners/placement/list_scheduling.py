@@ -63,7 +63,7 @@ def etf(units: StepUnits) -> IntArray | None:
 
 def mean_ranks(tables: StepTables) -> FloatArray:
     """[n] seconds of the longest path from the start of each to the end, in mean times and mean transfers."""
-    from automap_models.cost.makespan_kernel import longest_ways
+    from automap_models.cost.makespan_kernel import longest_paths
 
     time_s = np.where(np.isfinite(tables.time_s), tables.time_s, np.nan)
     mean = np.nanmean(time_s, axis=0)
@@ -71,7 +71,7 @@ def mean_ranks(tables: StepTables) -> FloatArray:
     latency = float(tables.latency_s.mean()) if tables.latency_s.size else 0.0
     per_byte = float(tables.s_per_byte.mean()) if tables.s_per_byte.size else 0.0
     moved = crossing * (latency + per_byte * tables.output_bytes)
-    return longest_ways(tables.order, tables.readers_start, tables.readers, mean, moved)
+    return longest_paths(tables.order, tables.readers_start, tables.readers, mean, moved)
 
 
 class _Rooms(NamedTuple):

@@ -22,17 +22,15 @@ from automap_models.cost.placement import latency_s
 from automap_models.errors import BadInput
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.heuristics import supported_devices, topological_orders
-from automap_models.planners.placement.local_search import Effort, Loads, descend
+from automap_models.planners.placement.local_search import Effort, Loads, LocalSearchConfig, descend
 from automap_models.planners.placement.packing import no_placement
-from automap_models.planners.placement.partition import SEEDS, numbered_along, several_parts, symmetric
+from automap_models.planners.placement.partition import RESOLUTION, SEEDS, numbered_along, several_parts, symmetric
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
 from automap_models.planners.placement.step_groups import StepUnits
 from automap_models.planners.placement.step_search import metis_starts, score_of
 
 PARTITIONS = 2 * SEEDS
 """Partitions by METIS."""
-RESOLUTION = 10_000
-"""METIS counts in whole numbers: a part's share of the time has this weight."""
 
 
 class MetisPlanner(PlacementPlanner[SeedConfig]):
@@ -54,7 +52,7 @@ class MetisPlanner(PlacementPlanner[SeedConfig]):
             raise BadInput("there is no accelerator to balance work over", where="planner metis", do="use single")
         if problem.objective == "step":
             return self._step(problem, deadline, watch)
-        effort, units = Effort(deadline), contract(problem)
+        effort, units = Effort(deadline, LocalSearchConfig().work), contract(problem)
         if not problem.cpus and not _bound(problem, units).all():
             return Outcome(reason=no_placement(problem, self.name))  # a cycle of classes too large for any accelerator
         starts = []

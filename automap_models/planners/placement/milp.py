@@ -25,7 +25,12 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import SILENT, Deadline, OutOfTime, Progress, Watch
 from automap_models.planners.placement.heuristics import GreedyPlanner
 from automap_models.planners.placement.latency_program import LatencyProgram, latency_program
-from automap_models.planners.placement.local_search import Effort, LocalSearchPlanner, improve_latency
+from automap_models.planners.placement.local_search import (
+    Effort,
+    LocalSearchConfig,
+    LocalSearchPlanner,
+    improve_latency,
+)
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
 from automap_models.planners.placement.program import TICKS, Answer, Program, solve_program
 from automap_models.planners.placement.throughput_program import (
@@ -143,7 +148,7 @@ class MilpPlanner(ProgramPlanner):
 
     def heuristics(self) -> list[PlacementPlanner[Any]]:
         """Both for throughput and for latency."""
-        return [GreedyPlanner(), LocalSearchPlanner(SeedConfig(self.config.seed))]
+        return [GreedyPlanner(), LocalSearchPlanner(LocalSearchConfig(self.config.seed))]
 
     def work_s(self, problem: PlacementProblem) -> float:
         """Twice as many for throughput."""
@@ -288,7 +293,7 @@ def _throughput_splits(
             yield split
             units = contract(problem)
             start = split.assignment[np.unique(units.unit_of, return_index=True)[1]]
-            random, effort = np.random.default_rng(seed), Effort(deadline.part(share_s))
+            random, effort = np.random.default_rng(seed), Effort(deadline.part(share_s), LocalSearchConfig().work)
             yield PlacementPlan("", units.expand(improve_latency(problem, units, start, random, effort)))
         if splits:
             return

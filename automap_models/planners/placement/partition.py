@@ -14,7 +14,7 @@ from automap_models.errors import BadInput
 SEEDS = 4
 """Seeds of METIS, each bisected and refined at once."""
 RESOLUTION = 10_000
-"""METIS counts in whole numbers: the largest weight of an edge."""
+"""METIS counts in whole numbers: the largest weight of an edge, and that of an even share of the time."""
 
 
 def symmetric(ends: IntArray, weight: FloatArray, size: int) -> csr_array:

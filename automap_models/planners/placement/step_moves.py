@@ -19,12 +19,21 @@ from automap_models.envs.placement.features import PlacerInputs, PlacerView
 from automap_models.planners.placement.step_groups import StepUnits
 from automap_models.planners.placement.step_search import levels
 
-MOST_PIECES = 1024
-"""Pieces that the network looks at, at a time."""
-MOVES_A_LOOK = 64
-"""Moves drawn and simulated before the network looks again; where there are fewer, a look counts as so many, too."""
-UNIFORM = 0.1
-"""Share of the moves that are drawn from all alike."""
+
+@dataclass(frozen=True)
+class Looks:
+    """How the network looks at a placement.
+
+    Attributes:
+        pieces: at most, at a time.
+        moves: drawn and simulated before the network looks again; where there are fewer, a look counts as so many, too.
+        uniform: share of the moves that are drawn from all alike.
+    """
+
+    pieces: int = 1024
+    moves: int = 64
+    uniform: float = 0.1
+
 
 Scorer = Callable[[PlacerInputs], FloatArray]
 """From what the network sees to [P, D] logits."""
@@ -60,8 +69,8 @@ class MoveSpace:
         view: of the network.
     """
 
-    def __init__(self, units: StepUnits, seed: int) -> None:
-        self.units = units
+    def __init__(self, units: StepUnits, seed: int, looks: Looks | None = None) -> None:
+        self.units, self._looks = units, Looks() if looks is None else looks
         self.levels = levels(units, seed)
         self.view = PlacerView(units.problem, units.tables)
 
@@ -70,10 +79,11 @@ class MoveSpace:
         devices = self.units.problem.devices
         keys = np.unique(self.levels[level] * devices + device, return_inverse=True)[1]
         count = int(keys.max()) + 1
-        if count > MOST_PIECES:
-            first = int(random.integers(count - MOST_PIECES + 1))
-            inside = (keys >= first) & (keys < first + MOST_PIECES)
-            keys, count = np.where(inside, keys - first, -1), MOST_PIECES
+        most = self._looks.pieces
+        if count > most:
+            first = int(random.integers(count - most + 1))
+            inside = (keys >= first) & (keys < first + most)
+            keys, count = np.where(inside, keys - first, -1), most
         chosen = np.flatnonzero(keys >= 0)
         order = chosen[np.argsort(keys[chosen], kind="stable")]
         start = np.concatenate([[0], np.cumsum(np.bincount(keys[chosen], minlength=count))])
@@ -88,19 +98,20 @@ class MoveSpace:
     def moves(
         self, scorer: Scorer, current: Callable[[], IntArray], random: np.random.Generator
     ) -> Iterator[IntArray | None]:
-        """Moves that the network draws, MOVES_A_LOOK at a time, without end; see step_search.Moves."""
+        """Moves that the network draws, some at a look, without end; see step_search.Moves."""
+        looks = self._looks
         while True:
             seen_by_scorer = current()
             pieces = self.pieces(seen_by_scorer, int(random.integers(len(self.levels))), random)
             inputs = self.inputs(seen_by_scorer, pieces)
-            drawn = drawn_moves(scorer(inputs), inputs, MOVES_A_LOOK, UNIFORM, random)
+            drawn = drawn_moves(scorer(inputs), inputs, looks.moves, looks.uniform, random)
             for piece, target in drawn.tolist():
                 device, members = current(), pieces.members(piece)
                 members = members[device[members] == seen_by_scorer[members[0]]]
                 changed = device.copy()
                 changed[members] = target
                 yield changed if members.size else None
-            yield from [None] * (MOVES_A_LOOK - len(drawn))
+            yield from [None] * (looks.moves - len(drawn))
 
 
 def drawn_moves(
