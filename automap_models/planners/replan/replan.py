@@ -24,7 +24,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
-from automap_models.planners.replan.search import placed_cost, search_orders
+from automap_models.planners.replan.search import OrderSearchConfig, placed_cost, search_orders
 from automap_models.planners.replan.speeds import Speeds, fit_speeds
 
 BoolArray = NDArray[np.bool_]
@@ -99,19 +99,15 @@ CORRECTED = "corrected_under"
 
 
 @dataclass(frozen=True)
-class ReplanConfig:
+class ReplanConfig(OrderSearchConfig):
     """How to look for a new plan.
 
     Attributes:
         starts: planners for equal devices; the search sets out from their plans, too, and not only from the running
             one.
-        most_orders: orders of devices that are searched, the most promising ones.
-        worth: another plan must be shorter than the running one by more than this share to be preferred.
     """
 
     starts: tuple[Planner[StagedProblem, StagedPlan, Any], ...] = ()
-    most_orders: int = 4
-    worth: float = 1e-3
 
 
 class ReplanPlanner(Planner[ReplanProblem, PlacedPlan, ReplanConfig]):
@@ -148,8 +144,7 @@ class ReplanPlanner(Planner[ReplanProblem, PlacedPlan, ReplanConfig]):
             running,
             speeds.slowdown,
             starts,
-            most_orders=self.config.most_orders,
-            worth=self.config.worth,
+            config=self.config,
             deadline=deadline,
             watch=watch,
         )

@@ -30,10 +30,27 @@ from automap_models.simulate.step import step_cost
 
 NAME = "replan"
 """The planner that plans for unequal devices are made by."""
-MOST_NODES_PERMUTED = 5
-"""Nodes up to which all their orders are looked at; beyond, the slow ones first or last or as they are."""
-EXACT_S, REFINE_S = 0.2, 0.2
-"""Counted seconds (planners.effort) of the exact search in one device order, and of moving its plan off the grid."""
+
+
+@dataclass(frozen=True)
+class OrderSearchConfig:
+    """How to look for a new plan.
+
+    Attributes:
+        most_orders: orders of devices that are searched, the most promising ones.
+        nodes_permuted: nodes up to which all their orders are looked at; beyond, the slow ones first or last or as they
+            are.
+        worth: another plan must be shorter than the best before it by more than this share; the running one is the
+            first.
+        exact_s, refine_s: counted seconds (planners.effort) of the exact search in one device order, and of moving its
+            plan off the grid.
+    """
+
+    most_orders: int = 4
+    nodes_permuted: int = 5
+    worth: float = 1e-3
+    exact_s: float = 0.2
+    refine_s: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -77,8 +94,7 @@ def search_orders(
     slowdown: FloatArray,
     starts: Sequence[StagedPlan] = (),
     *,
-    most_orders: int = 4,
-    worth: float = 1e-3,
+    config: OrderSearchConfig | None = None,
     deadline: Deadline = NEVER,
     watch: Watch = SILENT,
 ) -> OrderSearch:
@@ -89,23 +105,23 @@ def search_orders(
         running: the plan that runs.
         slowdown: [D] of every device.
         starts: further plans from whose device cuts to search.
-        most_orders: how many orders of devices are searched.
-        worth: a plan must be shorter by more than this share than the best before it; the running one is the first.
+        config: of the search.
         deadline: when to stop with the best plan so far.
         watch: is told of every order.
     """
+    config = OrderSearchConfig() if config is None else config
     cost = placed_cost(problem, running, slowdown)
     best, best_s = running, cost.step_s if cost.feasible else np.inf
     plans, log = (running.plan, *starts), list[SearchedOrder]()
-    orders = promising_orders(problem, running, slowdown, most_orders)
+    orders = promising_orders(problem, running, slowdown, config)
     for order in orders:
         if deadline.passed:
             break
         watch(Progress("searching device orders", len(log), len(orders)))
         ordered = in_order(problem, order, slowdown)
-        shortest = search(ordered, plans, deadline)
+        shortest = search(ordered, plans, deadline, config)
         log.append(SearchedOrder(order, None if shortest is None else shortest[1].step_s))
-        if shortest is not None and shortest[1].step_s < best_s * (1.0 - worth):
+        if shortest is not None and shortest[1].step_s < best_s * (1.0 - config.worth):
             plan, best_s = shortest[0], shortest[1].step_s
             best = PlacedPlan(plan, order, tuple(order[p] for p in ordered.idle_positions(plan)))
     return OrderSearch(best, tuple(log), len(log) == len(orders) and not deadline.passed)
@@ -134,20 +150,22 @@ def placed_cost(problem: StagedProblem, placed: PlacedPlan, slowdown: FloatArray
 
 
 def promising_orders(
-    problem: StagedProblem, running: PlacedPlan, slowdown: FloatArray, most: int
+    problem: StagedProblem, running: PlacedPlan, slowdown: FloatArray, config: OrderSearchConfig
 ) -> list[tuple[int, ...]]:
     """At most so many device orders, the running one first; the others by how even work on equal nodes would be."""
     cluster = problem.cluster
-    orders = list(dict.fromkeys(device_orders(cluster, running.device_order, slowdown)))
+    orders = list(dict.fromkeys(device_orders(cluster, running.device_order, slowdown, config.nodes_permuted)))
     bound = np.array([0, *running.plan.device_cuts, cluster.devices])
 
     def capacity(order: tuple[int, ...]) -> float:
         return float(in_order(problem, order, slowdown).paces.rate[bound[:-1], bound[1:]].sum())
 
-    return [orders[0], *sorted(orders[1:], key=capacity, reverse=True)[: most - 1]]
+    return [orders[0], *sorted(orders[1:], key=capacity, reverse=True)[: config.most_orders - 1]]
 
 
-def device_orders(cluster: Cluster, running: Sequence[int], slowdown: FloatArray) -> Iterator[tuple[int, ...]]:
+def device_orders(
+    cluster: Cluster, running: Sequence[int], slowdown: FloatArray, permuted: int = OrderSearchConfig.nodes_permuted
+) -> Iterator[tuple[int, ...]]:
     """Orders of devices worth a look, those that move fewest nodes first; a node's devices stay together.
 
     Inside a node the devices are as they are, or the slow ones first or last. Of a mixed cluster only nodes of one
@@ -157,6 +175,7 @@ def device_orders(cluster: Cluster, running: Sequence[int], slowdown: FloatArray
         cluster: of the devices.
         running: [D] device at each position now.
         slowdown: [D] of every device.
+        permuted: see `node_orders`.
     """
     nodes = np.split(np.array(running), cluster.node_bounds[1:-1])
     slow_last = [node[np.argsort(slowdown[node], kind="stable")] for node in nodes]
@@ -164,7 +183,7 @@ def device_orders(cluster: Cluster, running: Sequence[int], slowdown: FloatArray
     group = cluster.group_of[cluster.node_bounds[:-1]]
     orders = [
         order
-        for order in node_orders([tuple(np.sort(slowdown[node]).tolist()) for node in nodes])
+        for order in node_orders([tuple(np.sort(slowdown[node]).tolist()) for node in nodes], permuted)
         if (group[list(order)] == group).all()
     ]
     for inside in (nodes, slow_last, slow_first):
@@ -172,14 +191,17 @@ def device_orders(cluster: Cluster, running: Sequence[int], slowdown: FloatArray
             yield tuple(np.concatenate([inside[node] for node in order]).tolist())
 
 
-def node_orders(speeds: Sequence[tuple[float, ...]]) -> Iterator[tuple[int, ...]]:
+def node_orders(
+    speeds: Sequence[tuple[float, ...]], permuted: int = OrderSearchConfig.nodes_permuted
+) -> Iterator[tuple[int, ...]]:
     """Orders of nodes that differ in the speeds at some place, each by the order that moves fewest nodes.
 
     Args:
         speeds: [N] what tells nodes apart; nodes with the same are interchangeable.
+        permuted: nodes up to which all orders are looked at.
     """
     same = range(len(speeds))
-    if len(speeds) <= MOST_NODES_PERMUTED:
+    if len(speeds) <= permuted:
         orders: Iterable[tuple[int, ...]] = permutations(same)
     else:
         slow_last = tuple(sorted(same, key=lambda node: sum(speeds[node])))
@@ -193,7 +215,10 @@ def node_orders(speeds: Sequence[tuple[float, ...]]) -> Iterator[tuple[int, ...]
 
 
 def search(
-    problem: StagedProblem, starts: Iterable[StagedPlan], deadline: Deadline = NEVER
+    problem: StagedProblem,
+    starts: Iterable[StagedPlan],
+    deadline: Deadline = NEVER,
+    config: OrderSearchConfig | None = None,
 ) -> tuple[StagedPlan, StagedCost] | None:
     """The shortest plan that the search comes to and its cost; None where nothing fits the memory.
 
@@ -201,14 +226,16 @@ def search(
         problem: with devices of unequal speed, in their order.
         starts: plans from which the search sets out; the result is no longer than the best that fits.
         deadline: when to stop with the best plan so far.
+        config: of the search.
     """
+    config = OrderSearchConfig() if config is None else config
     costs, best = Costs(problem), list[StagedPlan]()
     try:
         for start in starts:
             if start.check_valid(problem)[0]:
                 best.append(_moved(costs, start, deadline))
         shortest = _shortest(costs, best)
-        exact = deadline.part(EXACT_S, effort.counted_s)
+        exact = deadline.part(config.exact_s, effort.counted_s)
         upper_s = None if shortest is None else costs(shortest).step_s
         result = anytime_search(problem, exact, upper_s, shortest, costs=costs)
         best += [] if result.plan is None else [result.plan]
@@ -217,7 +244,7 @@ def search(
     shortest = _shortest(costs, best)
     if shortest is None:
         return None
-    shortest = refine(problem, shortest, deadline.part(REFINE_S, effort.counted_s), costs=costs)
+    shortest = refine(problem, shortest, deadline.part(config.refine_s, effort.counted_s), costs=costs)
     return replace(shortest, planner=NAME, coarse_cuts=problem.grid.to_points(shortest.cuts)), costs(shortest)
 
 
