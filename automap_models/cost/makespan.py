@@ -98,6 +98,26 @@ def step_values(tables: StepTables, assignments: IntArray) -> tuple[FloatArray, 
     return values, excess
 
 
+def longest_paths(
+    order: IntArray, start: IntArray, readers: IntArray, time_s: FloatArray, moved_s: FloatArray
+) -> FloatArray:
+    """[n] seconds of the longest path from the beginning of each operation to the end.
+
+    Args:
+        order: [n] a topological order.
+        start, readers: [n + 1], [e] readers of each operation, one after the other.
+        time_s: [n] of each operation.
+        moved_s: [n] of sending its output, where it has readers.
+    """
+    first, reader = start.tolist(), readers.tolist()
+    own, moved = time_s.tolist(), moved_s.tolist()
+    path = [0.0] * len(own)
+    for v in reversed(order.tolist()):
+        behind = reader[first[v] : first[v + 1]]
+        path[v] = own[v] + (moved[v] + max([path[s] for s in behind]) if behind else 0.0)
+    return np.array(path)
+
+
 def heads_and_tails(tables: StepTables, time_s: FloatArray) -> tuple[FloatArray, FloatArray]:
     """[n] longest paths to each operation, without it, and from it on, with it; transfers take no time.
 
@@ -105,11 +125,8 @@ def heads_and_tails(tables: StepTables, time_s: FloatArray) -> tuple[FloatArray,
         tables: of a problem with n operations.
         time_s: [n] seconds of each operation.
     """
-    from automap_models.cost.makespan_kernel import longest_paths
-
     nothing = np.zeros_like(time_s)
-    backwards = np.ascontiguousarray(tables.order[::-1])
-    head = longest_paths(backwards, tables.inputs_start, tables.inputs, time_s, nothing) - time_s
+    head = longest_paths(tables.order[::-1], tables.inputs_start, tables.inputs, time_s, nothing) - time_s
     return head, longest_paths(tables.order, tables.readers_start, tables.readers, time_s, nothing)
 
 

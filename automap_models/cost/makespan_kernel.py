@@ -13,30 +13,6 @@ from automap_models.cost.step_tables import StepTables
 
 
 @jit
-def longest_paths(
-    order: IntArray, start: IntArray, readers: IntArray, time_s: FloatArray, moved_s: FloatArray
-) -> FloatArray:
-    """[n] seconds of the longest path from the beginning of each operation to the end.
-
-    Args:
-        order: [n] a topological order.
-        start, readers: [n + 1], [e] readers of each operation, one after the other.
-        time_s: [n] of each operation.
-        moved_s: [n] of sending its output, where it has readers.
-    """
-    path = np.zeros(order.size)
-    for i in range(order.size - 1, -1, -1):
-        v = order[i]
-        path[v] = time_s[v]
-        if start[v + 1] > start[v]:
-            longest = 0.0
-            for k in range(start[v], start[v + 1]):
-                longest = max(longest, path[readers[k]])
-            path[v] += moved_s[v] + longest
-    return path
-
-
-@jit
 def _before(priority: FloatArray, a: int, b: int) -> bool:
     """Whether task a goes before task b."""
     return bool(priority[a] > priority[b] or (priority[a] == priority[b] and a < b))

@@ -20,9 +20,8 @@ from automap_models.cost.placement import latency_s, throughput_s
 from automap_models.errors import BadInput
 from automap_models.formats.placement_plan import read_split
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Progress, Watch
-from automap_models.planners.placement.halving import least_enough
 from automap_models.planners.placement.packing import no_placement
-from automap_models.planners.placement.planner import Outcome, PlacementPlanner
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, least_enough
 from automap_models.planners.placement.step_groups import StepUnits
 from automap_models.planners.placement.step_layers import layers_in_order
 

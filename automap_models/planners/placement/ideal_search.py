@@ -28,9 +28,9 @@ import numpy as np
 from automap_models.core.contraction import Contraction
 from automap_models.core.placement import ROUNDING, FloatArray, IntArray, PlacementProblem
 from automap_models.planners.base import SILENT, Deadline, OutOfTime, Progress, Watch
-from automap_models.planners.placement.halving import least_enough
 from automap_models.planners.placement.ideal_kernel import Rules, Steps, Table, UnitLoads, advance, unit_loads
 from automap_models.planners.placement.ideal_lattice import Lattice
+from automap_models.planners.placement.planner import least_enough
 
 LESS = 1.0 - 3 * ROUNDING
 """A ceiling that leaves out what lies at the value it is multiplied with."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from automap_models.core.compiled import jit
 from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntArray, PlacementPlan, PlacementProblem
+from automap_models.cost.makespan import longest_paths
 from automap_models.cost.step_tables import StepTables
 from automap_models.planners.base import Deadline, NoConfig, Progress, Watch
 from automap_models.planners.placement.packing import no_placement
@@ -63,8 +64,6 @@ def etf(units: StepUnits) -> IntArray | None:
 
 def mean_ranks(tables: StepTables) -> FloatArray:
     """[n] seconds of the longest path from the start of each to the end, in mean times and mean transfers."""
-    from automap_models.cost.makespan_kernel import longest_paths
-
     time_s = np.where(np.isfinite(tables.time_s), tables.time_s, np.nan)
     mean = np.nanmean(time_s, axis=0)
     crossing = 1.0 - 1.0 / tables.time_s.shape[0]  # of readers on random devices

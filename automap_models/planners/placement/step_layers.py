@@ -14,7 +14,7 @@ import numpy as np
 from automap_models.core.contraction import contract
 from automap_models.core.dag import topological_order
 from automap_models.core.placement import FloatArray, IntArray
-from automap_models.planners.placement.halving import least_enough
+from automap_models.planners.placement.planner import least_enough
 from automap_models.planners.placement.step_groups import StepUnits
 
 

@@ -103,8 +103,7 @@ class ReplanConfig(OrderSearchConfig):
     """How to look for a new plan.
 
     Attributes:
-        starts: planners for equal devices; the search sets out from their plans, too, and not only from the running
-            one.
+        starts: planners for equal devices; the search sets out from their plans, too, not only from the running one.
     """
 
     starts: tuple[Planner[StagedProblem, StagedPlan, Any], ...] = ()
@@ -221,19 +220,7 @@ def corrected_profile(profile: Profile, plan: StagedPlan, speeds: Speeds) -> Pro
     backward = (profile.C - profile.C_fwd) * speeds.backward_scale[stage]
     meta = {key: value for key, value in profile.meta.items() if key != "rescaled_from"}  # it is a measured one now
     meta[CORRECTED] = list(plan.cuts)
-    return Profile.create(
-        C=forward + backward,
-        A=profile.A,
-        W=profile.W,
-        C_fwd=forward,
-        stash=profile.stash,
-        names=profile.names,
-        layers=profile.layers,
-        meta=meta,
-        shared_parameters=profile.shared_parameters,
-        frozen=profile.frozen,
-        shared_frozen=profile.shared_frozen,
-    )
+    return replace(profile, C=forward + backward, C_fwd=forward, meta=meta)
 
 
 def attribution(profile: Profile, plan: StagedPlan) -> Attribution:

@@ -30,6 +30,8 @@ from automap_models.simulate.step import step_cost
 
 NAME = "replan"
 """The planner that plans for unequal devices are made by."""
+MOST_NODES_PERMUTED = 5
+"""Nodes up to which all their orders are looked at; beyond, the slow ones first or last or as they are."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +40,12 @@ class OrderSearchConfig:
 
     Attributes:
         most_orders: orders of devices that are searched, the most promising ones.
-        nodes_permuted: nodes up to which all their orders are looked at; beyond, the slow ones first or last or as they
-            are.
-        worth: another plan must be shorter than the best before it by more than this share; the running one is the
-            first.
+        worth: a plan must be shorter by more than this share than the best before it, at first the running one.
         exact_s, refine_s: counted seconds (planners.effort) of the exact search in one device order, and of moving its
             plan off the grid.
     """
 
     most_orders: int = 4
-    nodes_permuted: int = 5
     worth: float = 1e-3
     exact_s: float = 0.2
     refine_s: float = 0.2
@@ -109,7 +107,7 @@ def search_orders(
         deadline: when to stop with the best plan so far.
         watch: is told of every order.
     """
-    config = OrderSearchConfig() if config is None else config
+    config = config or OrderSearchConfig()
     cost = placed_cost(problem, running, slowdown)
     best, best_s = running, cost.step_s if cost.feasible else np.inf
     plans, log = (running.plan, *starts), list[SearchedOrder]()
@@ -154,7 +152,7 @@ def promising_orders(
 ) -> list[tuple[int, ...]]:
     """At most so many device orders, the running one first; the others by how even work on equal nodes would be."""
     cluster = problem.cluster
-    orders = list(dict.fromkeys(device_orders(cluster, running.device_order, slowdown, config.nodes_permuted)))
+    orders = list(dict.fromkeys(device_orders(cluster, running.device_order, slowdown)))
     bound = np.array([0, *running.plan.device_cuts, cluster.devices])
 
     def capacity(order: tuple[int, ...]) -> float:
@@ -163,9 +161,7 @@ def promising_orders(
     return [orders[0], *sorted(orders[1:], key=capacity, reverse=True)[: config.most_orders - 1]]
 
 
-def device_orders(
-    cluster: Cluster, running: Sequence[int], slowdown: FloatArray, permuted: int = OrderSearchConfig.nodes_permuted
-) -> Iterator[tuple[int, ...]]:
+def device_orders(cluster: Cluster, running: Sequence[int], slowdown: FloatArray) -> Iterator[tuple[int, ...]]:
     """Orders of devices worth a look, those that move fewest nodes first; a node's devices stay together.
 
     Inside a node the devices are as they are, or the slow ones first or last. Of a mixed cluster only nodes of one
@@ -175,7 +171,6 @@ def device_orders(
         cluster: of the devices.
         running: [D] device at each position now.
         slowdown: [D] of every device.
-        permuted: see `node_orders`.
     """
     nodes = np.split(np.array(running), cluster.node_bounds[1:-1])
     slow_last = [node[np.argsort(slowdown[node], kind="stable")] for node in nodes]
@@ -183,7 +178,7 @@ def device_orders(
     group = cluster.group_of[cluster.node_bounds[:-1]]
     orders = [
         order
-        for order in node_orders([tuple(np.sort(slowdown[node]).tolist()) for node in nodes], permuted)
+        for order in node_orders([tuple(np.sort(slowdown[node]).tolist()) for node in nodes])
         if (group[list(order)] == group).all()
     ]
     for inside in (nodes, slow_last, slow_first):
@@ -191,17 +186,14 @@ def device_orders(
             yield tuple(np.concatenate([inside[node] for node in order]).tolist())
 
 
-def node_orders(
-    speeds: Sequence[tuple[float, ...]], permuted: int = OrderSearchConfig.nodes_permuted
-) -> Iterator[tuple[int, ...]]:
+def node_orders(speeds: Sequence[tuple[float, ...]]) -> Iterator[tuple[int, ...]]:
     """Orders of nodes that differ in the speeds at some place, each by the order that moves fewest nodes.
 
     Args:
         speeds: [N] what tells nodes apart; nodes with the same are interchangeable.
-        permuted: nodes up to which all orders are looked at.
     """
     same = range(len(speeds))
-    if len(speeds) <= permuted:
+    if len(speeds) <= MOST_NODES_PERMUTED:
         orders: Iterable[tuple[int, ...]] = permutations(same)
     else:
         slow_last = tuple(sorted(same, key=lambda node: sum(speeds[node])))
@@ -228,8 +220,7 @@ def search(
         deadline: when to stop with the best plan so far.
         config: of the search.
     """
-    config = OrderSearchConfig() if config is None else config
-    costs, best = Costs(problem), list[StagedPlan]()
+    costs, best, config = Costs(problem), list[StagedPlan](), config or OrderSearchConfig()
     try:
         for start in starts:
             if start.check_valid(problem)[0]:
