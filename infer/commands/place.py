@@ -304,12 +304,13 @@ def _network(request: PlaceRequest) -> StepDevices:
 
 def _read_back(request: PlaceRequest, path: Path) -> PlacementResult:
     from automap_models.cost.placement import one_device_s
-    from automap_models.formats.placement_plan import read_placement_plan, step_kinds
+    from automap_models.formats.placement_plan import read_placement_plan
 
-    kinds = step_kinds(path)
-    if kinds is not None:
-        request = replace(request, overrides={**request.overrides, "objective": "step"})
-    result = read_placement_plan(path, _graph(request, kinds or ()))
+    def graph_of(kinds: tuple[str, ...] | None) -> PlacementGraph:
+        objective = {} if kinds is None else {"objective": "step"}
+        return _graph(replace(request, overrides={**request.overrides, **objective}), kinds or ())
+
+    result = read_placement_plan(path, graph_of)
     note = f"read from {path}, costed again"
     return replace(result, notes=(note,), facts={"one_device_s": one_device_s(result.problem)})
 
