@@ -26,7 +26,7 @@ BUDGET = {
     "cost": (3_793, 18),
     "envs": (4_045, 23),
     "export": (2_442, 16),
-    "formats": (5_648, 26),
+    "formats": (5_640, 26),
     "hlo": (8_107, 41),
     "planners": (1_009, 6),
     "planners/online": (582, 3),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (4_612, 23),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 84_051, "files": 454, "compiled": 139, "numbers": 555}
+TOTALS = {"lines": 84_044, "files": 454, "compiled": 139, "numbers": 555}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
