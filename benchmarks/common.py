@@ -1,4 +1,4 @@
-"""What several benchmarks share: files that are not in the repository, clocks, random problems, and their optima.
+"""What several benchmarks share: files that are not in the repository, clocks, drawn problems, and their optima.
 
 Some benchmarks need files that are not part of the repository. Without them they print one sentence and end with exit
 code 2, so that `make bench` goes on with the next.
@@ -7,7 +7,6 @@ code 2, so that `make bench` goes on with the next.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -18,8 +17,6 @@ import numpy as np
 from hydra import compose, initialize_config_dir
 from numpy.typing import NDArray
 
-from automap_models.core.cluster import Cluster
-from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.datagen.command import job_from
@@ -37,8 +34,6 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 MEASURED_PROFILES = "profiles measured on V100 by PipeDream and DAPPLE (NAME.txt)"
 PLACEMENT_GRAPHS = "graphs of the dnn-partitioning artifact"
-INSTRUCTIONS = 3000
-COMPUTE_S = 0.1
 
 
 def refuse(sentence: str) -> NoReturn:
@@ -71,11 +66,6 @@ def profile_files(folder: Path | None) -> list[Path]:
     return [*sorted(EXAMPLES.glob("*.npz")), *further]
 
 
-def run_program(program: str, *overrides: str) -> None:
-    """Run one of the repository's programs, `datagen` or `train`."""
-    subprocess.run([sys.executable, ROOT / program / "run.py", *overrides], check=True, stdout=subprocess.DEVNULL)
-
-
 def processor_time(budget_s: float = float("inf")) -> Deadline:
     """A deadline by processor time, its parts included: what else runs on the machine does not count."""
     return Deadline(budget_s, time.process_time)
@@ -94,19 +84,6 @@ def optimum_s(problem: StagedProblem) -> float:
         return plan_cost(problem, ExactPlanner().plan(problem)).length_s
     except Infeasible:
         return float("nan")
-
-
-def random_problem(
-    cluster: Cluster, stages: int, micro_batches: int, kind: tuple[float, float], seed: int
-) -> StagedProblem:
-    """A model whose transfers and all-reduces take 10^kind of its computation, one device's share of each."""
-    rng = np.random.default_rng(seed)
-    C, A, W = rng.uniform(size=(3, INSTRUCTIONS))
-    share_s = COMPUTE_S / cluster.devices
-    C *= COMPUTE_S / C.sum()
-    A *= cluster.inter * share_s * 10 ** kind[0]
-    W *= cluster.inter * share_s * micro_batches * 10 ** kind[1] / W.sum()
-    return StagedProblem(Profile.create(C, A, W), cluster, stages, micro_batches)
 
 
 def drawn(count: int, seed: int, *overrides: str, dist: str = "mixed") -> Drawn:

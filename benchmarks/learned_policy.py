@@ -1,28 +1,25 @@
 """How well a policy without tables plans, beside the shipped one, and how its training went.
 
     python benchmarks/learned_policy.py [--policy FILE ...] [--problems 300] [--run FOLDER ...] [--plot FILE]
-    python benchmarks/learned_policy.py --teacher
 
 L / L* on fresh random problems of 2 to 4 stages, with the plans of one and several first cuts, greedily and with the
 searches that follow, and the processor time of a plan in their batch. What these searches come to from even stages is
 what nothing learned gives. The claims: greedy mean ≤ 1.005 and p99 ≤ 1.05 without tables. `--plot` draws the curves of
-training runs (`out=` of train/run.py): mean and 99th percentile on their held-out problems. `--teacher` measures the
-greedy plans of the teacher's tables, by several finenesses: a pupil can come no nearer.
+training runs (`out=` of train/run.py): mean and 99th percentile on their held-out problems.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 from common import fresh_problems, optimum_s, timed
 from numpy.typing import NDArray
-from policy_quality import features, ratio, summary
+from policy_quality import ratio, summary
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -35,7 +32,6 @@ from automap_models.planners.staged.table_plans import shortened
 
 FIRST_CUTS = (1, 4, 16)
 REACH = PolicyConfig().reach
-WORST = 20
 
 
 def curve(run: Path) -> NDArray[np.float64]:
@@ -71,53 +67,10 @@ def plot(runs: list[Path], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def traits(label: str, ratios: NDArray[np.float64], problems: list[StagedProblem]) -> list[tuple[str, ...]]:
-    """Medians of the WORST problems of a policy, beside those of all; plans that do not fit are the worst."""
-    rows = np.array([list(features(problem).values()) for problem in problems])
-    medians = np.median(rows[np.argsort(-ratios, kind="stable")[:WORST]], axis=0), np.median(rows, axis=0)
-    names = f"{label}, the {WORST} worst", "all"
-    return [(name, *(f"{value:.3g}" for value in median)) for name, median in zip(names, medians, strict=True)]
-
-
 def even_plan(problem: StagedProblem) -> StagedPlan:
     """Stages of equal computation on equally many devices, whether they fit or not."""
     cuts, devices = even_route(stage_tables(problem)).cuts(stage_tables(problem))
     return StagedPlan(cuts, devices, problem.micro_batches, "even", problem.grid.to_points(cuts))
-
-
-def by_teacher(problems: list[StagedProblem]) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    """Tables as the teacher has them on up to 32 devices, coarser and finer ones: [B] L of greedy plans by them, in
-    seconds; infinite where one does not fit.
-    """
-    import torch
-
-    from automap_models.envs.pipeline.encoding import encode
-    from automap_models.envs.pipeline.env import PipelineEnv, Problems
-    from automap_models.envs.pipeline.fine_tables import fine_cost_to_go
-    from automap_models.rl.agent import AgentConfig
-    from automap_models.rl.lessons import FINE
-    from automap_models.rl.networks.pipeline import LookAheadQNetwork, NetworkSize
-    from automap_models.rl.offline import PipelineAgent, rollout
-
-    devices, teacher = FINE[0]
-    if devices is None:
-        raise ValueError("the teacher's tables have no classes of devices")
-    size = NetworkSize(max_stages=max(p.stages for p in problems), max_devices=devices)
-    network = LookAheadQNetwork(size)
-    for half in (network.cut, network.device_cut):  # nothing learned: the estimates alone
-        for weight in (*half.advantage.parameters(), *half.value.parameters()):
-            torch.nn.init.zeros_(weight)
-    agent = PipelineAgent(PipelineEnv(size.max_stages, devices), network, network, AgentConfig())
-    encoded = Problems.from_encoded(encode(problems))
-    ideal_s = np.array([p.micro_batches * p.profile.C.sum() / p.cluster.devices for p in problems])
-    for points in (32, teacher.points, 64, 96, 128):
-        sizes = teacher.stage_units if points < 96 else tuple(range(1, devices))
-        fineness = replace(teacher, points=points, stage_units=sizes)
-        tables = fine_cost_to_go(encoded.scaled(), encoded.cut_mask, size.max_stages, fineness)
-        played = rollout(agent, encoded._replace(cost_to_go=tables), 0.0, torch.Generator())
-        reward = played.reward.double().numpy()
-        lengths_s = np.where(reward > 0, ideal_s / np.where(reward > 0, reward, 1.0), np.inf)
-        yield f"tables, {points} points, {len(sizes)} sizes", lengths_s
 
 
 def main() -> None:
@@ -128,42 +81,30 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--run", type=Path, nargs="*", default=[], help="folders of training runs")
     parser.add_argument("--plot", type=Path, help="draw the runs' curves")
-    parser.add_argument("--teacher", action="store_true", help="measure the teacher's tables, nothing else")
     arguments = parser.parse_args()
     problems = fresh_problems(arguments.problems, arguments.seed)[0]
     optima = [optimum_s(p) for p in track(problems, "exact optima", console=Console(stderr=True))]
     solved = [i for i, optimum in enumerate(optima) if np.isfinite(optimum)]
     problems, optima = [problems[i] for i in solved], [optima[i] for i in solved]
     table = Table("policy, first cuts followed", "problems", "mean", "median", "p99", "max", "do not fit")
-    if arguments.teacher:
-        for label, lengths_s in by_teacher(problems):
-            summary(table, label, lengths_s / np.array(optima))
-        Console(width=120).print(table)
-        return
     times = Table("policy, first cuts followed", "ms of processor time a plan, in a batch")
-    common = Table("medians", *features(problems[0]))
 
-    def add(label: str, maker: Callable[[], Sequence[StagedPlan | None]]) -> NDArray[np.float64]:
+    def add(label: str, maker: Callable[[], Sequence[StagedPlan | None]]) -> None:
         maker()  # has the loops compiled
         plans, taken_s = timed(maker)
         ratios = np.array([ratio(*case) for case in zip(problems, plans, optima, strict=True)])
         summary(table, label, ratios)
         times.add_row(label, f"{1e3 * taken_s / len(problems):.1f}")
-        return ratios
 
     add("even stages, searched", lambda: [shortened(problem, even_plan(problem), REACH) for problem in problems])
     for file in (None, *arguments.policy):
         for beam, reach in product(FIRST_CUTS, (0, REACH)):
             planner = PolicyPlanner(PolicyConfig(file, beam, reach))
             label = f"{file or 'shipped'}, {beam}{', searched' if reach else ''}"
-            ratios = add(label, lambda planner=planner: planner.raw_plans(problems))  # type: ignore[misc]
-            if beam == 1 and not reach:
-                for row in traits(label, ratios, problems):
-                    common.add_row(*row)
+            add(label, lambda planner=planner: planner.raw_plans(problems))  # type: ignore[misc]
     console = Console(width=120)
     console.print(table)
     console.print(times)
-    console.print(common)
     if arguments.plot:
         plot(arguments.run, arguments.plot)
 

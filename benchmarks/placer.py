@@ -20,15 +20,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from opponents import hdp
-from opponents.msct import sct
-from opponents.random_groups import shortest_drawn_s
 
 from automap_models.core.placement import PlacementProblem
-from automap_models.cost.makespan import step_values
 from automap_models.cost.makespan_bound import makespan_bound_s
 from automap_models.cost.step_tables import StepTables
 from automap_models.envs.placement.generator import random_problem
 from automap_models.planners.base import Deadline
+from automap_models.planners.placement.step_groups import StepUnits, grouped
+from automap_models.planners.placement.step_search import score_of
 from automap_models.planners.registry import make_planner
 from automap_models.train.placer_graphs import kept_graph, traced_graph
 
@@ -39,7 +38,7 @@ PAPER = (
     "wavenet_2x18",
 )
 """Families of GDP's own evaluation."""
-ALONE = ("expert", "heft", "m-etf")
+ALONE = ("expert", "m-etf")
 """Planners without a seed."""
 SEEDED = ("metis",)
 SOONER = 15
@@ -54,7 +53,6 @@ OPPONENTS = (
     *ALONE,
     *SEEDED,
     "random",
-    "m-sct",
     "learned",
     "fine-tuned",
     "local-search",
@@ -62,8 +60,8 @@ OPPONENTS = (
     "learned-sooner",
     "local-search-100",
 )
-PROGRAM_S, TUNED_S, EVALUATIONS = 120.0, 60.0, 1000
-"""Limit of m-SCT's linear program; --finetune; random placements."""
+TUNED_S, EVALUATIONS, GROUPS = 60.0, 1000, 64
+"""--finetune; random placements; groups of METIS that these put on devices."""
 
 
 class Run(NamedTuple):
@@ -116,6 +114,15 @@ def timed(planner: str, problem: PlacementProblem, budget_s: float = math.inf, *
     return math.inf if result.plan is None else float(result.cost.value_s), time.process_time() - begun_s
 
 
+def shortest_drawn_s(problem: PlacementProblem, seed: int) -> float:
+    """The shortest step of random placements of groups; infinite where none fits the memory."""
+    units, random = StepUnits.of(problem), np.random.default_rng(seed)
+    groups = grouped(units, GROUPS, seed)
+    drawn = [units.repaired(random.integers(0, problem.devices, groups.max() + 1)[groups]) for _ in range(EVALUATIONS)]
+    best = min(score_of(units, device) for device in drawn)
+    return math.inf if best.excess_bytes > 0 else best.value_s
+
+
 def measured(opponent: str, problem: PlacementProblem, seed: int, budget_s: float, hdp_s: float) -> dict[str, float]:
     """The rest of a `Run`; `budget_s` is for those in AFTER."""
     if opponent in ALONE:
@@ -123,11 +130,6 @@ def measured(opponent: str, problem: PlacementProblem, seed: int, budget_s: floa
     elif opponent == "hdp":
         trained = hdp.train(problem, hdp_s, seed)
         return {"value_s": trained.value_s, "took_s": trained.took_s, "reached_s": trained.reached_s}
-    elif opponent == "m-sct":
-        begun_s = time.process_time()
-        device = sct(problem, PROGRAM_S)
-        took_s = time.process_time() - begun_s
-        value_s = math.inf if device is None else float(step_values(StepTables.of(problem), device[None])[0][0])
     elif opponent.startswith("local-search"):
         value_s, took_s = timed("local-search", problem, budget_s, seed=seed)
     elif opponent == "learned-sooner":
@@ -136,7 +138,7 @@ def measured(opponent: str, problem: PlacementProblem, seed: int, budget_s: floa
         value_s, took_s = timed("learned", problem, seed=seed, finetune_s=TUNED_S)
     elif opponent == "random":
         begun_s = time.process_time()
-        value_s, took_s = shortest_drawn_s(problem, seed, EVALUATIONS), time.process_time() - begun_s
+        value_s, took_s = shortest_drawn_s(problem, seed), time.process_time() - begun_s
     else:
         value_s, took_s = timed(opponent, problem, seed=seed)
     return {"value_s": value_s, "took_s": took_s}
@@ -153,7 +155,7 @@ def measure(
         results.add(Run(model, "operations", 0, len(problem.graph) / 1e3, 0.0))
     end_s = results.mean_took_s(model, "bound")  # planners compute it when their search is over
     for opponent in opponents:
-        for seed in range(1 if opponent in ALONE or opponent in ("m-sct", "local-search-100") else seeds):
+        for seed in range(1 if opponent in ALONE or opponent == "local-search-100" else seeds):
             if results.find(model, opponent, seed) is not None:
                 continue
             whose, share = AFTER.get(opponent, ("bound", 1.0))

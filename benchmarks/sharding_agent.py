@@ -21,8 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from sharding_tables import one_axis, problem_of, traced
 
-from automap_models.core.mesh import AXES, MeshAxis, PlanKind
+from automap_models.core.mesh import PlanKind
 from automap_models.core.sharding import ShardingProblem
 
 ROWS: tuple[tuple[str, PlanKind, int, str, str], ...] = (
@@ -102,24 +103,11 @@ def proven(problem: ShardingProblem) -> int:
     return round(bound.value)
 
 
-def one_axis(kind: PlanKind, devices: int) -> tuple[MeshAxis]:
-    """The mesh of a kind of plan."""
-    return (MeshAxis(next(name for name, of in AXES.items() if of == kind), devices),)
-
-
 def measured(model: str, kind: PlanKind, devices: int, rules: str, seeds: int) -> Row:
     begun = time.perf_counter()
-    from automap_models import workloads
-    from automap_models.formats.hardware_yaml import read_cluster
-    from automap_models.hlo.adapter import trace
-    from automap_models.hlo.rule_sets import read_rule_set
-    from automap_models.hlo.sharding_classes import sharding_classes
-    from automap_models.hlo.shardy import sharding_rules
     from automap_models.planners.registry import make_planner
 
-    module = trace(workloads.build(model))
-    classes = sharding_classes(module, sharding_rules(module), read_rule_set(rules)).classes
-    problem = ShardingProblem(model, classes, read_cluster("C"), one_axis(kind, devices), rules=rules)
+    problem = problem_of(traced(model), model, kind, devices, rules)
     make_planner("agent", kind="sharding").plan(problem)
     plan_s, cpu_s = time.perf_counter() - begun, time.process_time()
     proving = time.process_time()

@@ -21,7 +21,8 @@ from rich.table import Table
 from automap_models.core.mesh import AXES, MeshAxis, PlanKind
 
 if TYPE_CHECKING:
-    from automap_models.core.sharding import AxisCandidates
+    from automap_models.core.sharding import AxisCandidates, ShardingProblem
+    from automap_models.hlo.module import MlirModule as Module
 
 ROWS: tuple[tuple[str, PlanKind, int, str, str], ...] = (
     ("vgg19", "operator", 8, "5 in 30 s", "≤ 5 s"),
@@ -65,22 +66,41 @@ class Row:
     lines: tuple[str, ...]
 
 
-def measured(model: str, kind: PlanKind, devices: int, rules: str) -> Row:
-    begun = time.perf_counter()
+def traced(model: str) -> Module:
+    """The training step of a built-in model; imports count."""
     from automap_models import workloads
-    from automap_models.core.sharding import ShardingProblem, variable_rows
-    from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.hlo.adapter import trace
+
+    return trace(workloads.build(model))
+
+
+def problem_of(module: Module, model: str, kind: PlanKind, devices: int, rules: str) -> ShardingProblem:
+    """Partitioning a step's variables along one axis, on cluster C."""
+    from automap_models.core.sharding import ShardingProblem
+    from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.hlo.rule_sets import read_rule_set
     from automap_models.hlo.sharding_classes import sharding_classes
-    from automap_models.hlo.shardy import collectives, sharding_rules
+    from automap_models.hlo.shardy import sharding_rules
+
+    classes = sharding_classes(module, sharding_rules(module), read_rule_set(rules)).classes
+    return ShardingProblem(model, classes, read_cluster("C"), one_axis(kind, devices), rules=rules)
+
+
+def one_axis(kind: PlanKind, devices: int) -> tuple[MeshAxis]:
+    """The mesh of a kind of plan."""
+    return (MeshAxis(next(name for name, of in AXES.items() if of == kind), devices),)
+
+
+def measured(model: str, kind: PlanKind, devices: int, rules: str) -> Row:
+    begun = time.perf_counter()
+    from automap_models.core.sharding import variable_rows
+    from automap_models.hlo.shardy import collectives
     from automap_models.planners.registry import make_planner
 
-    module = trace(workloads.build(model))
+    module = traced(model)
     traced_s = time.perf_counter() - begun
-    classes = sharding_classes(module, sharding_rules(module), read_rule_set(rules)).classes
-    mesh = tuple(MeshAxis(name, devices) for name, of in AXES.items() if of == kind)
-    problem = ShardingProblem(model, classes, read_cluster("C"), mesh, rules=rules)
+    problem = problem_of(module, model, kind, devices, rules)
+    classes = problem.classes
     result = make_planner("milp", kind="sharding").solve(problem)
     plan, (along,) = result.required_plan(), problem.along
     plan_s, cpu_s = time.perf_counter() - begun, time.process_time()

@@ -16,6 +16,17 @@ reader on the device, and its last transfer, are done; a copy from the start of 
 done. Of things that happen at one time ends come before starts.
 
 This is the step of Baechi (Jeon et al., SoCC 2020) and of GDP (arXiv 1910.01578) with links that take turns.
+
+What a simulated step waited for:
+
+t    a task: an operation or a transfer      late(t)   latest end that leaves the makespan as it is
+
+                 min over what t's end lets begin: readers of its output on its device, the transfers of its
+late(t) =        output, and the next task on its device or channel, of late(next) - time(next);
+                 the makespan where there is none
+
+slack(v) = late(v) - finish(v)               orders on devices and channels are those of the simulation (PERT)
+wait(v)  = how long the last of its inputs from elsewhere came after the last one from its own device
 """
 
 from __future__ import annotations
@@ -24,7 +35,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap_models.core.placement import FloatArray, IntArray
+from automap_models.core.placement import ROUNDING, FloatArray, IntArray
 from automap_models.cost.step_tables import StepTables
 
 
@@ -76,6 +87,80 @@ def step_values(tables: StepTables, assignments: IntArray) -> tuple[FloatArray, 
     Returns:
         [B] seconds, and [B] bytes beyond the memory, over all devices.
     """
-    from automap_models.cost.makespan_kernel import values
+    from automap_models.cost.makespan_kernel import simulate
 
-    return values(tables, np.ascontiguousarray(assignments, dtype=np.int64))
+    n, limit_bytes = assignments.shape[1], tables.memory_bytes * (1.0 + ROUNDING)
+    values, excess = np.zeros((2, len(assignments)))
+    for i, assignment in enumerate(np.ascontiguousarray(assignments, dtype=np.int64)):
+        _, finish, _, _, peak = simulate(tables, assignment)
+        values[i] = finish[:n].max(initial=0.0)
+        excess[i] = np.where(peak > limit_bytes, peak - tables.memory_bytes, 0.0).sum()
+    return values, excess
+
+
+def longest_paths(
+    order: IntArray, start: IntArray, readers: IntArray, time_s: FloatArray, moved_s: FloatArray
+) -> FloatArray:
+    """[n] seconds of the longest path from the beginning of each operation to the end.
+
+    Args:
+        order: [n] a topological order.
+        start, readers: [n + 1], [e] readers of each operation, one after the other.
+        time_s: [n] of each operation.
+        moved_s: [n] of sending its output, where it has readers.
+    """
+    first, reader = start.tolist(), readers.tolist()
+    own, moved = time_s.tolist(), moved_s.tolist()
+    path = [0.0] * len(own)
+    for v in reversed(order.tolist()):
+        behind = reader[first[v] : first[v + 1]]
+        path[v] = own[v] + (moved[v] + max([path[s] for s in behind]) if behind else 0.0)
+    return np.array(path)
+
+
+def heads_and_tails(tables: StepTables, time_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """[n] longest paths to each operation, without it, and from it on, with it; transfers take no time.
+
+    Args:
+        tables: of a problem with n operations.
+        time_s: [n] seconds of each operation.
+    """
+    nothing = np.zeros_like(time_s)
+    head = longest_paths(tables.order[::-1], tables.inputs_start, tables.inputs, time_s, nothing) - time_s
+    return head, longest_paths(tables.order, tables.readers_start, tables.readers, time_s, nothing)
+
+
+@dataclass(frozen=True, eq=False)
+class StepSlack:
+    """What the operations of a step waited for.
+
+    Attributes:
+        slack_s: [n] how much later each operation could end; see the module.
+        wait_s: [n] see the module; 0 where no input came from elsewhere.
+        held_up: [e] whether an edge's transfer was the last input to come and made its reader wait.
+    """
+
+    slack_s: FloatArray
+    wait_s: FloatArray
+    held_up: FloatArray
+
+
+def step_slack(tables: StepTables, assignment: IntArray, timeline: StepTimeline) -> StepSlack:
+    """What the operations of a simulated step waited for.
+
+    Args:
+        tables: of a problem with n operations and e edges.
+        assignment: [n] device of each operation.
+        timeline: of that placement.
+    """
+    from automap_models.cost.makespan_kernel import slacks
+
+    n = assignment.size
+    position = np.empty(n, dtype=np.int64)
+    position[tables.order] = np.arange(n)
+    first = np.searchsorted(timeline.producer, np.arange(n + 1))  # producers ascend
+    start = np.concatenate([timeline.start_s, timeline.sent_s])
+    finish = np.concatenate([timeline.finish_s, timeline.received_s])
+    place = np.concatenate([2 * position, 2 * position[timeline.producer] + 1])
+    begun = np.lexsort((place, start))
+    return StepSlack(*slacks(tables, assignment, begun, start, finish, first, timeline.producer, timeline.target))

@@ -1,6 +1,6 @@
 """A proven lower limit of a step's makespan, whatever the placement.
 
-    t(v)     least time of v on any device      head(v)  longest way to v, without v      tail(v)  longest way after v
+    t(v)     least time of v on any device      head(v)  longest path to v, without v     tail(v)  longest path after v
     w(v)     min over devices d of λ_d · time(d, v), for shares λ ≥ 0 that add up to 1
 
 Two things are true of every schedule. No path is faster than its operations on their fastest devices: the makespan is
@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from automap_models.core.placement import FloatArray
+from automap_models.cost.makespan import heads_and_tails
 from automap_models.cost.step_tables import StepTables
 
 STEPS = 300
@@ -29,8 +30,9 @@ def makespan_bound_s(tables: StepTables) -> float:
     if not tables.order.size:
         return 0.0
     least = tables.time_s.min(axis=0)
-    head, tail = _longest_ways(tables, least)
-    path = float((head + least + tail).max())
+    head, tail = heads_and_tails(tables, least)
+    path = float((head + tail).max())
+    tail = tail - least
     weight = _weights(tables.time_s)
     best = max(path, float(weight.sum()))
     for low in _thresholds(head):
@@ -40,22 +42,6 @@ def makespan_bound_s(tables: StepTables) -> float:
             if chosen.any():
                 best = max(best, float(head[chosen].min() + weight[chosen].sum() + tail[chosen].min()))
     return best * (1.0 - 1e-12)  # sums in another order than the simulator's
-
-
-def _longest_ways(tables: StepTables, least: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """[n] seconds of the longest ways to and after each operation, without itself."""
-    start, readers = tables.readers_start.tolist(), tables.readers.tolist()
-    time = least.tolist()
-    head, tail = [0.0] * len(time), [0.0] * len(time)
-    order = tables.order.tolist()
-    for v in order:
-        ready = head[v] + time[v]
-        for s in readers[start[v] : start[v + 1]]:
-            head[s] = max(head[s], ready)
-    for v in reversed(order):
-        for s in readers[start[v] : start[v + 1]]:
-            tail[v] = max(tail[v], time[s] + tail[s])
-    return np.array(head), np.array(tail)
 
 
 def _weights(time_s: FloatArray) -> FloatArray:

@@ -13,45 +13,6 @@ from automap_models.cost.step_tables import StepTables
 
 
 @jit
-def values(tables: StepTables, assignments: IntArray) -> tuple[FloatArray, FloatArray]:
-    """[B] makespans and [B] excess bytes."""
-    count, memory_bytes = assignments.shape[0], tables.memory_bytes
-    value, excess = np.zeros(count), np.zeros(count)
-    for i in range(count):
-        _, finish, _, _, peak = simulate(tables, assignments[i])
-        for v in range(tables.order.size):
-            value[i] = max(value[i], finish[v])
-        for d in range(peak.size):
-            if peak[d] > memory_bytes[d] * (1.0 + 1e-9):
-                excess[i] += peak[d] - memory_bytes[d]
-    return value, excess
-
-
-@jit
-def longest_ways(
-    order: IntArray, start: IntArray, readers: IntArray, time_s: FloatArray, moved_s: FloatArray
-) -> FloatArray:
-    """[n] seconds of the longest way from the beginning of each operation to the end.
-
-    Args:
-        order: [n] a topological order.
-        start, readers: [n + 1], [e] readers of each operation, one after the other.
-        time_s: [n] of each operation.
-        moved_s: [n] of sending its output, where it has readers.
-    """
-    way = np.zeros(order.size)
-    for i in range(order.size - 1, -1, -1):
-        v = order[i]
-        way[v] = time_s[v]
-        if start[v + 1] > start[v]:
-            longest = 0.0
-            for k in range(start[v], start[v + 1]):
-                longest = max(longest, way[readers[k]])
-            way[v] += moved_s[v] + longest
-    return way
-
-
-@jit
 def _before(priority: FloatArray, a: int, b: int) -> bool:
     """Whether task a goes before task b."""
     return bool(priority[a] > priority[b] or (priority[a] == priority[b] and a < b))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -207,12 +208,15 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
     return builtins
 
 
-def read_placement_plan(path: str | os.PathLike[str], graph: PlacementGraph) -> PlacementResult:
+def read_placement_plan(
+    path: str | os.PathLike[str], graph_of: Callable[[tuple[str, ...] | None], PlacementGraph]
+) -> PlacementResult:
     """What a file says about a placement, which is costed again.
 
     Args:
         path: a placement.json.
-        graph: the graph it was made for; the fingerprint must match.
+        graph_of: from the kinds of a step's devices, none where these are equal, or None for another objective, to the
+            graph that the placement was made for; the fingerprint must match.
 
     Raises:
         BadInput: the file is no placement, belongs to another graph, or contradicts itself or the cost model by more
@@ -221,6 +225,8 @@ def read_placement_plan(path: str | os.PathLike[str], graph: PlacementGraph) -> 
     content, where = read_bytes(path), str(path)
     require_kind(content, ("placement",), where, _STALE)
     document = decode_json(content, PlacementDocument, where=where, do=_STALE)
+    kinds = () if document.network is None else tuple(document.network.kinds)
+    graph = graph_of(kinds if document.objective == "step" else None)
     if document.provenance.graph_fingerprint != graph.fingerprint:
         raise BadInput(f"belongs to another graph than {model_name(graph)}", where=where, do=_STALE)
     problem = _problem(document, graph, where)
@@ -239,20 +245,6 @@ def read_placement_plan(path: str | os.PathLike[str], graph: PlacementGraph) -> 
         exact = document.status == "optimal" and document.bound >= cost.value_s
         bound = Bound(document.bound, "exact" if exact else "relaxation")
     return Result(problem, plan, cost, document.status, bound)
-
-
-def step_kinds(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
-    """The kinds of devices of a placement of the objective step; None where it is of another.
-
-    Raises:
-        BadInput: the file is no placement.
-    """
-    content, where = read_bytes(path), str(path)
-    require_kind(content, ("placement",), where, _STALE)
-    document = decode_json(content, PlacementDocument, where=where, do=_STALE)
-    if document.objective != "step":
-        return None
-    return () if document.network is None else tuple(document.network.kinds)
 
 
 def _by_id(graph: PlacementGraph, values: IntArray) -> dict[str, int]:

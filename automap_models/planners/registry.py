@@ -39,7 +39,6 @@ PLANNERS: dict[str, dict[str, str]] = {
         "local-search": "automap_models.planners.placement.local_search:LocalSearchPlanner",
         "expert": "automap_models.planners.placement.heuristics:ExpertPlanner",
         "single": "automap_models.planners.placement.heuristics:SinglePlanner",
-        "heft": "automap_models.planners.placement.list_scheduling:HeftPlanner",
         "m-etf": "automap_models.planners.placement.list_scheduling:EtfPlanner",
         "learned": "automap_models.planners.placement.learned:LearnedPlanner",
     },

@@ -39,7 +39,7 @@ DEFAULT_LINK_BYTES_PER_S = 12e9  # what PCIe 3.0 with 16 lanes, 15.75 GB/s, move
 DEFAULT_MEMORY_BYTES = 32e9
 DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp", "step": "learned"}
 """Objective → planner."""
-STEP_PLANNERS = ("heft", "learned", "m-etf")
+STEP_PLANNERS = ("learned", "m-etf")
 """They place the operations of a step, and nothing else."""
 FIELDS = {
     "devices": "accelerators",
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--planner",
         metavar="NAME",
         help="ideals (default for throughput), linear, milp (default for latency), milp-contiguous, milp-ordered, "
-        "metis, greedy, local-search, expert, single, heft (step), m-etf (step), learned (default for step)",
+        "metis, greedy, local-search, expert, single, m-etf (step), learned (default for step)",
     )
     how.add_argument("--split", metavar="FILE", type=file_argument, help="for expert: a split file of dnn-partitioning")
     how.add_argument(
@@ -304,12 +304,13 @@ def _network(request: PlaceRequest) -> StepDevices:
 
 def _read_back(request: PlaceRequest, path: Path) -> PlacementResult:
     from automap_models.cost.placement import one_device_s
-    from automap_models.formats.placement_plan import read_placement_plan, step_kinds
+    from automap_models.formats.placement_plan import read_placement_plan
 
-    kinds = step_kinds(path)
-    if kinds is not None:
-        request = replace(request, overrides={**request.overrides, "objective": "step"})
-    result = read_placement_plan(path, _graph(request, kinds or ()))
+    def graph_of(kinds: tuple[str, ...] | None) -> PlacementGraph:
+        objective = {} if kinds is None else {"objective": "step"}
+        return _graph(replace(request, overrides={**request.overrides, **objective}), kinds or ())
+
+    result = read_placement_plan(path, graph_of)
     note = f"read from {path}, costed again"
     return replace(result, notes=(note,), facts={"one_device_s": one_device_s(result.problem)})
 

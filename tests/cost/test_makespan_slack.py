@@ -7,8 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from automap_models.cost.makespan import StepTimeline, simulate_step
-from automap_models.cost.makespan_slack import step_slack
+from automap_models.cost.makespan import StepTimeline, simulate_step, step_slack
 from automap_models.cost.step_tables import StepTables
 from automap_models.envs.placement.generator import random_problem
 

@@ -83,7 +83,7 @@ def documents() -> dict[str, Target]:
         "times": (read_observed, times),
         "placement graph": (read_placement, [samples.as_json(samples.PLACEMENT)]),
         "split": (lambda path: read_split(path, problem), [samples.as_json(samples.SPLIT)]),
-        "placement": (lambda path: read_placement_plan(path, graph), [placed]),
+        "placement": (lambda path: read_placement_plan(path, lambda _: graph), [placed]),
         "plan": (lambda path: read_plan(path, whole), [plan]),
         "plan to run": (read_written_plan, [plan, hybrid]),
         "hybrid plan": (lambda path: read_plan(path, layers), [hybrid]),

@@ -19,9 +19,6 @@ NEEDS = {
 }
 """Script → what it cannot run without, and the repository does not have."""
 SMALL = {
-    "datagen_throughput": "--groups 300",
-    "exact_planner": "--sweep 1",
-    "explorer": "vgg19 --cluster A --budget 1",
     "online_search": "--models vgg19 --seeds 1",
     "replanning": "--models vgg19_v100 --seeds 1 --windows 2",
 }
@@ -60,7 +57,7 @@ def test_a_benchmark_starts_and_explains_itself(
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SMALL)
 def test_a_benchmark_prints_its_table(script: str) -> None:
-    """explorer.py started and explained itself, but read a length that plans no longer had."""
+    """A script started and explained itself, but read a length that plans no longer had."""
     command = [sys.executable, str(BENCHMARKS / f"{script}.py"), *SMALL[script].split()]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.placement import FloatArray, IntArray, PlacementProblem
 from automap_models.cost.kernels import MATRIX_OPCODES, REDUCTION_OPCODES
-from automap_models.cost.makespan import StepTimeline, simulate_step
-from automap_models.cost.makespan_slack import step_slack
+from automap_models.cost.makespan import StepTimeline, heads_and_tails, simulate_step, step_slack
 from automap_models.cost.step_tables import StepTables
 
 DEVICES, NEIGHBOURS, SEGMENT = 16, 8, 32
@@ -265,13 +264,8 @@ def _nearest(owner: IntArray, other: IntArray, size: FloatArray, rows: int) -> t
 
 
 def _levels(tables: StepTables, time_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """[n] longest ways to and from each operation in mean times, as shares of the longest."""
-    from automap_models.cost.makespan_kernel import longest_ways
-
-    nothing = np.zeros_like(time_s)
-    backwards = np.ascontiguousarray(tables.order[::-1])
-    head = longest_ways(backwards, tables.inputs_start, tables.inputs, time_s, nothing) - time_s
-    tail = longest_ways(tables.order, tables.readers_start, tables.readers, time_s, nothing)
+    """[n] longest paths to and from each operation in mean times, as shares of the longest."""
+    head, tail = heads_and_tails(tables, time_s)
     longest = max(float(tail.max(initial=0.0)), 1e-12)
     return head / longest, tail / longest
 

@@ -21,12 +21,10 @@ from automap_models.errors import BadInput
 from automap_models.formats.placement_plan import read_split
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Progress, Watch
 from automap_models.planners.placement.packing import no_placement
-from automap_models.planners.placement.planner import Outcome, PlacementPlanner
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, least_enough
 from automap_models.planners.placement.step_groups import StepUnits
 from automap_models.planners.placement.step_layers import layers_in_order
 
-BISECTIONS = 40
-"""Halvings of the interval in which the smallest load that can be met lies."""
 ORDERS = 3
 """Topological orders that `topological_orders` yields."""
 
@@ -166,21 +164,17 @@ def _fillings(
         if device is not None:
             yield device
         return
-    low, high = 0.0, float(np.maximum(units.accelerator_s, units.cpu_s).sum() + units.net_s.sum())
-    widest = _filled_up_to(problem, units, order, high)
-    if widest is None:
-        return
-    yield widest
-    for _ in range(BISECTIONS):
-        if deadline.passed:
-            return
-        middle = (low + high) / 2.0
-        device = _filled_up_to(problem, units, order, middle)
-        if device is None:
-            low = middle
-        else:
-            yield device
-            high = middle
+    fillings: list[IntArray] = []
+
+    def fits(load_s: float) -> bool:
+        device = None if fillings and deadline.passed else _filled_up_to(problem, units, order, load_s)
+        fillings.extend([] if device is None else [device])
+        return device is not None
+
+    everything_s = float(np.maximum(units.accelerator_s, units.cpu_s).sum() + units.net_s.sum())
+    if fits(everything_s):
+        least_enough(everything_s, fits)
+    yield from fillings
 
 
 def _filled_for_latency(problem: PlacementProblem, units: Contraction, order: list[int]) -> IntArray | None:

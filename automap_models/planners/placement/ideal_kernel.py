@@ -11,9 +11,6 @@ from automap_models.core.contraction import Contraction
 from automap_models.core.placement import BoolArray, FloatArray, IntArray
 from automap_models.planners.placement.ideal_lattice import SmallArray
 
-ACCELERATOR, CPU, NET, MEMORY, SUMS = 0, 2, 4, 6, 7
-"""Columns of the sums over a growing set: two parts each of its times and transfers, then its bytes."""
-
 
 class UnitLoads(NamedTuple):
     """m units and h nets (see core.contraction), each time in part 0 or 1 of a device's load.
@@ -123,7 +120,13 @@ def advance(begin: int, end: int, steps: Steps, loads: UnitLoads, rules: Rules, 
     m, width = loads.memory_bytes.size, rules.accelerators + 1
     at, next_step, added = np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64)
     on_accelerator, on_cpu = np.zeros(m + 1, np.bool_), np.zeros(m + 1, np.bool_)
-    sums = np.zeros((m + 1, SUMS))
+    # Of the set at each depth: its bytes, and the two parts of its times and transfers.
+    nbytes, accelerator_s, cpu_s, net_s = (
+        np.zeros(m + 1),
+        np.zeros((m + 1, 2)),
+        np.zeros((m + 1, 2)),
+        np.zeros((m + 1, 2)),
+    )
     closed = np.full(m, -1)  # depth at which a unit was dealt with, until that depth is left
     inside = np.zeros(loads.net_s.size, np.int64)  # units of each net in the set
     entries = np.zeros(table.best_s.shape[1], np.int64)
@@ -165,41 +168,41 @@ def advance(begin: int, end: int, steps: Steps, loads: UnitLoads, rules: Rules, 
                 continue
             closed[unit] = depth
             # The set with the unit, if a device can hold that.
-            old, new = sums[depth], sums[depth + 1]
-            new[MEMORY] = old[MEMORY] + loads.memory_bytes[unit]
-            accelerated = on_accelerator[depth] and loads.supported[unit] and new[MEMORY] <= rules.memory_bytes
+            nbytes[depth + 1] = nbytes[depth] + loads.memory_bytes[unit]
+            accelerated = on_accelerator[depth] and loads.supported[unit] and nbytes[depth + 1] <= rules.memory_bytes
             processed = on_cpu[depth]
             for part in range(2):
-                new[ACCELERATOR + part] = old[ACCELERATOR + part] + loads.accelerator_s[part, unit]
-                new[CPU + part] = old[CPU + part] + loads.cpu_s[part, unit]
-                new[NET + part] = old[NET + part]
-                accelerated = accelerated and new[ACCELERATOR + part] <= rules.ceiling_s[part]
-                processed = processed and new[CPU + part] <= rules.ceiling_s[part]
+                accelerator_s[depth + 1, part] = accelerator_s[depth, part] + loads.accelerator_s[part, unit]
+                cpu_s[depth + 1, part] = cpu_s[depth, part] + loads.cpu_s[part, unit]
+                net_s[depth + 1, part] = net_s[depth, part]
+                accelerated = accelerated and accelerator_s[depth + 1, part] <= rules.ceiling_s[part]
+                processed = processed and cpu_s[depth + 1, part] <= rules.ceiling_s[part]
             if not (accelerated or processed):
                 continue
             for i in range(loads.first_net[unit], loads.first_net[unit + 1]):
                 net = loads.net[i]
                 inside[net] += 1
                 if inside[net] == 1:
-                    new[NET + loads.net_part[net]] += loads.net_s[net]
+                    net_s[depth + 1, loads.net_part[net]] += loads.net_s[net]
                 elif inside[net] == loads.net_size[net]:
-                    new[NET + loads.net_part[net]] -= loads.net_s[net]
+                    net_s[depth + 1, loads.net_part[net]] -= loads.net_s[net]
             depth += 1
             larger = steps.larger[step]
             at[depth], next_step[depth], added[depth] = larger, steps.first[larger], unit
             on_accelerator[depth], on_cpu[depth] = accelerated, processed
             # That set on one more device, after each of the entries.
             if rules.overlap:
-                busy_s, other_s = max(new[ACCELERATOR], new[NET]), max(new[ACCELERATOR + 1], new[NET + 1])
+                busy_s = max(accelerator_s[depth, 0], net_s[depth, 0])
+                other_s = max(accelerator_s[depth, 1], net_s[depth, 1])
             else:
-                busy_s, other_s = new[ACCELERATOR] + new[NET], new[ACCELERATOR + 1] + new[NET + 1]
+                busy_s, other_s = accelerator_s[depth, 0] + net_s[depth, 0], accelerator_s[depth, 1] + net_s[depth, 1]
             accelerated = accelerated and busy_s <= rules.ceiling_s[0] and other_s <= rules.ceiling_s[1]
             for i in range(count):
                 for kind in range(2):
                     if kind == 0 and accelerated and entries[i] % width < rules.accelerators:
                         entry, value_s = entries[i] + 1, max(table.best_s[ideal, entries[i]], busy_s)
                     elif kind == 1 and processed and entries[i] // width < rules.cpus:
-                        entry, value_s = entries[i] + width, max(table.best_s[ideal, entries[i]], new[CPU])
+                        entry, value_s = entries[i] + width, max(table.best_s[ideal, entries[i]], cpu_s[depth, 0])
                     else:
                         continue
                     if (

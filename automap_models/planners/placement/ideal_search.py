@@ -30,21 +30,29 @@ from automap_models.core.placement import ROUNDING, FloatArray, IntArray, Placem
 from automap_models.planners.base import SILENT, Deadline, OutOfTime, Progress, Watch
 from automap_models.planners.placement.ideal_kernel import Rules, Steps, Table, UnitLoads, advance, unit_loads
 from automap_models.planners.placement.ideal_lattice import Lattice
+from automap_models.planners.placement.planner import least_enough
 
 LESS = 1.0 - 3 * ROUNDING
 """A ceiling that leaves out what lies at the value it is multiplied with."""
 
-RELAXATIONS_AT_ONCE = 20_000_000
-"""Pairs of ideals, times entries of each, between two looks at the clock, at most."""
 
-BISECTIONS = 60
-"""Halvings of the interval in which the least ceiling lies."""
+@dataclass(frozen=True)
+class IdealsConfig:
+    """The numbers of the dynamic program.
 
-FIRST_EXCESS = 1 / 16
-"""Share by which the first ceiling lies above the lower bound."""
+    Attributes:
+        most_ideals: more take minutes.
+        table_bytes: what the tables may take.
+        at_once: pairs of ideals, times entries of each, between two looks at the deadline, at most.
+        first_excess: share by which the first ceiling lies above the lower bound.
+        widening: factor by which that share grows from ceiling to ceiling.
+    """
 
-WIDENING = 4
-"""Factor by which that share grows from ceiling to ceiling."""
+    most_ideals: int = 250_000
+    table_bytes: int = 2**31
+    at_once: int = 20_000_000
+    first_excess: float = 1 / 16
+    widening: float = 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +90,12 @@ class Capacity:
 
     def least_ceiling_s(self, accelerators: int, cpus: int) -> float:
         """No placement on so many devices loads all of them less."""
-        low, high = 0.0, float(max(self._gain_s[-1], self._price_s[-1]))
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            enough = self.most_s(np.array(accelerators), np.array(cpus), middle) >= self._gain_s[-1]
-            low, high = (low, middle) if enough else (middle, high)
-        return low
+        everything_s = float(max(self._gain_s[-1], self._price_s[-1]))
+
+        def enough(ceiling_s: float) -> bool:
+            return bool(self.most_s(np.array(accelerators), np.array(cpus), ceiling_s) >= self._gain_s[-1])
+
+        return least_enough(everything_s, enough) * (1.0 - ROUNDING)
 
 
 class IdealSearch:
@@ -105,8 +113,10 @@ class IdealSearch:
         lattice: Lattice,
         deadline: Deadline,
         watch: Watch = SILENT,
+        config: IdealsConfig | None = None,
     ) -> None:
         self._problem, self._loads, self._lattice = problem, loads, lattice
+        self._config = IdealsConfig() if config is None else config
         self._deadline, self._watch = deadline, watch
         self._accelerators, self._cpus = devices_in_use(problem, loads.memory_bytes.size)
         self._capacity = tuple(Capacity(loads, part) for part in (0, 1))
@@ -135,10 +145,10 @@ class IdealSearch:
         return None
 
     def _ceilings(self, last_s: float) -> Iterator[float]:
-        excess = FIRST_EXCESS
+        excess = self._config.first_excess
         while 0 < self.least_s * (1 + excess) < last_s:
             yield self.least_s * (1 + excess)
-            excess *= WIDENING
+            excess *= self._config.widening
         yield last_s
 
     def under(self, first_s: float, second_s: float) -> Split | None:
@@ -153,7 +163,7 @@ class IdealSearch:
         overlap = self._problem.communication == "max"
         rules = Rules(self._accelerators, self._cpus, limit_bytes, overlap, ceiling_s)
         table = self._table(ceiling_s)
-        at_once = max(1, RELAXATIONS_AT_ONCE // (size * table.best_s.shape[1]))
+        at_once = max(1, self._config.at_once // (size * table.best_s.shape[1]))
         for begin in range(0, size, at_once):
             self._deadline.check()
             self._watch(Progress(f"growing stages from {size:,} ideals", begin, size))
@@ -194,13 +204,6 @@ class IdealSearch:
 def devices_in_use(problem: PlacementProblem, units: int) -> tuple[int, int]:
     """Accelerators and CPUs that can hold anything: as many as there are, but no more than units."""
     return min(problem.accelerators, units), min(problem.cpus, units)
-
-
-def least_s(problem: PlacementProblem, contraction: Contraction) -> float:
-    """No placement has a smaller time per sample: what follows from the times alone, without a search."""
-    in_use = devices_in_use(problem, len(contraction))
-    parts = (0, 1) if problem.split_passes else (None,)
-    return sum(Capacity(unit_loads(contraction, part), 0).least_ceiling_s(*in_use) for part in parts)
 
 
 def optimum_of_passes(

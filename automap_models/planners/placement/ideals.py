@@ -9,41 +9,26 @@ for those.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from automap_models.core.contraction import Contraction, contract
-from automap_models.core.dag import depth_first_order, find_cycle
-from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem, model_name
-from automap_models.cost.placement import throughput_s
+from automap_models.core.dag import depth_first_order
+from automap_models.core.placement import PlacementPlan, PlacementProblem, model_name
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, OutOfTime, Progress, Watch
-from automap_models.planners.placement.heuristics import unit_greedy
+from automap_models.planners.base import NEVER, Deadline, OutOfTime, Progress, Watch
 from automap_models.planners.placement.ideal_kernel import unit_loads
 from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, ideal_lattice, line_lattice
 from automap_models.planners.placement.ideal_search import (
+    IdealsConfig,
     IdealSearch,
     PassesOutOfTime,
     Split,
     devices_in_use,
-    least_s,
     optimum_of_passes,
 )
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner
-
-MAX_IDEALS = 250_000
-"""More take minutes."""
-
-MEMORY_BYTES = 2**31
-"""What the tables may take."""
-
-GRACE_S = 0.05
-"""The search along one line may take so long, whatever the deadline: small problems end within it, with a plan."""
-
-COMPILING_S = 5.0
-"""What is left of a deadline, up to so long, is not lost to compiling the search."""
 
 
 class _Best(NamedTuple):
@@ -54,13 +39,14 @@ class _Best(NamedTuple):
     finished: bool
 
 
-class IdealsPlanner(PlacementPlanner[NoConfig]):
+class IdealsPlanner(PlacementPlanner[IdealsConfig]):
     """The best contiguous placement, by dynamic programming over the ideals of the graph.
 
     Stopped by its deadline it returns the best placement along one line, and a lower bound.
     """
 
     name: ClassVar[str] = "ideals"
+    config_type: ClassVar[type[IdealsConfig]] = IdealsConfig
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The contiguous placement with the smallest time per sample; the bound holds for the contiguous ones.
@@ -73,19 +59,20 @@ class IdealsPlanner(PlacementPlanner[NoConfig]):
         """
         _require_throughput(self.name, problem)
         watch(Progress("counting ideals"))
-        contraction, lattice = _units_and_ideals(problem, deadline)
-        line = _search(problem, contraction, _line(contraction), _with_grace(deadline), watch)
-        if lattice is None:
-            best = _Best(line.split, least_s(problem, contraction), finished=False)
-        else:
-            best = _search(problem, contraction, lattice, deadline, watch, line.split)
+        contraction, lattice = _units_and_ideals(problem, self.config)
+        line = _search(problem, contraction, _line(contraction), NEVER, watch)
+        best = _search(problem, contraction, lattice, deadline, watch, line.split)
         return _outcome(self.name, problem, contraction, best)
 
 
-class LinearPlanner(PlacementPlanner[NoConfig]):
-    """The best placement in consecutive parts of a depth-first order of the graph: quick, and nearly as good."""
+class LinearPlanner(PlacementPlanner[IdealsConfig]):
+    """The best placement in consecutive parts of a depth-first order of the graph: nearly as good.
+
+    It is so quick that no deadline stops it.
+    """
 
     name: ClassVar[str] = "linear"
+    config_type: ClassVar[type[IdealsConfig]] = IdealsConfig
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The placement with the smallest time per sample of those along the order; none where none of them fits.
@@ -95,51 +82,19 @@ class LinearPlanner(PlacementPlanner[NoConfig]):
         """
         _require_throughput(self.name, problem)
         contraction = contract(problem)
-        if len(contraction) + 1 > (limit := _ideal_limit(problem, len(contraction))):
+        if len(contraction) + 1 > (limit := _ideal_limit(problem, len(contraction), self.config)):
             raise BadInput(
                 f"{len(contraction):,} units to place on {problem.devices} devices, {limit:,} are possible",
                 where=model_name(problem.graph),
                 do="try fewer `accelerators` and `cpus`, or `planner='greedy'`",
             )
-        best = _search(problem, contraction, _line(contraction), _with_grace(deadline), watch)
+        best = _search(problem, contraction, _line(contraction), NEVER, watch)
         return _outcome(self.name, problem, contraction, _Best(best.split, 0.0, finished=False))
 
 
 def _line(contraction: Contraction) -> Lattice:
     """The prefixes of a depth-first order of the units."""
     return line_lattice(np.array(depth_first_order(contraction.successors()), dtype=np.int64))
-
-
-def _with_grace(deadline: Deadline) -> Deadline:
-    """What is left of the deadline, or GRACE_S; compiling the search, once a process, does not take it away."""
-    left_s = deadline.left_s
-    _compile_search()
-    return deadline.at_least(max(min(left_s, COMPILING_S), GRACE_S))
-
-
-@cache
-def _compile_search() -> None:
-    """Compile the search, which takes seconds, or load it from numba's cache: by a graph of two operators."""
-    flags, zeros = np.zeros(2, dtype=bool), np.zeros(2)
-    graph = PlacementGraph(
-        ids=(0, 1),
-        names=("", ""),
-        accelerator_s=np.ones(2),
-        cpu_s=np.ones(2),
-        memory_bytes=zeros,
-        transfer_s=zeros,
-        output_bytes=zeros,
-        supported=~flags,
-        backward=flags,
-        classes=np.arange(2),
-        edges=np.array([[0, 1]]),
-        accelerators=1,
-        cpus=0,
-        accelerator_bytes=1.0,
-    )
-    problem = PlacementProblem.of(graph)
-    contraction = contract(problem)
-    IdealSearch(problem, unit_loads(contraction), _line(contraction), NEVER, SILENT).optimum(None)
 
 
 def _require_throughput(planner: str, problem: PlacementProblem) -> None:
@@ -151,8 +106,8 @@ def _require_throughput(planner: str, problem: PlacementProblem) -> None:
         )
 
 
-def _units_and_ideals(problem: PlacementProblem, deadline: Deadline) -> tuple[Contraction, Lattice | None]:
-    """Units and their ideals, without loss if that has few enough ideals; no ideals if the deadline passed before.
+def _units_and_ideals(problem: PlacementProblem, config: IdealsConfig) -> tuple[Contraction, Lattice]:
+    """Units and their ideals, without loss if that has few enough ideals.
 
     Raises:
         BadInput: there are too many ideals either way.
@@ -160,13 +115,11 @@ def _units_and_ideals(problem: PlacementProblem, deadline: Deadline) -> tuple[Co
     contraction = contract(problem)
     candidates = [contraction] if contraction.lossless else [contract(problem, lossless=True), contraction]
     for units in candidates:
-        limit = _ideal_limit(problem, len(units))
+        limit = _ideal_limit(problem, len(units), config)
         try:
-            return units, ideal_lattice(len(units), units.order, limit, deadline)
+            return units, ideal_lattice(len(units), units.order, limit)
         except TooManyIdeals:
             continue
-        except OutOfTime:
-            return contraction, None
     raise BadInput(
         f"{limit:,} ideals were counted and there are more, too many for planner ideals",
         where=model_name(problem.graph),
@@ -174,15 +127,15 @@ def _units_and_ideals(problem: PlacementProblem, deadline: Deadline) -> tuple[Co
     )
 
 
-def _ideal_limit(problem: PlacementProblem, units: int) -> int:
-    """How many ideals fit into MEMORY_BYTES, at most MAX_IDEALS.
+def _ideal_limit(problem: PlacementProblem, units: int, config: IdealsConfig) -> int:
+    """How many ideals there may be: as many as fit into the bytes of the tables.
 
-    One takes two bit sets, a hash and its place in a table, while arrays double; some steps out of it; its entries.
+    One takes two bit sets, its number, some steps out of it, and its entries.
     """
     accelerators, cpus = devices_in_use(problem, units)
-    bit_sets = 2 * 2 * 8 * (units // 64 + 1)
+    bit_sets = 2 * (24 + units // 7)
     entries = (accelerators + 1) * (cpus + 1) * 12
-    return min(MAX_IDEALS, MEMORY_BYTES // (bit_sets + entries + 200))
+    return min(config.most_ideals, config.table_bytes // (bit_sets + entries + 400))
 
 
 def _search(
@@ -193,7 +146,7 @@ def _search(
     watch: Watch,
     incumbent: Split | None = None,
 ) -> _Best:
-    """The best split on a lattice; the incumbent, or a greedy one, if the search meets no better one in time."""
+    """The best split on a lattice; the incumbent if the search meets no better one in time."""
     try:
         if problem.split_passes:
             split = optimum_of_passes(problem, contraction, lattice, deadline, watch, incumbent)
@@ -203,21 +156,8 @@ def _search(
     except OutOfTime as stopped:
         if isinstance(stopped, PassesOutOfTime):
             incumbent = stopped.incumbent
-        return _Best(incumbent or _greedy_split(problem, contraction), stopped.bound_s, finished=False)
+        return _Best(incumbent, stopped.bound_s, finished=False)
     return _Best(split, np.inf if split is None else split.value_s, finished=True)
-
-
-def _greedy_split(problem: PlacementProblem, contraction: Contraction) -> Split | None:
-    """The first greedy placement, if it is contiguous: CPUs may break that."""
-    devices = unit_greedy(problem, contraction, Deadline(0.0))
-    if devices is None:
-        return None
-    after: list[set[int]] = [set() for _ in range(problem.devices)]
-    for producer, consumer in devices[contraction.order].tolist():
-        after[producer] |= {consumer} - {producer}
-    if find_cycle([sorted(behind) for behind in after]) is not None:
-        return None
-    return Split(throughput_s(problem, contraction.expand(devices)), devices)
 
 
 def _outcome(planner: str, problem: PlacementProblem, contraction: Contraction, best: _Best) -> Outcome:

@@ -80,9 +80,9 @@ class _Times:
 
 
 def latency_program(
-    problem: PlacementProblem, tick_s: float, upper: float, *, whole: bool, deadline: Deadline = NEVER
+    problem: PlacementProblem, tick_s: float, upper: float, deadline: Deadline = NEVER
 ) -> LatencyProgram:
-    """The program with times in ticks.
+    """The program with times in whole ticks.
 
     Rounding times down to whole ticks keeps lower bounds lower bounds: the latency is a longest path over sums of
     these times, so that in whole ticks no plan takes longer than it does.
@@ -91,24 +91,23 @@ def latency_program(
         problem: for latency.
         tick_s: what one unit of time means.
         upper: no plan with a larger latency is wanted, in ticks.
-        whole: whether times are rounded down to whole ticks.
         deadline: when to stop.
 
     Raises:
         OutOfTime: the deadline has passed.
     """
     graph = problem.graph
-    ticks = partial(in_ticks, tick_s=tick_s, whole=whole)
+    ticks = partial(in_ticks, tick_s=tick_s)
     times = _Times(ticks(graph.accelerator_s), ticks(graph.cpu_s), ticks(graph.transfer_s), horizon=upper)
     program = Program(deadline=deadline)
     on_cpu, inside = _places(problem, program)
-    start, ready, path = (program.add(k, upper=upper, whole=False) for k in (inside.shape[1], len(graph), len(graph)))
+    start, ready, path = (program.add(k, upper=upper) for k in (inside.shape[1], len(graph), len(graph)))
     into, out = _borders(problem, program, inside)
     _contiguous(problem, program, inside)
     _subgraphs_run(problem, program, times, (inside, into, out), start, ready)
     _nodes_run(problem, program, times, on_cpu, ready)
     _paths(problem, program, times, (on_cpu, inside, out), ready, path)
-    program.objective = int(program.add(upper=upper, whole=False))
+    program.objective = int(program.add(upper=upper))
     for column in ready.tolist():
         program.at_most([(column, 1), (program.objective, -1)], 0)
     return LatencyProgram(problem, program, on_cpu, inside)
@@ -149,7 +148,7 @@ def _number_by_order(problem: PlacementProblem, program: Program, inside: IntArr
 
 def _borders(problem: PlacementProblem, program: Program, inside: IntArray) -> tuple[IntArray, IntArray]:
     """Columns [n, S], twice: whether a subgraph receives a node's output, and whether it sends it."""
-    into, out = (program.add(*inside.shape, whole=False) for _ in range(2))
+    into, out = (program.add(*inside.shape) for _ in range(2))
     for u, v in problem.graph.edges.tolist():
         for s in range(inside.shape[1]):
             program.at_most([(int(inside[v, s]), 1), (int(inside[u, s]), -1), (int(into[u, s]), -1)], 0)
@@ -160,7 +159,7 @@ def _borders(problem: PlacementProblem, program: Program, inside: IntArray) -> t
 def _contiguous(problem: PlacementProblem, program: Program, inside: IntArray) -> None:
     """No path leaves a subgraph and comes back: z says that a node is inside or behind it with none outside between."""
     for s in range(inside.shape[1]):
-        at, z = inside[:, s], program.add(len(inside), whole=False)
+        at, z = inside[:, s], program.add(len(inside))
         for node in range(len(inside)):
             program.at_most([(int(at[node]), 1), (int(z[node]), -1)], 0)
         for u, v in problem.graph.edges.tolist():
@@ -179,7 +178,7 @@ def _subgraphs_run(
     """A subgraph starts after its inputs and after the one before it; when it has finished, its nodes are ready."""
     inside, into, out = parts
     horizon, reads = times.horizon, np.unique(problem.graph.edges[:, 0]).tolist()
-    finish = program.add(len(start), upper=horizon, whole=False).tolist()
+    finish = program.add(len(start), upper=horizon).tolist()
     for s in range(len(start)):
         load = [(int(inside[v, s]), t) for v, t in enumerate(times.accelerator.tolist())]
         load += [(int(columns[u, s]), t) for u, t in enumerate(times.transfer.tolist()) for columns in (into, out)]
@@ -228,7 +227,7 @@ def _paths(
         program.at_most(node(v), -time)
         program.at_most([*sends(v), (int(path[v]), 1), (int(ready[v]), -1)], 0)
     for u, v in problem.graph.edges.tolist():
-        received = int(program.add(whole=False))
+        received = int(program.add())
         for s in range(inside.shape[1]):
             program.at_most([(int(inside[v, s]), 1), (int(inside[u, s]), -1), (received, -1)], 0)
         way = [(int(path[u]), 1.0), *sends(u), (received, float(times.transfer[u]))]

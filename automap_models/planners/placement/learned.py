@@ -10,7 +10,7 @@ Whoever made the plan is named: the policy, or a baseline that it could not shor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,8 +25,8 @@ from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.packing import no_placement
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, require_step
 from automap_models.planners.placement.step_groups import StepUnits
-from automap_models.planners.placement.step_moves import MoveSpace, Scorer, refine
-from automap_models.planners.placement.step_search import best_start
+from automap_models.planners.placement.step_moves import MoveSpace, Scorer
+from automap_models.planners.placement.step_search import ANNEALING, anneal, best_start
 from automap_models.resources import zoo_dir
 
 KIND, VERSION, OUTPUT = "placer", 2, "logits"
@@ -41,7 +41,8 @@ class LearnedConfig(SeedConfig):
 
     Attributes:
         policy: an ONNX file; None is the shipped one.
-        finetune_s: seconds of further moves, beside those that take at most about ten seconds.
+        finetune_s: further moves, in seconds as the search counts them (step_search.Annealing), beside those that take
+            at most about ten seconds.
     """
 
     policy: str | None = None
@@ -69,11 +70,12 @@ class LearnedPlanner(PlacementPlanner[LearnedConfig]):
         notes = [f"the best baseline, {maker}, has {seconds(score.value_s)}"]
         if problem.devices > 1 and not deadline.passed:
             watch(Progress("asking the policy"))
-            space, ask = MoveSpace(units, seed), scorer(policy)
-            moved, better = refine(space, ask, device, score, seed, deadline, watch)
+            moves = partial(MoveSpace(units, seed).moves, scorer(policy))
+            total = ANNEALING.moves(units, deadline.left_s)
+            moved, better = anneal(units, (device, score), moves, total, seed, deadline, watch)
             if self.config.finetune_s > 0 and not deadline.passed:
-                further = deadline.part(self.config.finetune_s)
-                moved, better = refine(space, ask, moved, better, seed + 1, further, watch)
+                total = ANNEALING.moves(units, min(self.config.finetune_s, deadline.left_s))
+                moved, better = anneal(units, (moved, better), moves, total, seed + 1, deadline, watch)
             if better < score:
                 notes[0] += f"; the policy's moves made it {percent(1.0 - better.value_s / score.value_s)} shorter"
                 device, score = moved, better

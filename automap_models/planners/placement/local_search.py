@@ -33,20 +33,18 @@ from automap_models.planners.placement.packing import no_placement
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
 from automap_models.planners.placement.step_search import search_step
 
-WORK = 2e8
-"""Moves weighed in all without a deadline, each counted once for every net that the moved unit is in: about ten
-seconds on the largest graphs, more than small ones can use up. Unlike seconds it gives the same result everywhere."""
-
 
 class Effort:
     """How long a search may go on: until its deadline or, where that never comes, for so much work.
+
+    Unlike seconds, work gives the same result everywhere.
 
     Args:
         deadline: when to stop.
         work: how much may be done without a deadline, in any unit.
     """
 
-    def __init__(self, deadline: Deadline, work: float = WORK) -> None:
+    def __init__(self, deadline: Deadline, work: float) -> None:
         self._deadline = deadline
         self._left = work if np.isinf(deadline.left_s) else np.inf
 
@@ -141,7 +139,7 @@ class Loads:
 
     @property
     def work(self) -> float:
-        """What weighing all moves once costs, see WORK."""
+        """What weighing all moves once costs, see LocalSearchConfig."""
         return float(self._net.size * self.problem.devices)
 
     def score(self) -> Score:
@@ -225,23 +223,31 @@ def _largest_but(loads: FloatArray) -> FloatArray:
     return largest
 
 
-STARTS = 10
-"""Random starts."""
-KICKS = 100
-"""Times that the best placement is thrown about."""
-TURNS = STARTS + 1 + KICKS
-"""The greedy placement, random starts and kicks."""
-KICKED = 0.05
-"""Share of the units that then go to random devices, at least two."""
-LATENCY_MOVES = 4000
-"""Moves looked at for latency without a deadline; each costs an evaluation of the whole placement."""
+@dataclass(frozen=True)
+class LocalSearchConfig(SeedConfig):
+    """The configuration of `local-search`.
+
+    Attributes:
+        starts: random ones, after the greedy placement.
+        kicks: times that the best placement is thrown about.
+        kicked: share of the units that then go to random devices, at least two.
+        work: moves weighed in all without a deadline, each counted once for every net that the moved unit is in: about
+            ten seconds on the largest graphs, more than small ones can use up.
+        latency_moves: moves looked at for latency without a deadline; each costs an evaluation of the whole placement.
+    """
+
+    starts: int = 10
+    kicks: int = 100
+    kicked: float = 0.05
+    work: float = 2e8
+    latency_moves: int = 4000
 
 
-class LocalSearchPlanner(PlacementPlanner[SeedConfig]):
-    """Single moves from random starts, for `WORK` or LATENCY_MOVES moves without a deadline, else until it."""
+class LocalSearchPlanner(PlacementPlanner[LocalSearchConfig]):
+    """Single moves from random starts, for so much work without a deadline, else until it."""
 
     name: ClassVar[str] = "local-search"
-    config_type: ClassVar[type[SeedConfig]] = SeedConfig
+    config_type: ClassVar[type[LocalSearchConfig]] = LocalSearchConfig
     plans_steps: ClassVar[bool] = True
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
@@ -252,26 +258,28 @@ class LocalSearchPlanner(PlacementPlanner[SeedConfig]):
                 return Outcome(reason=no_placement(problem, self.name))
             return Outcome(PlacementPlan(self.name, of_nodes))
         units = contract(problem)
-        random = np.random.default_rng(self.config.seed)
         search = search_throughput if problem.objective == "throughput" else search_latency
-        device = search(problem, units, random, deadline, watch)
+        device = search(problem, units, self.config, deadline, watch)
         if device is None:
             return Outcome(reason=no_placement(problem, self.name))
         return Outcome(PlacementPlan(self.name, units.expand(device)))
 
 
 def search_throughput(
-    problem: PlacementProblem, units: Contraction, random: np.random.Generator, deadline: Deadline, watch: Watch
+    problem: PlacementProblem, units: Contraction, config: LocalSearchConfig, deadline: Deadline, watch: Watch
 ) -> IntArray | None:
     """[m] devices of the units in the best local optimum reached, memory first; None if it does not fit the memory."""
-    allowed, effort = supported_devices(problem, units), Effort(deadline)
+    allowed, effort = supported_devices(problem, units), Effort(deadline, config.work)
+    random = np.random.default_rng(config.seed)
     best, best_score = None, None
-    for turn in range(TURNS):
-        watch(Progress(f"local search from start {turn + 1} of {TURNS}", turn, TURNS))
-        if best is None or turn <= STARTS:
+    turns = config.starts + 1 + config.kicks
+    for turn in range(turns):
+        watch(Progress(f"local search from start {turn + 1} of {turns}", turn, turns))
+        if best is None or turn <= config.starts:
             start = _start(turn, problem, units, allowed, random, deadline)
         else:
-            start = _kicked(best, allowed, random)
+            some = random.random(best.size) < max(config.kicked, 2.0 / best.size)
+            start = np.where(some, _random(allowed, random), best)
         if start is not None:
             device, score = descend(Loads(problem, units, start), lambda _: allowed, effort)
             if best_score is None or score.better_than(best_score):
@@ -301,18 +309,19 @@ def descend(loads: Loads, allowed: Callable[[IntArray], BoolArray], effort: Effo
 
 
 def search_latency(
-    problem: PlacementProblem, units: Contraction, random: np.random.Generator, deadline: Deadline, watch: Watch
+    problem: PlacementProblem, units: Contraction, config: LocalSearchConfig, deadline: Deadline, watch: Watch
 ) -> IntArray | None:
     """[m] devices of the units in the best local optimum from the greedy placements and from none on accelerators.
 
     None where none of these starts fits.
     """
     best, best_s = None, np.inf
+    random = np.random.default_rng(config.seed)
     for turn, start in enumerate(_latency_starts(problem, units, deadline)):
         watch(Progress(f"local search from start {turn + 1}", turn))
         if start is None or not np.isfinite(latency_s(problem, PlacementPlan("", units.expand(start)))):
             continue
-        device = improve_latency(problem, units, start, random, Effort(deadline, LATENCY_MOVES))
+        device = improve_latency(problem, units, start, random, Effort(deadline, config.latency_moves))
         value_s = latency_s(problem, PlacementPlan("", units.expand(device)))
         if value_s < best_s:
             best, best_s = device, value_s
@@ -386,11 +395,6 @@ def _start(
         return unit_greedy(problem, units, deadline)
     wanted = allowed & (np.arange(problem.devices) < problem.accelerators)
     return _random(np.where(wanted.any(axis=1, keepdims=True), wanted, allowed), random)
-
-
-def _kicked(device: IntArray, allowed: BoolArray, random: np.random.Generator) -> IntArray:
-    some = random.random(device.size) < max(KICKED, 2.0 / device.size)
-    return np.where(some, _random(allowed, random), device)
 
 
 def _random(allowed: BoolArray, random: np.random.Generator) -> IntArray:

@@ -22,18 +22,15 @@ from automap_models.cost.placement import latency_s
 from automap_models.errors import BadInput
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.heuristics import supported_devices, topological_orders
-from automap_models.planners.placement.local_search import Effort, Loads, descend
+from automap_models.planners.placement.local_search import Effort, Loads, LocalSearchConfig, descend
 from automap_models.planners.placement.packing import no_placement
+from automap_models.planners.placement.partition import RESOLUTION, SEEDS, numbered_along, several_parts, symmetric
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
-from automap_models.planners.placement.step_groups import StepUnits, pymetis_module
+from automap_models.planners.placement.step_groups import StepUnits
 from automap_models.planners.placement.step_search import metis_starts, score_of
 
-SEEDS = 4
-"""Seeds of METIS, each for recursive bisection and for k-way refinement."""
 PARTITIONS = 2 * SEEDS
 """Partitions by METIS."""
-RESOLUTION = 10_000
-"""METIS counts in whole numbers: the heaviest edge and a part's share of the time have this weight."""
 
 
 class MetisPlanner(PlacementPlanner[SeedConfig]):
@@ -55,7 +52,7 @@ class MetisPlanner(PlacementPlanner[SeedConfig]):
             raise BadInput("there is no accelerator to balance work over", where="planner metis", do="use single")
         if problem.objective == "step":
             return self._step(problem, deadline, watch)
-        effort, units = Effort(deadline), contract(problem)
+        effort, units = Effort(deadline, LocalSearchConfig().work), contract(problem)
         if not problem.cpus and not _bound(problem, units).all():
             return Outcome(reason=no_placement(problem, self.name))  # a cycle of classes too large for any accelerator
         starts = []
@@ -122,41 +119,16 @@ def _partitions(problem: PlacementProblem, units: Contraction, seed: int) -> Ite
     Raises:
         BadInput: pymetis is not installed.
     """
-    pymetis = pymetis_module("planner metis")
     own = np.flatnonzero(_bound(problem, units))
     parts = min(problem.accelerators, own.size)
-    start, neighbour, weight = _adjacency(problem, units, own)
+    edges = problem.graph.edges
+    graph = symmetric(units.unit_of[edges.T], problem.graph.transfer_s[edges[:, 0]], len(units))[own][:, own]
     times = units.accelerator_s.sum(axis=0)[own]
     share = times / max(float(times.sum()) / max(parts, 1), np.finfo(float).tiny)
-    for turn in range(PARTITIONS if parts > 1 else 1):
+    for drawn in several_parts(graph, RESOLUTION * share, parts, seed):
         part = np.zeros(len(units), dtype=np.int64)
-        if parts > 1:
-            _, part_of_own = pymetis.part_graph(
-                parts,
-                xadj=start,
-                adjncy=neighbour,
-                vweights=np.maximum(RESOLUTION * share, 1).astype(np.int64).tolist(),
-                eweights=weight,
-                recursive=bool(turn % 2),
-                options=pymetis.Options(seed=seed + turn // 2),
-            )
-            part[own] = part_of_own
+        part[own] = drawn
         yield part
-
-
-def _adjacency(problem: PlacementProblem, units: Contraction, own: IntArray) -> tuple[list[int], list[int], list[int]]:
-    """The undirected graph of those units as METIS wants it: starts, neighbours, weights."""
-    from scipy.sparse import coo_array
-
-    producer, consumer = problem.graph.edges.T
-    a, b, seconds = units.unit_of[producer], units.unit_of[consumer], problem.graph.transfer_s[producer]
-    apart = a != b
-    one_way = coo_array((seconds[apart], (a[apart], b[apart])), shape=(len(units), len(units)))
-    both = (one_way + one_way.T).tocsr()[own][:, own]
-    both.sum_duplicates()
-    heaviest = max(float(both.data.max(initial=0.0)), np.finfo(float).tiny)
-    weight = np.maximum(RESOLUTION * both.data / heaviest, 1).astype(np.int64)
-    return both.indptr.tolist(), both.indices.tolist(), weight.tolist()
 
 
 def _acyclic(problem: PlacementProblem, units: Contraction, parts: IntArray) -> Iterator[IntArray]:
@@ -164,13 +136,9 @@ def _acyclic(problem: PlacementProblem, units: Contraction, parts: IntArray) -> 
     (order, *_) = topological_orders(units)
     place = np.empty(len(units))
     place[order] = np.arange(len(units))
-    total = np.bincount(parts, weights=place, minlength=problem.accelerators)
-    count = np.bincount(parts, minlength=problem.accelerators)
-    mean = np.where(count > 0, total / np.maximum(count, 1), np.inf)
-    rank = np.empty(mean.size, dtype=np.int64)
-    rank[np.argsort(mean, kind="stable")] = np.arange(mean.size)
     bound = _bound(problem, units)
-    numbered = np.where(bound, rank[parts], problem.accelerators)
+    along = numbered_along(place, parts, problem.accelerators)
+    numbered = np.where(bound, along, problem.accelerators)
     edges = units.order[bound[units.order].all(axis=1)]
     for forwards in (True, False):
         yield _monotone(numbered, edges, order, forwards=forwards)

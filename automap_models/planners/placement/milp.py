@@ -2,11 +2,9 @@
 
 Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), §4. Each planner
 returns its best plan with a proven bound, at its deadline at the latest. Without one, searches and CP-SAT stop after so
-much work, which they count, so that the plan does not depend on what else the machine does; SCIP has half a minute.
+much work, which they count, so that the plan does not depend on what else the machine does.
 
-A planner states its program, takes plans of heuristics to start from, and lets solvers take turns; each solver starts
-from what the ones before it know. CP-SAT and SCIP complement each other: CP-SAT is
-good where devices have an order, SCIP is good where a relaxation is, and best once it knows which value to beat.
+A planner states its program, takes plans of heuristics to start from, and lets CP-SAT go on from the best of them.
 """
 
 from __future__ import annotations
@@ -27,9 +25,14 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import SILENT, Deadline, OutOfTime, Progress, Watch
 from automap_models.planners.placement.heuristics import GreedyPlanner
 from automap_models.planners.placement.latency_program import LatencyProgram, latency_program
-from automap_models.planners.placement.local_search import Effort, LocalSearchPlanner, improve_latency
+from automap_models.planners.placement.local_search import (
+    Effort,
+    LocalSearchConfig,
+    LocalSearchPlanner,
+    improve_latency,
+)
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
-from automap_models.planners.placement.program import Answer, Program, Solver, solve_program
+from automap_models.planners.placement.program import TICKS, Answer, Program, solve_program
 from automap_models.planners.placement.throughput_program import (
     ThroughputProgram,
     UnitTimes,
@@ -42,9 +45,6 @@ START_SHARE = 0.1
 """The part of the time that each heuristic gets that makes a plan to start from."""
 OPTIMAL_GAP = 1e-6
 """A plan is called optimal when its value is above the bound by no more than this share."""
-TICKS = {"cp-sat": 1e9, "scip": 100.0}
-"""Solver → the best known value in its unit of time. CP-SAT's ticks are whole: rounding n times down costs the bound
-n · 1e-9 of the value. SCIP's tolerances are absolute."""
 
 
 class Formulation(Protocol):
@@ -61,22 +61,8 @@ class Formulation(Protocol):
         """Values of some columns that mean the plan."""
 
 
-State = Callable[[float, float, bool, Deadline], Formulation]
-"""Seconds a tick, the largest value wanted in ticks, whether ticks are whole, when to stop → the program."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A solver's turn, and which share of the time that is left, or of its work, it gets."""
-
-    solver: Solver
-    share: float
-
-
-CP_SAT_ONLY = (Turn("cp-sat", 1.0),)
-"""Programs with contiguity, latency among them: CP-SAT proves more than SCIP, and sooner."""
-SCIP_LAST = (Turn("cp-sat", 0.15), Turn("scip", 1.0))
-"""Programs without contiguity: SCIP proves them once it knows a good plan."""
+State = Callable[[float, Deadline], Formulation]
+"""Seconds a tick, when to stop → the program, in which no value above TICKS is wanted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +84,22 @@ class Known:
         return self.bound_s >= self.value_s * (1.0 - OPTIMAL_GAP)
 
 
-class ProgramPlanner(PlacementPlanner[SeedConfig]):
-    """States a program, makes plans to start from and lets solvers take their turns."""
+@dataclass(frozen=True)
+class ProgramConfig(SeedConfig):
+    """The configuration of a planner that solves a program.
 
-    config_type: ClassVar[type[SeedConfig]] = SeedConfig
+    Attributes:
+        work_s: CP-SAT's deterministic seconds without a deadline (program.solve_program); twice as many for throughput
+            without contiguity, where a proof takes longer.
+    """
+
+    work_s: float = 15.0
+
+
+class ProgramPlanner(PlacementPlanner[ProgramConfig]):
+    """States a program, makes plans to start from and lets CP-SAT look for a better one."""
+
+    config_type: ClassVar[type[ProgramConfig]] = ProgramConfig
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The best plan, its bound and whether it is optimal; none where none fits, or none was met in time.
@@ -111,9 +109,8 @@ class ProgramPlanner(PlacementPlanner[SeedConfig]):
         """
         state = self.state(problem)
         starts = self.starting_plans(problem, deadline, watch)
-        known = solve_in_turns(
-            problem, state, starts, self.turns(problem), deadline=deadline, watch=watch, seed=self.config.seed
-        )
+        work_s = self.work_s(problem) if np.isinf(deadline.left_s) else np.inf
+        known = solved(problem, state, starts, deadline, watch, work_s=work_s, seed=self.config.seed)
         if known.plan is None:
             return Outcome(bound_s=known.bound_s, reason=_without_plan(known))
         plan = replace(known.plan, planner=self.name)
@@ -135,9 +132,9 @@ class ProgramPlanner(PlacementPlanner[SeedConfig]):
         """The planners whose plans the program allows."""
         return [planner for planner in _contiguous_planners() if planner.name == "linear"]
 
-    def turns(self, problem: PlacementProblem) -> Sequence[Turn]:
-        """Which solver gets how long."""
-        return CP_SAT_ONLY
+    def work_s(self, problem: PlacementProblem) -> float:
+        """Deterministic seconds of the solver, without a deadline."""
+        return self.config.work_s
 
     @abstractmethod
     def state(self, problem: PlacementProblem) -> State:
@@ -151,11 +148,11 @@ class MilpPlanner(ProgramPlanner):
 
     def heuristics(self) -> list[PlacementPlanner[Any]]:
         """Both for throughput and for latency."""
-        return [GreedyPlanner(), LocalSearchPlanner(self.config)]
+        return [GreedyPlanner(), LocalSearchPlanner(LocalSearchConfig(self.config.seed))]
 
-    def turns(self, problem: PlacementProblem) -> Sequence[Turn]:
-        """Throughput has a relaxation for SCIP to start from."""
-        return SCIP_LAST if problem.objective == "throughput" else CP_SAT_ONLY
+    def work_s(self, problem: PlacementProblem) -> float:
+        """Twice as many for throughput."""
+        return self.config.work_s * (2.0 if problem.objective == "throughput" else 1.0)
 
     def state(self, problem: PlacementProblem) -> State:
         """The program of the objective."""
@@ -195,39 +192,40 @@ class MilpOrderedPlanner(ProgramPlanner):
         return partial(_ordered, problem)
 
 
-def solve_in_turns(
+def solved(
     problem: PlacementProblem,
     state: State,
     starts: Sequence[PlacementPlan],
-    turns: Sequence[Turn],
-    *,
     deadline: Deadline,
     watch: Watch,
+    *,
+    work_s: float,
     seed: int,
 ) -> Known:
-    """The best plan and the bound that solvers prove; Ctrl-C ends the search early.
+    """The best plan and the bound that CP-SAT proves; Ctrl-C ends the search early.
 
     Args:
         problem: to be solved.
         state: writes the program down.
         starts: plans that it allows.
-        turns: of the solvers.
-        deadline: of all turns together.
-        watch: is told whose turn it is.
-        seed: of the solvers' random draws.
+        deadline: when to stop.
+        watch: is told when the solver begins.
+        work_s: deterministic seconds after which to stop, too.
+        seed: of the solver's random draws.
     """
     known = _best(problem, starts)
-    for index, turn in enumerate(turns):
-        if known.closed or deadline.passed:
-            break
-        watch(Progress(f"solving an integer program by {turn.solver}", index, len(turns)))
-        try:
-            known, interrupted = _take_turn(problem, state, turn, known, deadline, seed)
-        except (KeyboardInterrupt, OutOfTime):
-            break
-        if interrupted:
-            break
-    return known
+    if known.closed or deadline.passed:
+        return known
+    watch(Progress("solving an integer program by CP-SAT"))
+    upper_s = known.value_s if known.plan else _everything_s(problem)
+    tick_s = upper_s / TICKS or 1.0
+    try:
+        stated = state(tick_s, deadline)
+        hint = stated.hint(known.plan) if known.plan else {}
+        answer = solve_program(stated.program, deadline, hint, work_s=work_s, seed=seed)
+    except (KeyboardInterrupt, OutOfTime):
+        return known
+    return _learnt(problem, stated, answer, known, tick_s, upper_s)
 
 
 def _best(problem: PlacementProblem, plans: Sequence[PlacementPlan]) -> Known:
@@ -235,24 +233,6 @@ def _best(problem: PlacementProblem, plans: Sequence[PlacementPlan]) -> Known:
     known = [Known(plan, placement_cost(problem, plan)) for plan in plans]
     fitting = [candidate for candidate in known if candidate.cost is not None and candidate.cost.feasible]
     return min(fitting, key=lambda candidate: candidate.value_s, default=Known())
-
-
-def _take_turn(
-    problem: PlacementProblem, state: State, turn: Turn, known: Known, deadline: Deadline, seed: int
-) -> tuple[Known, bool]:
-    """What is known after a solver's turn, and whether Ctrl-C ended it.
-
-    Raises:
-        OutOfTime: the time was up before the program was written down.
-    """
-    share = deadline.part(turn.share * deadline.left_s)
-    upper_s = known.value_s if known.plan else _everything_s(problem)
-    ticks = TICKS[turn.solver]
-    tick_s = upper_s / ticks or 1.0
-    stated = state(tick_s, ticks, turn.solver == "cp-sat", share)
-    hint = stated.hint(known.plan) if known.plan else {}
-    answer = solve_program(stated.program, turn.solver, share, hint, seed, turn.share)
-    return _learnt(problem, stated, answer, known, tick_s, upper_s), answer.interrupted
 
 
 def _learnt(
@@ -313,7 +293,7 @@ def _throughput_splits(
             yield split
             units = contract(problem)
             start = split.assignment[np.unique(units.unit_of, return_index=True)[1]]
-            random, effort = np.random.default_rng(seed), Effort(deadline.part(share_s))
+            random, effort = np.random.default_rng(seed), Effort(deadline.part(share_s), LocalSearchConfig().work)
             yield PlacementPlan("", units.expand(improve_latency(problem, units, start, random, effort)))
         if splits:
             return
@@ -324,28 +304,21 @@ def _require_throughput(problem: PlacementProblem, planner: str) -> None:
         raise BadInput("is for throughput only", where=f"planner {planner}", do="use planner milp for latency")
 
 
-def _free(problem: PlacementProblem, tick_s: float, upper: float, whole: bool, deadline: Deadline) -> ThroughputProgram:
-    times = UnitTimes.of(problem, _classes(problem), tick_s, whole=whole)
-    return free_program(problem, times, upper, deadline)
+def _free(problem: PlacementProblem, tick_s: float, deadline: Deadline) -> ThroughputProgram:
+    return free_program(problem, UnitTimes.of(problem, _classes(problem), tick_s), TICKS, deadline)
 
 
-def _contiguous(
-    problem: PlacementProblem, tick_s: float, upper: float, whole: bool, deadline: Deadline
-) -> ThroughputProgram:
-    times = UnitTimes.of(problem, _classes(problem), tick_s, whole=whole)
-    return contiguous_program(problem, times, upper, deadline)
+def _contiguous(problem: PlacementProblem, tick_s: float, deadline: Deadline) -> ThroughputProgram:
+    return contiguous_program(problem, UnitTimes.of(problem, _classes(problem), tick_s), TICKS, deadline)
 
 
-def _ordered(
-    problem: PlacementProblem, tick_s: float, upper: float, whole: bool, deadline: Deadline
-) -> ThroughputProgram:
+def _ordered(problem: PlacementProblem, tick_s: float, deadline: Deadline) -> ThroughputProgram:
     units = contract(problem, lossless=True)
-    times = UnitTimes.of(problem, units.unit_of, tick_s, whole=whole)
-    return ordered_program(problem, times, units.order, upper, deadline)
+    return ordered_program(problem, UnitTimes.of(problem, units.unit_of, tick_s), units.order, TICKS, deadline)
 
 
-def _latency(problem: PlacementProblem, tick_s: float, upper: float, whole: bool, deadline: Deadline) -> LatencyProgram:
-    return latency_program(problem, tick_s, upper, whole=whole, deadline=deadline)
+def _latency(problem: PlacementProblem, tick_s: float, deadline: Deadline) -> LatencyProgram:
+    return latency_program(problem, tick_s, TICKS, deadline)
 
 
 def _classes(problem: PlacementProblem) -> IntArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -19,6 +20,9 @@ from automap_models.cost.placement import PlacementCost, placement_cost
 from automap_models.cost.step_tables import StepTables
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, ConfigT, Deadline, Planner, Watch
+
+HALVINGS = 60
+"""Of an interval, until nothing changes any more: a double has 53 binary digits."""
 
 
 @dataclass(frozen=True)
@@ -145,3 +149,20 @@ def _invalid(planner: str, problem: PlacementProblem, plan: PlacementPlan, cost:
             f"it has {limits[device] / 1e9:.3g} GB"
         )
     return Infeasible(reason, where=f"planner {planner}", do="try another planner, more devices or more memory")
+
+
+def least_enough(high: float, enough: Callable[[float], bool]) -> float:
+    """The least value from 0 to `high` that is enough, up to rounding; `high` where nothing smaller is.
+
+    Args:
+        high: a value that is enough.
+        enough: whether a value is; with one that is, every larger one is, too.
+    """
+    low = 0.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2.0
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
+    return high

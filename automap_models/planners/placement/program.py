@@ -1,4 +1,4 @@
-"""A mixed-integer linear program as plain lists, and its solvers: CP-SAT and SCIP, both through OR-Tools MathOpt."""
+"""An integer program as plain lists, and its solver: CP-SAT, through OR-Tools MathOpt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,19 +16,11 @@ from automap_models.core.placement import ROUNDING, FloatArray, IntArray
 from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, Deadline
 
-Solver = Literal["cp-sat", "scip"]
-
 NO_HINT: Mapping[int, float] = MappingProxyType({})
-TOLERANCE = 1e-6
-"""SCIP's absolute one for rows and whole numbers; its bound is lowered by as much."""
-RELATIVE_GAP = 1e-7
-"""SCIP stops when its best solution is above its bound by no more than this share."""
-WORK = 15.0
-"""CP-SAT's deterministic seconds without a deadline, some thirty of a clock's."""
-SCIP_LIMIT_S = 30.0
-"""SCIP's without a deadline: it counts no work that bounds its time, as single nodes may take minutes."""
+TICKS = 1e9
+"""The best known value in the program's unit of time: rounding n times down costs the bound n · 1e-9 of the value."""
 LARGEST = 1e13
-"""Of the numbers that MathOpt hands to CP-SAT; by default it cuts bounds at 1e7 and refuses sums above 2^53."""
+"""Of the numbers that MathOpt hands on; by default it cuts bounds at 1e7 and refuses sums above 2^53."""
 LARGEST_EXPONENT = 62
 """Of two, the same for sums."""
 
@@ -48,11 +40,10 @@ class Row:
 
 @dataclass
 class Program:
-    """Minimise the column `objective` subject to rows; every column has a lower and an upper bound.
+    """Minimise the column `objective` subject to rows; all columns are whole numbers with a lower and an upper bound.
 
     Attributes:
         lower, upper: bounds of the columns.
-        whole: whether a column must be a whole number for a solution to mean something.
         rows: the constraints.
         objective: the column to minimise.
         deadline: when to stop writing rows.
@@ -60,17 +51,15 @@ class Program:
 
     lower: list[float] = field(default_factory=list)
     upper: list[float] = field(default_factory=list)
-    whole: list[bool] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     objective: int = -1
     deadline: Deadline = NEVER
 
-    def add(self, *shape: int, lower: float = 0.0, upper: float = 1.0, whole: bool = True) -> IntArray:
+    def add(self, *shape: int, lower: float = 0.0, upper: float = 1.0) -> IntArray:
         """New columns, as an array of their numbers."""
         first, count = len(self.lower), int(np.prod(shape))
         self.lower += [lower] * count
         self.upper += [upper] * count
-        self.whole += [whole] * count
         return np.arange(first, first + count).reshape(shape)
 
     def fix(self, columns: Iterable[int], value: float) -> None:
@@ -105,7 +94,7 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a solver knows when it stops.
+    """What the solver knows when it stops.
 
     Attributes:
         columns: values of the columns of its best solution; None if it has none.
@@ -120,27 +109,21 @@ class Answer:
 
 def solve_program(
     program: Program,
-    solver: Solver,
     deadline: Deadline,
     hint: Mapping[int, float] = NO_HINT,
+    *,
+    work_s: float = np.inf,
     seed: int = 0,
-    share: float = 1.0,
 ) -> Answer:
-    """What a solver knows about a program by the deadline, on one thread; after Ctrl-C what it knows by then.
-
-    Without a deadline CP-SAT stops after so much work, which it counts itself, so that it answers the same whatever
-    else the machine does. SCIP has SCIP_LIMIT_S.
-
-    CP-SAT stops as soon as Ctrl-C is pressed. SCIP goes on until the deadline: with the interrupter of MathOpt it
-    writes errors of its own to stderr.
+    """What CP-SAT knows about a program by the deadline, on one thread; after Ctrl-C what it knows by then.
 
     Args:
-        program: to be solved. CP-SAT takes whole coefficients and bounds, and gives every column a whole number.
-        solver: which.
-        deadline: when to stop; without one, after WORK or SCIP_LIMIT_S.
+        program: to be solved; its coefficients and bounds are whole.
+        deadline: when to stop.
         hint: column → value of a solution that is known, perhaps of some columns only.
+        work_s: when to stop, too, in CP-SAT's deterministic seconds, some two to seven of a clock's: it counts them
+            itself, so that it answers the same whatever else the machine does.
         seed: of the solver's random draws.
-        share: of WORK or SCIP_LIMIT_S, without a deadline.
 
     Raises:
         BadInput: OR-tools is not installed.
@@ -151,30 +134,27 @@ def solve_program(
         from ortools.util.python.solve_interrupter import SolveInterrupter
     except ImportError as error:
         raise BadInput(f"integer programs need OR-tools ({error})", do="pip install 'automap-models[place]'") from error
-    model = mathopt.Model.from_model_proto(_model_proto(program, every_column_whole=solver == "cp-sat"))
+    model = mathopt.Model.from_model_proto(_model_proto(program))
     columns = list(model.variables())
     known = mathopt.SolutionHint(variable_values={columns[column]: value for column, value in hint.items()})
-    interrupter, unlimited = SolveInterrupter(), bool(np.isinf(deadline.left_s))
-    counted = unlimited and solver == "cp-sat"
-    limit_s = share * SCIP_LIMIT_S if unlimited else deadline.left_s
+    interrupter, limit_s = SolveInterrupter(), deadline.left_s
     answer, interrupted = _until_interrupted(
         lambda: mathopt.solve(
             model,
-            mathopt.SolverType.CP_SAT if solver == "cp-sat" else mathopt.SolverType.GSCIP,
+            mathopt.SolverType.CP_SAT,
             params=mathopt.SolveParameters(
-                time_limit=None if counted else timedelta(seconds=limit_s),
+                time_limit=None if np.isinf(limit_s) else timedelta(seconds=limit_s),
                 threads=1,
                 random_seed=seed % 2**31,
-                relative_gap_tolerance=None if solver == "cp-sat" else RELATIVE_GAP,
                 cp_sat=sat_parameters_pb2.SatParameters(
                     mip_max_bound=LARGEST,
                     mip_max_activity_exponent=LARGEST_EXPONENT,
                     catch_sigint_signal=False,
-                    max_deterministic_time=share * WORK if counted else np.inf,
+                    max_deterministic_time=work_s,
                 ),
             ),
             model_params=mathopt.ModelSolveParameters(solution_hints=[known] if hint else []),
-            interrupter=interrupter if solver == "cp-sat" else None,
+            interrupter=interrupter,
         ),
         interrupter.interrupt,
     )
@@ -184,8 +164,7 @@ def solve_program(
     ):
         return Answer(None, np.inf)
     values = np.array(answer.variable_values(columns)) if answer.has_primal_feasible_solution() else None
-    bound = answer.best_objective_bound() - (0.0 if solver == "cp-sat" else TOLERANCE)
-    return Answer(values, bound, interrupted)
+    return Answer(values, answer.best_objective_bound(), interrupted)
 
 
 def _until_interrupted(solve: Callable[[], Any], interrupt: Callable[[], None]) -> tuple[Any, bool]:
@@ -200,7 +179,7 @@ def _until_interrupted(solve: Callable[[], Any], interrupt: Callable[[], None]) 
                 interrupt()
 
 
-def _model_proto(program: Program, *, every_column_whole: bool) -> Any:
+def _model_proto(program: Program) -> Any:
     """The program as MathOpt's message."""
     from ortools.math_opt import model_pb2
 
@@ -208,7 +187,7 @@ def _model_proto(program: Program, *, every_column_whole: bool) -> Any:
     proto.variables.ids.extend(range(len(program.lower)))
     proto.variables.lower_bounds.extend(program.lower)
     proto.variables.upper_bounds.extend(program.upper)
-    proto.variables.integers.extend([True] * len(program.whole) if every_column_whole else program.whole)
+    proto.variables.integers.extend([True] * len(program.lower))
     proto.linear_constraints.ids.extend(range(len(rows)))
     proto.linear_constraints.lower_bounds.extend([row.lower for row in rows])
     proto.linear_constraints.upper_bounds.extend([row.upper for row in rows])
@@ -222,10 +201,9 @@ def _model_proto(program: Program, *, every_column_whole: bool) -> Any:
     return proto
 
 
-def in_ticks(times_s: FloatArray, tick_s: float, *, whole: bool) -> FloatArray:
-    """Times in a solver's unit, rounded down to whole ones when asked."""
-    ticks: FloatArray = np.floor(times_s / tick_s) if whole else times_s / tick_s
-    return ticks
+def in_ticks(times_s: FloatArray, tick_s: float) -> FloatArray:
+    """Times in the program's unit, rounded down to whole ones."""
+    return np.asarray(np.floor(times_s / tick_s))
 
 
 MEMORY_STEPS = 2.0**40

@@ -10,18 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
-from types import ModuleType
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import csr_array
 
 from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntArray, PlacementProblem
 from automap_models.cost.step_tables import StepTables
-from automap_models.errors import BadInput
-
-RESOLUTION = 10_000
-"""METIS counts in whole numbers: the largest weight of an edge."""
+from automap_models.planners.placement.partition import metis_parts, numbered_along, symmetric
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,14 +71,9 @@ class StepUnits:
     @cached_property
     def adjacency(self) -> csr_array:
         """[u, u] bytes between two units, either way, as a symmetric matrix without a diagonal."""
-        producer, consumer = self.problem.graph.edges.T
-        a, b = self.unit_of[producer], self.unit_of[consumer]
-        apart = a != b
-        sizes = self.problem.graph.output_bytes[producer][apart] + 1.0
-        one_way = coo_array((sizes, (a[apart], b[apart])), shape=(len(self), len(self)))
-        both = csr_array((one_way + one_way.T).tocsr())
-        both.sum_duplicates()
-        return both
+        edges = self.problem.graph.edges
+        sizes = self.problem.graph.output_bytes[edges[:, 0]] + 1.0
+        return symmetric(self.unit_of[edges.T], sizes, len(self))
 
     def expand(self, device: IntArray) -> IntArray:
         """[n] devices of the operations from the [u] ones of their units."""
@@ -93,18 +83,6 @@ class StepUnits:
         """[u] the devices, where a unit may not be on one replaced by the first on which it may be."""
         fine = self.allowed[np.arange(len(self)), device]
         return np.where(fine, device, self.allowed.argmax(axis=1))
-
-
-def pymetis_module(where: str) -> ModuleType:
-    """METIS; `where` says who needs it.
-
-    Raises:
-        BadInput: pymetis is not installed.
-    """
-    try:
-        return import_module("pymetis")
-    except ImportError:
-        raise BadInput("pymetis is not installed", where=where, do="pip install 'automap-models[place]'") from None
 
 
 def grouped(units: StepUnits, most: int, seed: int) -> IntArray:
@@ -122,49 +100,19 @@ def grouped(units: StepUnits, most: int, seed: int) -> IntArray:
         return np.arange(len(units))
     if len(units) < 2 * most:  # METIS leaves parts empty then
         return np.arange(len(units)) * most // len(units)
-    return numbered_along(units, partition(units, most, seed), most)
+    parts = metis_parts(units.adjacency, weights(units, most, 0.5), most, seed)
+    return numbered_along(np.arange(float(len(units))), parts, most)
 
 
-def partition(units: StepUnits, parts: int, seed: int, *, recursive: bool = False, even: float = 0.5) -> IntArray:
-    """[u] parts by METIS (Karypis & Kumar, 1998).
+def weights(units: StepUnits, parts: int, even: float) -> FloatArray:
+    """[u] what a unit weighs in a balance of so many parts.
 
     Args:
-        units: to be divided.
+        units: to be weighed.
         parts: how many parts.
-        seed: of its draws.
-        recursive: bisect again and again instead of refining all parts at once.
-        even: how much of a unit's weight is its count rather than its time, so that no part has too many.
-
-    Raises:
-        BadInput: pymetis is not installed.
+        even: how much of the weight is a unit's count rather than its time, so that no part has too many.
     """
-    pymetis = pymetis_module("planner of steps")
-    if parts < 2 or len(units) <= parts:
-        return np.arange(len(units)) % parts
-    matrix = units.adjacency
     share = units.time_s / max(float(units.time_s.mean()), np.finfo(float).tiny)
     wanted = (1 - even) * share + even
-    wanted = np.minimum(wanted, 0.5 * float(wanted.sum()) / parts)  # a heavier one would leave METIS empty parts
-    weight = np.maximum(100 * wanted, 1).astype(np.int64)
-    heaviest = max(float(matrix.data.max(initial=0.0)), np.finfo(float).tiny)
-    edges = np.maximum(RESOLUTION * matrix.data / heaviest, 1).astype(np.int64)
-    _, parts_of = pymetis.part_graph(
-        parts,
-        xadj=matrix.indptr.tolist(),
-        adjncy=matrix.indices.tolist(),
-        vweights=weight.tolist(),
-        eweights=edges.tolist(),
-        recursive=recursive,
-        options=pymetis.Options(seed=seed),
-    )
-    return np.array(parts_of, dtype=np.int64)
-
-
-def numbered_along(units: StepUnits, parts: IntArray, count: int) -> IntArray:
-    """[u] the parts renumbered by the mean position of their units, so that devices follow the graph's order."""
-    total = np.bincount(parts, weights=np.arange(len(units)), minlength=count)
-    held = np.bincount(parts, minlength=count)
-    mean = np.where(held > 0, total / np.maximum(held, 1), np.inf)
-    rank = np.empty(count, dtype=np.int64)
-    rank[np.argsort(mean, kind="stable")] = np.arange(count)
-    return rank[parts]
+    # A heavier one would leave METIS empty parts.
+    return 100 * np.minimum(wanted, 0.5 * float(wanted.sum()) / parts)

@@ -14,10 +14,8 @@ import numpy as np
 from automap_models.core.contraction import contract
 from automap_models.core.dag import topological_order
 from automap_models.core.placement import FloatArray, IntArray
+from automap_models.planners.placement.planner import least_enough
 from automap_models.planners.placement.step_groups import StepUnits
-
-BISECTIONS = 60
-"""Halvings of the interval in which the smallest load of the runs lies."""
 
 
 def layers_in_order(units: StepUnits) -> IntArray:
@@ -83,16 +81,13 @@ def _from_neighbours(units: StepUnits, of_unit: list[tuple[str, ...] | None]) ->
 
 def _runs(time_s: FloatArray, memory: FloatArray, speed: FloatArray, room: FloatArray) -> IntArray:
     """[layers] the run of each, one run a device, so that the longest takes the least time; memory is kept to."""
-    low, high = 0.0, float(time_s.sum() / speed.min())
-    best = _filled(time_s, memory, speed, room, np.inf)
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        run = _filled(time_s, memory, speed, room, middle)
-        if run.max() < speed.size:
-            best, high = run, middle
-        else:
-            low = middle
-    return np.minimum(best, speed.size - 1)
+
+    def fits(limit_s: float) -> bool:
+        return int(_filled(time_s, memory, speed, room, limit_s).max()) < speed.size
+
+    limit_s = least_enough(float(time_s.sum() / speed.min()), fits)
+    run = _filled(time_s, memory, speed, room, limit_s if fits(limit_s) else np.inf)
+    return np.minimum(run, speed.size - 1)
 
 
 def _filled(time_s: FloatArray, memory: FloatArray, speed: FloatArray, room: FloatArray, limit_s: float) -> IntArray:

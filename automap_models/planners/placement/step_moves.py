@@ -3,29 +3,37 @@
     a level of METIS ── cut where the placement changes devices ── pieces ── the network's view ── a logit a move
                                                                                       drawn moves, simulated one by one
 
-Levels are those of the annealing (step_search.LEVELS) and single classes. Where a level has more pieces than the
+Levels are those of the annealing (step_search.levels). Where a level has more pieces than the
 network looks at, it sees a window of the graph's order that is drawn anew each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from automap_models.core.placement import BoolArray, FloatArray, IntArray
 from automap_models.envs.placement.features import PlacerInputs, PlacerView
-from automap_models.planners.base import Deadline, Progress, Watch
-from automap_models.planners.placement.step_groups import StepUnits, grouped
-from automap_models.planners.placement.step_search import LEVELS, Schedule, StepScore, accepted, score_of
+from automap_models.planners.placement.step_groups import StepUnits
+from automap_models.planners.placement.step_search import levels
 
-MOST_PIECES = 1024
-"""Pieces that the network looks at, at a time."""
-MOVES_A_LOOK = 64
-"""Moves drawn and simulated before the network looks again; where there are fewer, a look counts as so many, too."""
-UNIFORM = 0.1
-"""Share of the moves that are drawn from all alike."""
+
+@dataclass(frozen=True)
+class Looks:
+    """How the network looks at a placement.
+
+    Attributes:
+        pieces: at most, at a time.
+        moves: drawn and simulated before the network looks again; where there are fewer, a look counts as so many, too.
+        uniform: share of the moves that are drawn from all alike.
+    """
+
+    pieces: int = 1024
+    moves: int = 64
+    uniform: float = 0.1
+
 
 Scorer = Callable[[PlacerInputs], FloatArray]
 """From what the network sees to [P, D] logits."""
@@ -61,10 +69,9 @@ class MoveSpace:
         view: of the network.
     """
 
-    def __init__(self, units: StepUnits, seed: int) -> None:
-        self.units = units
-        self.levels = [grouped(units, most, seed) for most in LEVELS if most < len(units)]
-        self.levels.append(np.arange(len(units)))
+    def __init__(self, units: StepUnits, seed: int, looks: Looks | None = None) -> None:
+        self.units, self._looks = units, Looks() if looks is None else looks
+        self.levels = levels(units, seed)
         self.view = PlacerView(units.problem, units.tables)
 
     def pieces(self, device: IntArray, level: int, random: np.random.Generator) -> Pieces:
@@ -72,10 +79,11 @@ class MoveSpace:
         devices = self.units.problem.devices
         keys = np.unique(self.levels[level] * devices + device, return_inverse=True)[1]
         count = int(keys.max()) + 1
-        if count > MOST_PIECES:
-            first = int(random.integers(count - MOST_PIECES + 1))
-            inside = (keys >= first) & (keys < first + MOST_PIECES)
-            keys, count = np.where(inside, keys - first, -1), MOST_PIECES
+        most = self._looks.pieces
+        if count > most:
+            first = int(random.integers(count - most + 1))
+            inside = (keys >= first) & (keys < first + most)
+            keys, count = np.where(inside, keys - first, -1), most
         chosen = np.flatnonzero(keys >= 0)
         order = chosen[np.argsort(keys[chosen], kind="stable")]
         start = np.concatenate([[0], np.cumsum(np.bincount(keys[chosen], minlength=count))])
@@ -86,6 +94,24 @@ class MoveSpace:
         """What the network sees of a placement."""
         of_operation = pieces.of_unit[self.units.unit_of]
         return self.view.inputs(self.units.expand(device), of_operation, pieces.may)
+
+    def moves(
+        self, scorer: Scorer, current: Callable[[], IntArray], random: np.random.Generator
+    ) -> Iterator[IntArray | None]:
+        """Moves that the network draws, some at a look, without end; see step_search.Moves."""
+        looks = self._looks
+        while True:
+            seen_by_scorer = current()
+            pieces = self.pieces(seen_by_scorer, int(random.integers(len(self.levels))), random)
+            inputs = self.inputs(seen_by_scorer, pieces)
+            drawn = drawn_moves(scorer(inputs), inputs, looks.moves, looks.uniform, random)
+            for piece, target in drawn.tolist():
+                device, members = current(), pieces.members(piece)
+                members = members[device[members] == seen_by_scorer[members[0]]]
+                changed = device.copy()
+                changed[members] = target
+                yield changed if members.size else None
+            yield from [None] * (looks.moves - len(drawn))
 
 
 def drawn_moves(
@@ -109,52 +135,3 @@ def drawn_moves(
     keys = np.log(share + 1e-300) + random.gumbel(size=share.size)
     best = np.argsort(-keys, kind="stable")[:count]
     return np.stack(np.divmod(allowed[best], inputs.move_mask.shape[1]), axis=1)
-
-
-def refine(
-    space: MoveSpace,
-    scorer: Scorer,
-    device: IntArray,
-    score: StepScore,
-    seed: int,
-    deadline: Deadline,
-    watch: Watch,
-) -> tuple[IntArray, StepScore]:
-    """[u] devices of the best placement met by moves that the network draws, and how good it is.
-
-    Args:
-        space: of the problem.
-        scorer: the network.
-        device: [u] where to begin.
-        score: of that.
-        seed: of every draw.
-        deadline: when to stop; without one, after so much work.
-        watch: is told how far it is.
-    """
-    random = np.random.default_rng(seed)
-    units, schedule = space.units, Schedule.of(space.units, deadline)
-    best, best_score = device, score
-    look = 0
-    while not schedule.over(look * MOVES_A_LOOK):
-        level = int(random.integers(len(space.levels)))
-        pieces = space.pieces(device, level, random)
-        inputs = space.inputs(device, pieces)
-        at_look = device
-        moves = drawn_moves(scorer(inputs), inputs, MOVES_A_LOOK, UNIFORM, random)
-        for turn, (piece, target) in enumerate(moves.tolist(), look * MOVES_A_LOOK):
-            if schedule.over(turn):
-                break
-            watch(Progress(f"moving pieces, {best_score.value_s:.4g} s", int(1000 * schedule.done(turn)), 1000))
-            members = pieces.members(piece)
-            members = members[device[members] == at_look[members[0]]]
-            if not members.size:
-                continue
-            changed = device.copy()
-            changed[members] = target
-            drawn = score_of(units, changed)
-            if accepted(drawn, score, schedule.warmth(turn) * best_score.value_s, random):
-                device, score = changed, drawn
-                if score < best_score:
-                    best, best_score = device, score
-        look += 1
-    return best, best_score

@@ -8,7 +8,7 @@ a neighbour. Worse placements are accepted with a probability that falls to noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,21 +16,47 @@ import numpy as np
 from automap_models.core.placement import IntArray, PlacementProblem
 from automap_models.cost.makespan import step_values
 from automap_models.planners.base import Deadline, Progress, Watch
-from automap_models.planners.placement.list_scheduling import etf, heft
+from automap_models.planners.placement.list_scheduling import etf
 from automap_models.planners.placement.packing import packed
-from automap_models.planners.placement.step_groups import StepUnits, grouped, numbered_along, partition
+from automap_models.planners.placement.partition import numbered_along, several_parts
+from automap_models.planners.placement.step_groups import StepUnits, grouped, weights
 from automap_models.planners.placement.step_layers import layers_in_order
 
-WORK = 8e7
-"""Operations and edges simulated in all without a deadline: two to five seconds."""
-MOST_MOVES = 8_000
-"""Moves of a search without a deadline, however small the graph."""
-LEVELS = (16, 64, 256, 1024)
-"""Groups of the partitions from which moves are drawn; single classes come on top."""
-METIS_SEEDS = 4
-"""Seeds of METIS, each bisected and refined at once."""
-WARM, COLD = 0.002, 1e-5
-"""Temperatures at the start and at the end, as shares of the best makespan."""
+
+@dataclass(frozen=True)
+class Annealing:
+    """The numbers of a search for a short step.
+
+    Attributes:
+        budget_s: of a search without a deadline, in seconds as `operations_per_s` counts them.
+        operations_per_s: operations and edges simulated in such a second. So a search has as many moves on a busy
+            machine as on an idle one, with a deadline, too; only a machine that is slower is cut off by it.
+        most_moves: of a search without a deadline, however small the graph.
+        levels: groups of the partitions from which moves are drawn; single classes come on top.
+        warm, cold: temperatures at the start and at the end, as shares of the best makespan.
+    """
+
+    budget_s: float = 5.0
+    operations_per_s: float = 1.6e7
+    most_moves: int = 8_000
+    levels: tuple[int, ...] = (16, 64, 256, 1024)
+    warm: float = 0.002
+    cold: float = 1e-5
+
+    def moves(self, units: StepUnits, budget_s: float) -> int:
+        """How many moves a search has that has so many seconds; infinitely many are `budget_s` of them."""
+        problem = units.problem
+        counted = self.operations_per_s / (len(problem.graph) + len(problem.graph.edges))
+        if np.isinf(budget_s):
+            return min(max(200, int(counted * self.budget_s)), self.most_moves)
+        return int(counted * budget_s)
+
+    def warmth(self, done: float) -> float:
+        """The temperature when so much of a search is over, as a share of the best makespan."""
+        return float(self.warm * (self.cold / self.warm) ** done)
+
+
+ANNEALING = Annealing()
 
 
 @dataclass(frozen=True, order=True)
@@ -53,7 +79,7 @@ def score_of(units: StepUnits, device: IntArray) -> StepScore:
 
 
 def starts(units: StepUnits, seed: int, deadline: Deadline) -> Iterator[tuple[str, IntArray]]:
-    """Names and [u] devices of the baselines: one device, layers in order, HEFT, m-ETF, METIS.
+    """Names and [u] devices of the baselines: one device, layers in order, m-ETF, METIS.
 
     The first is made whatever the time.
     """
@@ -61,12 +87,8 @@ def starts(units: StepUnits, seed: int, deadline: Deadline) -> Iterator[tuple[st
     yield "single", units.repaired(np.full(len(units), int(np.argmin(units.problem.step_devices.slowdown))))
     if not deadline.passed:
         yield "expert", units.repaired(layers_in_order(units))
-    for name, scheduler in (("heft", heft), ("m-etf", etf)):
-        if deadline.passed:
-            return
-        device = scheduler(units)
-        if device is not None:
-            yield name, of_operations(units, device)
+    if not deadline.passed and (device := etf(units)) is not None:
+        yield "m-etf", of_operations(units, device)
     yield from (("metis", device) for device in metis_starts(units, problem.devices, seed, deadline))
 
 
@@ -81,11 +103,11 @@ def metis_starts(units: StepUnits, devices: int, seed: int, deadline: Deadline) 
     """[u] devices from METIS, into as many parts as there are devices and into fewer; one is made whatever the time."""
     accelerators = units.problem.accelerators or devices
     for parts in dict.fromkeys((accelerators, max(accelerators // 2, 1))):
-        for turn in range(2 * METIS_SEEDS if parts > 1 else 1):
-            if deadline.passed and (turn or parts < accelerators):
+        several = several_parts(units.adjacency, weights(units, parts, 0.1), parts, seed)
+        for drawn in several:
+            yield units.repaired(numbered_along(np.arange(float(len(units))), drawn, parts))
+            if deadline.passed:
                 return
-            drawn = partition(units, parts, seed + turn // 2, recursive=bool(turn % 2), even=0.1)
-            yield units.repaired(numbered_along(units, drawn, parts))
 
 
 def best_start(units: StepUnits, seed: int, deadline: Deadline, watch: Watch) -> tuple[str, IntArray, StepScore]:
@@ -107,14 +129,22 @@ def best_start(units: StepUnits, seed: int, deadline: Deadline, watch: Watch) ->
     return best
 
 
+Moves = Callable[[Callable[[], IntArray], np.random.Generator], Iterator[IntArray | None]]
+"""From what says the [u] devices at a time, and random draws, to moves without end: [u] devices after each, None for a
+move that changes nothing."""
+
+
 class Neighbourhood:
     """Groups of units that move together, from coarse to single ones."""
 
     def __init__(self, units: StepUnits, seed: int) -> None:
         self.units = units
-        levels = [grouped(units, most, seed) for most in LEVELS if most < len(units)]
-        levels.append(np.arange(len(units)))
-        self._members = [_members(level) for level in levels]
+        self._members = [_members(level) for level in levels(units, seed)]
+
+    def moves(self, current: Callable[[], IntArray], random: np.random.Generator) -> Iterator[IntArray | None]:
+        """Random moves without end; see `Moves`."""
+        while True:
+            yield self.move(current(), random)
 
     def move(self, device: IntArray, random: np.random.Generator) -> IntArray | None:
         """[u] devices after a random move; None where it changes nothing or is not allowed."""
@@ -140,6 +170,11 @@ class Neighbourhood:
         return int(random.integers(self.units.problem.devices))
 
 
+def levels(units: StepUnits, seed: int) -> list[IntArray]:
+    """[u] group of each unit, from coarse partitions to single units."""
+    return [*(grouped(units, most, seed) for most in ANNEALING.levels if most < len(units)), np.arange(len(units))]
+
+
 def _members(level: IntArray) -> tuple[IntArray, IntArray]:
     """The units group by group, and where each group begins and the last ends."""
     order = np.argsort(level, kind="stable")
@@ -148,70 +183,41 @@ def _members(level: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def anneal(
-    units: StepUnits, device: IntArray, score: StepScore, seed: int, deadline: Deadline, watch: Watch
+    units: StepUnits,
+    start: tuple[IntArray, StepScore],
+    moves: Moves,
+    total: int,
+    seed: int,
+    deadline: Deadline,
+    watch: Watch,
 ) -> tuple[IntArray, StepScore]:
     """[u] devices of the best placement met, and how good it is.
 
     Args:
         units: of the problem.
-        device: [u] where to begin.
-        score: of that.
+        start: [u] devices where to begin, and how good they are.
+        moves: drawn one after the other.
+        total: how many there are.
         seed: of every draw.
-        deadline: when to stop; without one, after so much work.
+        deadline: when to stop before.
         watch: is told how far it is.
     """
     random = np.random.default_rng(seed)
-    schedule = Schedule.of(units, deadline)
-    neighbours = Neighbourhood(units, seed)
-    best, best_score = device, score
-    turn = 0
-    while not schedule.over(turn):
-        turn += 1
-        watch(Progress(f"annealing from {best_score.value_s:.4g} s", int(1000 * schedule.done(turn)), 1000))
-        changed = neighbours.move(device, random)
+    device, score = best, best_score = start
+    drawn_moves = moves(lambda: device, random)
+    for turn in range(total):
+        if deadline.passed:
+            break
+        watch(Progress(f"moving operations, {best_score.value_s:.4g} s", int(1000 * turn / total), 1000))
+        changed = next(drawn_moves)
         if changed is None:
             continue
         drawn = score_of(units, changed)
-        if accepted(drawn, score, schedule.warmth(turn) * best_score.value_s, random):
+        if accepted(drawn, score, ANNEALING.warmth(turn / total) * best_score.value_s, random):
             device, score = changed, drawn
             if score < best_score:
                 best, best_score = device, score
     return best, best_score
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How long a search goes on, and how warm it is.
-
-    Attributes:
-        deadline: of the search.
-        total_s: how long it had at the beginning.
-        moves: after which it ends without a deadline.
-    """
-
-    deadline: Deadline
-    total_s: float
-    moves: int
-
-    @classmethod
-    def of(cls, units: StepUnits, deadline: Deadline) -> Schedule:
-        """The schedule of a search that begins now."""
-        work = len(units.problem.graph) + len(units.problem.graph.edges)
-        return cls(deadline, deadline.left_s, min(max(200, int(WORK / work)), MOST_MOVES))
-
-    def done(self, turn: int) -> float:
-        """Share of the search that is over."""
-        if np.isinf(self.total_s):
-            return turn / self.moves
-        return 1.0 - self.deadline.left_s / max(self.total_s, 1e-9)
-
-    def over(self, turn: int) -> bool:
-        """Whether it is to end."""
-        return self.deadline.passed or self.done(turn) >= 1.0
-
-    def warmth(self, turn: int) -> float:
-        """The temperature, as a share of the best makespan."""
-        return float(WARM * (COLD / WARM) ** self.done(turn))
 
 
 def accepted(drawn: StepScore, score: StepScore, warmth: float, random: np.random.Generator) -> bool:
@@ -226,5 +232,7 @@ def search_step(problem: PlacementProblem, seed: int, deadline: Deadline, watch:
     """[n] devices of the best placement that annealing from the best baseline meets; None where none fits."""
     units = StepUnits.of(problem)
     _, device, score = best_start(units, seed, deadline.part(deadline.left_s / 4), watch)
-    device, score = anneal(units, device, score, seed, deadline, watch)
+    moves = Neighbourhood(units, seed).moves
+    total = ANNEALING.moves(units, deadline.left_s)
+    device, score = anneal(units, (device, score), moves, total, seed, deadline, watch)
     return None if score.excess_bytes > 0 else units.expand(device)

@@ -39,7 +39,7 @@ class Net:
 
 @dataclass(frozen=True, eq=False)
 class UnitTimes:
-    """A placement problem by units, times in the unit that a solver wants.
+    """A placement problem by units, times in whole ticks.
 
     Attributes:
         unit_of: [n] unit of each node.
@@ -59,14 +59,14 @@ class UnitTimes:
     nets: tuple[Net, ...]
 
     @staticmethod
-    def of(problem: PlacementProblem, unit_of: IntArray, tick_s: float, *, whole: bool) -> UnitTimes:
-        """The problem with all times divided by `tick_s`, and rounded down to whole numbers when asked.
+    def of(problem: PlacementProblem, unit_of: IntArray, tick_s: float) -> UnitTimes:
+        """The problem with all times divided by `tick_s`, and rounded down to whole numbers.
 
         Rounding down keeps lower bounds lower bounds: loads are sums of these times with factors ≥ 0, so that in
         whole ticks no plan is longer than it is, and the shortest plan in ticks is not longer than the shortest plan.
         """
         graph, m = problem.graph, int(unit_of.max()) + 1
-        ticks = partial(in_ticks, tick_s=tick_s, whole=whole)
+        ticks = partial(in_ticks, tick_s=tick_s)
         kind = graph.backward.astype(np.int64)
         accelerator, cpu, memory, banned = np.zeros((2, m)), np.zeros((2, m)), np.zeros(m), np.zeros(m, bool)
         np.add.at(accelerator, (kind, unit_of), ticks(graph.accelerator_s))
@@ -103,8 +103,8 @@ def add_cuts(program: Program, net: Net, at: IntArray, own: IntArray) -> list[in
     In plus out (Tarnawski et al.) is stronger than their maximum once a net has two readers; with one it is the same.
     """
     source, readers = net.source, net.readers
-    into = int(program.add(whole=False))
-    out = into if len(readers) == 1 else int(program.add(whole=False))
+    into = int(program.add())
+    out = into if len(readers) == 1 else int(program.add())
     for reader in readers:
         program.at_most([(int(own[reader]), 1), (int(at[source]), -1), (into, -1)], 0)
         program.at_most([(int(own[source]), 1), (int(at[reader]), -1), (out, -1)], 0)
@@ -194,7 +194,7 @@ def free_program(
     program, m = Program(deadline=deadline), len(times.supported)
     place = program.add(m, problem.devices)
     _require_one_device(program, place)
-    value = program.add(2 if problem.split_passes else 1, upper=upper, whole=False)
+    value = program.add(2 if problem.split_passes else 1, upper=upper)
     for device in range(problem.devices):
         if device < problem.accelerators:
             _accelerator(problem, program, times, value, place[:, device], place[:, device])
@@ -216,7 +216,7 @@ def contiguous_program(
     placed, graph = free_program(problem, times, upper, deadline), problem.graph
     edges = graph.edges[~graph.backward[graph.edges].any(axis=1)].tolist()
     for device in range(problem.devices):
-        at, z = placed.place[times.unit_of, device].tolist(), placed.program.add(len(graph), whole=False).tolist()
+        at, z = placed.place[times.unit_of, device].tolist(), placed.program.add(len(graph)).tolist()
         for node in np.unique(edges).astype(np.int64).tolist():
             placed.program.at_most([(at[node], 1), (z[node], -1)], 0)
         for u, v in edges:
@@ -254,7 +254,7 @@ def ordered_program(
     for u, v in unit_edges.tolist():
         for i in range(positions - 1):
             program.at_most([(int(before[v, i]), 1), (int(before[u, i]), -1)], 0)
-    value = program.add(2 if problem.split_passes else 1, upper=upper, whole=False)
+    value = program.add(2 if problem.split_passes else 1, upper=upper)
     is_cpu = program.add(positions)
     program.equal([(int(column), 1) for column in is_cpu], problem.cpus)
     for i in range(positions):
@@ -328,7 +328,7 @@ def _heaviest_first(times: UnitTimes) -> IntArray:
 
 
 def _minimise(program: Program, value: IntArray, upper: float) -> None:
-    total = value if len(value) == 1 else program.add(1, upper=upper, whole=False)
+    total = value if len(value) == 1 else program.add(1, upper=upper)
     if len(value) == 2:
         program.at_most([(int(value[0]), 1), (int(value[1]), 1), (int(total[0]), -1)], 0)
     program.objective = int(total[0])

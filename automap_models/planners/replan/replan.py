@@ -24,7 +24,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
-from automap_models.planners.replan.search import placed_cost, search_orders
+from automap_models.planners.replan.search import OrderSearchConfig, placed_cost, search_orders
 from automap_models.planners.replan.speeds import Speeds, fit_speeds
 
 BoolArray = NDArray[np.bool_]
@@ -99,19 +99,14 @@ CORRECTED = "corrected_under"
 
 
 @dataclass(frozen=True)
-class ReplanConfig:
+class ReplanConfig(OrderSearchConfig):
     """How to look for a new plan.
 
     Attributes:
-        starts: planners for equal devices; the search sets out from their plans, too, and not only from the running
-            one.
-        most_orders: orders of devices that are searched, the most promising ones.
-        worth: another plan must be shorter than the running one by more than this share to be preferred.
+        starts: planners for equal devices; the search sets out from their plans, too, not only from the running one.
     """
 
     starts: tuple[Planner[StagedProblem, StagedPlan, Any], ...] = ()
-    most_orders: int = 4
-    worth: float = 1e-3
 
 
 class ReplanPlanner(Planner[ReplanProblem, PlacedPlan, ReplanConfig]):
@@ -148,8 +143,7 @@ class ReplanPlanner(Planner[ReplanProblem, PlacedPlan, ReplanConfig]):
             running,
             speeds.slowdown,
             starts,
-            most_orders=self.config.most_orders,
-            worth=self.config.worth,
+            config=self.config,
             deadline=deadline,
             watch=watch,
         )
@@ -226,19 +220,7 @@ def corrected_profile(profile: Profile, plan: StagedPlan, speeds: Speeds) -> Pro
     backward = (profile.C - profile.C_fwd) * speeds.backward_scale[stage]
     meta = {key: value for key, value in profile.meta.items() if key != "rescaled_from"}  # it is a measured one now
     meta[CORRECTED] = list(plan.cuts)
-    return Profile.create(
-        C=forward + backward,
-        A=profile.A,
-        W=profile.W,
-        C_fwd=forward,
-        stash=profile.stash,
-        names=profile.names,
-        layers=profile.layers,
-        meta=meta,
-        shared_parameters=profile.shared_parameters,
-        frozen=profile.frozen,
-        shared_frozen=profile.shared_frozen,
-    )
+    return replace(profile, C=forward + backward, C_fwd=forward, meta=meta)
 
 
 def attribution(profile: Profile, plan: StagedPlan) -> Attribution:

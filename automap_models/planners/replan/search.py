@@ -32,8 +32,23 @@ NAME = "replan"
 """The planner that plans for unequal devices are made by."""
 MOST_NODES_PERMUTED = 5
 """Nodes up to which all their orders are looked at; beyond, the slow ones first or last or as they are."""
-EXACT_S, REFINE_S = 0.2, 0.2
-"""Counted seconds (planners.effort) of the exact search in one device order, and of moving its plan off the grid."""
+
+
+@dataclass(frozen=True)
+class OrderSearchConfig:
+    """How to look for a new plan.
+
+    Attributes:
+        most_orders: orders of devices that are searched, the most promising ones.
+        worth: a plan must be shorter by more than this share than the best before it, at first the running one.
+        exact_s, refine_s: counted seconds (planners.effort) of the exact search in one device order, and of moving its
+            plan off the grid.
+    """
+
+    most_orders: int = 4
+    worth: float = 1e-3
+    exact_s: float = 0.2
+    refine_s: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -77,8 +92,7 @@ def search_orders(
     slowdown: FloatArray,
     starts: Sequence[StagedPlan] = (),
     *,
-    most_orders: int = 4,
-    worth: float = 1e-3,
+    config: OrderSearchConfig | None = None,
     deadline: Deadline = NEVER,
     watch: Watch = SILENT,
 ) -> OrderSearch:
@@ -89,23 +103,23 @@ def search_orders(
         running: the plan that runs.
         slowdown: [D] of every device.
         starts: further plans from whose device cuts to search.
-        most_orders: how many orders of devices are searched.
-        worth: a plan must be shorter by more than this share than the best before it; the running one is the first.
+        config: of the search.
         deadline: when to stop with the best plan so far.
         watch: is told of every order.
     """
+    config = config or OrderSearchConfig()
     cost = placed_cost(problem, running, slowdown)
     best, best_s = running, cost.step_s if cost.feasible else np.inf
     plans, log = (running.plan, *starts), list[SearchedOrder]()
-    orders = promising_orders(problem, running, slowdown, most_orders)
+    orders = promising_orders(problem, running, slowdown, config)
     for order in orders:
         if deadline.passed:
             break
         watch(Progress("searching device orders", len(log), len(orders)))
         ordered = in_order(problem, order, slowdown)
-        shortest = search(ordered, plans, deadline)
+        shortest = search(ordered, plans, deadline, config)
         log.append(SearchedOrder(order, None if shortest is None else shortest[1].step_s))
-        if shortest is not None and shortest[1].step_s < best_s * (1.0 - worth):
+        if shortest is not None and shortest[1].step_s < best_s * (1.0 - config.worth):
             plan, best_s = shortest[0], shortest[1].step_s
             best = PlacedPlan(plan, order, tuple(order[p] for p in ordered.idle_positions(plan)))
     return OrderSearch(best, tuple(log), len(log) == len(orders) and not deadline.passed)
@@ -134,7 +148,7 @@ def placed_cost(problem: StagedProblem, placed: PlacedPlan, slowdown: FloatArray
 
 
 def promising_orders(
-    problem: StagedProblem, running: PlacedPlan, slowdown: FloatArray, most: int
+    problem: StagedProblem, running: PlacedPlan, slowdown: FloatArray, config: OrderSearchConfig
 ) -> list[tuple[int, ...]]:
     """At most so many device orders, the running one first; the others by how even work on equal nodes would be."""
     cluster = problem.cluster
@@ -144,7 +158,7 @@ def promising_orders(
     def capacity(order: tuple[int, ...]) -> float:
         return float(in_order(problem, order, slowdown).paces.rate[bound[:-1], bound[1:]].sum())
 
-    return [orders[0], *sorted(orders[1:], key=capacity, reverse=True)[: most - 1]]
+    return [orders[0], *sorted(orders[1:], key=capacity, reverse=True)[: config.most_orders - 1]]
 
 
 def device_orders(cluster: Cluster, running: Sequence[int], slowdown: FloatArray) -> Iterator[tuple[int, ...]]:
@@ -193,7 +207,10 @@ def node_orders(speeds: Sequence[tuple[float, ...]]) -> Iterator[tuple[int, ...]
 
 
 def search(
-    problem: StagedProblem, starts: Iterable[StagedPlan], deadline: Deadline = NEVER
+    problem: StagedProblem,
+    starts: Iterable[StagedPlan],
+    deadline: Deadline = NEVER,
+    config: OrderSearchConfig | None = None,
 ) -> tuple[StagedPlan, StagedCost] | None:
     """The shortest plan that the search comes to and its cost; None where nothing fits the memory.
 
@@ -201,14 +218,15 @@ def search(
         problem: with devices of unequal speed, in their order.
         starts: plans from which the search sets out; the result is no longer than the best that fits.
         deadline: when to stop with the best plan so far.
+        config: of the search.
     """
-    costs, best = Costs(problem), list[StagedPlan]()
+    costs, best, config = Costs(problem), list[StagedPlan](), config or OrderSearchConfig()
     try:
         for start in starts:
             if start.check_valid(problem)[0]:
                 best.append(_moved(costs, start, deadline))
         shortest = _shortest(costs, best)
-        exact = deadline.part(EXACT_S, effort.counted_s)
+        exact = deadline.part(config.exact_s, effort.counted_s)
         upper_s = None if shortest is None else costs(shortest).step_s
         result = anytime_search(problem, exact, upper_s, shortest, costs=costs)
         best += [] if result.plan is None else [result.plan]
@@ -217,7 +235,7 @@ def search(
     shortest = _shortest(costs, best)
     if shortest is None:
         return None
-    shortest = refine(problem, shortest, deadline.part(REFINE_S, effort.counted_s), costs=costs)
+    shortest = refine(problem, shortest, deadline.part(config.refine_s, effort.counted_s), costs=costs)
     return replace(shortest, planner=NAME, coarse_cuts=problem.grid.to_points(shortest.cuts)), costs(shortest)
 
 

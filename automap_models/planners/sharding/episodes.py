@@ -19,9 +19,6 @@ from automap_models.planners.base import NEVER, SILENT, ConfigT, Deadline, NoCon
 from automap_models.planners.sharding.evaluate import evaluated
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
 
-_PROOF_SHARE = 0.25
-"""Of the time until a deadline: so much the proof of the optimum may take."""
-
 
 @dataclass(frozen=True)
 class EpisodesConfig:
@@ -141,7 +138,7 @@ class EpisodesPlanner(Planner[ShardingProblem, ShardingPlan, ConfigT]):
         options = self.config if isinstance(self.config, EpisodesConfig) else None
         episodes, seed = (options.episodes, options.seed) if options else (None, None)
         begun = time.perf_counter()
-        proof = self._prover.solve(problem, deadline=deadline.part(_PROOF_SHARE * deadline.left_s))
+        proof = self._prover.solve(problem, deadline=deadline.part(deadline.left_s / 4))
         assert proof.bound is not None
         good_enough = proof.bound.value if options and options.stop_at_optimum else float("inf")
         search = self.search(problem, watch)

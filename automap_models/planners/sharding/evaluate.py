@@ -11,8 +11,8 @@ from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.cost.sharding import objective_value, sharding_cost
 from automap_models.envs.sharding.propagation import Propagation
 
-_EQUAL = 1e-9
-"""Relative difference up to which a plan reaches a bound."""
+EQUAL = 1e-9
+"""Relative difference up to which a plan reaches a bound, and memories count as equal."""
 
 
 def evaluated(
@@ -31,7 +31,7 @@ def evaluated(
         from decisions on others) and `reward` (Auto-MAP's, the sum over the episode).
     """
     cost = sharding_cost(problem, plan)
-    reached = bound is not None and math.isclose(objective_value(problem, cost), bound.value, rel_tol=_EQUAL)
+    reached = bound is not None and math.isclose(objective_value(problem, cost), bound.value, rel_tol=EQUAL)
     status: Status = "optimal" if reached else "feasible"
     facts = {**_episodes(problem, plan), **known.pop("facts", {})}
     return Result(problem, plan, cost, status, bound, facts=facts, **known)

@@ -17,10 +17,8 @@ variable z ≤ x[a, c], z ≤ x[a, d], … says that they are. Where the other a
 dimensions, v ≥ z + x[b, e] - 1 says that less is saved. Less time makes z as large and v as small as they may be, so
 that v is z·x[b, e].
 
-The solver is HiGHS in scipy, of the base install, and not OR-Tools' MathOpt, which solves the programs of placement
-(extra [place]). Its wheels come without HiGHS. Its SCIP reaches the same optima on the 144 programs of T5-base and
-BERT-48 (all objectives, one axis and two, to 2e-15) in 0.63 s beside 0.42 s, and 0.54 s more to build the models.
-OR-Tools and pandas would add 160 MB to every install that plans shardings.
+The solver is HiGHS in scipy, of the base install, and not OR-Tools, which solves the programs of placement (extra
+[place]): with pandas it would add 160 MB to every install that plans shardings.
 """
 
 from __future__ import annotations
@@ -42,27 +40,28 @@ from automap_models.cost.sharding import ShardingCount, axis_costs, objective_va
 from automap_models.envs.sharding.propagation import Propagation, sharded_classes
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
-from automap_models.planners.sharding.evaluate import evaluated
+from automap_models.planners.sharding.evaluate import EQUAL, evaluated
 
-_EQUAL = 1e-9
-"""Relative difference at which memories count as equal."""
 _ROUNDING = 1e-6
 """By how much the solver's own bound may be wrong, in terms of the largest coefficient."""
 _LIMIT_UNIT = 1e-3
 """Of the largest coefficient, for limits: plans may exceed a memory of 10 GB by some 10 bytes."""
 
-_GREEDY_IS_BETTER = "The time was up before the program was solved: the plan is the greedy one, the best known so far."
+_GREEDY_IS_BETTER = (
+    "The search was stopped before the program was solved: the plan is the greedy one, the best known so far."
+)
 
 
 @dataclass(frozen=True)
 class ShardingMilpConfig:
-    """How long the program may be solved.
+    """How much work the program may take.
 
     Attributes:
-        time_limit_s: after so many seconds the best plan so far is returned, with how far it may be off.
+        nodes: of the solver's tree, after which the best plan so far is returned, with how far it may be off; programs
+            of traced models take one.
     """
 
-    time_limit_s: float = 60.0
+    nodes: int = 10_000
 
 
 class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpConfig]):
@@ -83,8 +82,7 @@ class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpCon
     ) -> Result[ShardingProblem, ShardingPlan]:
         """See Planner.solve."""
         begun = time.perf_counter()
-        deadline = deadline.part(min(self.config.time_limit_s, deadline.left_s))
-        program = _Program(problem)
+        program = _Program(problem, self.config.nodes)
         watch(Progress(f"solving a program of {program.variables:,} variables", 0, 2))
         best = program.least(program.objective, program.limits, deadline)
         if best is None:
@@ -100,7 +98,7 @@ class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpCon
         value = objective_value(problem, sharding_cost(problem, plan))
         if program.then is not None and not deadline.passed:
             watch(Progress("choosing among the plans that are equally good", 1, 2))
-            limit = value * (1 + _EQUAL) if problem.objective == "memory" else 0.5 - value
+            limit = value * (1 + EQUAL) if problem.objective == "memory" else 0.5 - value
             chosen = program.least(program.then, [(program.objective, limit)], deadline)
             plan = plan if chosen is None else ShardingPlan.from_classes(problem, chosen.axis_of, self.name)
         watch(Progress("the plan is proven the best", 2, 2))
@@ -203,8 +201,8 @@ class _Program:
         limits: what every plan has to keep to: the memory of a device where time is the objective.
     """
 
-    def __init__(self, problem: ShardingProblem) -> None:
-        self.problem = problem
+    def __init__(self, problem: ShardingProblem, nodes: int) -> None:
+        self.problem, self._nodes = problem, nodes
         self.axis, self.classes = np.nonzero(problem.allowed)
         self.first = self.second = np.empty(0, dtype=np.int64)
         self.merged: list[_Merged] = []
@@ -226,7 +224,7 @@ class _Program:
         return self.axis.size + self.first.size + 2 * len(self.merged)
 
     def least(self, amount: _Amount, limits: _Limits, deadline: Deadline) -> _Solved | None:
-        """The choice of least cost within the limits; None if there is none, or none was found in time."""
+        """The choice of least cost within the limits; None if there is none, or none was found."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         constraints = [LinearConstraint(rows, ub=upper) for rows, upper in self._constraints() if rows.shape[0]]
@@ -239,13 +237,13 @@ class _Program:
             integrality=(np.arange(self.variables) < self.axis.size).astype(np.int64),
             bounds=Bounds(0, 1),
             constraints=constraints,
-            options={"mip_rel_gap": 0.0, "time_limit": deadline.left_s},
+            options={"mip_rel_gap": 0.0, "time_limit": deadline.left_s, "node_limit": self._nodes},
         )
         proven = solved.status == 0
         if solved.x is not None:
             values = np.round(solved.x)
-        elif solved.status == 1 and all(limited.constant <= most for limited, most in limits):
-            values = np.zeros(self.variables)  # out of time: every device does everything
+        elif solved.status != 2 and all(limited.constant <= most for limited, most in limits):
+            values = np.zeros(self.variables)  # stopped before any plan: every device does everything
         else:
             return None
         axis_of = np.full(len(self.problem.classes), UNUSED)
@@ -263,7 +261,7 @@ class _Program:
         cluster, model = self.problem.cluster, self.problem.model
         least = self.least(self.memory, [], deadline)
         if least is None or least.bound <= self.problem.limit_bytes:
-            return Infeasible("no plan was found in time", where=model, do="raise the planner's time limit"), False
+            return Infeasible("no plan was found in time", where=model, do="raise the planner's `nodes`"), False
         reason = Infeasible(
             f"every plan needs {least.bound / 1e9:.1f} GB or more on each device, "
             f"cluster {cluster.name} has {self.problem.limit_bytes / 1e9:.1f} GB",

@@ -131,4 +131,4 @@ def in_fullest_node(plain: PlainStages, first: int, stop: int) -> float:
     end = (stop - 1) // plain.per_node * plain.per_node  # of the node of the last
     if end < begin:
         return stop - first
-    return plain.per_node if end > begin else max(begin - first, stop - end)  # type: ignore[no-any-return]
+    return plain.per_node if end > begin else max(begin - first, stop - end)

@@ -124,7 +124,7 @@ def test_every_planner_can_be_asked_for_by_name(folder: Path, capsys: pytest.Cap
     Path("short.json").write_text(json.dumps(document(operators=3)), encoding="utf-8")
     for planner in planner_names("placement"):
         plan = placed(capsys, "short.json", "--planner", planner, "--time-limit", "2", "--memory", "20e9")
-        objective = "step" if planner in ("heft", "m-etf", "learned") else "throughput"
+        objective = "step" if planner in ("m-etf", "learned") else "throughput"
         assert (plan["planner"], plan["objective"]) == (planner, objective)
         assert plan["value"] >= 0.024 * (1 - 1e-9)
         assert plan["bound"] is None or plan["bound"] <= plan["value"] * (1 + 1e-9)

@@ -19,8 +19,8 @@ from automap_models.cost.placement import placement_cost, throughput_s
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.placement_json import parse_placement, read_placement
 from automap_models.planners.base import Deadline
-from automap_models.planners.placement import ideals
 from automap_models.planners.placement.ideal_lattice import TooManyIdeals, ideal_lattice, line_lattice
+from automap_models.planners.placement.ideal_search import IdealsConfig
 from automap_models.planners.placement.ideals import IdealsPlanner, LinearPlanner
 from automap_models.planners.registry import make_planner
 
@@ -223,8 +223,8 @@ def test_a_lattice_has_the_sets_closed_under_predecessors(dag: tuple[int, np.nda
         ideal_lattice(n, edges, limit=len(closed) - 1)
 
 
-def test_a_lattice_that_outgrows_its_first_arrays_is_counted_right() -> None:
-    """Two chains of 99 nodes side by side have 100 × 100 ideals, of three words each."""
+def test_a_lattice_of_more_nodes_than_a_machine_word_has_bits_is_counted_right() -> None:
+    """Two chains of 99 nodes side by side have 100 × 100 ideals."""
     edges = [(i, i + 1) for i in range(98)] + [(i, i + 1) for i in range(99, 197)]
     lattice = ideal_lattice(198, np.array(edges, dtype=np.int64), limit=10_000)
     assert len(lattice) == 100 * 100
@@ -248,28 +248,25 @@ def _wide(branches: int, length: int = 3, **options: Any) -> PlacementProblem:
     return _problem(_document(nodes, edges, [0.5] * len(nodes), maxFPGAs=3), **options)
 
 
-def test_too_many_ideals_are_counted_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ideals, "MAX_IDEALS", 4**6)
-    assert IdealsPlanner().solve(_wide(6)).status == "optimal"  # 6 chains of 3 nodes have 4^6 ideals
+def test_too_many_ideals_are_counted_no_further() -> None:
+    planner = IdealsPlanner(IdealsConfig(most_ideals=4**6))
+    assert planner.solve(_wide(6)).status == "optimal"  # 6 chains of 3 nodes have 4^6 ideals
     with pytest.raises(
         BadInput, match=r"g: 4,096 ideals were counted and there are more.*`planner='linear'`.*milp-ord"
     ):
-        IdealsPlanner().plan(_wide(7))
+        planner.plan(_wide(7))
 
 
-def test_memory_for_the_tables_bounds_ideals_and_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ideals, "MEMORY_BYTES", 4000)
+def test_memory_for_the_tables_bounds_ideals_and_units() -> None:
+    config = IdealsConfig(table_bytes=4000)
     with pytest.raises(BadInput, match=r"g: \d+ ideals were counted and there are more"):
-        IdealsPlanner().plan(_wide(6))
+        IdealsPlanner(config).plan(_wide(6))
     with pytest.raises(BadInput, match=r"g: 18 units to place on 3 devices, \d+ are possible"):
-        LinearPlanner().plan(_wide(6))
+        LinearPlanner(config).plan(_wide(6))
 
 
 @pytest.mark.parametrize("split", [False, True])
-def test_a_search_that_is_stopped_gives_the_best_along_the_line_and_a_bound(
-    split: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ideals, "GRACE_S", 60.0)  # enough for the line, however busy the machine is
+def test_a_search_that_is_stopped_gives_the_best_along_the_line_and_a_bound(split: bool) -> None:
     problem = _wide(5, split_passes=split)
     stopped = IdealsPlanner().solve(problem, deadline=Deadline(0.0))
     assert stopped.status == "feasible"
@@ -281,18 +278,15 @@ def test_a_search_that_is_stopped_gives_the_best_along_the_line_and_a_bound(
     assert 0 < stopped.bound.value <= best_s <= line_s
 
 
-def test_where_bytes_of_idle_operators_matter_they_stay_apart_unless_there_are_too_many_ideals(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_bytes_of_idle_operators_matter_they_stay_apart_unless_there_are_too_many_ideals() -> None:
     """Node 0, idle, does not fit beside its neighbour 1: 0 | 1, 2 is possible, and the best. 0, 1 | 2 is not."""
     nodes = [{"fpgaLatency": 0.0, "cpuLatency": 0.0, "size": 2.0}, {"size": 2.0}, {"size": 1.0}]
     problem = _problem(_document(nodes, [(0, 1), (1, 2)], [1.0] * 3, maxSizePerFPGA=3.0))
     result = IdealsPlanner().solve(problem)
     assert result.required_plan().assignment.tolist() == [0, 1, 1]
     assert result.status == "optimal"
-    monkeypatch.setattr(ideals, "MAX_IDEALS", 3)
     with pytest.raises(Infeasible, match="no contiguous placement was found"):
-        IdealsPlanner().plan(problem)
+        IdealsPlanner(IdealsConfig(most_ideals=3)).plan(problem)
 
 
 def test_latency_is_refused() -> None:

@@ -15,7 +15,7 @@ from automap_models.planners.base import Deadline, Progress
 from automap_models.planners.registry import make_planner, planner_names
 
 PLANNERS = planner_names("placement")
-FOR_STEPS_ONLY = ("heft", "m-etf", "learned")
+FOR_STEPS_ONLY = ("m-etf", "learned")
 FOR_PIPELINES = tuple(name for name in PLANNERS if name not in FOR_STEPS_ONLY)
 FOR_LATENCY = tuple(
     name for name in FOR_PIPELINES if name not in ("ideals", "linear", "milp-contiguous", "milp-ordered")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,10 +12,9 @@ from automap_models.core.placement import FloatArray
 from automap_models.envs.placement.features import PlacerInputs
 from automap_models.envs.placement.generator import random_problem
 from automap_models.planners.base import NEVER, SILENT
-from automap_models.planners.placement import step_moves
 from automap_models.planners.placement.step_groups import StepUnits
-from automap_models.planners.placement.step_moves import MoveSpace, drawn_moves, refine
-from automap_models.planners.placement.step_search import MOST_MOVES, best_start, score_of
+from automap_models.planners.placement.step_moves import Looks, MoveSpace, drawn_moves
+from automap_models.planners.placement.step_search import anneal, best_start, score_of
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +34,9 @@ def test_a_piece_is_on_one_device_and_pieces_share_nothing(units: StepUnits) -> 
         assert all(len(set(space.levels[level][own].tolist())) == 1 for own in members)
 
 
-def test_of_more_pieces_than_the_network_looks_at_it_sees_a_window(
-    units: StepUnits, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step_moves, "MOST_PIECES", 20)
+def test_of_more_pieces_than_the_network_looks_at_it_sees_a_window(units: StepUnits) -> None:
     device = np.zeros(len(units), dtype=np.int64)
-    space = MoveSpace(units, 0)
+    space = MoveSpace(units, 0, Looks(pieces=20))
     seen = set()
     for seed in range(60):
         pieces = space.pieces(device, len(space.levels) - 1, np.random.default_rng(seed))
@@ -82,7 +79,8 @@ def test_refining_gains_whatever_the_network_says_and_repeats_with_its_seed(unit
     def nonsense(inputs: PlacerInputs) -> FloatArray:
         return np.random.default_rng(0).normal(size=inputs.move_mask.shape)
 
-    results = [refine(MoveSpace(units, 0), nonsense, device, score, 5, NEVER, SILENT) for _ in range(2)]
+    moves = partial(MoveSpace(units, 0).moves, nonsense)
+    results = [anneal(units, (device, score), moves, 2_000, 5, NEVER, SILENT) for _ in range(2)]
     assert results[0][1] == results[1][1] < score
     assert (results[0][0] == results[1][0]).all()
     assert score_of(units, results[0][0]) == results[0][1]
@@ -100,5 +98,6 @@ def test_a_placement_with_few_moves_is_looked_at_no_more_often_than_one_with_man
         return np.zeros(inputs.move_mask.shape)
 
     device = np.zeros(len(few), dtype=np.int64)
-    refine(MoveSpace(few, 0), alike, device, score_of(few, device), 0, NEVER, SILENT)
-    assert 0 < len(looks) <= MOST_MOVES / step_moves.MOVES_A_LOOK
+    moves = partial(MoveSpace(few, 0).moves, alike)
+    anneal(few, (device, score_of(few, device)), moves, 640, 0, NEVER, SILENT)
+    assert len(looks) == 640 / Looks().moves
