@@ -332,8 +332,9 @@ def add_objective(group: argparse._ArgumentGroup, schedules: Iterable[str] = WAR
         "--min-gain",
         metavar="SHARE",
         type=quantity(SHARE),
-        help="how much shorter the step of a plan has to be that is harder to run (more stages, cuts inside blocks, "
-        "unequal devices), such as '5 %%' or 0.05 (default 2 %%; 0: the shortest plan, however hard)",
+        help="how much shorter the step of a plan has to be that is harder to run (stages, more stages, cuts inside "
+        "blocks; twice as much for unequal devices), such as '5 %%' or 0.05 (default 2 %%; 0: the shortest plan, "
+        "however hard)",
     )
     group.add_argument(
         "--min-stage",

@@ -12,12 +12,12 @@ from automap_models.planners.portfolio.candidate import Candidate
 
 
 class Simplicity(IntEnum):
-    """Kinds of plans, the simplest first."""
+    """Kinds of plans, the simplest first; numbers say how much harder one is. No framework has unequal stages."""
 
     DATA = 0
     BLOCKS = 1
     EQUAL = 2
-    UNEQUAL = 3
+    UNEQUAL = 4
 
     @property
     def in_words(self) -> str:
@@ -63,7 +63,7 @@ def simplest(candidates: Sequence[tuple[Simplicity, Candidate]], min_gain: float
     """The simplest of nearly equal plans.
 
     From the simplest kind to the hardest, and in one kind from few stages to many: a later plan is taken where its step
-    is more than `min_gain` shorter than that of the one taken before, relatively.
+    is more than `min_gain` shorter than that of the one taken before, relatively, for each step that it is harder.
 
     Args:
         candidates: at least one that fits.
@@ -71,8 +71,8 @@ def simplest(candidates: Sequence[tuple[Simplicity, Candidate]], min_gain: float
     """
     fitting = [(kind, c) for kind, c in candidates if c.fits]
     ordered = sorted(fitting, key=lambda entry: (entry[0], entry[1].plan.stages, entry[1].step_s))
-    chosen = ordered[0][1]
-    for _, candidate in ordered[1:]:
-        if candidate.step_s < chosen.step_s * (1.0 - max(min_gain, 1e-9)):
-            chosen = candidate
+    before, chosen = ordered[0]
+    for kind, candidate in ordered[1:]:
+        if candidate.step_s < chosen.step_s * (1.0 - max(min_gain * max(kind - before, 1), 1e-9)):
+            before, chosen = kind, candidate
     return chosen
