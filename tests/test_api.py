@@ -102,7 +102,7 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
     module, samples = mlp
     explored = am.explore(module, "A", samples, global_batch=64, budget_s=1.0, max_stages=2)
     best = explored.exploration.best
-    assert (explored.plan, explored.cost.length_s) == (best.plan, best.step_s)
+    assert (explored.plan, explored.cost.step_s) == (best.plan, best.step_s)
     assert explored.problem.micro_batches * explored.problem.profile.meta["microbatch_size"] == 64
     assert {candidate.kind for candidate in explored.exploration.candidates} >= {"data", "operator", "pipeline"}
 

@@ -210,7 +210,7 @@ def stage_ends(few: Layout, whole: Layout, durations: FloatArray, room: FloatArr
         play(layout.nodes, durations, room)
     for s in range(layout.last.size):
         of_stages[s] = room[layout.last[s] + 1] + later + durations[1 + KINDS * s + LATE]
-    return updated(durations, of_stages)
+    return updated(durations, of_stages[: layout.last.size])
 
 
 @jit

@@ -43,13 +43,13 @@ BUDGET = {
     "torch_export": (3_213, 18),
     "workloads": (4_323, 24),
     "zoo": (1, 1),
-    "infer": (7_109, 35),
+    "infer": (7_110, 35),
     "train": (2_863, 15),
     "datagen": (1_503, 10),
     "benchmarks": (4_612, 23),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 83_130, "files": 449, "compiled": 131, "numbers": 542}
+TOTALS = {"lines": 83_131, "files": 449, "compiled": 131, "numbers": 542}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
