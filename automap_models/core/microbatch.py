@@ -124,24 +124,12 @@ def time_factors(profile: Profile, samples: int) -> tuple[FloatArray, FloatArray
     Raises:
         BadInput: the profile does not say how many samples it describes.
     """
-    own = required_size(profile)
-    table = _clock_table(profile)
-    if table is not None:
-        sizes, passes_s = table[:, 0], table[:, 1:].T
-        forward, backward = (_seconds_of(sizes, of_s, samples) / _seconds_of(sizes, of_s, own) for of_s in passes_s)
-        return np.full(len(profile), forward), np.full(len(profile), backward)
+    factors = _clock_factors(profile, samples)
+    if factors is not None:
+        return np.full(len(profile), factors[0]), np.full(len(profile), factors[1])
     C_fwd, C_bwd = profile.C_fwd, profile.C - profile.C_fwd
-    return _in_proportion(C_fwd, samples / own, 1), _in_proportion(C_bwd, samples / own, 2)
-
-
-def micro_batch_s(profile: Profile, samples: int) -> float:
-    """Seconds of all instructions with so many samples.
-
-    Raises:
-        BadInput: the profile does not say how many samples it describes.
-    """
-    forward, backward = time_factors(profile, samples)
-    return float(forward @ profile.C_fwd + backward @ (profile.C - profile.C_fwd))
+    factor = samples / required_size(profile)
+    return _in_proportion(C_fwd, factor, 1), _in_proportion(C_bwd, factor, 2)
 
 
 def clock_table(samples: int, passes_s: Callable[[float], tuple[float, float]]) -> list[list[float]]:
@@ -155,9 +143,27 @@ def clock_table(samples: int, passes_s: Callable[[float], tuple[float, float]]) 
     return [[float(size), *passes_s(size / samples)] for size in (1 << power for power in range(largest))]
 
 
-def has_clock(profile: Profile) -> bool:
-    """Whether the profile says how long micro-batches of other sizes take; else their times are in proportion."""
-    return _clock_table(profile) is not None
+def clocked_s(profile: Profile, samples: int) -> float | None:
+    """Seconds of all instructions with so many samples; None where the profile has no clock, and times in proportion.
+
+    Raises:
+        BadInput: the profile does not say how many samples it describes.
+    """
+    factors = _clock_factors(profile, samples)
+    if factors is None:
+        return None
+    forward_s = float(profile.C_fwd.sum())
+    return factors[0] * forward_s + factors[1] * (float(profile.C.sum()) - forward_s)
+
+
+def _clock_factors(profile: Profile, samples: int) -> tuple[float, float] | None:
+    """Forward and backward time with so many samples over those that the profile has; None without a clock."""
+    own, table = required_size(profile), _clock_table(profile)
+    if table is None:
+        return None
+    sizes, passes_s = table[:, 0], table[:, 1:].T
+    forward, backward = (_seconds_of(sizes, of_s, samples) / _seconds_of(sizes, of_s, own) for of_s in passes_s)
+    return forward, backward
 
 
 def _clock_table(profile: Profile) -> FloatArray | None:
@@ -229,7 +235,7 @@ def rescaling_notes(profile: Profile, replicas: int, *, whole: bool = False) -> 
     if samples is None or samples == profiled:
         return
     few = counted(samples, "sample")
-    if has_clock(profile):
+    if _clock_table(profile) is not None:
         yield f"times of {few} are those of the clock, as the model was profiled with {profiled}"
     else:
         far = ", far from it" if profiled and max(samples / profiled, profiled / samples) > FAR else ""

@@ -108,6 +108,8 @@ def most_between(values: FloatArray, extreme: np.ufunc = np.maximum) -> FloatArr
         extreme: `np.minimum` for the smallest.
     """
     most = np.ones((values.size + 1, values.size + 1))
+    if values.min() == values.max():
+        return np.where(np.tri(values.size + 1, dtype=bool), most, values[0])
     for a in range(values.size):
         most[a, a + 1 :] = extreme.accumulate(values[a:])
     return most

@@ -14,14 +14,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid, grid_of
 from automap_models.core.constraints import UNCONSTRAINED, Constraints
 from automap_models.core.device import Device
-from automap_models.core.microbatch import (
-    has_clock,
-    micro_batch_s,
-    microbatch_size,
-    required_size,
-    rescaled,
-    time_factors,
-)
+from automap_models.core.microbatch import clocked_s, microbatch_size, required_size, rescaled, time_factors
 from automap_models.core.on_device import clock_factor, on_device
 from automap_models.core.paces import StagePaces, equal_paces, idle_positions, unequal_paces
 from automap_models.core.profile import FloatArray, Profile
@@ -165,13 +158,13 @@ class StagedProblem:
         Where the profile has no clock it is their share of the samples (`shares`). No replicas are faster than that,
         nor are fewer of them faster than more.
         """
-        if self.samples is None or not has_clock(self.profile):
+        own_s = None if self.samples is None else clocked_s(self.profile, self.samples)
+        if self.samples is None or own_s is None:
             return self.shares
-        own, speeds = float(self.profile.C.sum()), self.shares.copy()
-        for share in np.unique(self.shares[1:]):
-            few_s = micro_batch_s(self.profile, round(self.samples / share))
-            speeds[self.shares == share] = min(share, own / few_s)
-        return np.maximum.accumulate(speeds)
+        shares, which = np.unique(self.shares, return_inverse=True)
+        few_s = [clocked_s(self.profile, round(self.samples / share)) or own_s for share in shares.tolist()]
+        speeds: FloatArray = np.maximum.accumulate(np.minimum(shares, own_s / np.array(few_s)))[which]
+        return speeds
 
     @cached_property
     def links(self) -> Cluster:
@@ -223,7 +216,7 @@ class StagedProblem:
         """Devices of the profile's speed that all devices together are worth."""
         return float(self.cluster.devices if self.slowdowns is None else (1.0 / self.slowdowns).sum())
 
-    @cached_property
+    @property
     def paces(self) -> StagePaces:
         """How fast each stage without a sharding works, and on how many of its devices."""
         if self.slowdowns is None:

@@ -441,7 +441,7 @@ def _sharded_stage(
     return _StageCost(
         forward_s=(compute_fwd + gather_in) / speed + reduce_fwd,
         backward_s=(compute_bwd + gather_out) / speed + reduce_bwd,
-        all_reduce_s=weights * over_replicas + inside * total(sharding.gradients),
+        all_reduce_s=weights * over_replicas + problem.gradient_share * inside * total(sharding.gradients),
         memory_bytes=stage_memory_bytes(
             weights,
             total(sharding.stash),

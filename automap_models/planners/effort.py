@@ -47,6 +47,10 @@ FRONT = Work(2.0e-4, 4.5e-7)
 """Labels compared with one another."""
 COMPILED_FRONT = Work(5.0e-5, 3.0e-8)
 """The same compiled (search_kernel)."""
+REACH = Work(1.1e-3, 3.7e-9)
+"""Tables, and how far stages that a length allows get in them, by devices squared times stages and REACH_MORE."""
+REACH_MORE = 12
+"""The tables of devices take as long as so many stages more."""
 PLANS = Work(4.0e-4, 1.5e-7)
 """Stages of plans in a batch costed, by stages in all."""
 STEPS = Work(6.7e-5, 5.6e-8)

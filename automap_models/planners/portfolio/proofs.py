@@ -28,7 +28,7 @@ OF_LENGTHS = (0.8, 0.9, 0.95)
 """The same by the length L."""
 AT_MOST = 6
 """Several problems share so many times the time that one of them may take to be proven, by the length L."""
-AT_ONCE = 3
+AT_ONCE = 4
 """The same under a schedule."""
 FEW = 4
 """So many problems have a better bound by the relaxation where there is no time for a proof."""

@@ -26,19 +26,25 @@ from automap_models.planners.staged.plan_kernel import holds_work, message_s
 from automap_models.planners.staged.scheduled_stages import ScheduledStages
 
 POINTS, GROUPS = 32, 16
-"""Boundaries and groups of devices of a table, at most: 16 stages take some ten milliseconds."""
+"""Boundaries and groups of devices of a table, at least; there are twice as many as stages, but no more than MOST."""
+MOST = 32
+"""Stages of a table, and groups of its devices: 32 of each take some tenth of a second and 30 MB."""
 
 
 def constructed(problem: StagedProblem, plain: PlainStages, own: ScheduledStages) -> list[IntArray]:
     """[2, S+1] boundaries and devices where the stages of the tables' plans begin, and the end; none where none fits.
 
+    Of more than MOST stages there are none: pipelines so deep come of dividing the stages of others.
+
     Args:
         problem: of several stages on equal nodes.
         plain, own: its stages between the cuts of its grid, or others.
     """
+    if problem.stages > MOST:
+        return []
     points = _spread(plain, max(POINTS, 2 * problem.stages))
     devices = plain.parts.size - 1
-    groups = min(devices, max(GROUPS, 2 * problem.stages))
+    groups = min(devices, max(GROUPS, min(2 * problem.stages, MOST)))
     bounds = np.unique(np.rint(np.arange(groups + 1) * devices / groups).astype(np.int64))
     tables = [least_bottleneck(plain, own, points, bounds, reduced) for reduced in (1.0, 0.0)]
     return [route for load_s, route in tables if np.isfinite(load_s)]
@@ -74,11 +80,14 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
         reduced: the share of the all-reduces that counts.
     """
     stages, last, end = plain.held.size, points.size - 1, bounds.size - 1
-    best = np.full((stages, last + 1, end + 1, end + 1), np.inf)
-    to = np.zeros((2, stages, last + 1, end + 1, end + 1), dtype=np.int64)
-    both, behind, trip = np.zeros(best.shape), np.empty(last + 1), np.zeros(last + 1)
+    best, both = np.full((2, last + 1, end + 1, end + 1), np.inf), np.zeros((2, last + 1, end + 1, end + 1))
+    to = np.zeros((2, stages, last + 1, end + 1, end + 1), dtype=np.int16)
+    behind, trip = np.empty(last + 1), np.zeros(last + 1)
     receiver = np.empty(last + 1, dtype=np.int64)
     for s in range(stages - 1, -1, -1):
+        now, after = s % 2, 1 - s % 2  # of this stage, and of the one after it
+        for i in range(last + 1):
+            best[now, i] = np.inf
         turns = (
             0.0 if s == stages - 1 else (plain.micro_batches - plain.held[s]) // (1 + plain.held[s] - plain.held[s + 1])
         )
@@ -94,9 +103,9 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
                     per_byte = message_s(plain, own.tied.samples, first, stop, bounds[e])
                     for k in range(last):
                         x = per_byte * plain.sums[A, points[k]]
-                        load = max((plain.micro_batches + 1.0) * x, 2.0 * x + best[s + 1, k, q, e])
+                        load = max((plain.micro_batches + 1.0) * x, 2.0 * x + best[after, k, q, e])
                         if load < behind[k]:
-                            behind[k], receiver[k], trip[k] = load, e, both[s + 1, k, q, e] + 2.0 * x
+                            behind[k], receiver[k], trip[k] = load, e, both[after, k, q, e] + 2.0 * x
                 ring, speed = reduced * reduced_s(plain, first, stop), plain.speeds[stop - first]
                 for i in range(s, last if s else 1):
                     least = np.inf
@@ -108,9 +117,9 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
                             load = stage_load(plain, s, points[i], points[k], stop - first, ring)
                             load = max(load, u + behind[k], turns * (u + trip[k]))
                             if load < least:
-                                both[s, i, a, q] = u
+                                both[now, i, a, q] = u
                                 least, to[0, s, i, a, q], to[1, s, i, a, q] = load, k, receiver[k]
-                    best[s, i, a, q] = least
+                    best[now, i, a, q] = least
     route = np.zeros((2, stages + 1), dtype=np.int64)
     i, a, q = 0, 0, int(np.argmin(best[0, 0, 0]))
     least = best[0, 0, 0, q]

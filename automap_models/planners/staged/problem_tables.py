@@ -89,7 +89,7 @@ def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTab
         forward.append(sharding.C_fwd + of_byte * sharding.reduced_fwd)
         both.append(forward[-1] + (sharding.C - sharding.C_fwd + of_byte * sharding.reduced_bwd))
         gather.append(sharding.gathered[at] / intra / slow)
-        gradient.append(per_byte * prefix_at(at, sharding.gradients))
+        gradient.append(problem.gradient_share * per_byte * prefix_at(at, sharding.gradients))
     paces = equal_paces(problem.shares, problem.speeds, cluster.device_memory, sharding.degree)
     return ShardingTables(
         sharding=sharding,

@@ -318,6 +318,7 @@ def evenly_s(problem: StagedProblem) -> float:
 
 def out_of_reach(problem: StagedProblem, length_s: float) -> bool:
     """Whether the relaxation of `lower_bound_s` proves that no plan on the grid that fits is so short, or shorter."""
+    effort.count(effort.REACH, (problem.stages + effort.REACH_MORE) * problem.cluster.devices**2)
     return not stages_exist(tables_of(problem), length_s, problem.cluster.memory)
 
 
