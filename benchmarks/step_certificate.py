@@ -25,7 +25,6 @@ from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.staged.device_tables import device_tables
 from automap_models.planners.staged.search import SearchResult, anytime_search
-from automap_models.planners.staged.suffix_bound import compile_loops
 
 LARGE_STAGES = 8
 BUDGET_S, LARGE_BUDGET_S = 0.3, 1.0
@@ -79,7 +78,6 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="8 stages on 64 devices instead")
     arguments = parser.parse_args()
     paths = profile_files(arguments.profiles)
-    compile_loops()
     if arguments.large:
         rows = table(paths, large_clusters(), LARGE_STAGES, LARGE_BUDGET_S, arguments.seconds)
     else:

@@ -33,20 +33,16 @@ class Work(NamedTuple):
 
 PREFIXES = Work(1.5e-5, 0.0)
 """The least prefixes that end at one device (relaxation.prefix_bounds), but for what stages there take."""
-THROUGH = Work(5.0e-5, 1.25e-7)
+THROUGH = Work(6.0e-5, 1.2e-8)
 """Prefixes through a stage in each sharding, by pairs of a first device and a boundary where it ends."""
-COMPILED_THROUGH = Work(6.0e-5, 1.2e-8)
-"""The same compiled (search_kernel)."""
 ROUND = Work(1.4e-5, 4.5e-7)
 """A round of label setting, by first devices of the stage."""
 CROSSINGS = Work(9.0e-5, 3.6e-8)
 """Labels whose suffix receives from a stage, by pairs of a first device and a suffix."""
 PAIRS = Work(2.4e-4, 9.5e-8)
 """Stages put before suffixes, by pairs of the two."""
-FRONT = Work(2.0e-4, 4.5e-7)
+FRONT = Work(5.0e-5, 3.0e-8)
 """Labels compared with one another."""
-COMPILED_FRONT = Work(5.0e-5, 3.0e-8)
-"""The same compiled (search_kernel)."""
 REACH = Work(1.1e-3, 3.7e-9)
 """Tables, and how far stages that a length allows get in them, by devices squared times stages and REACH_MORE."""
 REACH_MORE = 12

@@ -22,7 +22,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (930, 8),
-    "core": (7_607, 38),
+    "core": (7_608, 38),
     "cost": (3_719, 18),
     "envs": (3_992, 23),
     "export": (2_442, 16),
@@ -34,7 +34,7 @@ BUDGET = {
     "planners/portfolio": (3_322, 18),
     "planners/replan": (744, 4),
     "planners/sharding": (1_008, 7),
-    "planners/staged": (7_035, 35),
+    "planners/staged": (6_808, 35),
     "planners/strategies": (3_785, 19),
     "plots": (1_170, 9),
     "rl": (2_158, 15),
@@ -46,10 +46,10 @@ BUDGET = {
     "infer": (7_110, 35),
     "train": (2_863, 15),
     "datagen": (1_503, 10),
-    "benchmarks": (4_612, 23),
+    "benchmarks": (4_610, 23),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 83_131, "files": 449, "compiled": 131, "numbers": 542}
+TOTALS = {"lines": 82_905, "files": 449, "compiled": 131, "numbers": 544}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.cost.overlap import exposed_s
-from automap_models.planners.staged.pareto import IntArray, compiled_search
+from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plan_batch import PlanBatch
 from automap_models.planners.staged.stage_tables import ROUNDING, Reach, ShardingTables, StageTables
 
@@ -161,19 +161,14 @@ def _furthest_ends(
         begin: [D+1] where it begins at the furthest on each device; -1 nowhere.
         limits: the length, and the memory of the smallest devices.
     """
-    (length_s, memory), kernel = limits, compiled_search()
+    from automap_models.planners.staged import search_kernel  # numba takes half a second to import
+
+    length_s, memory = limits
     stops = stage + 1, tables.replicas_in_all - (tables.stages - 1 - stage)
     furthest = np.full(begin.size, -1)
-    if kernel is not None:
-        of_stage, memories = tables.limits(stage, length_s), (float(memory), float(tables.memory))
-        for sharding in tables.shardings:
-            kernel.furthest_ends(sharding.arrays, of_stage, begin, stops, memories, last, furthest)
-        return furthest
-    a, q = _device_pairs(begin, *stops)
+    of_stage, memories = tables.limits(stage, length_s), (float(memory), float(tables.memory))
     for sharding in tables.shardings:
-        on = sharding.allowed[a, q]
-        stages = _Stages(tables, sharding, stage, begin[a[on]], (a[on], q[on]), memory)
-        np.maximum.at(furthest, q[on], np.minimum(_furthest_end(stages, length_s), last))
+        search_kernel.furthest_ends(sharding.arrays, of_stage, begin, stops, memories, last, furthest)
     return furthest
 
 
@@ -186,14 +181,6 @@ def _last_stage_fits(
     return _Stages(tables, sharding, tables.stages - 1, furthest[a], (a, stop), memory).within(end, length_s).any()
 
 
-def _device_pairs(furthest: IntArray, start: int, stop: int) -> tuple[IntArray, IntArray]:
-    """All (first, end) devices of a stage: from where the stages before got to, to where later ones may begin."""
-    a = np.flatnonzero(furthest >= 0)
-    first, last = np.meshgrid(a, np.arange(start, stop + 1), indexing="ij")
-    some = last > first
-    return first[some], last[some]
-
-
 def _last_allowed_cut(tables: StageTables, length_s: float) -> IntArray:
     """[D+1, m+1] the last boundary ≤ k whose least transfer over device cut q is short enough; 0 if none.
 
@@ -204,17 +191,6 @@ def _last_allowed_cut(tables: StageTables, length_s: float) -> IntArray:
     allowed = np.where(least <= length_s * (1.0 + ROUNDING), np.arange(tables.end + 1), 0)
     last: IntArray = np.maximum.accumulate(allowed, axis=1)
     return last
-
-
-def _furthest_end(stages: _Stages, length_s: float) -> IntArray:
-    """The last boundary that each stage can reach, by bisection; where it begins itself if none."""
-    end = stages.tables.end
-    low, high = stages.begin.copy(), np.full(stages.begin.size, end)
-    for _ in range(int(end).bit_length()):
-        middle = (low + high + 1) // 2
-        ok = stages.within(middle, length_s)
-        low, high = np.where(ok, middle, low), np.where(ok, high, middle - 1)
-    return low
 
 
 class _Stages:

@@ -19,7 +19,7 @@ from automap_models.core.profile import FloatArray
 from automap_models.cost.suffixes import Prefix, Suffixes
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, OutOfTime
-from automap_models.planners.staged.pareto import IntArray, compiled_search, in_blocks, pareto_front, ragged_ranges
+from automap_models.planners.staged.pareto import IntArray, in_blocks, pareto_front, ragged_ranges
 from automap_models.planners.staged.plan_batch import PlanBatch
 from automap_models.planners.staged.relaxation import (
     PrefixBounds,
@@ -291,7 +291,7 @@ class _Search:
             return np.arange(group.size), numbers
         if self.keep is Keep.UNDOMINATED:
             numbers = self.tables.suffixes.rounded(numbers, GRAIN * self.limit_s)
-            effort.count(effort.FRONT if compiled_search() is None else effort.COMPILED_FRONT, group.size)
+            effort.count(effort.FRONT, group.size)
             front = pareto_front(group, numbers)
             return front, numbers[:, front]
         order = np.lexsort((least_s, group))

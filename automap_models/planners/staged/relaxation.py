@@ -18,7 +18,7 @@ from automap_models.errors import Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.feasibility import best_packed, stages_exist
-from automap_models.planners.staged.pareto import IntArray, compiled_search, window_minima
+from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
 
@@ -86,18 +86,19 @@ def least_excess(tables: StageTables) -> FloatArray:
     E(s+1, q, k) is the least over a and i of max(E(s, a, i), own of the stage from i to k on devices a … q-1). The one
     never falls with i and the other never rises: what counts is where they meet, for each a, q and k.
     """
-    devices, end, kernel = tables.replicas_in_all, tables.end, compiled_search()
+    from automap_models.planners.staged import search_kernel  # numba takes half a second to import
+
+    devices, end = tables.replicas_in_all, tables.end
     excess = np.zeros((tables.stages, devices + 1, end + 1))
     if not tables.suffixes.overlap:
         return excess
     kinds = [_kinds_of_work(sharding) for sharding in tables.shardings]
     before = np.full((devices + 1, end + 1), np.inf)
     before[0, 0] = 0.0
-    least = _least_maxima if kernel is None else kernel.least_maxima
     for s in range(tables.stages - 1):
         after = np.full_like(before, np.inf)
         for sharding, (rate, place, kind) in zip(tables.shardings, kinds, strict=True):
-            least(before, _own_sums(tables, sharding, s, rate, place), kind, after)
+            search_kernel.least_maxima(before, _own_sums(tables, sharding, s, rate, place), kind, after)
         excess[s + 1] = before = after
     return excess
 
@@ -113,32 +114,6 @@ def _kinds_of_work(sharding: ShardingTables) -> tuple[FloatArray, IntArray, IntA
     kind = np.full(sharding.allowed.shape, -1)
     kind[sharding.allowed] = at * places + place
     return np.repeat(rates, places), np.tile(np.arange(places), rates.size), kind
-
-
-def _least_maxima(before: FloatArray, own: FloatArray, kind: IntArray, after: FloatArray) -> None:
-    """`search_kernel.least_maxima` in numpy: for all a, q and k at a time, by bisection."""
-    a, q = np.nonzero((kind >= 0) & np.isfinite(before[:, :1]))
-    if not a.size:
-        return
-    at = _where_they_meet(before[a], own[kind[a, q]])
-    by_stop = np.argsort(q, kind="stable")
-    stops, first = np.unique(q[by_stop], return_index=True)
-    after[stops] = np.minimum(after[stops], np.minimum.reduceat(at[by_stop], first))
-
-
-def _where_they_meet(before: FloatArray, own: FloatArray) -> FloatArray:
-    """[n, m+1] least over i ≤ k of max(before[i], own[k] - own[i]) for each k; both arrays never fall with i."""
-    # One-dimensional indices are several times as fast as one index an axis.
-    n, size = own.shape
-    first, before, sums = np.arange(n)[:, None] * size, before.ravel(), own.ravel()
-    low, high = np.broadcast_to(first, own.shape), first + np.arange(size)
-    for _ in range((size - 1).bit_length()):
-        middle = (low + high) >> 1
-        reached = before.take(middle) >= own - sums.take(middle)
-        low, high = np.where(reached, low, np.minimum(middle + 1, high)), np.where(reached, middle, high)
-    earlier = np.maximum(low - 1, first)
-    least: FloatArray = np.minimum(*(np.maximum(before.take(i), own - sums.take(i)) for i in (low, earlier)))
-    return least
 
 
 def _own_sums(
@@ -181,40 +156,18 @@ def through_shardings(
     L ≥ T + AR_s - hidden_s and T ≥ Σ_{j≤2s} u_j + …, so the prefix counts u_s + AR_s + (Σ u_j - hidden_s).
     """
     arrives = (tables.devices.arrival[a, q] if stage else np.zeros(a.size))[:, None] * tables.A
-    through, kernel = [], compiled_search()
-    kind = effort.THROUGH if kernel is None else effort.COMPILED_THROUGH
-    effort.count(kind, a.size * (tables.end + 1) * len(tables.shardings))
+    from automap_models.planners.staged import search_kernel
+
+    through = []
+    effort.count(effort.THROUGH, a.size * (tables.end + 1) * len(tables.shardings))
     for index, sharding in enumerate(tables.shardings):
         rows = np.flatnonzero(sharding.allowed[a, q])
         if not rows.size:
             continue
-        before = bounds.busy[stage], bounds.forward[stage], arrives[rows]
-        if kernel is None:
-            least = _least_through(tables, sharding, stage, before, (a[rows], q), length_s)
-        else:
-            limits = tables.limits(stage, length_s)
-            least = kernel.least_through(sharding.arrays, limits, *before, a[rows], q)
+        before, limits = (bounds.busy[stage], bounds.forward[stage], arrives[rows]), tables.limits(stage, length_s)
+        least = search_kernel.least_through(sharding.arrays, limits, *before, a[rows], q)
         through.append(Through(index, rows, *least))
     return through
-
-
-def _least_through(
-    tables: StageTables,
-    sharding: ShardingTables,
-    stage: int,
-    before: tuple[FloatArray, FloatArray, FloatArray],
-    devices: tuple[IntArray, int],
-    length_s: float,
-) -> tuple[FloatArray, FloatArray]:
-    """`search_kernel.least_through` in numpy."""
-    (a, q), arrives = devices, before[2]
-    busy, forward = before[0][a] + 2.0 * arrives, before[1][a] + arrives
-    entering, leaving = sharding.potentials(sharding.pace(a, q))
-    begun = np.stack([busy, forward, forward]) - entering
-    least = window_minima(begun, _earliest_start(tables, sharding, stage, devices, length_s))
-    hidden, after, unhidden = least + leaving
-    # What overlaps the last backward pass is not added to the stage's time.
-    return hidden if tables.suffixes.overlap else np.maximum(hidden, unhidden), after
 
 
 def least_through(through: list[Through], first_devices: int, end: int) -> tuple[FloatArray, FloatArray]:
@@ -226,26 +179,6 @@ def least_through(through: list[Through], first_devices: int, end: int) -> tuple
         busy[prefixes.rows] = np.minimum(busy[prefixes.rows], prefixes.busy)
         forward[prefixes.rows] = np.minimum(forward[prefixes.rows], prefixes.forward)
     return busy, forward
-
-
-def _earliest_start(
-    tables: StageTables,
-    sharding: ShardingTables,
-    stage: int,
-    devices: tuple[IntArray, int],
-    length_s: float,
-) -> IntArray:
-    """[a, m+1] first i from which the stage on devices a … q-1 may reach k: M·u, AR ≤ L, bytes fit."""
-    paces, ring = sharding.paces, sharding.all_reduce[devices][:, None]
-    rate, parts, memory = (pace[devices][:, None] for pace in (paces.rate, paces.parts, paces.memory))
-    with np.errstate(divide="ignore"):
-        reduced = np.where(ring > 0, length_s / ring, np.inf)
-    state = np.minimum(reduced, memory / tables.state_factor)
-    kept = memory * parts / tables.in_flight(stage)
-    windows = ((sharding.least_C, length_s / tables.micro_batches * rate), (sharding.W, state), (sharding.H, kept))
-    starts = [np.searchsorted(p, p - reach - ROUNDING * p[-1]) for p, reach in windows]
-    earliest: IntArray = np.maximum.reduce(starts)
-    return earliest
 
 
 def lower_bound_s(problem: StagedProblem, deadline: Deadline | None = None) -> float:

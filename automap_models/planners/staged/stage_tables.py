@@ -197,30 +197,6 @@ class ShardingTables:
         frozen: FloatArray = self.frozen[k] - self.frozen[i] + self.frozen_copies.between(i, k)
         return frozen
 
-    def potentials(self, pace: Pace) -> tuple[FloatArray, FloatArray]:
-        """Each of u, f and u + AR of a stage from i to k as a difference: leaving[k] - entering[i].
-
-        AR is without the copies of tied weights: these differences are lower bounds where there are any.
-
-        Args:
-            pace: [a] of several stages.
-
-        Returns:
-            entering, leaving: [3, a, m+1].
-        """
-        rate, ring, place = pace.rate[:, None], pace.ring[:, None], pace.place
-        compute, forward, reduce = self.C[place] / rate, self.F[place] / rate, ring * self.W
-        if not self.shared:
-            same = np.stack([compute, forward, compute + reduce])
-            return same, same
-        gather = self.shared.gather_s[place] / rate
-        compute, forward = compute + self.shared.start_s, forward + self.shared.start_forward_s
-        both = compute + reduce + self.shared.gradient_s[place]
-        return (
-            np.stack([compute - gather, forward - gather, both - gather]),
-            np.stack([compute + gather, forward, both + gather]),
-        )
-
     def bytes_held(self, own: slice, parts: float, in_flight: int, state_factor: float) -> float:
         """On each device of a stage of these instructions, to the last bit as the cost models have it."""
         held = self.sharding.weights_held(self.shared_parameters, own.start, own.stop)

@@ -28,18 +28,16 @@ micro-batch j has left: a chain of ⌈M / w⌉ round trips, behind which the las
 The labels of staged.exact keep all numbers of one plan together. Here a place has four numbers, so that 16 stages on
 128 devices take seconds. Of the ends of a stage only those count whose length is within the limit: this keeps the
 numbers of plans apart that are best in one of them and hopeless in another.
-The loops are compiled by numba (core.compiled). Without it they would take minutes: then there is no such bound.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.compiled import is_compiled, jit
+from automap_models.core.compiled import jit
 from automap_models.core.profile import FloatArray
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
@@ -59,21 +57,6 @@ MOST_BYTES = 1 << 29
 """Of the numbers of two stages, 2 · 4 · 4 · (D+1)² · (m+1): so many 320 devices have with 128 boundaries."""
 
 
-@cache
-def compile_loops() -> bool:
-    """Have the loops compiled: half a second, or a few where numba has not kept them from before; False without numba.
-
-    To be called before time is counted that a search may take.
-    """
-    if not is_compiled(_begin):
-        return False
-    one, whole = np.ones(2), np.ones(2, dtype=np.int64)
-    pairs, numbers = np.ones((4, 2, 2)), np.ones((4, 2, 2, 2), dtype=np.float32)
-    behind = _behind(0, 1.0, True, one, one, whole, numbers[:, 0])  # of the layouts that they are called with
-    _begin(np.ones(6), np.ones(2), np.ones((7, 2)), pairs[:, 0, 0], whole, whole, behind, numbers[:, 0, 0])
-    return True
-
-
 def suffix_bound_s(tables: StageTables, limit_s: float, deadline: Deadline) -> float:
     """A step, or without a schedule a length, that no plan of these tables falls below; at most the limit.
 
@@ -86,7 +69,7 @@ def suffix_bound_s(tables: StageTables, limit_s: float, deadline: Deadline) -> f
         deadline: when to stop.
 
     Returns:
-        The bound; 0 where the time is up, the tables are too large or nothing can be compiled.
+        The bound; 0 where the time is up or the tables are too large.
     """
     low, high, limit = 0.0, limit_s, limit_s
     while True:
@@ -106,7 +89,7 @@ def _least_s(tables: StageTables, limit_s: float, deadline: Deadline) -> float:
     """
     devices, last = tables.replicas_in_all, tables.stages - 1
     shape = (len(NUMBERS), devices + 1, devices + 1, tables.end + 1)
-    if 8 * int(np.prod(shape)) > MOST_BYTES or not compile_loops():
+    if 8 * int(np.prod(shape)) > MOST_BYTES:
         return 0.0
     micro, places = float(tables.micro_batches), _places(tables, limit_s)
     if LEAST_STEP_S * _steps(places) > deadline.left_s:

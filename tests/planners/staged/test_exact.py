@@ -23,7 +23,7 @@ from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.device_tables import device_tables
 from automap_models.planners.staged.exact import ExactPlanner, certify
-from automap_models.planners.staged.pareto import pareto_front, ragged_ranges, window_minima
+from automap_models.planners.staged.pareto import pareto_front, ragged_ranges
 from automap_models.planners.staged.relaxation import lower_bound_s
 from automap_models.planners.staged.search import anytime_search, exact_search
 from automap_models.simulate.step import step_cost
@@ -290,13 +290,15 @@ def test_a_front_holds_each_undominated_pair_of_its_group_once(entries):
     assert [g for g, _, _ in kept] == sorted(g for g, _, _ in kept)
 
 
-@given(st.integers(1, 40), st.integers(0, 2**32 - 1))
-def test_window_minima_are_the_minima_of_the_windows(n, seed):
-    rng = np.random.default_rng(seed)
-    values, start = rng.uniform(size=(2, 3, n)), rng.integers(0, n + 1, size=(3, n))
-    minima = window_minima(values, start)
-    for c, r, k in np.ndindex(2, 3, n):
-        assert minima[c, r, k] == min(values[c, r, start[r, k] : k], default=np.inf)
+@given(st.lists(st.tuples(st.integers(0, 2), *[st.integers(0, 4)] * 3), max_size=40))
+def test_a_front_of_three_numbers_loses_no_entry_that_nothing_dominates(entries):
+    entries = sorted(entries)
+    columns = np.array(entries, dtype=np.int64).reshape(-1, 4).T
+    kept = {entries[j] for j in pareto_front(columns[0], columns[1:].astype(float))}
+    for own in entries:
+        others = [other[1:] for other in entries if other[0] == own[0] and other[1:] != own[1:]]
+        dominated = any(all(x <= y for x, y in zip(other, own[1:], strict=True)) for other in others)
+        assert dominated or own in kept
 
 
 def test_ragged_ranges_are_laid_end_to_end():

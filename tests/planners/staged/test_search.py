@@ -20,7 +20,7 @@ from automap_models.cost.staged import plan_cost, stage_rates
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
-from automap_models.planners.staged import feasibility, label_setting, pareto, relaxation
+from automap_models.planners.staged import feasibility
 from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import NEAR, least_length_s
@@ -418,21 +418,3 @@ def test_devices_that_share_operators_wait_for_the_slowest_of_them() -> None:
     # Half of it is 4.5 s, 1.5 forward, for which the slow pair takes 3 s; then 16 bytes over its slow link; two pairs.
     assert cost.forward_s == pytest.approx([(2 * 1.5 + 16 * (2 * 0.5 / 4.0)) / 2])
     assert cost.backward_s == pytest.approx([2 * 3.0 / 2])
-
-
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**6), schedule=st.sampled_from([None, "1f1b", "gpipe"]))
-def test_compiled_loops_find_the_same_plans_in_shardings_and_under_schedules(seed, schedule, make_problem):
-    problem = replace(hybrid_problem(seed, make_problem, max_n=14, max_devices=8), schedule=schedule)
-
-    def searched() -> object:
-        try:
-            return exact_search(replace(problem))  # whose tables nobody has
-        except Infeasible as none:
-            return str(none)
-
-    compiled = searched()
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (feasibility, label_setting, pareto, relaxation):
-            patch.setattr(module, "compiled_search", lambda: None)
-        assert compiled == searched()
