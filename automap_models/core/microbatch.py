@@ -166,6 +166,11 @@ def _clock_factors(profile: Profile, samples: int) -> tuple[float, float] | None
     return forward, backward
 
 
+def has_clock(profile: Profile) -> bool:
+    """Whether the profile says how long micro-batches of other sizes take; else their times are in proportion."""
+    return _clock_table(profile) is not None
+
+
 def _clock_table(profile: Profile) -> FloatArray | None:
     table = profile.meta.get(CLOCK_S)
     try:
@@ -235,7 +240,7 @@ def rescaling_notes(profile: Profile, replicas: int, *, whole: bool = False) -> 
     if samples is None or samples == profiled:
         return
     few = counted(samples, "sample")
-    if _clock_table(profile) is not None:
+    if has_clock(profile):
         yield f"times of {few} are those of the clock, as the model was profiled with {profiled}"
     else:
         far = ", far from it" if profiled and max(samples / profiled, profiled / samples) > FAR else ""
