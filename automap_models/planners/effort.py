@@ -40,9 +40,9 @@ ROUND = Work(1.4e-5, 4.5e-7)
 CROSSINGS = Work(9.0e-5, 3.6e-8)
 """Labels whose suffix receives from a stage, by pairs of a first device and a suffix."""
 PAIRS = Work(2.4e-4, 9.5e-8)
-"""Stages put before suffixes, by pairs of the two."""
+"""Stages put before suffixes, by pairs of the two; twice as many under a schedule, where suffixes have more numbers."""
 FRONT = Work(5.0e-5, 3.0e-8)
-"""Labels compared with one another."""
+"""Labels compared with one another; as of PAIRS."""
 REACH = Work(1.1e-3, 3.7e-9)
 """Tables, and how far stages that a length allows get in them, by devices squared times stages and REACH_MORE."""
 REACH_MORE = 12

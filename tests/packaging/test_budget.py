@@ -22,7 +22,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (930, 8),
-    "core": (7_608, 38),
+    "core": (7_613, 38),
     "cost": (3_719, 18),
     "envs": (3_992, 23),
     "export": (2_442, 16),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (4_610, 23),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 82_905, "files": 449, "compiled": 131, "numbers": 544}
+TOTALS = {"lines": 82_910, "files": 449, "compiled": 131, "numbers": 544}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

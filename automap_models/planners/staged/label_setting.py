@@ -291,7 +291,7 @@ class _Search:
             return np.arange(group.size), numbers
         if self.keep is Keep.UNDOMINATED:
             numbers = self.tables.suffixes.rounded(numbers, GRAIN * self.limit_s)
-            effort.count(effort.FRONT, group.size)
+            effort.count(effort.FRONT, group.size * (1 + self.tables.suffixes.overlap))
             front = pareto_front(group, numbers)
             return front, numbers[:, front]
         order = np.lexsort((least_s, group))
@@ -430,7 +430,7 @@ class _Search:
             Of those that stay: `at`, j, the numbers and what any plan costs at least that ends in them.
         """
         tables, q, before = self.tables, into.q, into.before
-        effort.count(effort.PAIRS, at.size)
+        effort.count(effort.PAIRS, at.size * (1 + tables.suffixes.overlap))
         trip = arriving.numbers[0, j]
         room_s, excess = into.room_s[at], before.excess[at]
         most_s = np.minimum(tables.suffixes.most_busy_s(stage, room_s, trip), room_s - excess - trip)
