@@ -30,7 +30,7 @@ from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs
 from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
 from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans
-from automap_models.planners.staged.improve import Moves, has_moves
+from automap_models.planners.staged.improve import Moves, cut_places, has_moves
 from automap_models.planners.staged.search import anytime_search
 
 CLOSE = 0.15
@@ -165,7 +165,7 @@ class Portfolio:
         starts = [plan for _, plan in framework_plans(problem, self.ends)]
         self._move(Simplicity.BLOCKS, Moves(problem, np.array(self.ends), AS_FRAMEWORKS), starts)
         if problem.constraints.cut_at != BLOCKS:
-            moves = Moves(problem, self._places(problem))
+            moves = Moves(problem, cut_places(problem))
             device_cuts = tuple(range(devices // stages, devices, devices // stages))
             cuts = _balanced_cuts(problem.profile, moves.cuts, stages)
             own = [] if cuts is None else [StagedPlan(cuts, device_cuts, problem.micro_batches, moves.planner)]
@@ -191,13 +191,6 @@ class Portfolio:
             self.incumbents[incumbent.key] = incumbent
         self.steps[incumbent.problem] = min(self.steps.get(incumbent.problem, np.inf), incumbent.step_s)
 
-    def _places(self, problem: StagedProblem) -> np.ndarray | None:
-        """The instructions after which stages may end where the constraints say so; None for the grid."""
-        constraints = problem.constraints
-        if constraints.cut_at is None:
-            return None
-        return constraints.windows(problem.profile, problem.stages).cuts(np.empty(0, dtype=np.int64))
-
     def _promising(self, problems: Sequence[StagedProblem]) -> Iterator[list[StagedProblem]]:
         """The problems of each number of micro-batches and schedule, those first of which the best plans are known.
 
@@ -208,7 +201,7 @@ class Portfolio:
             pairs.setdefault((problem.micro_batches, problem.schedule), []).append(problem)
         for fewest, *_ in pairs.values() if len(pairs) > PAIRS else ():
             if fewest.schedule == problems[0].schedule:
-                moves = Moves(fewest, self._places(fewest))
+                moves = Moves(fewest, cut_places(fewest))
                 self._move(Simplicity.UNEQUAL, moves, moves.constructed() if moves.can_cut else [])
         steps = {pair: min(self.steps.get(p, np.inf) for p in of_pair) for pair, of_pair in pairs.items()}
         order = sorted(pairs, key=lambda pair: steps[pair])
@@ -222,7 +215,7 @@ class Portfolio:
         best = min(self._deeper(problems), key=lambda incumbent: incumbent.step_s, default=None)
         for problem in problems:
             if best is not None and problem.stages == best.plan.stages - 1:
-                self._move(Simplicity.UNEQUAL, Moves(problem, self._places(problem)), [*_merges(best.plan)])
+                self._move(Simplicity.UNEQUAL, Moves(problem, cut_places(problem)), [*_merges(best.plan)])
 
     def _deeper(self, problems: Sequence[StagedProblem]) -> Iterator[Incumbent]:
         """The best in each number of stages, until deeper pipelines bring nothing."""
@@ -231,7 +224,7 @@ class Portfolio:
         for problem in problems:
             if self.deadline.passed or without == PATIENCE:
                 return
-            moves = Moves(problem, self._places(problem))
+            moves = Moves(problem, cut_places(problem))
             starts = [] if before is None else [*_splits(problem, before.plan)]
             equal = [self.incumbents.get((kind, problem.stages)) for kind in (Simplicity.BLOCKS, Simplicity.EQUAL)]
             starts += [incumbent.plan for incumbent in equal if incumbent is not None and incumbent.problem is problem]
@@ -248,7 +241,7 @@ class Portfolio:
         kind = simplicity(best.plan, problem.cluster.devices, self.ends)
         if best.plan.stages == 1 or not has_moves(problem):
             return None
-        places = np.array(self.ends) if kind is Simplicity.BLOCKS else self._places(problem)
+        places = np.array(self.ends) if kind is Simplicity.BLOCKS else cut_places(problem)
         starts = [best.plan, *(plan for _, plan in framework_plans(problem, self.ends))]
         _, plan = Moves(problem, places, best.plan.planner).improved(starts, equal=kind is not Simplicity.UNEQUAL)
         return None if plan is None else self._candidate(problem, plan)

@@ -1,37 +1,43 @@
 """What is proven about all plans of the problems that compete, the most promising problem first.
 
 Without a schedule the exact search begins at the plan that an attempt has (staged.exact.certify). Under one, good
-plans were looked for before: it is proven of one problem after the other that no plan of it takes less than a share of
-the best step, then than a larger share, up to all of it. What is proven about all is what is proven about the problem
-of which least is, so that the first share that one of them does not come to is the last that is tried.
+plans were looked for before: it is proven of all problems that no plan takes less than a share of the best step, then
+than a larger share, until some problem does not come to it (staged.step_bounds). Where few problems are left then, all
+their plans that may be shorter are looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from automap_models.core.result import Bound
+from automap_models.core.staged import StagedProblem
 from automap_models.errors import Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.attempt import Attempt, best_of
+from automap_models.planners.staged.branch_and_bound import shortest_below
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.exact import certify
+from automap_models.planners.staged.improve import cut_places, has_moves
 from automap_models.planners.staged.relaxation import evenly_s, lower_bound_s, out_of_reach
 from automap_models.planners.staged.search import search_below
+from automap_models.planners.staged.step_bounds import StepBounds, step_bounds
 
-SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
+SHARES = (0.5, 0.7, 0.8, 0.9, 1.0)
 """Of the best step, that is proven of all problems one after the other."""
 OF_LENGTHS = (0.8, 0.9, 0.95)
 """The same by the length L."""
 AT_MOST = 6
 """Several problems share so many times the time that one of them may take to be proven, by the length L."""
 AT_ONCE = 4
-"""The same under a schedule."""
-FEW = 4
-"""So many problems have a better bound by the relaxation where there is no time for a proof."""
+"""The same under a schedule; once where few are left, before all their plans are looked at."""
+FEW = 24
+"""Of so many problems under a schedule all plans that may be shorter are looked at: as many as one number of stages has
+numbers of micro-batches and schedules, about."""
 
 
 def prove(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> Bound:
@@ -70,28 +76,72 @@ def _raise_steps(attempts: Sequence[Attempt], budget_s: float, deadline: Deadlin
     """The same under a schedule, up to all of the best step, until one of them does not come to a share."""
     left = [attempt for attempt in attempts if not attempt.closed]
     for attempt in left:
-        quick = budget_s or len(left) > FEW
-        least_s = evenly_s(attempt.relaxed) if quick else lower_bound_s(attempt.relaxed, None)
-        attempt.bound_s = max(attempt.bound_s, least_s)
-    for share in SHARES if budget_s else ():
-        for attempt in left:
-            limit_s = share * best_of(attempts).step_s
-            if attempt.bound_s < limit_s * (1.0 - LENGTH_ROUNDING) and not _reaches(attempt, limit_s, share, deadline):
-                return
+        attempt.bound_s = max(attempt.bound_s, evenly_s(attempt.problem))
+    if not budget_s:
+        return
+    attempt_of = {attempt.problem: attempt for attempt in left}
+    bounds = _bounds([attempt.problem for attempt in sorted(left, key=lambda attempt: attempt.step_s)])
+    part = deadline if len(left) > FEW else deadline.part(budget_s, effort.counted_s)
+    for share in SHARES:
+        if not _reach(bounds, attempt_of, share * best_of(attempts).step_s, part):
+            break
+    _look_at_all(attempts, deadline)
     for attempt in left:
-        if budget_s and attempt.bound_s >= best_of(attempts).step_s * (1.0 - LENGTH_ROUNDING):
+        if attempt.bound_s >= best_of(attempts).step_s * (1.0 - LENGTH_ROUNDING):
             attempt.outcome = "proven" if attempt.plan is not None else "discarded"
 
 
-def _reaches(attempt: Attempt, limit_s: float, share: float, deadline: Deadline) -> bool:
-    """Whether it is proven in time that all plans of an attempt take that long."""
-    if deadline.passed:
-        return False
-    if out_of_reach(attempt.relaxed, limit_s):
-        attempt.bound_s = limit_s
-        return True
-    attempt.take_search(search_below(attempt.relaxed, deadline, limit_s, attempt.costs, whole=share == 1.0))
-    return attempt.bound_s >= limit_s * (1.0 - LENGTH_ROUNDING)
+@dataclass(frozen=True)
+class _Reach:
+    """The relaxation of a problem, for those that step_bounds does not know; see StepBounds.least_s."""
+
+    problem: StagedProblem
+
+    def least_s(self, limit_s: float, deadline: Deadline) -> dict[StagedProblem, float]:
+        """The limit or nothing."""
+        out = not deadline.passed and out_of_reach(self.problem, limit_s)
+        return {self.problem: limit_s if out else 0.0}
+
+
+def _bounds(problems: Sequence[StagedProblem]) -> list[StepBounds | _Reach]:
+    """What bounds these problems, the first ones first."""
+    if problems and has_moves(problems[0]):
+        return [*step_bounds(problems, cut_places(problems[0]))]
+    return [_Reach(problem) for problem in problems]
+
+
+def _reach(
+    bounds: Iterable[StepBounds | _Reach],
+    attempt_of: dict[StagedProblem, Attempt],
+    limit_s: float,
+    deadline: Deadline,
+) -> bool:
+    """Raise the bounds of all attempts to a limit, or to what the first that does not come to it comes to; whether."""
+    reached = True
+    for bound in bounds:
+        for problem, least_s in bound.least_s(limit_s, deadline).items():
+            attempt = attempt_of[problem]
+            attempt.bound_s = max(attempt.bound_s, least_s)
+            if attempt.bound_s < limit_s:
+                limit_s, reached = attempt.bound_s, False
+    return reached
+
+
+def _look_at_all(attempts: Sequence[Attempt], deadline: Deadline) -> None:
+    """Simulate all plans of the problems that are left that may be shorter than the best, where these are few."""
+    best_s = best_of(attempts).step_s
+    left = [attempt for attempt in attempts if attempt.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
+    if len(left) > FEW:
+        return
+    for i, attempt in enumerate(sorted(left, key=lambda attempt: attempt.bound_s)):
+        best_s, part = best_of(attempts).step_s, deadline.part(deadline.left_s / (len(left) - i), effort.counted_s)
+        if not has_moves(attempt.problem):
+            attempt.take_search(search_below(attempt.relaxed, part, best_s, attempt.costs, whole=True))
+            continue
+        plan, least_s = shortest_below(attempt.problem, cut_places(attempt.problem), best_s, part)
+        attempt.bound_s = max(attempt.bound_s, least_s)
+        if plan is not None:
+            attempt.offer(plan, attempt.costs(plan))
 
 
 def _bound_of(attempts: Sequence[Attempt]) -> Bound:

@@ -41,6 +41,14 @@ def has_moves(problem: StagedProblem) -> bool:
     return known and alike and not problem.shardings
 
 
+def cut_places(problem: StagedProblem) -> IntArray | None:
+    """[n] the instructions after which stages may end where the constraints say so; None for those of the grid."""
+    constraints = problem.constraints
+    if constraints.cut_at is None:
+        return None
+    return constraints.windows(problem.profile, problem.stages).cuts(np.empty(0, dtype=np.int64))
+
+
 @dataclass(eq=False)
 class Moves:
     """The moves of one problem between places to cut.

@@ -278,7 +278,7 @@ def judged(search: Search, low: int, high: int, limit_s: float) -> float:
     if not filled(plain, tied, search.trial, low, high, limit_s, draft):
         return np.inf
     search.taken[0] += BOUND * count * count
-    if least_step(plain, draft) >= limit_s:
+    if least_step(plain, draft, count, 0.0) >= limit_s:
         return np.inf
     search.taken[0] += count * plain.micro_batches
     step_s = stage_ends(search.few, search.whole, draft, search.room, search.ends)

@@ -64,17 +64,23 @@ def message_s(plain: PlainStages, samples: float, first: int, boundary: int, sto
 
 
 @jit
-def least_step(plain: PlainStages, durations: FloatArray) -> float:
-    """A lower bound on a plan's step.
+def least_step(plain: PlainStages, durations: FloatArray, count: int, trip: float) -> float:
+    """A lower bound on the step of plans that begin with so many stages.
 
     Stage s is busy for M·u from when its first micro-batch gets there; it has its first gradient when that has gone to
     the last stage and back; and for w more of them, w = 1 + what it holds more than stage e, w micro-batches pass
     through the stages s … e and back. After its last backward pass come what is left of its all-reduce and its update,
     and of the stages before it a message and a backward pass each.
+
+    Args:
+        durations: [1 + 7·S] of which those of the first stages count.
+        count: of these.
+        trip: from the end of their last one's first forward pass to its first backward pass at least, where others
+            follow; 0 where none does.
     """
-    count, rounds = plain.held.size, int(plain.micro_batches)
-    through, ahead, behind, least = 0.0, 0.0, 0.0, 0.0
-    for at in range(1 + KINDS, durations.size, KINDS):
+    rounds = int(plain.micro_batches)
+    through, ahead, behind, least = trip, 0.0, 0.0, 0.0
+    for at in range(1 + KINDS, 1 + KINDS * count, KINDS):
         through += durations[at + FORWARD] + durations[at + WHOLE] + 2.0 * durations[at - KINDS + MESSAGE]
     for s in range(count):
         at = 1 + KINDS * s
@@ -83,7 +89,11 @@ def least_step(plain: PlainStages, durations: FloatArray) -> float:
             behind += durations[at - KINDS + MESSAGE] + durations[at - KINDS + WHOLE]
         behind = max(behind, durations[at + LATE] + durations[at + UPDATE])
         first = ahead + f + through + b  # the end of its first backward pass
-        last = max(ahead + rounds * (f + b), first + (rounds - 1) * b + (rounds - depth) * f)
+        if plain.held[plain.held.size - 1] == rounds:  # all forward passes come first, in every stage
+            others, messages = (rounds - 1) * (f + b), 2 * rounds - 2
+        else:
+            others, messages = (rounds - 1) * (f + b) - (depth - 1) * min(f, b), rounds - 1
+        last = max(ahead + rounds * (f + b), first + max(others, messages * x))
         window = 0.0
         for e in range(s, count):
             other = 1 + KINDS * e
@@ -122,6 +132,23 @@ def sum_copies(plain: PlainStages, tied: TiedUses, route: IntArray, p: int, ends
     for s in range(first, last + 1):
         if boundary[s + 1] >= tied.until[p, boundary[s]]:
             ends[s] = end
+
+
+@jit
+def least_copies_s(plain: PlainStages, tied: TiedUses, i: int, k: int, a: int, q: int) -> float:
+    """What summing copies adds at least to the end of a stage that holds some, where other stages do, too.
+
+    Stage 0 is on device 0 and the last stage on the last one: where the first and the last instructions use a
+    parameter, these hold copies.
+    """
+    least, m, devices = 0.0, plain.sums.shape[1] - 1, plain.parts.size - 1
+    for p in range(tied.nbytes.size):
+        if k >= tied.until[p, i] and (i >= tied.until[p, 0] or tied.until[p, k] <= m):
+            first, last = 0 if tied.until[p, 0] == 1 else a, devices - 1 if tied.until[p, m - 1] <= m else q - 1
+            across = last // plain.per_node > first // plain.per_node
+            one_way_s = in_fullest_node(plain, a, q) / plain.inter if across else 1.0 / plain.intra
+            least = max(least, plain.gradient_share * tied.nbytes[p] * one_way_s)
+    return least
 
 
 @jit

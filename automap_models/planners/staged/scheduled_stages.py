@@ -45,10 +45,15 @@ class ScheduledStages(NamedTuple):
 def scheduled_stages(problem: StagedProblem, boundary: IntArray) -> ScheduledStages:
     """The stages of a problem with a schedule and without shardings between these boundaries, [m+1] instructions."""
     few, whole = layouts_of(problem.schedule or DEFAULT_SCHEDULE, problem.stages, problem.micro_batches)
+    return ScheduledStages(tied_uses(problem, boundary), few, whole)
+
+
+def tied_uses(problem: StagedProblem, boundary: IntArray) -> TiedUses:
+    """The parameters that several of the stages between these boundaries may hold."""
     shared = problem.profile.shared_parameters
     until = np.empty((len(shared), boundary.size), dtype=np.int64)
     for of, parameter in zip(until, shared, strict=True):
         uses = np.array([*parameter.instructions, boundary[-1]])
         of[:] = np.searchsorted(boundary, uses[np.searchsorted(uses, boundary)], side="right")
     nbytes = np.array([parameter.nbytes for parameter in shared], dtype=np.float64)
-    return ScheduledStages(TiedUses(until, nbytes, float(problem.samples or 0)), few, whole)
+    return TiedUses(until, nbytes, float(problem.samples or 0))

@@ -82,7 +82,7 @@ def test_the_step_of_a_route_is_that_of_its_plan(seed: int, n: int, stages: int,
         assert own_s == pytest.approx(expected, rel=1e-9)
         search = search_from(plain, own, route)
         if filled(plain, own.tied, route, 0, problem.stages, np.inf, search.draft):
-            assert least_step(plain, search.draft) <= own_s * (1 + 1e-12)
+            assert least_step(plain, search.draft, problem.stages, 0.0) <= own_s * (1 + 1e-12)
 
 
 @settings(deadline=None)

@@ -1,0 +1,304 @@
+"""Lower bounds on steps under schedules: of all numbers of stages at once, by dynamic programming from the last stage.
+
+    rest[a, i, number, lane]      the least of the last stages, from boundary i and device a on
+
+           i            k                the model's end
+           ├── u, f, b ─┼── x ──┤ the stages behind it: rest[q, k, ·, lane - 1]
+              a … q-1      q …
+
+A lane is a schedule and a number of last stages: as warm-ups are counted from the last stage, what follows a stage does
+not depend on how many there are before it. A place has four numbers, each at its least by itself, which may belong to
+different plans; x is the message to the devices that receive it fastest, w the micro-batches that the stage holds, v
+those that the stage behind it holds, M of them in all.
+
+    TRIP      u + 2·x + trip                     the round trip of a micro-batch
+    HEAD      u                                  of the first of these stages
+    SPAN      from the first pass of the stage to its last one, the largest of
+                u + max((M+1)·x + trip, 2·x + span)     messages one after the other (2·M with GPipe), and what follows
+                TRIP + (M-1)·u - (w-1)·min(f, b)        passes that no round trip hides (0 instead of w-1 with GPipe)
+                TRIP + n·(u + 2·x + head) + (M-1 - n·t)·b    t = 1 + w - v micro-batches go round between both, n turns
+                TRIP + n·TRIP + (M-1 - n·w)·b                w of them go round through all
+    LENGTH    max(SPAN + what comes after the last pass, f + x + length)        until all parameters are updated
+
+Each is proven in cost.suffixes, where the numbers of one plan stay together. A place through which no plan stays below
+the limit has BIG. What begins at boundary 0 and device 0 is a whole plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from automap_models.core.compiled import jit
+from automap_models.core.profile import FloatArray
+from automap_models.core.staged import StagedProblem
+from automap_models.planners import effort
+from automap_models.planners.base import Deadline
+from automap_models.planners.staged.beam_kernel import reduced_s
+from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.plain_stages import FROZEN, A, C, F, H, PlainStages, W, plain_stages
+from automap_models.planners.staged.plan_kernel import holds_work, least_copies_s, message_s
+from automap_models.planners.staged.scheduled_stages import TiedUses, tied_uses
+
+TRIP, HEAD, SPAN, LENGTH = NUMBERS = range(4)
+HELD, HIDDEN, TURNS, OTHERS, ROUNDS, MORE, BACK = COUNTS = range(7)
+"""Rows of counts, by lane: w, what of the passes a round trip hides, the turns between two stages and the backward
+passes that they leave, the same of the rounds through all; and messages back that wait for the last one forth."""
+BIG = 1e300
+"""Of what is not: finite, so that nothing times it is nothing."""
+SLACK = 1e-9
+"""Relative rounding of sums and of limits."""
+MOST_BYTES = 1 << 28
+"""Of the numbers of a table; larger ones are left alone."""
+
+
+class StepBounds:
+    """Bounds of problems that differ in their stages and schedules alone.
+
+    Args:
+        problems: one or more with compiled moves (improve.has_moves), of several stages.
+        places: instructions after which they may be cut; None for those of their grid.
+    """
+
+    def __init__(self, problems: Sequence[StagedProblem], places: IntArray | None = None) -> None:
+        self.problems = tuple(problems)
+        self._deepest = max(self.problems, key=lambda problem: problem.stages)
+        self._places = places
+
+    @cached_property
+    def _stages(self) -> tuple[PlainStages, TiedUses]:
+        plain, boundary = plain_stages(self._deepest, self._places)
+        return plain, tied_uses(self._deepest, boundary)
+
+    @cached_property
+    def messages(self) -> FloatArray:
+        """[D+1, D+1] see least_messages."""
+        return least_messages(*self._stages)
+
+    @cached_property
+    def _counts(self) -> FloatArray:
+        """[7, L] by the number of last stages less one."""
+        problem = self._deepest
+        micro, all_forwards_first = float(problem.micro_batches), problem.schedule == "gpipe"
+        held = [float(problem.in_flight(s)) for s in range(problem.stages - 1, -1, -1)]
+        counts = np.zeros((len(COUNTS), problem.stages))
+        for last, w in enumerate(held):
+            between = 1.0 + w - held[last - 1] if last else 1.0
+            waits = micro - 1.0 - w
+            turns = waits // between + 1.0 if last and waits >= 0.0 else 0.0
+            rounds = waits // w + 1.0 if waits >= 0.0 else 0.0
+            hidden, back = (0.0, micro) if all_forwards_first else (w - 1.0, 1.0)
+            left = micro - 1.0 - turns * between, rounds, micro - 1.0 - rounds * w
+            counts[:, last] = w, hidden, turns, *left, micro + back
+        return counts
+
+    def rest(self, limit_s: float, deadline: Deadline) -> FloatArray | None:
+        """[D+1, m+1, 4, L] the least of what begins at each place (least_rests); None where time or room are too short.
+
+        Args:
+            limit_s: plans that take longer are of no interest.
+            deadline: when to stop; loops are counted (planners.effort).
+        """
+        (plain, tied), lanes = self._stages, self._deepest.stages
+        shape = plain.devices + 1, plain.sums.shape[1], len(NUMBERS), lanes
+        if 8 * int(np.prod(shape)) > MOST_BYTES or deadline.passed:
+            return None
+        windows = begin_windows(plain, limit_s)  # the loops narrow them
+        most, limit = min(deadline.left_s / effort.RESTS.unit_s, 1e15), limit_s * (1.0 + SLACK)
+        rest, steps = least_rests(plain, tied, self.messages, windows, self._counts, limit, self.equal, most)
+        effort.count(effort.RESTS, steps)
+        return rest if steps <= most else None
+
+    def least_s(self, limit_s: float, deadline: Deadline) -> dict[StagedProblem, float]:
+        """A step that no plan of each problem on its places falls below, at most the limit; 0 where it is not known.
+
+        Args:
+            limit_s, deadline: see `rest`.
+        """
+        rest = self.rest(limit_s, deadline)
+        if rest is None:
+            return dict.fromkeys(self.problems, 0.0)
+        return {problem: min(self.least_of(rest, problem.stages), limit_s) for problem in self.problems}
+
+    def least_of(self, rest: FloatArray, stages: int) -> float:
+        """What plans of so many stages take at least, less rounding."""
+        return float(rest[0, 0, LENGTH, stages - 1]) * (1.0 - SLACK)
+
+    @property
+    def equal(self) -> int:
+        """Devices of each stage where all have equally many, else 0."""
+        problem = self._deepest
+        return problem.cluster.devices // problem.stages if problem.constraints.equal_replicas else 0
+
+
+def step_bounds(problems: Iterable[StagedProblem], places: IntArray | None) -> list[StepBounds]:
+    """Bounds of problems of one profile that differ in stages, micro-batches and schedules."""
+    groups: dict[tuple[int, str | None, int], list[StagedProblem]] = {}
+    for problem in problems:
+        alone = problem.stages if problem.constraints.equal_replicas else 0
+        groups.setdefault((problem.micro_batches, problem.schedule, alone), []).append(problem)
+    return [StepBounds(group, places) for group in groups.values()]
+
+
+@jit
+def least_messages(plain: PlainStages, tied: TiedUses) -> FloatArray:
+    """[D+1, D+1] seconds per byte from devices a … q-1 to q and some after it, at least."""
+    devices = plain.parts.size - 1
+    least = np.zeros((devices + 1, devices + 1))
+    for a in range(devices):
+        for q in range(a + 1, devices):
+            least[a, q] = message_s(plain, tied.samples, a, q, q + 1)
+            for e in range(q + 2, devices + 1):
+                least[a, q] = min(least[a, q], message_s(plain, tied.samples, a, q, e))
+    return least
+
+
+def begin_windows(plain: PlainStages, limit_s: float) -> IntArray:
+    """[D+1, 2] the first and the last boundary where a stage may begin on each device.
+
+    The devices before it get done within the limit what lies before it, and those behind it the rest.
+    """
+    work, devices = plain.sums[C], plain.devices
+    done = limit_s * (1.0 + SLACK) / plain.micro_batches * np.arange(devices + 1)
+    doubt = SLACK * work[-1]
+    first = np.searchsorted(work, work[-1] - done[::-1] - doubt)
+    last = np.searchsorted(work, done + doubt, side="right") - 1
+    windows = np.stack((first, last), axis=1)
+    windows[0], windows[-1] = (0, 0), (work.size - 1, work.size - 1)
+    return windows
+
+
+@jit
+def least_rests(
+    plain: PlainStages,
+    tied: TiedUses,
+    messages: FloatArray,
+    windows: IntArray,
+    counts: FloatArray,
+    limit_s: float,
+    equal: int,
+    most: float,
+) -> tuple[FloatArray, float]:
+    """[D+1, m+1, 4, lanes] the least of what begins at each place, and how many steps the loop over lanes took.
+
+    Args:
+        plain, tied: the stages; which micro-batches they hold is in the counts.
+        messages, windows: see least_messages and begin_windows.
+        counts: [7, lanes] by lane.
+        limit_s: longer plans do not count.
+        equal: devices of each stage, 0 for any number.
+        most: steps after which to stop; what is returned then says nothing.
+    """
+    devices, m, lanes, micro = plain.parts.size - 1, plain.sums.shape[1] - 1, counts.shape[1], plain.micro_batches
+    rest, behind = np.full((devices + 1, m + 1, 4, lanes), BIG), np.empty((m + 1, 4, lanes))
+    alive, own, steps = np.zeros((devices + 1, m + 1, 2), np.int64), np.empty((5, m + 1)), 0.0
+    alive[devices, m, 1] = 1
+    for a in range(devices - 1, -1, -1):
+        for q in range(a + 1, devices + 1):
+            if q - a > plain.most_replicas or steps > most:
+                break
+            if (equal and q - a != equal) or windows[q, 0] > windows[q, 1]:
+                continue
+            put_own(plain, a, q, own)
+            for k in range(windows[q, 0], windows[q, 1] + 1):
+                put_behind(messages[a, q] * plain.sums[A, k], counts, rest[q, k], alive[q, k], behind[k])
+            for i in range(windows[a, 0], windows[a, 1] + 1):
+                least = rest[a, i]
+                for k in range(max(windows[q, 0], i + 1), windows[q, 1] + 1):
+                    low, high = alive[q, k, 0], min(alive[q, k, 1], lanes - (a > 0))  # all stages begin at device 0
+                    u, f = own[0, k] - own[0, i], own[1, k] - own[1, i]
+                    if micro * u >= limit_s:
+                        break
+                    compute, nbytes = plain.sums[C, k] - plain.sums[C, i], plain.sums[W, k] - plain.sums[W, i]
+                    if low < high and holds_work(plain, compute, nbytes):
+                        late = own[2, k] - own[2, i]
+                        late += plain.update_s * nbytes - plain.overlap * min(late, u - f)
+                        late += least_copies_s(plain, tied, i, k, a, q)
+                        free = plain.memory * (1.0 + SLACK) - (own[4, k] - own[4, i])
+                        stage = (u, f, late, own[3, k] - own[3, i], free, limit_s, micro)
+                        begin(counts, behind, k, stage, low, high, least)
+                        steps += 4.0 + high - low
+        narrow(rest[a], limit_s, windows[a], alive[a])
+    return rest, steps
+
+
+@jit
+def narrow(rest: FloatArray, limit_s: float, window: IntArray, alive: IntArray) -> None:
+    """Leave to a window the places where anything below the limit begins, and [m+1, 2] the lanes that may be before it.
+
+    Args:
+        rest: [m+1, 4, L] of the places on one device.
+    """
+    first, last, lanes = window[1] + 1, window[0] - 1, rest.shape[2]
+    for i in range(window[0], window[1] + 1):
+        low, high = lanes, 0
+        for lane in range(lanes - 1):
+            if rest[i, LENGTH, lane] < limit_s:
+                low, high = min(low, lane + 1), lane + 2
+        alive[i, 0], alive[i, 1] = low, high
+        if low < high:
+            first, last = min(first, i), i
+    window[0], window[1] = first, last
+
+
+@jit
+def put_own(plain: PlainStages, a: int, q: int, own: FloatArray) -> None:
+    """[5, m+1] sums of u, f and the all-reduce on devices a … q-1, of the stash of a micro-batch and of what stays."""
+    speed, ring, parts = plain.speeds[q - a], reduced_s(plain, a, q), plain.parts[q - a]
+    for k in range(own.shape[1]):
+        own[0, k], own[1, k], own[2, k] = plain.sums[C, k] / speed, plain.sums[F, k] / speed, ring * plain.sums[W, k]
+        own[3, k], own[4, k] = plain.sums[H, k] / parts, plain.state_factor * plain.sums[W, k] + plain.sums[FROZEN, k]
+
+
+@jit
+def put_behind(x: float, counts: FloatArray, rest: FloatArray, alive: IntArray, behind: FloatArray) -> None:
+    """[4, L] what is behind a stage, with the message of x seconds; nothing is behind the last one.
+
+    Args:
+        rest: [4, L] of the place where the next stage begins.
+        alive: the first lane that counts, and the one after the last.
+    """
+    if alive[0] == 0:
+        for number in range(4):
+            behind[number, 0] = 0.0
+        return
+    for lane in range(alive[0], alive[1]):
+        trip = rest[TRIP, lane - 1]
+        behind[TRIP, lane], behind[HEAD, lane] = trip + 2.0 * x, rest[HEAD, lane - 1] + 2.0 * x
+        behind[SPAN, lane] = max(counts[BACK, lane] * x + trip, rest[SPAN, lane - 1] + 2.0 * x)
+        behind[LENGTH, lane] = rest[LENGTH, lane - 1] + x
+
+
+@jit
+def begin(
+    counts: FloatArray,
+    behind: FloatArray,
+    k: int,
+    stage: tuple[float, float, float, float, float, float, float],
+    low: int,
+    high: int,
+    rest: FloatArray,
+) -> None:
+    """Lower the numbers of a place, [4, L], to those of a stage that ends at boundary k and what is behind it.
+
+    Args:
+        stage: u, f, what comes after its last pass, the stash of a micro-batch, the bytes that are free for those, the
+            limit and M.
+        low, high: the first lane that counts, and the one after the last.
+    """
+    u, f, late, stash, free, limit_s, micro = stage
+    b, passes = u - f, (micro - 1.0) * u
+    for lane in range(low, high):
+        trip = behind[k, TRIP, lane] + u
+        left = max(
+            passes - counts[HIDDEN, lane] * min(f, b),
+            counts[TURNS, lane] * (u + behind[k, HEAD, lane]) + counts[OTHERS, lane] * b,
+            counts[ROUNDS, lane] * trip + counts[MORE, lane] * b,
+        )
+        span = max(behind[k, SPAN, lane] + u, trip + left)
+        length = max(span + late, behind[k, LENGTH, lane] + f)
+        if length < limit_s and counts[HELD, lane] * stash <= free:
+            rest[TRIP, lane], rest[HEAD, lane] = min(rest[TRIP, lane], trip), min(rest[HEAD, lane], u)
+            rest[SPAN, lane], rest[LENGTH, lane] = min(rest[SPAN, lane], span), min(rest[LENGTH, lane], length)
