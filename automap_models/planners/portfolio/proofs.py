@@ -33,11 +33,11 @@ OF_LENGTHS = (0.8, 0.9, 0.95)
 """The same by the length L."""
 AT_MOST = 6
 """Several problems share so many times the time that one of them may take to be proven, by the length L."""
-AT_ONCE = 4
-"""The same under a schedule; once where few are left, before all their plans are looked at."""
-FEW = 24
-"""Of so many problems under a schedule all plans that may be shorter are looked at: as many as one number of stages has
-numbers of micro-batches and schedules, about."""
+AT_ONCE = 3
+"""The same under a schedule; a third of it where few are left, before all their plans are looked at."""
+FEW, PARTS = 24, 4
+"""Problems under a schedule that share the time for all their plans, at most: as many as one number of stages has
+numbers of micro-batches and schedules, about. Of more, each has such a part of the time that is left."""
 
 
 def prove(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> Bound:
@@ -128,20 +128,26 @@ def _reach(
 
 
 def _look_at_all(attempts: Sequence[Attempt], deadline: Deadline) -> None:
-    """Simulate all plans of the problems that are left that may be shorter than the best, where these are few."""
+    """Simulate all plans of the problems that are left that may be shorter than the best, those first that may be most.
+
+    Where they are many it ends with the first one that there is no time for: what is proven of all is no more then.
+    """
     best_s = best_of(attempts).step_s
     left = [attempt for attempt in attempts if attempt.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
-    if len(left) > FEW:
-        return
     for i, attempt in enumerate(sorted(left, key=lambda attempt: attempt.bound_s)):
-        best_s, part = best_of(attempts).step_s, deadline.part(deadline.left_s / (len(left) - i), effort.counted_s)
-        if not has_moves(attempt.problem):
+        best_s = best_of(attempts).step_s
+        parts = PARTS if len(left) > FEW else len(left) - i
+        part = deadline.part(deadline.left_s / parts, effort.counted_s)
+        if has_moves(attempt.problem):
+            plan, least_s = shortest_below(attempt.problem, cut_places(attempt.problem), best_s, part)
+            attempt.bound_s = max(attempt.bound_s, least_s)
+            if plan is not None:
+                attempt.offer(plan, attempt.costs(plan))
+        else:
             attempt.take_search(search_below(attempt.relaxed, part, best_s, attempt.costs, whole=True))
-            continue
-        plan, least_s = shortest_below(attempt.problem, cut_places(attempt.problem), best_s, part)
-        attempt.bound_s = max(attempt.bound_s, least_s)
-        if plan is not None:
-            attempt.offer(plan, attempt.costs(plan))
+        stopped = attempt.bound_s < best_of(attempts).step_s * (1.0 - LENGTH_ROUNDING)
+        if stopped and len(left) > FEW:
+            return
 
 
 def _bound_of(attempts: Sequence[Attempt]) -> Bound:
