@@ -28,13 +28,13 @@ BUDGET = {
     "export": (2_442, 16),
     "formats": (5_651, 26),
     "hlo": (8_107, 41),
-    "planners": (991, 6),
+    "planners": (997, 6),
     "planners/online": (582, 3),
     "planners/placement": (4_025, 21),
-    "planners/portfolio": (3_322, 18),
+    "planners/portfolio": (3_371, 18),
     "planners/replan": (744, 4),
     "planners/sharding": (1_008, 7),
-    "planners/staged": (6_808, 35),
+    "planners/staged": (7_342, 37),
     "planners/strategies": (3_785, 19),
     "plots": (1_170, 9),
     "rl": (2_158, 15),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (4_610, 23),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 82_910, "files": 449, "compiled": 131, "numbers": 544}
+TOTALS = {"lines": 83_499, "files": 451, "compiled": 142, "numbers": 559}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
