@@ -13,8 +13,7 @@ from automap_models.core.paces import equal_paces, most_between
 from automap_models.core.profile import FloatArray
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.collectives import all_reduce_start_s
-from automap_models.cost.staged import stage_rates
+from automap_models.cost.staged import stage_rates, sum_start_s
 from automap_models.errors import BadInput
 from automap_models.planners.staged.costs import is_plain
 from automap_models.planners.staged.pareto import IntArray
@@ -82,13 +81,13 @@ def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTab
     elif allowed.any():
         all_reduce = replicas_s_per_byte(problem, tables.devices, sharding.degree)
     slowest, place, kinds = _places(problem, sharding.degree, allowed)
-    start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
+    start_s = sum_start_s(problem, sharding.degree)
     forward, both, gather, gradient = [], [], [], []
-    for slow, intra, per_byte in kinds:
-        of_byte = per_byte / slow
+    for slow, intra, per_byte, fewer in kinds:
+        of_byte = fewer * per_byte / slow
         forward.append(sharding.C_fwd + of_byte * sharding.reduced_fwd)
         both.append(forward[-1] + (sharding.C - sharding.C_fwd + of_byte * sharding.reduced_bwd))
-        gather.append(sharding.gathered[at] / intra / slow)
+        gather.append(fewer * sharding.gathered[at] / intra / slow)
         gradient.append(problem.gradient_share * per_byte * prefix_at(at, sharding.gradients))
     paces = equal_paces(problem.shares, problem.speeds, cluster.device_memory, sharding.degree)
     return ShardingTables(
@@ -118,27 +117,34 @@ def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTab
 
 def _places(
     problem: StagedProblem, degree: int, allowed: NDArray[np.bool_]
-) -> tuple[FloatArray | None, IntArray | None, list[tuple[float, float, float]]]:
+) -> tuple[FloatArray | None, IntArray | None, list[tuple[float, float, float, float]]]:
     """The kinds of places where devices can share operators: by their slowest device and their slowest links inside.
+
+    Replicas divide what is sent by their number, and times of instructions by less (`StagedProblem.speeds`): how much
+    less is a kind of place, too, so that one rate divides both.
 
     Returns:
         [D+1, D+1] time of the slowest of devices a … q-1 over that of the profile's, None where all take as long; the
         kind of place of these devices, None where there is one; of each kind the slowest device, the slowest bandwidth
-        inside a node and the seconds per byte of an all-reduce over the devices that share a replica.
+        inside a node, the seconds per byte of an all-reduce over the devices that share a replica, and the rate of the
+        replicas over the parts of a micro-batch.
     """
     cluster = problem.links
     slowest = None if problem.slowdowns is None else most_between(problem.slowdowns)
     least = most_between(cluster.node_intra[cluster.node_of], np.minimum)
     slow = np.ones_like(least) if slowest is None else slowest
     if not allowed.any():
-        return slowest, None, [(1.0, cluster.intra, 0.0)]
-    pairs, place = np.unique(np.stack((slow[allowed], least[allowed])), axis=1, return_inverse=True)
+        return slowest, None, [(1.0, cluster.intra, 0.0, 1.0)]
+    cut = np.arange(cluster.devices + 1)
+    fewer = (problem.speeds / problem.shares)[np.maximum((cut - cut[:, None]) // degree, 0)]
+    rows = np.stack((slow[allowed], least[allowed], fewer[allowed]))
+    distinct, place = np.unique(rows, axis=1, return_inverse=True)
     kinds = []
-    for of_kind, intra in pairs.T.tolist():
+    for of_kind, intra, of_replicas in distinct.T.tolist():
         per_byte = 2.0 * (degree - 1) / degree / intra
         if problem.stages == 1:  # one kind; devices that share a replica may be in several nodes
             _, per_byte = stage_rates(problem, 0, cluster.devices, degree)
-        kinds.append((of_kind, intra, per_byte))
+        kinds.append((of_kind, intra, per_byte, of_replicas))
     if len(kinds) == 1:
         return slowest, None, kinds
     of_devices = np.zeros(allowed.shape, dtype=np.int64)
