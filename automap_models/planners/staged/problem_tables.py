@@ -48,16 +48,10 @@ def tables_of(problem: StagedProblem, stride: int = 1, cut: IntArray | None = No
         windows = None
     tables = stage_tables(problem, cut)
     partitioned = () if "operator" in constraints.forbidden else problem.shardings
-    shardings = (tables.shardings[0], *(_sharding(problem, sharding, tables) for sharding in partitioned))
-    most = 1 if "data" in constraints.forbidden else problem.max_replicas
-    if most is not None:
-        shardings = tuple(
-            replace(sharding, allowed=sharding.allowed & _replicas(sharding, most)) for sharding in shardings
-        )
-    if constraints.equal_replicas:
-        shardings = tuple(replace(sharding, allowed=_equal(sharding, problem.stages)) for sharding in shardings)
+    whole = replace(tables.shardings[0], allowed=_wanted(problem, tables.shardings[0].allowed, 1))
+    shardings = (whole, *(_sharding(problem, sharding, tables) for sharding in partitioned))
     tables = replace(tables, shardings=shardings, windows=_in_boundaries(tables, windows))
-    _require_devices(tables, constraints, most)
+    _require_devices(tables, constraints, _most_replicas(problem))
     return tables
 
 
@@ -74,7 +68,7 @@ def _in_boundaries(tables: StageTables, windows: Windows | None) -> IntArray:
 def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTables) -> ShardingTables:
     """Tables of one sharding at the boundaries of those of plain replication."""
     cluster, at, stages = problem.links, tables.boundary, tables.stages
-    allowed = _aligned(cluster, stages, sharding.degree)
+    allowed = _wanted(problem, _aligned(cluster, stages, sharding.degree), sharding.degree)
     all_reduce = np.zeros_like(tables.devices.link)
     if stages == 1 and allowed.any():
         all_reduce[0, -1], _ = stage_rates(problem, 0, cluster.devices, sharding.degree)
@@ -164,19 +158,21 @@ def _aligned(cluster: Cluster, stages: int, degree: int) -> NDArray[np.bool_]:
     return allowed
 
 
-def _replicas(sharding: ShardingTables, most: int) -> NDArray[np.bool_]:
-    """[D+1, D+1] whether devices a … q-1 are so many replicas at most."""
-    cut = np.arange(sharding.allowed.shape[0])
-    few: NDArray[np.bool_] = cut - cut[:, None] <= most * sharding.degree
-    return few
+def _most_replicas(problem: StagedProblem) -> int | None:
+    """Replicas of a stage at most; None is no limit."""
+    return 1 if "data" in problem.constraints.forbidden else problem.max_replicas
 
 
-def _equal(sharding: ShardingTables, stages: int) -> NDArray[np.bool_]:
-    """[D+1, D+1] whether devices a … q-1 may be one of so many equal stages in that sharding."""
-    cut = np.arange(sharding.allowed.shape[0])
-    share = cut[-1] // stages
-    equal: NDArray[np.bool_] = (cut[:, None] % share == 0) & (cut - cut[:, None] == share)
-    return sharding.allowed & equal
+def _wanted(problem: StagedProblem, allowed: NDArray[np.bool_], degree: int) -> NDArray[np.bool_]:
+    """[D+1, D+1] on which devices a … q-1, of those allowed, a stage in a sharding of that degree may be."""
+    cut, most = np.arange(allowed.shape[0]), _most_replicas(problem)
+    devices = cut - cut[:, None]
+    if most is not None:
+        allowed = allowed & (devices <= most * degree)
+    if problem.constraints.equal_replicas:
+        share = cut[-1] // problem.stages
+        allowed = allowed & (cut[:, None] % share == 0) & (devices == share)
+    return allowed
 
 
 def _require_devices(tables: StageTables, constraints: Constraints, max_replicas: int | None) -> None:
