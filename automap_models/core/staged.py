@@ -50,7 +50,7 @@ class StagedProblem:
             the precision of the profile's parameters.
         granularity: number of cut points the instructions are coarsened to.
         shardings: of the profile, in which a stage may run beside as it is; each of degree 2 or more.
-        launch_s: of a kernel; an all-reduce of activations costs 2·⌈log2 t⌉ of them beside moving bytes.
+        launch_s: of a kernel; in the length L an all-reduce of activations costs 2·⌈log2 t⌉ of them beside its bytes.
         max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit.
         constraints: what people ask of a plan beside being short; a plan that breaks them is not valid.
         schedule: a key of `core.pass_orders.WARM_UPS`, whose step counts; None for the length L.

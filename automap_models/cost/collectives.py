@@ -11,6 +11,12 @@ from numpy.typing import NDArray
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import FloatArray
 
+LATENCY_S = 8e-6
+"""Of a step of a collective, and of a message; of all kinds of devices, and fitted with their constants."""
+
+RING_DEVICES = 8
+"""Of a node up to which an all-reduce inside it is a ring, as it was in all steps that LATENCY_S was fitted to."""
+
 
 def devices_per_node(cluster: Cluster, first: int, stop: int) -> NDArray[np.int64]:
     """[N] how many of the devices first … stop-1 live in each node, c_s[v]."""

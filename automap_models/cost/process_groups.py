@@ -41,15 +41,10 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import StepConstants
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages
 from automap_models.core.strategy import Strategy
-from automap_models.cost.collectives import group_spans
+from automap_models.cost.collectives import LATENCY_S, RING_DEVICES, group_spans
 
 UNLINKED = 0.5
 """Links that devices have which are not linked: PCIe 3.0 × 16 has 12 to 13 GB/s, an NVLink of V100 25."""
-LATENCY_S = 8e-6
-"""Of a step of a collective, and of a message; of all kinds of devices, and fitted with their constants."""
-
-RING_DEVICES = 8
-"""Of a node up to which an all-reduce inside it is a ring, as it was in all steps that LATENCY_S was fitted to."""
 
 
 @dataclass(frozen=True)

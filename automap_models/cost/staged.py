@@ -22,8 +22,9 @@ the links between them, those of all devices of a node over its link.
 A problem with a schedule is of a step that runs. Its samples are whole: N of them in a micro-batch on d replicas take
 the memory of ⌈N/d⌉ of N wherever it says "/ d" above, and the time that the clock says of so many. Links have what
 collectives reach of them (`StagedProblem.links`), an all-reduce takes one ring where that is shorter, only what of it
-the last backward pass cannot hide (cost.overlap) counts below, and after it a stage updates its parameters. So the step
-of a plan is that of the same strategy (simulate.strategy). Without a schedule nothing overlaps inside a stage.
+the last backward pass cannot hide (cost.overlap) counts below, one of activations starts after its latencies
+(`sum_start_s`), and after all a stage updates its parameters. So the step of a plan is that of the same strategy
+(simulate.strategy). Without a schedule nothing overlaps inside a stage.
 
 From the times of its stages and transfers follow the span T and the length L of a plan, forwards (`span_and_length`) or
 from the last stage to the first (`before_transfer` and `before_stage`):
@@ -36,6 +37,7 @@ from the last stage to the first (`before_transfer` and `before_stage`):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
@@ -49,6 +51,8 @@ from automap_models.core.paces import stage_pace
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import (
+    LATENCY_S,
+    RING_DEVICES,
     all_reduce_s_per_byte,
     all_reduce_start_s,
     mesh_all_reduce_s_per_byte,
@@ -198,6 +202,21 @@ def stage_rates(problem: StagedProblem, first: int, stop: int, degree: int) -> t
     mesh = (stop - first) // degree, degree
     over_replicas, inside = mesh_all_reduce_s_per_byte(problem.links, mesh, first, shortest=problem.one_ring)
     return problem.gradient_share * over_replicas, inside
+
+
+def sum_start_s(problem: StagedProblem, degree: int) -> float:
+    """Seconds that devices which share a replica take for an all-reduce whatever its size.
+
+    In a step that runs, the latencies of what a strategy's groups make (cost.process_groups): a ring of few devices,
+    or a tree. In Auto-MAP's length, launches.
+    """
+    if not problem.one_ring:
+        return all_reduce_start_s(degree, problem.launch_s)
+    inside = math.gcd(degree, problem.cluster.devices_per_node)
+    rounds = inside - 1 + math.ceil(math.log2(degree // inside))
+    if inside == degree > RING_DEVICES:
+        rounds = math.ceil(math.log2(degree))
+    return 2 * rounds * LATENCY_S
 
 
 def replica_s_per_byte(problem: StagedProblem, first: int, stop: int) -> float:
@@ -425,7 +444,7 @@ def _sharded_stage(
     replicas = (devices[1] - devices[0]) // sharding.degree
     parts, speed = float(problem.shares[replicas]), float(problem.speeds[replicas])
     over_replicas, inside = stage_rates(problem, *devices, sharding.degree)
-    start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
+    start_s = sum_start_s(problem, sharding.degree)
 
     def total(array: FloatArray) -> float:
         return float(np.add.reduceat(array[own], [0])[0])
@@ -435,12 +454,12 @@ def _sharded_stage(
     gather_in, gather_out = float(gathered[own.start]) / intra, float(gathered[own.stop]) / intra
     slowest = _slowest(problem, *devices)
     compute_fwd, compute_bwd = slowest * total(sharding.C_fwd), slowest * total(sharding.C - sharding.C_fwd)
-    reduce_fwd = inside * total(sharding.reduced_fwd) / speed + start_s * total(sharding.starts_fwd)
-    reduce_bwd = inside * total(sharding.reduced_bwd) / speed + start_s * total(sharding.starts_bwd)
+    reduce_fwd = inside * total(sharding.reduced_fwd) / parts + start_s * total(sharding.starts_fwd)
+    reduce_bwd = inside * total(sharding.reduced_bwd) / parts + start_s * total(sharding.starts_bwd)
     weights = float(np.add.reduceat(_weights_held(problem, index, own), [0])[0])
     return _StageCost(
-        forward_s=(compute_fwd + gather_in) / speed + reduce_fwd,
-        backward_s=(compute_bwd + gather_out) / speed + reduce_bwd,
+        forward_s=compute_fwd / speed + gather_in / parts + reduce_fwd,
+        backward_s=compute_bwd / speed + gather_out / parts + reduce_bwd,
         all_reduce_s=weights * over_replicas + problem.gradient_share * inside * total(sharding.gradients),
         memory_bytes=stage_memory_bytes(
             weights,
@@ -452,6 +471,6 @@ def _sharded_stage(
         ),
         compute_s=(compute_fwd + compute_bwd) / speed,
         reduce_s=reduce_fwd + reduce_bwd,
-        gather_s=(gather_in + gather_out) / speed,
+        gather_s=(gather_in + gather_out) / parts,
         weights_bytes=weights,
     )

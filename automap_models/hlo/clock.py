@@ -13,7 +13,8 @@ Parameters are at hand in the type and the order that products read them in: the
 An attention core that a location names (hlo.locations) is one flash kernel a pass. It moves only what is made or read
 outside, and skips the masked half of a causal one's scores.
 
-With s times as many samples, what has samples (hlo.samples) grows: bytes, one size of each product, cores.
+With s times as many samples, what has samples (hlo.samples) grows: bytes, one size of each product, cores. Devices that
+share instructions have a part of the same each (`Division`): so do the devices of a strategy's tensor parallelism.
 """
 
 from __future__ import annotations
@@ -52,19 +53,39 @@ BoolArray = NDArray[np.bool_]
 _BEHIND_MASKS = frozenset({"add", "broadcast", "broadcast_in_dim", "convert", "reshape", "select", "transpose"})
 
 
+@dataclass(frozen=True, eq=False)
+class Division:
+    """How devices share the work of a graph with n instructions and v values.
+
+    Attributes:
+        degree: devices, t.
+        instructions: [n] whether each device does a part of an instruction.
+        values: [v] whether each device has a part of a value.
+        sides: [n] which size of a product (hlo.samples) is 1/t on each device; NO_SIDE for none.
+    """
+
+    degree: int
+    instructions: BoolArray
+    values: BoolArray
+    sides: IntArray
+
+
 @uncollected()
-def clock_times(graph: InstructionGraph, device: Device, samples: float = 1.0) -> FloatArray:
+def clock_times(
+    graph: InstructionGraph, device: Device, samples: float = 1.0, division: Division | None = None
+) -> FloatArray:
     """Time of each instruction on a device, [n] seconds.
 
     Args:
         samples: of a micro-batch, over those of the graph.
+        division: among the devices that share the graph, if it is not one's alone.
 
     Raises:
         BadInput: the device has no rate for the element type of a matrix product.
     """
     if graph not in _KNOWN:
         _KNOWN[graph] = _graph_kernels(graph)
-    return _KNOWN[graph].times_s(device, samples)
+    return _KNOWN[graph].times_s(device, samples, division)
 
 
 def clock_seconds(graph: InstructionGraph, devices: Iterable[Device]) -> dict[str, float]:
@@ -96,11 +117,16 @@ class _Products:
     saved: FloatArray
     flash: BoolArray
 
-    def rates(self, device: Device, dtype: str, samples: float) -> tuple[FloatArray, FloatArray]:
+    def rates(
+        self, device: Device, dtype: str, samples: float, division: Division | None
+    ) -> tuple[FloatArray, FloatArray]:
         """[k] FLOP and FLOP/s."""
         sizes = self.sizes.copy()
         of_samples = self.sides >= 0
         sizes[of_samples, self.sides[of_samples]] *= samples
+        if division is not None:
+            sides = division.sides[self.members]
+            sizes[sides >= 0, sides[sides >= 0]] /= division.degree
         flop = 2.0 * sizes.prod(axis=1) / (self.saved if device.winograd else 1.0)
         rates = device.product_rates(sizes, dtype, self.aligned)
         return flop, np.where(self.flash, device.attention_rate(dtype), rates)
@@ -113,12 +139,13 @@ class _Core:
     Attributes:
         members: its instructions, of which the first has the time.
         flop: of the kernel.
-        nbytes, sampled: of what it moves, and whether that has samples.
+        values, nbytes, sampled: what it moves, how much of it, and whether it has samples.
         dtype: of its products.
     """
 
     members: IntArray
     flop: float
+    values: IntArray
     nbytes: FloatArray
     sampled: BoolArray
     dtype: str
@@ -131,7 +158,7 @@ class _GraphKernels:
     Attributes:
         flop: [n] of kernels that are no products.
         flop_sampled: [n] whether that grows with the samples.
-        kernels, nbytes, sampled: [m] of what is moved: whose kernel, how much, and whether it has samples.
+        kernels, values, nbytes, sampled: [m] of what is moved: whose kernel, what, how much, whether it has samples.
         products: by element type.
         cores: attention cores.
     """
@@ -139,29 +166,40 @@ class _GraphKernels:
     flop: FloatArray
     flop_sampled: BoolArray
     kernels: IntArray
+    values: IntArray
     nbytes: FloatArray
     sampled: BoolArray
     products: dict[str, _Products]
     cores: tuple[_Core, ...]
 
-    def times_s(self, device: Device, samples: float) -> FloatArray:
+    def times_s(self, device: Device, samples: float, division: Division | None) -> FloatArray:
         """[n] seconds."""
-        count = self.flop.size
-        moved = np.bincount(self.kernels, _grown(self.nbytes, self.sampled, samples), minlength=count)
-        times_s = device.seconds(_grown(self.flop, self.flop_sampled, samples), moved)
+        flop = _grown(self.flop, self.flop_sampled, samples)
+        if division is not None:
+            flop = _grown(flop, division.instructions, 1.0 / division.degree)
+        moved = np.bincount(self.kernels, _moved(self, samples, division), minlength=flop.size)
+        times_s = device.seconds(flop, moved)
         for dtype, of_type in self.products.items():
-            flop, rates = of_type.rates(device, dtype, samples)
+            flop, rates = of_type.rates(device, dtype, samples, division)
             times_s[of_type.members] = device.seconds(flop, moved[of_type.members], rates)
         for core in self.cores:
-            moved_core = float(_grown(core.nbytes, core.sampled, samples).sum())
+            core_flop = samples * core.flop
+            if division is not None and division.instructions[core.members].any():
+                core_flop /= division.degree
             times_s[core.members] = 0.0
-            rate = device.attention_rate(core.dtype)
-            times_s[core.members[0]] = float(device.seconds(core.flop * samples, moved_core, rate))
+            moved_core, rate = float(_moved(core, samples, division).sum()), device.attention_rate(core.dtype)
+            times_s[core.members[0]] = float(device.seconds(core_flop, moved_core, rate))
         return times_s
 
 
 _KNOWN: WeakKeyDictionary[InstructionGraph, _GraphKernels] = WeakKeyDictionary()
 """A graph never changes, and its kernels are the same on every device."""
+
+
+def _moved(of: _GraphKernels | _Core, samples: float, division: Division | None) -> FloatArray:
+    """[m] bytes of what is moved."""
+    nbytes = _grown(of.nbytes, of.sampled, samples)
+    return nbytes if division is None else _grown(nbytes, division.values[of.values], 1.0 / division.degree)
 
 
 def _grown(amounts: FloatArray, sampled: BoolArray, samples: float) -> FloatArray:
@@ -182,6 +220,7 @@ def _graph_kernels(graph: InstructionGraph) -> _GraphKernels:
         flop=np.where(product | in_core | (traffic.moved == 0), 0.0, traffic.flop),
         flop_sampled=grows,
         kernels=traffic.kernels[~of_core],
+        values=traffic.values[~of_core],
         nbytes=traffic.nbytes[~of_core],
         sampled=sampled[traffic.values[~of_core]],
         products=_products(graph, sampled, np.flatnonzero(product & ~in_core)),
@@ -261,6 +300,7 @@ def _cores(graph: InstructionGraph, sampled: BoolArray, traffic: Traffic, in_cor
             yield _Core(
                 np.array([products[0], *(i for i in own if i != products[0])]),
                 forward_flop.get(layer, 0.0) * (1.0 if phase == Phase.FORWARD else FLASH_BACKWARD),
+                traffic.values[moved],
                 traffic.nbytes[moved],
                 sampled[traffic.values[moved]],
                 product_type(graph, products[0]),

@@ -29,15 +29,10 @@ from automap_models.hlo.kept import kept_values
 from automap_models.hlo.model_layers import BEFORE, ModelLayers
 from automap_models.hlo.module import Module
 from automap_models.hlo.module_kernels import module_traffic
+from automap_models.hlo.samples import COLUMNS, COUNT, DEPTH, ROWS
 from automap_models.hlo.sharding_classes import ModuleSharding
-from automap_models.hlo.sharding_rules import Use
-from automap_models.hlo.step_classes import PASSED_THROUGH, StepClasses, Sum
+from automap_models.hlo.step_classes import PASSED_THROUGH, StepClasses, Sum, product_places
 from automap_models.hlo.work_marks import WorkMarks
-
-_NUMBER, _ROWS, _COLUMNS, _DEPTH = range(4)
-"""Where the sizes of a product stand in `Kernels.sizes`."""
-_PLACES = {0b111: _NUMBER, 0b101: _ROWS, 0b110: _COLUMNS, 0b011: _DEPTH}
-"""Which of first operand, second operand (bit 1) and result (bit 2) have a factor → where it stands among the sizes."""
 
 
 def model_work(
@@ -216,12 +211,12 @@ class _Work:
         use, classes = self.step.of_factors(i)
         assert use.rule is not None
         sizes, of_sizes = [1.0] * 4, [set[int]() for _ in range(4)]
-        for factor, place in _places(use).items():
+        for factor, place in product_places(use).items():
             sizes[place] *= use.rule.sizes[factor]
             of_sizes[place].add(classes[factor])
         of_all = self.marks.of_classes(c for own in of_sizes for c in own)
         marks, left = [0] * 4, of_all
-        for place in (_ROWS, _NUMBER, _COLUMNS, _DEPTH):
+        for place in (ROWS, COUNT, COLUMNS, DEPTH):
             marks[place] = left & self.marks.of_classes(of_sizes[place])
             left &= ~marks[place]
         if left:  # the tokens of experts, which go with their samples
@@ -354,15 +349,6 @@ class _Work:
         ):
             readers[maker].append(i)
         return readers
-
-
-def _places(use: Use) -> dict[int, int]:
-    """Where each factor of a product stands among its sizes."""
-    assert use.rule is not None
-    of_factor: dict[int, int] = defaultdict(int)
-    for position, _, factor in use.rule.links:
-        of_factor[factor] |= 1 << position
-    return {factor: _PLACES[positions] for factor, positions in of_factor.items()}
 
 
 def _amounts(entries: Iterable[tuple[float, int]]) -> Amounts:

@@ -7,12 +7,14 @@ from collections.abc import Collection, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, Phase
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import homes
+from automap_models.hlo.clock import Division, clock_times
 from automap_models.hlo.liveness import NEVER
 from automap_models.hlo.sharding_work import StepTimes
 from automap_models.hlo.step_classes import StepClasses, Sum, meets
@@ -29,13 +31,14 @@ class DivisibleProfile:
         step: the classes of the step's instructions and values, and the sums over them.
         times: of the step's n instructions in one micro-batch: those of the update take none.
         profile: that `profile_from_graph` makes of the step's graph and these times.
+        device: whose clock says what smaller kernels take.
 
     Raises:
         BadInput: the profile was made of another graph or other times.
     """
 
-    def __init__(self, step: StepClasses, times: StepTimes, profile: Profile) -> None:
-        self.step, self.times, self.profile = step, times.in_microbatch(step.graph), profile
+    def __init__(self, step: StepClasses, times: StepTimes, profile: Profile, device: Device) -> None:
+        self.step, self.times, self.profile, self.device = step, times.in_microbatch(step.graph), profile, device
         self._home = homes(step.liveness)
         same = len(profile) == step.liveness.forward.size and np.array_equal(profile.A, step.liveness.crossing_bytes)
         if not same or not np.allclose(self._at_home(self.times.total_s), profile.C, rtol=1e-6, atol=0.0):
@@ -45,7 +48,8 @@ class DivisibleProfile:
     def partitioned(self, sharded: Collection[int], degree: int, name: str) -> ShardedProfile:
         """The profile with these classes sharded along one axis.
 
-        Instructions and values with a sharded class are divided by `degree`, launches are not. Results that are summed
+        Instructions and values with a sharded class are divided by `degree`, launches are not. What is left of an
+        instruction's time is as the clock has it (hlo.clock): smaller kernels reach less. Results that are summed
         over a sharded class are all-reduced, added ones after the addition: in the forward or the backward pass if
         further layers wait for them, else, as gradients, once for a global batch.
 
@@ -55,9 +59,9 @@ class DivisibleProfile:
             name: what people call the choice.
         """
         chosen = frozenset(sharded) if degree > 1 else frozenset[int]()
-        work_s = np.where(meets(self.step.of_instructions, chosen), self.times.work_s / degree, self.times.work_s)
-        time_s = work_s + self.times.launch_s
         divided = meets(self.step.of_values, chosen)
+        division = Division(degree, meets(self.step.of_instructions, chosen), divided, self.step.divided_sides(chosen))
+        time_s = self.times.work_s * self._left(division) + self.times.launch_s
         A, sizes, liveness = self.profile.A, self.step.graph.value_bytes, self.step.liveness
         sharded_sizes = np.where(divided, sizes / degree, sizes)
         # Sums of whole bytes are exact: where everything that crosses is divided, A / degree is held and no bit more.
@@ -82,6 +86,16 @@ class DivisibleProfile:
             shared_bytes=sharded_sizes[[v for v, _ in liveness.shared_parameters]],
             shared_frozen_bytes=sharded_sizes[[v for v, _ in liveness.shared_untrained]],
         )
+
+    def _left(self, division: Division) -> FloatArray:
+        """[n] what is left of each instruction's time beside its launch; 1/t of those that the clock gives none."""
+        launch_s = self.device.constants.launch_s
+        whole_s, part_s = (
+            np.maximum(clock_times(self.step.graph, self.device, division=of) - launch_s, 0.0)
+            for of in (None, division)
+        )
+        left = np.where(division.instructions, 1.0 / division.degree, 1.0)
+        return np.divide(part_s, whole_s, out=left, where=whole_s > 0)
 
     def _sums(self, chosen: frozenset[int]) -> tuple[list[Sum], list[Sum], list[Sum]]:
         """The sums over these classes: in the forward pass, after it, and those that only the update reads."""

@@ -12,15 +12,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.instruction_graph import InstructionGraph, Phase
+from automap_models.core.instruction_graph import InstructionGraph, IntArray, Phase
+from automap_models.cost.kernels import MATRIX_OPCODES
 from automap_models.hlo.liveness import Liveness
 from automap_models.hlo.module import Module
+from automap_models.hlo.samples import COLUMNS, COUNT, DEPTH, NO_SIDE, ROWS
 from automap_models.hlo.sharding_classes import NO_CLASS, ModuleSharding
 from automap_models.hlo.sharding_rules import Role, Use
 
 PASSED_THROUGH = {"reshape", "transpose", "convert", "optimization_barrier"}
 """Opcodes of what changes no number, so that a sum is still due after it."""
 
+_PLACES = {0b111: COUNT, 0b101: ROWS, 0b110: COLUMNS, 0b011: DEPTH}
+"""Which of first operand, second operand (bit 1) and result (bit 2) have a factor → where it stands among the sizes."""
 _PASSED_ON = {"while": 1, "optimization_barrier": 1, "case": 0, "if": 0}
 """Opcode of what has a use for each result → where in that the result stands."""
 
@@ -118,6 +122,23 @@ class StepClasses:
         """The last use of an instruction, and the class of each of its factors, NO_CLASS for none."""
         u = self._uses[instruction][-1]
         return self.sharding.rules.uses[u], tuple(self._of_factors[slice(*self._factors[u : u + 2])])
+
+    def divided_sides(self, sharded: Collection[int]) -> IntArray:
+        """[n] which size of a product has a sharded class; NO_SIDE where none has, and for all that are no products."""
+        sides, chosen = np.full(len(self.graph), NO_SIDE), frozenset(sharded)
+        for i, places in self._places.items():
+            sides[i] = next((place for c, place in places if c in chosen), NO_SIDE)
+        return sides
+
+    @cached_property
+    def _places(self) -> dict[int, list[tuple[int, int]]]:
+        """Product → the classes of its factors, and where these stand among its sizes."""
+        products = [i for i, opcode in enumerate(self.graph.opcodes) if opcode in MATRIX_OPCODES and i in self._uses]
+        of_factors = {i: self.of_factors(i) for i in products}
+        return {
+            i: [(classes[factor], place) for factor, place in product_places(use).items()]
+            for i, (use, classes) in of_factors.items()
+        }
 
     @property
     def sums(self) -> tuple[Sum, ...]:
@@ -255,6 +276,14 @@ class StepClasses:
             if not moved and not updates[use.operation]:
                 waited.update(_operands(use))
         return waited
+
+
+def product_places(use: Use) -> dict[int, int]:
+    """Where each factor of a product stands among its sizes; one of more than two operands, or of one, as a count."""
+    of_factor: dict[int, int] = defaultdict(int)
+    for position, _, factor in use.rule.links if use.rule is not None else ():
+        of_factor[factor] |= 1 << position
+    return {factor: _PLACES.get(positions, COUNT) for factor, positions in of_factor.items()}
 
 
 def meets(classes: Collection[Classes], sharded: Collection[int]) -> NDArray[np.bool_]:

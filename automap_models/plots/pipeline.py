@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
+CHARACTER_SHARE = 0.0065  # of the width
 ROUNDS_SHOWN = 12  # at either end, where there are too many to tell them apart
 
 
@@ -40,8 +41,9 @@ def draw_schedule(panel: SubFigure, report: PlanReport, timeline: Timeline) -> N
     columns = panel.subplots(
         1, len(shown), sharey=True, squeeze=False, width_ratios=[end - start for start, end in shown]
     )[0]
+    width_s = sum(end - start for start, end in shown)
     for axes, window in zip(columns, shown, strict=True):
-        draw_window(axes, timeline, window, unit_s)
+        draw_window(axes, timeline, window, unit_s, width_s)
         # Below the passes, whose numbers they would strike through.
         axes.axvline(report.cost.length_s / unit_s, color="black", linestyle=":", linewidth=1.4, zorder=0.5)
         axes.axvline(timeline.length_s / unit_s, color="black", linewidth=1.4, zorder=0.5)
@@ -50,7 +52,6 @@ def draw_schedule(panel: SubFigure, report: PlanReport, timeline: Timeline) -> N
         axes.spines[["top", "right"]].set_visible(False)
     name_rows(columns[0], report.plan.stages, "stage")
     last = max(timeline.length_s, report.cost.length_s)
-    width_s = sum(end - start for start, end in shown)
     columns[-1].set_xlim(right=(last + 0.01 * width_s) / unit_s)
     parts = ""
     if len(shown) > 1:
@@ -143,17 +144,30 @@ def _draw_activations(axes: Axes, report: PlanReport) -> None:
 
 
 def _draw_stage_bands(axes: Axes, report: PlanReport) -> None:
-    """Alternating bands with the stage and its devices above them, as far as there is room."""
+    """Alternating bands, and above them the stages and their devices: in words, or where these lack room in numbers."""
     n = len(report.problem.profile)
     instructions = report.plan.stage_instructions(n)
     devices = report.plan.stage_devices(report.problem.cluster.devices)
     above = axes.get_xaxis_transform()
-    for s, ((first, last), held) in enumerate(zip(instructions, devices, strict=True)):
+    for s, (first, last) in enumerate(instructions):
         axes.axvspan(first - 0.5, last + 0.5, color=BANDS[s % 2], zorder=-2, linewidth=0)
         if s:
             axes.axvline(first - 0.5, color="black", linewidth=1.2, linestyle="--")
-        wide = (last - first + 1) / n
-        who = "device" if held[0] == held[1] else "devices"
-        text = f"stage {s}\n{who} {span(held)}" if wide > 0.07 else f"{s}\n{span(held)}" if wide > 0.035 else ""
-        axes.text((first + last) / 2, 1.02, text, ha="center", va="bottom", fontsize=9, transform=above)
+    labels = [f"device{'s' * (held[0] < held[1])} {span(held)}" for held in devices]
+    in_words = all((b - a + 1) / n > _width(label) for (a, b), label in zip(instructions, labels, strict=True))
+    if not in_words:
+        labels = [span(held) for held in devices]
+        axes.text(-0.005, 1.02, "stage\ndevice", ha="right", va="bottom", fontsize=9, transform=axes.transAxes)
+    taken = 0.0
+    for s, ((first, last), label) in enumerate(zip(instructions, labels, strict=True)):
+        middle, width = (first + last + 1) / 2 / n, _width(max(str(s), label, key=len))
+        if middle - width / 2 >= taken or in_words:
+            text = f"{'stage ' * in_words}{s}\n{label}"
+            axes.text((first + last) / 2, 1.02, text, ha="center", va="bottom", fontsize=9, transform=above)
+            taken = middle + width / 2
     axes.set_xlim(-0.5, n - 0.5)
+
+
+def _width(text: str) -> float:
+    """The room that a label of a stage and the gap beside it need, as a share of the axes' width."""
+    return CHARACTER_SHARE * (len(text) + 1)

@@ -57,7 +57,7 @@ def draw_timelines(timelines: Sequence[Timeline]) -> Figure:
     longest_s = max(timeline.length_s for timeline in timelines)
     unit_s, unit = time_unit(longest_s)
     for axes, timeline, count in zip(rows[:, 0], timelines, ranks, strict=True):
-        draw_window(axes, timeline, (0.0, longest_s), unit_s)
+        draw_window(axes, timeline, (0.0, longest_s), unit_s, longest_s)
         name_rows(axes, count, "rank", any(i.is_send and i.resource // 2 == count - 1 for i in timeline.intervals))
         idle = f"{100 * timeline.bubble_rate:.1f} % idle time (bubble)"
         axes.set_title(f"{timeline.schedule}: {idle}", fontsize=10, loc="left")
@@ -69,11 +69,19 @@ def draw_timelines(timelines: Sequence[Timeline]) -> Figure:
     return figure
 
 
-def draw_window(axes: Axes, timeline: Timeline, window: tuple[float, float], unit_s: float) -> None:
-    """The passes, messages and all-reduces of a stretch of time, given in seconds."""
+def draw_window(axes: Axes, timeline: Timeline, window: tuple[float, float], unit_s: float, width_s: float) -> None:
+    """The passes, messages and all-reduces of a stretch of time.
+
+    Args:
+        axes: of the stretch.
+        timeline: all of it.
+        window: where the stretch begins and ends, seconds.
+        unit_s: of the axis, seconds.
+        width_s: of the whole picture, which may have other stretches beside this one, seconds.
+    """
     chunks = 1 + max(i.chunk for i in timeline.intervals)
     for kind in COLOURS:
-        _draw_kind(axes, kind, timeline.intervals, window, unit_s, chunks)
+        _draw_kind(axes, kind, timeline.intervals, window, unit_s, width_s, chunks)
 
 
 def boxes(timelines: Sequence[Timeline]) -> list[Patch]:
@@ -97,6 +105,7 @@ def _draw_kind(
     intervals: Sequence[Interval],
     window: tuple[float, float],
     unit_s: float,
+    width_s: float,
     chunks: int,
 ) -> None:
     """The boxes of one kind; edges and micro-batch numbers only where there is room for them."""
@@ -113,7 +122,7 @@ def _draw_kind(
         middle = resource + below
         if kind.startswith("send"):  # the way back lies below the way there
             middle = resource // 2 + below + (resource % 2 - 0.5) * height
-        shares = np.array([i.end_s - i.start_s for i in boxes]) / (window[1] - window[0])
+        shares = np.array([i.end_s - i.start_s for i in boxes]) / width_s
         edged = float(np.median(shares)) > EDGED_SHARE
         axes.broken_barh(
             [(i.start_s / unit_s, (i.end_s - i.start_s) / unit_s) for i in boxes],

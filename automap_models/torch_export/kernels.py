@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,12 +47,30 @@ class Kernel:
 
     call: int
     is_backward: bool
-    flop: int
-    moved_bytes: int
+    flop: float
+    moved_bytes: float
     dtype: str
     sizes: tuple[float, float, float, float] | None
     is_convolution: bool
     is_winograd: bool
+
+
+def grown(kernel: Kernel, twice: Kernel, factor: float) -> Kernel:
+    """A kernel with so many times the samples.
+
+    Args:
+        kernel, twice: the same one with some samples and with twice as many. All amounts are linear in these, but for
+            sizes of convolutions with fewer positions than depth.
+    """
+
+    def amount(once: float, doubled: float) -> float:
+        return once + (factor - 1.0) * (doubled - once)
+
+    flop, moved = amount(kernel.flop, twice.flop), amount(kernel.moved_bytes, twice.moved_bytes)
+    if kernel.sizes is None or twice.sizes is None:
+        return replace(kernel, flop=flop, moved_bytes=moved)
+    count, rows, columns, depth = map(amount, kernel.sizes, twice.sizes)
+    return replace(kernel, flop=flop, moved_bytes=moved, sizes=(count, rows, columns, depth))
 
 
 def kernel_times(kernels: Sequence[Kernel], device: Device) -> FloatArray:

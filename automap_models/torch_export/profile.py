@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from automap_models.core.device import Device
+from automap_models.core.microbatch import CLOCK_S, clock_table
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_devices, read_device
-from automap_models.torch_export.kernels import kernel_times
+from automap_models.torch_export.capture import capture
+from automap_models.torch_export.kernels import Kernel, grown, kernel_times
 from automap_models.torch_export.structure import Parameter, Structure, analyse, first_used
+from automap_models.torch_export.trace import trace
 from automap_models.version import __version__
 
 FloatArray = NDArray[np.float64]
@@ -55,7 +58,8 @@ def profile_module(
     The backward pass starts from the loss that the model returns; without one, from all its floating-point outputs (see
     `capture.training_outputs`). Added to meta: `forward_flop`, `backward_flop`; `forward_s`, `backward_s`;
     `update_per_step_s`, an Adam update of all parameters as memory traffic; `parameter_dtype`, the element type of most
-    of their bytes; `unused_parameters`, which get no gradient and no place in W.
+    of their bytes; `unused_parameters`, which get no gradient and no place in W; `clock_s`, what micro-batches of other
+    sizes take (core.microbatch), from a second capture with twice as many samples, of models that take so many.
 
     Args:
         args, kwargs: example inputs; only shapes and element types count.
@@ -79,12 +83,43 @@ def profile_module(
         "backward_s": float(backward_s.sum()),
         "update_per_step_s": float(device.seconds(0.0, ADAM_ACCESSES * structure.W.sum())),
     }
-    return build_profile(
-        structure,
-        forward_s,
-        forward_s + backward_s,
-        {**describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size), **timings},
-    )
+    meta = describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size) | timings
+    twice = _twice_the_samples(structure, model, args, kwargs, name)
+    if twice is not None:
+        pairs = list(zip(structure.kernels, twice, strict=True))
+
+        def passes_s(factor: float) -> tuple[float, float]:
+            times_s = kernel_times([grown(*pair, factor) for pair in pairs], device)
+            forward, backward = (float(structure.totals(times_s, backward=of).sum()) for of in (False, True))
+            return forward, backward
+
+        meta[CLOCK_S] = clock_table(int(str(meta["microbatch_size"])), passes_s)
+    return build_profile(structure, forward_s, forward_s + backward_s, meta)
+
+
+def _twice_the_samples(
+    structure: Structure, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str
+) -> list[Kernel] | None:
+    """The kernels of a step with twice as many samples; None where the model takes no other number, or runs otherwise.
+
+    Inputs have samples whose first dimension is as long as that of the first one.
+    """
+    samples = first_dimension(args, kwargs, name)
+
+    def doubled(tensor: Tensor) -> Tensor:
+        if not tensor.dim() or tensor.shape[0] != samples:
+            return tensor
+        return torch.empty(
+            (2 * samples, *tensor.shape[1:]), dtype=tensor.dtype, device="meta", requires_grad=tensor.requires_grad
+        )
+
+    try:
+        captured = capture(model, *pytree.tree_map_only(Tensor, doubled, (args, dict(kwargs))), name=name)
+        kernels = trace(captured, name=name).kernels
+    except BadInput:
+        return None
+    same = [[(kernel.call, kernel.is_backward) for kernel in of] for of in (kernels, structure.kernels)]
+    return kernels if same[0] == same[1] else None
 
 
 def _kinds_seconds(structure: Structure, device: Device) -> dict[str, float]:

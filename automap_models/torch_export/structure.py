@@ -127,7 +127,7 @@ def first_used(held: Sequence[Parameter], n: int) -> FloatArray:
 
 def _layers(traced: Trace, owner: NDArray[np.int64], n: int) -> tuple[str, ...]:
     """The module of each instruction's heaviest kernel: the most FLOP, then the most bytes, then the first."""
-    heaviest: list[tuple[tuple[int, int], str]] = [((-1, -1), "")] * n
+    heaviest: list[tuple[tuple[float, float], str]] = [((-1, -1), "")] * n
     for kernel, i in zip(traced.kernels, owner, strict=True):
         work = kernel.flop, kernel.moved_bytes
         if not kernel.is_backward and work > heaviest[i][0]:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import StepConstants
 from automap_models.core.strategy import Strategy
-from automap_models.cost.process_groups import LATENCY_S, ProcessGroup, ProcessGroups, process_groups
+from automap_models.cost.collectives import LATENCY_S
+from automap_models.cost.process_groups import ProcessGroup, ProcessGroups, process_groups
 from automap_models.formats.hardware_yaml import read_cluster
 
 HALF = StepConstants(

@@ -13,9 +13,9 @@ from automap_models.core.device import Device, StepConstants
 from automap_models.core.estimate import DeviceMemory
 from automap_models.core.model_work import Amounts, Mark
 from automap_models.core.strategy import Strategy
+from automap_models.cost.collectives import LATENCY_S
 from automap_models.cost.layer_costs import LayerCosting
 from automap_models.cost.layer_times import PREFETCHED, Runtime
-from automap_models.cost.process_groups import LATENCY_S
 from automap_models.cost.stage_costs import GROUP_BYTES, StageCosting, StageCosts, stage_costs
 
 CONSTANTS = StepConstants(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -15,12 +16,20 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Precision, Strategy
 from automap_models.formats.hardware_yaml import device_of, read_cluster, read_device
 from automap_models.hlo.clock import clock_times
-from automap_models.hlo.graph import instruction_graph
+from automap_models.hlo.graph import instruction_graph, rules_of
+from automap_models.hlo.model_layers import ModelLayers
+from automap_models.hlo.partitioned import DivisibleProfile
 from automap_models.hlo.profile import clock_profile
+from automap_models.hlo.rule_sets import read_rule_set
+from automap_models.hlo.sharding_classes import sharding_classes
+from automap_models.hlo.sharding_work import step_times
+from automap_models.hlo.step_classes import StepClasses
+from automap_models.hlo.work_marks import WorkMarks
 from automap_models.planners.staged.frameworks import block_ends
 from automap_models.simulate.step import step_cost
 from automap_models.simulate.strategy import strategy_estimate
-from automap_models.workloads.source import Source, SourceKind, module_of, read_model_work
+from automap_models.workloads.source import Source, SourceKind, module_of, read_model_work, transformer
+from automap_models.workloads.training import required_transformer
 
 SEQUENCE, SAMPLES, MICRO_BATCHES = 256, 4, 4
 DTYPES: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -32,9 +41,24 @@ TOLERANCE = 0.05
 
 
 @cache
+def _source(model: str, precision: Precision) -> Source:
+    return Source(model, SourceKind.WORKLOAD, batch=SAMPLES, sequence=SEQUENCE, dtype=DTYPES[precision])
+
+
+@cache
 def _graph(model: str, precision: Precision) -> InstructionGraph:
-    sizes = {"batch": SAMPLES, "sequence": SEQUENCE, "dtype": DTYPES[precision]}
-    return instruction_graph(module_of(Source(model, SourceKind.WORKLOAD, **sizes)))  # type: ignore[arg-type]
+    return instruction_graph(module_of(_source(model, precision)))
+
+
+@cache
+def _megatron(model: str, precision: Precision) -> tuple[StepClasses, frozenset[int]]:
+    """The classes of a step, and those that tensor parallelism divides: heads, perceptrons' columns, the vocabulary."""
+    graph, module = _graph(model, precision), module_of(_source(model, precision))
+    sized = transformer(_source(model, precision))
+    stacks = required_transformer(model, sized.architecture).stacks
+    layers = ModelLayers(module, graph, tuple(replace(stack, instances=stack.layers) for stack in stacks))
+    step = StepClasses(module, sharding_classes(module, rules_of(module), read_rule_set("shardy")), graph)
+    return step, WorkMarks(step, layers, sized.shape()).tensor
 
 
 @cache
@@ -116,3 +140,38 @@ def test_equal_stages_take_as_long_by_a_plan_as_by_a_strategy(
     cuts = tuple(ends[count - 1] for count in np.cumsum(price.stage_layers)[:-1])
     plan = StagedPlan(cuts, tuple(dp * s for s in range(1, stages)), MICRO_BATCHES, "given")
     assert step_cost(problem, plan).step_s == pytest.approx(price.step_s, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.parametrize("precision", list(DTYPES))
+@pytest.mark.parametrize("topo", CLUSTERS)
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gpt2_medium",
+        *(pytest.param(model, marks=pytest.mark.slow) for model in MODELS if model != "gpt2_medium"),
+    ],
+)
+def test_tensor_parallelism_takes_as_long_by_a_plan_as_by_a_strategy(
+    model: str, topo: str, precision: Precision, tp: int
+) -> None:
+    """Plans divided times by t: a quarter of GPT-2 took 0.79 of what the clock has for quarters of its products."""
+    cluster, graph = read_cluster(topo), _graph(model, precision)
+    device, dp = device_of(cluster), cluster.devices // tp
+    profile, (step, classes) = clock_profile(graph, device), _megatron(model, precision)
+    divisible = DivisibleProfile(step, step_times(graph, device), profile, device)
+    sharded = (divisible.partitioned(classes, tp, f"{tp}-way"),)
+    traced = StagedProblem(profile, cluster, 1, MICRO_BATCHES, schedule="1f1b", device=device, shardings=sharded)
+    global_batch = SAMPLES * dp * MICRO_BATCHES
+    problem = traced.with_split(1, MICRO_BATCHES, global_batch)
+    cost = step_cost(problem, StagedPlan((), (), MICRO_BATCHES, "given", shardings=(1,)))
+    strategy = Strategy(
+        micro_batch=SAMPLES, global_batch=global_batch, dp=dp, tp=tp, schedule="1f1b", precision=precision
+    )
+    price = strategy_estimate(_work(model, precision), strategy, cluster, device)
+    sums_s, strategy_sums_s = MICRO_BATCHES * cost.reduce_s.sum(), price.parts.tensor_parallel
+    assert cost.step_s - sums_s == pytest.approx(price.step_s - strategy_sums_s, rel=TOLERANCE)
+    if model == "bert_large":
+        pytest.xfail("behind the norm XLA sums gradients of query, key and value apart: 1.48 of a strategy's sums")
+    assert sums_s == pytest.approx(strategy_sums_s, rel=1e-3)
+    assert cost.step_s == pytest.approx(price.step_s, rel=TOLERANCE)

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from ideal_devices import ideal_device
 
+from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
+from automap_models.core.microbatch import CLOCK_S, rescaled
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 
@@ -438,3 +441,50 @@ def test_the_attention_kernel_is_the_function_itself() -> None:
     with sdpa_kernel(SDPBackend.MATH):
         expected = nn.functional.scaled_dot_product_attention(q, k, k, mask)
     assert fused_attention(q, k, k, mask).shape == expected.shape
+
+
+class Blocks(nn.Module):
+    """Attention and a convolution: what has samples stands in a product's count, its rows, and its depth."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 32)
+        self.queries, self.keys, self.values = (nn.Linear(32, 32) for _ in range(3))
+        self.norm, self.dropout = nn.LayerNorm(32), nn.Dropout(0.1)
+        self.along = nn.Conv1d(32, 8, 3)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        heads = [of(x).unflatten(-1, (4, 8)).transpose(1, 2) for of in (self.queries, self.keys, self.values)]
+        x = self.norm(x + self.dropout(nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)))
+        return nn.functional.cross_entropy(self.head(self.along(x.mT).mean(-1)), labels)
+
+
+def blocks(samples: int) -> Profile:
+    inputs = torch.zeros(samples, 128, dtype=torch.long), torch.zeros(samples, dtype=torch.long)
+    return profile_module(Blocks(), inputs, device=read_device("v100"))
+
+
+@pytest.mark.parametrize(("traced", "samples"), [(8, 2), (8, 32), (2, 16), (1, 8), (256, 1)])
+def test_another_micro_batch_takes_what_it_takes_when_it_is_traced_itself(traced: int, samples: int) -> None:
+    scaled, own = rescaled(blocks(traced), samples), blocks(samples)
+    assert scaled.C.sum() == pytest.approx(own.C.sum(), rel=1e-9)
+    assert scaled.C_fwd.sum() == pytest.approx(own.C_fwd.sum(), rel=1e-9)
+
+
+def test_replicas_gain_what_the_clock_says() -> None:
+    """t(N) / t(⌈N/d⌉), which is far from d where kernels are small."""
+    problem = StagedProblem(blocks(4), Cluster(1, 4, 1e9, 1e9, 1e9), 1, 4, schedule="1f1b")
+    times_s = {d: float(blocks(4 // d).C.sum()) for d in (1, 2, 4)}
+    assert problem.speeds[[1, 2, 4]] == pytest.approx([times_s[1] / of for of in times_s.values()])
+    assert problem.speeds[4] < 1.5
+
+
+def test_a_model_of_so_many_samples_and_no_others_has_no_clock() -> None:
+    class Fixed(MLP):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.reshape(BATCH, 6))
+
+    profile = profile_module(Fixed(), (torch.ones(BATCH, 6),), device=read_device("v100"))
+    assert CLOCK_S not in profile.meta and profile.meta["microbatch_size"] == BATCH

@@ -13,8 +13,7 @@ from automap_models.core.paces import equal_paces, most_between
 from automap_models.core.profile import FloatArray
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.collectives import all_reduce_start_s
-from automap_models.cost.staged import stage_rates
+from automap_models.cost.staged import stage_rates, sum_start_s
 from automap_models.errors import BadInput
 from automap_models.planners.staged.costs import is_plain
 from automap_models.planners.staged.pareto import IntArray
@@ -49,16 +48,10 @@ def tables_of(problem: StagedProblem, stride: int = 1, cut: IntArray | None = No
         windows = None
     tables = stage_tables(problem, cut)
     partitioned = () if "operator" in constraints.forbidden else problem.shardings
-    shardings = (tables.shardings[0], *(_sharding(problem, sharding, tables) for sharding in partitioned))
-    most = 1 if "data" in constraints.forbidden else problem.max_replicas
-    if most is not None:
-        shardings = tuple(
-            replace(sharding, allowed=sharding.allowed & _replicas(sharding, most)) for sharding in shardings
-        )
-    if constraints.equal_replicas:
-        shardings = tuple(replace(sharding, allowed=_equal(sharding, problem.stages)) for sharding in shardings)
+    whole = replace(tables.shardings[0], allowed=_wanted(problem, tables.shardings[0].allowed, 1))
+    shardings = (whole, *(_sharding(problem, sharding, tables) for sharding in partitioned))
     tables = replace(tables, shardings=shardings, windows=_in_boundaries(tables, windows))
-    _require_devices(tables, constraints, most)
+    _require_devices(tables, constraints, _most_replicas(problem))
     return tables
 
 
@@ -75,20 +68,20 @@ def _in_boundaries(tables: StageTables, windows: Windows | None) -> IntArray:
 def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTables) -> ShardingTables:
     """Tables of one sharding at the boundaries of those of plain replication."""
     cluster, at, stages = problem.links, tables.boundary, tables.stages
-    allowed = _aligned(cluster, stages, sharding.degree)
+    allowed = _wanted(problem, _aligned(cluster, stages, sharding.degree), sharding.degree)
     all_reduce = np.zeros_like(tables.devices.link)
     if stages == 1 and allowed.any():
         all_reduce[0, -1], _ = stage_rates(problem, 0, cluster.devices, sharding.degree)
     elif allowed.any():
         all_reduce = replicas_s_per_byte(problem, tables.devices, sharding.degree)
     slowest, place, kinds = _places(problem, sharding.degree, allowed)
-    start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
+    start_s = sum_start_s(problem, sharding.degree)
     forward, both, gather, gradient = [], [], [], []
-    for slow, intra, per_byte in kinds:
-        of_byte = per_byte / slow
+    for slow, intra, per_byte, fewer in kinds:
+        of_byte = fewer * per_byte / slow
         forward.append(sharding.C_fwd + of_byte * sharding.reduced_fwd)
         both.append(forward[-1] + (sharding.C - sharding.C_fwd + of_byte * sharding.reduced_bwd))
-        gather.append(sharding.gathered[at] / intra / slow)
+        gather.append(fewer * sharding.gathered[at] / intra / slow)
         gradient.append(problem.gradient_share * per_byte * prefix_at(at, sharding.gradients))
     paces = equal_paces(problem.shares, problem.speeds, cluster.device_memory, sharding.degree)
     return ShardingTables(
@@ -118,27 +111,34 @@ def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTab
 
 def _places(
     problem: StagedProblem, degree: int, allowed: NDArray[np.bool_]
-) -> tuple[FloatArray | None, IntArray | None, list[tuple[float, float, float]]]:
+) -> tuple[FloatArray | None, IntArray | None, list[tuple[float, float, float, float]]]:
     """The kinds of places where devices can share operators: by their slowest device and their slowest links inside.
+
+    Replicas divide what is sent by their number, and times of instructions by less (`StagedProblem.speeds`): how much
+    less is a kind of place, too, so that one rate divides both.
 
     Returns:
         [D+1, D+1] time of the slowest of devices a … q-1 over that of the profile's, None where all take as long; the
         kind of place of these devices, None where there is one; of each kind the slowest device, the slowest bandwidth
-        inside a node and the seconds per byte of an all-reduce over the devices that share a replica.
+        inside a node, the seconds per byte of an all-reduce over the devices that share a replica, and the rate of the
+        replicas over the parts of a micro-batch.
     """
     cluster = problem.links
     slowest = None if problem.slowdowns is None else most_between(problem.slowdowns)
     least = most_between(cluster.node_intra[cluster.node_of], np.minimum)
     slow = np.ones_like(least) if slowest is None else slowest
     if not allowed.any():
-        return slowest, None, [(1.0, cluster.intra, 0.0)]
-    pairs, place = np.unique(np.stack((slow[allowed], least[allowed])), axis=1, return_inverse=True)
+        return slowest, None, [(1.0, cluster.intra, 0.0, 1.0)]
+    cut = np.arange(cluster.devices + 1)
+    fewer = (problem.speeds / problem.shares)[np.maximum((cut - cut[:, None]) // degree, 0)]
+    rows = np.stack((slow[allowed], least[allowed], fewer[allowed]))
+    distinct, place = np.unique(rows, axis=1, return_inverse=True)
     kinds = []
-    for of_kind, intra in pairs.T.tolist():
+    for of_kind, intra, of_replicas in distinct.T.tolist():
         per_byte = 2.0 * (degree - 1) / degree / intra
         if problem.stages == 1:  # one kind; devices that share a replica may be in several nodes
             _, per_byte = stage_rates(problem, 0, cluster.devices, degree)
-        kinds.append((of_kind, intra, per_byte))
+        kinds.append((of_kind, intra, per_byte, of_replicas))
     if len(kinds) == 1:
         return slowest, None, kinds
     of_devices = np.zeros(allowed.shape, dtype=np.int64)
@@ -158,19 +158,21 @@ def _aligned(cluster: Cluster, stages: int, degree: int) -> NDArray[np.bool_]:
     return allowed
 
 
-def _replicas(sharding: ShardingTables, most: int) -> NDArray[np.bool_]:
-    """[D+1, D+1] whether devices a … q-1 are so many replicas at most."""
-    cut = np.arange(sharding.allowed.shape[0])
-    few: NDArray[np.bool_] = cut - cut[:, None] <= most * sharding.degree
-    return few
+def _most_replicas(problem: StagedProblem) -> int | None:
+    """Replicas of a stage at most; None is no limit."""
+    return 1 if "data" in problem.constraints.forbidden else problem.max_replicas
 
 
-def _equal(sharding: ShardingTables, stages: int) -> NDArray[np.bool_]:
-    """[D+1, D+1] whether devices a … q-1 may be one of so many equal stages in that sharding."""
-    cut = np.arange(sharding.allowed.shape[0])
-    share = cut[-1] // stages
-    equal: NDArray[np.bool_] = (cut[:, None] % share == 0) & (cut - cut[:, None] == share)
-    return sharding.allowed & equal
+def _wanted(problem: StagedProblem, allowed: NDArray[np.bool_], degree: int) -> NDArray[np.bool_]:
+    """[D+1, D+1] on which devices a … q-1, of those allowed, a stage in a sharding of that degree may be."""
+    cut, most = np.arange(allowed.shape[0]), _most_replicas(problem)
+    devices = cut - cut[:, None]
+    if most is not None:
+        allowed = allowed & (devices <= most * degree)
+    if problem.constraints.equal_replicas:
+        share = cut[-1] // problem.stages
+        allowed = allowed & (cut[:, None] % share == 0) & (devices == share)
+    return allowed
 
 
 def _require_devices(tables: StageTables, constraints: Constraints, max_replicas: int | None) -> None:

@@ -108,12 +108,12 @@ def _kinds_of_work(sharding: ShardingTables) -> tuple[FloatArray, IntArray, IntA
 
     Devices on which no stage may run have -1.
     """
-    places = len(sharding.C)
-    rates, at = np.unique(sharding.paces.rate[sharding.allowed], return_inverse=True)
-    place = 0 if sharding.place is None else sharding.place[sharding.allowed]
+    place = np.zeros_like(sharding.paces.rate) if sharding.place is None else sharding.place
+    pairs = np.stack((sharding.paces.rate[sharding.allowed], place[sharding.allowed]))
+    (rates, at), which = np.unique(pairs, axis=1, return_inverse=True)
     kind = np.full(sharding.allowed.shape, -1)
-    kind[sharding.allowed] = at * places + place
-    return np.repeat(rates, places), np.tile(np.arange(places), rates.size), kind
+    kind[sharding.allowed] = which.ravel()
+    return rates, at.astype(np.int64), kind
 
 
 def _own_sums(

@@ -61,7 +61,7 @@ def stage_shardings(
         BadInput: the profile is of another step or of other times, or the device has no rate for a type in it.
     """
     step, times = StepClasses(module, sharding, graph), step_times(graph, device, times_s)
-    divisible = DivisibleProfile(step, times, profile)
+    divisible = DivisibleProfile(step, times, profile, device)
     search = _Search(profile.model, sharding, work_of(step, divisible.times), cluster, device.constants.launch_s)
     return tuple(
         divisible.partitioned(choice.classes, degree, name)

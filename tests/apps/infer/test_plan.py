@@ -126,7 +126,7 @@ def test_every_kind_of_plan_of_a_model_is_ranked_on_nodes_of_two_kinds(
     model: str, tmp_path: Path, planned: Run
 ) -> None:
     """Kinds are as fast as their rooflines say of the model; plans that partition operators are read back as well."""
-    group = "{nodes: 1, devices_per_node: 2, device: %s, intra: 1e12, inter: 1e8, memory: %s}"
+    group = "{nodes: 1, devices_per_node: 2, device: %s, intra: 1e12, inter: 1e7, memory: %s}"
     (tmp_path / "two.yaml").write_text(f"groups: [{group % ('v100', '1e9')}, {group % ('t4', '5e8')}]")
     arguments = (model, "--topo", "two.yaml", "--global-batch", "64", "--budget", "0.3", "--max-stages", "2")
     document = planned(*arguments, "--forbid", "data", "--out", "plan.json")

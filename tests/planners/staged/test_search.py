@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.constraints import Constraints, Pin
+from automap_models.core.device import Device
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedPlan, StagedProblem
@@ -377,9 +378,29 @@ def test_no_plan_on_mixed_nodes_is_shorter_by_brute_force(seed, schedule, make_p
     assert (np.inf if outcome.cost is None else outcome.cost.step_s) == pytest.approx(shortest, rel=1e-9)
 
 
+def with_a_clock(problem: StagedProblem) -> StagedProblem:
+    """Replicas share what is sent, and gain less time than that; sums have the latencies of a step that runs."""
+    meta = problem.profile.meta | {"microbatch_size": 8, "clock_s": [[1.0, 0.3, 0.9], [8.0, 1.0, 3.0]]}
+    device = Device("some", {"float32": 1e12}, 1e12, 1e12)
+    return replace(problem, profile=replace(problem.profile, meta=meta), schedule="1f1b", device=device)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_plan_of_shardings_is_shorter_where_kernels_saturate(seed, make_problem):
+    problem = with_a_clock(hybrid_problem(seed, make_problem, max_n=5, max_stages=3))
+    assert (problem.speeds[2:] < problem.shares[2:]).all()
+    costs = (step_cost(problem, plan) for plan in every_plan(problem))
+    shortest = min((cost.step_s for cost in costs if cost.feasible), default=np.inf)
+    outcome = anytime_search(problem, Deadline())
+    assert outcome.finished
+    assert (np.inf if outcome.cost is None else outcome.cost.step_s) == pytest.approx(shortest, rel=1e-9)
+
+
+@pytest.mark.parametrize("clock", [False, True])
 @pytest.mark.parametrize("seed", range(25))
-def test_the_tables_of_shardings_on_mixed_nodes_hold_what_plans_cost(seed, make_problem):
+def test_the_tables_of_shardings_on_mixed_nodes_hold_what_plans_cost(seed, clock, make_problem):
     problem = on_mixed_nodes(hybrid_problem(seed, make_problem, max_n=6), seed)
+    problem = with_a_clock(problem) if clock else problem
     tables, plans = tables_of(problem), list(every_plan(problem))
     for plan in plans[:: max(len(plans) // 200, 1)]:
         batch, cost = PlanBatch.from_plan(tables, plan), plan_cost(problem, plan)

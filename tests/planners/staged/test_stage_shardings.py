@@ -156,7 +156,8 @@ def test_one_stage_on_all_devices_costs_what_the_sharding_plan_does(name: str) -
         plan = StagedPlan((), (), 1, "test", shardings=(1,))
         assert plan.check_valid(problem) == (True, "")
         cost, expected = plan_cost(problem, plan), price_of(step, DEVICE, cluster, sharding)
-        assert cost.length_s == pytest.approx(expected.time_s)
+        assert cost.length_s - cost.compute_s[0] == pytest.approx(sum(expected.all_reduce_s))
+        assert cost.compute_s[0] >= expected.compute_s * (1 - 1e-9)  # which says t times less whatever the size
         variables = step.sharding.classes.variables
         others = [
             v.nbytes / (sharding.degree if v.name in sharding.dims else 1) for v in variables if v.kind != "parameter"
@@ -227,7 +228,7 @@ def test_t5_base_is_megatrons_plan_as_far_as_its_twelve_heads_divide() -> None:
     assert {"2-way", "4-way", "8-way"} <= set(shardings)
     for sharding in shardings.values():
         whole = price_of(step, device, cluster, sharding)
-        assert sharding.C.sum() == pytest.approx(whole.compute_s)
+        assert sharding.C.sum() >= whole.compute_s  # as if quarters of products were as efficient
         assert sharding.reduced_fwd.sum() + sharding.reduced_bwd.sum() == pytest.approx(whole.activation_bytes[0])
         assert sharding.gradients.sum() == pytest.approx(whole.gradient_bytes[0])
     roles = {"q": 1, "k": 1, "v": 1, "o": 0, "wi": 1, "wo": 0}
