@@ -23,24 +23,24 @@ import pytest
 BUDGET = {
     "automap_models": (930, 8),
     "core": (7_613, 38),
-    "cost": (3_719, 18),
+    "cost": (3_739, 18),
     "envs": (3_992, 23),
     "export": (2_442, 16),
     "formats": (5_651, 26),
-    "hlo": (8_107, 41),
+    "hlo": (8_176, 41),
     "planners": (997, 6),
     "planners/online": (582, 3),
     "planners/placement": (4_025, 21),
     "planners/portfolio": (3_371, 18),
     "planners/replan": (744, 4),
     "planners/sharding": (1_008, 7),
-    "planners/staged": (7_342, 37),
+    "planners/staged": (7_344, 37),
     "planners/strategies": (3_785, 19),
-    "plots": (1_170, 9),
+    "plots": (1_193, 9),
     "rl": (2_158, 15),
     "run": (5_151, 30),
     "simulate": (1_699, 9),
-    "torch_export": (3_213, 18),
+    "torch_export": (3_266, 18),
     "workloads": (4_323, 24),
     "zoo": (1, 1),
     "infer": (7_110, 35),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (4_610, 23),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 83_499, "files": 451, "compiled": 142, "numbers": 559}
+TOTALS = {"lines": 83_666, "files": 451, "compiled": 142, "numbers": 556}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
