@@ -47,12 +47,32 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" not in os.environ:  # workers have what the process that starts them has
         os.environ["AUTOMAP_CACHE"] = tempfile.mkdtemp(prefix="automap-tests-")
+    else:
+        _compile_once()
+
+
+def _compile_once() -> None:
+    """Have one worker at a time compile: what another one needs as well it then finds in numba's cache.
+
+    In a fresh checkout each worker would spend a minute on the same functions.
+    """
+    from filelock import FileLock
+    from numba.core.dispatcher import Dispatcher
+
+    lock, own = FileLock(Path(os.environ["AUTOMAP_CACHE"]).with_suffix(".lock")), Dispatcher.compile
+
+    def compile_alone(self: Any, signature: Any) -> Any:
+        with lock:
+            return own(self, signature)
+
+    Dispatcher.compile = compile_alone
 
 
 def pytest_unconfigure() -> None:
     """Remove the cache that all tests share, beside the user's own: a model that several trace is traced once."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         shutil.rmtree(os.environ["AUTOMAP_CACHE"], ignore_errors=True)
+        Path(os.environ["AUTOMAP_CACHE"]).with_suffix(".lock").unlink(missing_ok=True)
 
 
 def pytest_collection_finish() -> None:
