@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
@@ -38,7 +38,6 @@ def plan(cuts: Numbers, device_cuts: Numbers, chosen: Numbers, micro_batches: in
     return StagedPlan(cuts, device_cuts, micro_batches, "test", shardings=chosen)
 
 
-@settings(max_examples=50)
 @given(st.integers(0, 10**6), st.sets(st.integers(0, 7), max_size=3), st.data())
 def test_a_stage_on_its_own_costs_the_same_to_the_last_bit(seed: int, cuts: set[int], data: st.DataObject) -> None:
     """The two ways in which a stage is costed, all stages at once and one by one with shardings, agree where t = 1."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from json_changes import with_value, without
 
@@ -112,7 +112,6 @@ def _chains(draw: st.DrawFn) -> tuple[Document, str]:
     return _document(draw(st.permutations(nodes)), draw(st.permutations(edges))), "\n".join(lines)
 
 
-@settings(max_examples=100, deadline=None)
 @given(_chains())
 def test_the_same_graph_gives_the_same_profile_as_graph_txt(both: tuple[Document, str]) -> None:
     ours, theirs = _profile(both[0]), parse_graph_txt(both[1], source="g", model="g")

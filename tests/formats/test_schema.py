@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.errors import BadInput
@@ -134,7 +134,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=50)
 @given(JSON)
 def test_any_parsed_document_is_an_object_or_a_sentence(document: object) -> None:
     try:

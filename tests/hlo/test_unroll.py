@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ideal_devices import ideal_device
 
@@ -244,7 +244,6 @@ def test_the_unrolled_module_computes_the_same_numbers(run: Run) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
 def test_a_slice_lies_in_the_same_elements_in_another_shape(data: st.DataObject) -> None:
     """By numpy: the box of the other shape has the elements of the slice, in their order."""
     whole = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))

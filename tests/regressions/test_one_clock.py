@@ -42,13 +42,17 @@ def _work(model: str, precision: Precision) -> ModelWork:
     return read_model_work(model, sequence=SEQUENCE, dtype=DTYPES[precision])
 
 
-def _slow(model: str) -> object:
-    return model if model in FAST else pytest.param(model, marks=pytest.mark.slow)
+def _slow(model: str, *others: str) -> object:
+    fast = model in FAST and "fp16" not in others
+    return pytest.param(model, *others, marks=() if fast else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("precision", list(DTYPES))
+CASES = [_slow(model, precision) for model in MODELS for precision in DTYPES if model in FAST or precision != "fp16"]
+"""Models and precisions: numbers of 16 bits of either kind take the same kernels, of one model by three tests."""
+
+
 @pytest.mark.parametrize("device", ["v100", "a100", "h100"])
-@pytest.mark.parametrize("model", map(_slow, MODELS))
+@pytest.mark.parametrize(("model", "precision"), CASES)
 def test_kernels_take_as_long_by_the_graph_as_by_the_layers(model: str, device: str, precision: Precision) -> None:
     """gpt2_medium in fp32 with dp 32 took 373 ms by one search and 1.94 s by the other."""
     kind, graph = read_device(device), _graph(model, precision)
@@ -69,9 +73,8 @@ def test_another_micro_batch_takes_what_it_takes_when_it_is_traced_itself(model:
     assert profile.C.sum() == pytest.approx(price.parts.compute, rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("precision", list(DTYPES))
 @pytest.mark.parametrize("topo", CLUSTERS)
-@pytest.mark.parametrize("model", map(_slow, MODELS))
+@pytest.mark.parametrize(("model", "precision"), CASES)
 def test_data_parallelism_takes_as_long_by_a_plan_as_by_a_strategy(model: str, topo: str, precision: Precision) -> None:
     cluster = read_cluster(topo)
     device, dp = device_of(cluster), cluster.devices
@@ -87,9 +90,8 @@ def test_data_parallelism_takes_as_long_by_a_plan_as_by_a_strategy(model: str, t
 
 
 @pytest.mark.parametrize("stages", [2, 4])
-@pytest.mark.parametrize("precision", list(DTYPES))
 @pytest.mark.parametrize("topo", CLUSTERS)
-@pytest.mark.parametrize("model", map(_slow, MODELS))
+@pytest.mark.parametrize(("model", "precision"), CASES)
 def test_equal_stages_take_as_long_by_a_plan_as_by_a_strategy(
     model: str, topo: str, precision: Precision, stages: int
 ) -> None:

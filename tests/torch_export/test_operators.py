@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -342,7 +342,6 @@ def reshapes(draw: st.DrawFn) -> list[list[int]]:
 
 
 @given(reshapes())
-@settings(max_examples=100, deadline=None)
 def test_whatever_is_reshaped_again_and_again_halves_stay_halves(shapes: list[list[int]]) -> None:
     x = torch.arange(float(np.prod(shapes[0]))).reshape(shapes[0])
 

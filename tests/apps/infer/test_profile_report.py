@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.profile import Profile, SharedParameter
@@ -66,7 +66,6 @@ def test_a_profile_without_layers_has_no_groups() -> None:
     assert layer_groups(_profile([1.0, 2.0])) == []
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["", "a0", "a1", "a0/b1", "a1/b2", "c"])), min_size=2))
 def test_groups_hold_all_the_time_once(pairs: list[tuple[int, str]]) -> None:
     profile = _profile([float(time) for time, _ in pairs], layers=[layer for _, layer in pairs])
