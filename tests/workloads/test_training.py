@@ -151,7 +151,7 @@ def test_the_loss_is_the_mean_over_labels_that_are_not_negative() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert48", "t5_11b", "vgg19", "resnet50"])
-def test_a_workload_in_full_size_lowers_without_allocating_its_arrays(name: str) -> None:
-    names = _op_names(workloads.build(name))
+def test_a_workload_in_full_size_lowers_without_allocating_its_arrays() -> None:
+    """As do bert48 and t5_11b (tests/hlo/test_published_models.py) and vgg19 (tests/planners/sharding/test_milp.py)."""
+    names = _op_names(workloads.build("resnet50"))
     assert any(op.startswith("jit(train_step)/optimizer/") for op in names)
