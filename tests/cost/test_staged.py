@@ -160,10 +160,7 @@ def test_a_stage_that_shares_its_operators_holds_its_share_of_a_copy() -> None:
     embedding = SharedParameter("embedding", 2e8, (0, 1))
     halves = replace(problem.shardings[0], shared_bytes=np.array([1e8]))
     tied = replace(
-        problem,
-        profile=replace(problem.profile, shared_parameters=(embedding,)),
-        shardings=(halves,),
-        schedule="1f1b",
+        problem, profile=replace(problem.profile, shared_parameters=(embedding,)), shardings=(halves,), schedule="1f1b"
     )
     for chosen, share in (((1, 1), 1e8), ((1, 0), 2e8)):
         loose, cost = (plan_cost(p, plan((0,), (4,), chosen, 3)) for p in (problem, tied))

@@ -54,12 +54,7 @@ def _profile(document: Document) -> Profile:
 
 GOOD = _document(
     [
-        _node(
-            5,
-            _way(0.004, 10.0, 7.0, "activation recomp"),
-            _way(0.003, 10.0, 50.0),
-            name="Embedding",
-        ),
+        _node(5, _way(0.004, 10.0, 7.0, "activation recomp"), _way(0.003, 10.0, 50.0), name="Embedding"),
         _node(2, _way(0.0, 0.0, 8.0), name="tensor"),
         _node(9, _way(0.006, 20.0, 60.0), name="Layer"),
     ],
@@ -137,10 +132,7 @@ REFUSED = [
     (without("nodes", 0, "TMPCs", "1", 1, "memoryUsageA"), r"memoryUsageA is missing"),
     (with_value("edges", 0, "sourceId", value=77), r"\$\.edges\[0\]: there is no node with id 77"),
     (with_value("edges", 0, "communicationCost", value=-8), r"\$\.edges\[0\]\.communicationCost is -8"),
-    (
-        with_value("edges", 0, "communicationCost", value=10**999),
-        r"communicationCost is 10+\.\.\.0+, not a number of",
-    ),
+    (with_value("edges", 0, "communicationCost", value=10**999), r"communicationCost is 10+\.\.\.0+, not a number of"),
     (with_value("edges", 0, value=_edge(9, 2, 8.0)), r"p\.json: the edges form a cycle, 2 → 9 → 2"),
 ]
 

@@ -11,11 +11,7 @@ HEAVY = {"torch", "jax", "lightning", "pytorch_lightning", "tensorboard", "onnxs
 FOR_SOME_ONLY = {"hydra", "omegaconf", "onnxruntime", "matplotlib", "rich", "yaml", "scipy", "numba"}
 LIGHT_LAYERS = {"errors", "core", "cost", "simulate", "formats"}
 TORCH_TWINS = {"automap_models.cost.staged_torch"}
-COMPILED = {
-    "automap_models.core.pass_kernels",
-    "automap_models.cost.makespan_kernel",
-    "automap_models.simulate.play",
-}
+COMPILED = {"automap_models.core.pass_kernels", "automap_models.cost.makespan_kernel", "automap_models.simulate.play"}
 """Imported when a step or a schedule is simulated."""
 
 REPORT = "\nimport json, sys\nprint(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"

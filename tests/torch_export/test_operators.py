@@ -171,11 +171,7 @@ CASES: dict[str, tuple[Function, list[Tensor], int]] = {
     "masked fill": (lambda x, m: x.masked_fill(m, 0.0), [normal(4, 6), normal(4, 6) > 0], 2),
     "view, merged": (merged, [normal(4, 6, 8)], 3),
     "view, split": (lambda x: x.view(x.shape[0], x.shape[1] // 3, 3), [normal(4, 12)], 2),
-    "view, merged and split again": (
-        lambda x: merged(x).view(*x.shape) * 2,
-        [normal(4, 6, 8)],
-        3,
-    ),
+    "view, merged and split again": (lambda x: merged(x).view(*x.shape) * 2, [normal(4, 6, 8)], 3),
     "view, split across": (lambda x: x.reshape(x.shape[0] * 3, x.shape[1] // 3), [normal(4, 6)], 1),
     "permute": (lambda x: x.permute(2, 0, 1), [normal(4, 6, 8)], 3),
     "transpose": (lambda x: x.transpose(-1, 0), [normal(4, 6, 8)], 3),

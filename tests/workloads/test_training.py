@@ -14,13 +14,7 @@ import pytest
 
 from automap_models import workloads
 from automap_models.workloads.resnet import ResNetConfig
-from automap_models.workloads.training import (
-    Architecture,
-    cross_entropy,
-    initial_state,
-    step_function,
-    training_step,
-)
+from automap_models.workloads.training import Architecture, cross_entropy, initial_state, step_function, training_step
 
 Tiny = tuple[Architecture, tuple[int, ...]]
 QUICK, SLOW = ("bert", "gpt2", "t5", "vgg"), ("moe", "resnet")

@@ -175,8 +175,7 @@ def test_help_imports_neither_numpy_nor_anything_heavier() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "mesh"),
-    [("4", 4), ("data=2", (("data", 2),)), ("model=4,data=2", (("model", 4), ("data", 2)))],
+    ("text", "mesh"), [("4", 4), ("data=2", (("data", 2),)), ("model=4,data=2", (("model", 4), ("data", 2)))]
 )
 def test_a_mesh_is_a_number_or_named_axes(text: str, mesh: object) -> None:
     assert mesh_argument(text) == mesh

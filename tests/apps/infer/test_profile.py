@@ -144,11 +144,7 @@ def test_published_profiles_survive_the_conversion(name: str, shared_data: Path,
     ],
 )
 def test_a_mistake_is_one_line_and_code_2_and_writes_nothing(
-    graph: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
+    graph: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(graph.parent)
     Path("bad.txt").write_text(GRAPH.replace("\tn1 -- n2", "n1 to n2"))

@@ -96,11 +96,7 @@ def test_unknown_costs_are_warned_of() -> None:
     sentences = list(warnings(_profile([1.0, 1.0], **meta)))
     assert [
         next(word for word in ("my_kernel (2×)", "while.3", "custom_call (1×)") if word in line) for line in sentences
-    ] == [
-        "my_kernel (2×)",
-        "while.3",
-        "custom_call (1×)",
-    ]
+    ] == ["my_kernel (2×)", "while.3", "custom_call (1×)"]
 
 
 def test_what_was_reported_becomes_sentences() -> None:

@@ -96,10 +96,7 @@ class Requested:
             description="",
             epilog="",
             add_arguments=lambda parser: parser.add_argument("what") and None,
-            outputs=(
-                Output("plan", ("--out",), "as JSON"),
-                Output("log", ("-l", "--log"), "as text", over_input=True),
-            ),
+            outputs=(Output("plan", ("--out",), "as JSON"), Output("log", ("-l", "--log"), "as text", over_input=True)),
             json="as JSON",
             inputs=("what",),
             request=lambda namespace: namespace,

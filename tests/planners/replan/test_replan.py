@@ -27,12 +27,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.files import read_profile
 from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
-from automap_models.planners.replan.replan import (
-    ReplanPlanner,
-    corrected_profile,
-    healthy_times,
-    migration,
-)
+from automap_models.planners.replan.replan import ReplanPlanner, corrected_profile, healthy_times, migration
 from automap_models.planners.replan.search import (
     OrderSearchConfig,
     device_orders,
