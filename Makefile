@@ -29,7 +29,8 @@ test-slow: $(VENV)/.installed-dev ## the tests that take longer: trainings, the 
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not thorough"
 
 test-thorough: $(VENV)/.installed-dev ## by hand: thousands of random cases where the slow tests draw hundreds
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m thorough
+	$(ONE_THREAD) HYPOTHESIS_PROFILE="new examples every time" $(BIN)/python -m pytest -n 2 --dist worksteal \
+		-m "thorough or hypothesis"
 
 lint: style types ## style and types only
 

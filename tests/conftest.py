@@ -28,8 +28,9 @@ from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, Variable
 from automap_models.core.staged import StagedProblem
 
-hypothesis.settings.register_profile("same examples every time", derandomize=True, deadline=None)
-hypothesis.settings.register_profile("new examples every time", deadline=None)
+# What a test costs decides how many examples it draws: the few that are dear say so themselves.
+hypothesis.settings.register_profile("same examples every time", derandomize=True, deadline=None, max_examples=40)
+hypothesis.settings.register_profile("new examples every time", deadline=None, max_examples=400)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same examples every time"))
 
 
@@ -47,12 +48,32 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" not in os.environ:  # workers have what the process that starts them has
         os.environ["AUTOMAP_CACHE"] = tempfile.mkdtemp(prefix="automap-tests-")
+    else:
+        _compile_once()
+
+
+def _compile_once() -> None:
+    """Have one worker at a time compile: what another one needs as well it then finds in numba's cache.
+
+    In a fresh checkout each worker would spend a minute on the same functions.
+    """
+    from filelock import FileLock
+    from numba.core.dispatcher import Dispatcher
+
+    lock, own = FileLock(Path(os.environ["AUTOMAP_CACHE"]).with_suffix(".lock")), Dispatcher.compile
+
+    def compile_alone(self: Any, signature: Any) -> Any:
+        with lock:
+            return own(self, signature)
+
+    Dispatcher.compile = compile_alone
 
 
 def pytest_unconfigure() -> None:
     """Remove the cache that all tests share, beside the user's own: a model that several trace is traced once."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         shutil.rmtree(os.environ["AUTOMAP_CACHE"], ignore_errors=True)
+        Path(os.environ["AUTOMAP_CACHE"]).with_suffix(".lock").unlink(missing_ok=True)
 
 
 def pytest_collection_finish() -> None:

@@ -117,14 +117,8 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
             lambda: am.plan(PROFILE, "C", global_batch=7, objective="length"),
             "`global_batch`: 7 samples are no multiple of the ",
         ),
-        (
-            lambda: am.plan(3, "C"),
-            "`profile`: is of type int; give a Profile, which `am.profile` makes, or the file",
-        ),
-        (
-            lambda: am.profile(3),
-            "`model`: is of type int; give a PyTorch module, a JAX training step, the name of",
-        ),
+        (lambda: am.plan(3, "C"), "`profile`: is of type int; give a Profile, which `am.profile` makes, or the file"),
+        (lambda: am.profile(3), "`model`: is of type int; give a PyTorch module, a JAX training step, the name of"),
         (lambda: am.profile(print), "`inputs`: is None; give the tuple of the step's arguments"),
         (lambda: am.profile("vgg19", 3), "`inputs`: vgg19 brings its own; leave it out"),
         (lambda: am.profile("vgg19", repeats=3), "`repeats`: nothing is measured; give `measure=True`, too"),

@@ -193,10 +193,7 @@ def test_all_sizes_start_where_the_default_run_ends_and_measure_what_can_be_solv
         ("trainer.devices=auto", "trainer.devices: is 'auto'"),
         ("env.max_devices=1", "env.max_devices"),
         ("seed=-1", "seed: is -1"),
-        (
-            "env.objective=step",
-            "env.objective: is 'step'; choose from length, 1f1b, 1f1b-deep, gpipe",
-        ),
+        ("env.objective=step", "env.objective: is 'step'; choose from length, 1f1b, 1f1b-deep, gpipe"),
         (
             "env.objective=zb-h1",
             "env.objective: is 'zb-h1'; choose from length, 1f1b, 1f1b-deep, gpipe; the others split "

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
@@ -14,7 +14,6 @@ from automap_models.core.coarsen import Grid, coarse_arrays
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 
-LAW = settings(max_examples=100, deadline=None, derandomize=True)
 grids = st.builds(Grid, st.integers(2, 500), st.integers(2, 200))
 CLUSTER = Cluster(nodes=2, devices_per_node=4, intra=130e9, inter=3.125e9, memory=32e9)
 
@@ -40,7 +39,6 @@ def test_a_grid_finer_than_the_model_repeats_instructions_and_cuts_after_the_las
     assert grid.cut_points.tolist() == [1, 4]
 
 
-@LAW
 @given(grids)
 def test_points_rise_evenly_to_the_last_instruction(grid: Grid) -> None:
     point = grid.instruction_of_point
@@ -50,14 +48,12 @@ def test_points_rise_evenly_to_the_last_instruction(grid: Grid) -> None:
     assert steps.min() >= 0
 
 
-@LAW
 @given(grids)
 def test_a_grid_can_be_cut_where_the_model_can_or_at_every_point(grid: Grid) -> None:
     assert grid.cut_points.size == min(grid.n, grid.granularity) - 1
     assert len(set(grid.to_instructions(grid.cut_points.tolist()))) == grid.cut_points.size
 
 
-@LAW
 @given(grids, st.data())
 def test_points_come_back_from_their_instructions(grid: Grid, data: st.DataObject) -> None:
     points = tuple(sorted(data.draw(st.sets(st.sampled_from(grid.cut_points.tolist()), max_size=6))))
@@ -66,7 +62,6 @@ def test_points_come_back_from_their_instructions(grid: Grid, data: st.DataObjec
     assert all(type(cut) is int for cut in cuts)
 
 
-@LAW
 @given(grids)
 def test_instructions_off_the_grid_have_no_point(grid: Grid) -> None:
     on_grid = set(grid.to_instructions(grid.cut_points.tolist()))
@@ -74,7 +69,6 @@ def test_instructions_off_the_grid_have_no_point(grid: Grid) -> None:
         assert (grid.to_points((cut,)) is not None) == (cut in on_grid)
 
 
-@LAW
 @given(grids)
 def test_points_where_no_stage_can_end_are_refused(grid: Grid) -> None:
     cuttable = set(grid.cut_points.tolist())
@@ -96,7 +90,6 @@ def profiles(draw: st.DrawFn) -> Profile:
     )
 
 
-@LAW
 @given(profiles(), st.integers(2, 150))
 def test_coarse_arrays_lie_in_the_unit_interval_and_reach_one(profile: Profile, granularity: int) -> None:
     coarse = coarse_arrays(profile, CLUSTER, granularity)
@@ -108,7 +101,6 @@ def test_coarse_arrays_lie_in_the_unit_interval_and_reach_one(profile: Profile, 
     assert max(coarse.C.max(), coarse.A.max(), coarse.W.max()) == 1
 
 
-@LAW
 @given(profiles(), st.integers(2, 150))
 def test_ratios_survive_normalisation(profile: Profile, granularity: int) -> None:
     """Times the scale every array is back in seconds, and what lies between two points is their difference."""
@@ -122,7 +114,6 @@ def test_ratios_survive_normalisation(profile: Profile, granularity: int) -> Non
         assert coarse.stash[j] * CLUSTER.memory == pytest.approx(sum(profile.stash[:i]), rel=1e-9)
 
 
-@LAW
 @given(profiles(), st.sampled_from([2.0**-20, 0.5, 4.0, 2.0**10]))
 def test_normalised_arrays_do_not_depend_on_the_unit_of_time(profile: Profile, factor: float) -> None:
     scaled = Profile.create(factor * profile.C, factor * profile.A, factor * profile.W, stash=profile.stash)

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
@@ -43,7 +43,6 @@ def satisfies(begin: Sequence[int], layers: Sequence[str], pins: Sequence[Pin], 
     )
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_windows_hold_exactly_the_plans_that_satisfy_the_constraints(data):
     layers = data.draw(st.lists(st.sampled_from("abcd"), min_size=2, max_size=8))
@@ -202,7 +201,6 @@ def test_a_pin_is_a_layer_and_a_stage(text):
         Pin.parse(text)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_cuts_at_a_layer_are_right_after_its_last_instruction(data):
     letters = data.draw(st.lists(st.sampled_from("abcd"), min_size=3, max_size=8, unique=True))

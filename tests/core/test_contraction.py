@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.contraction import Contraction, contract
@@ -137,7 +137,6 @@ def _problems(draw: st.DrawFn) -> PlacementProblem:
     return _problem(nodes, edges, memory=draw(st.sampled_from([4.0, 8.0, 1e9])))
 
 
-@settings(max_examples=100, deadline=None)
 @given(_problems(), st.booleans(), st.randoms(use_true_random=False))
 def test_units_say_what_their_nodes_say(problem: PlacementProblem, lossless: bool, random: Any) -> None:
     """Order acyclic, classes whole, and for any placement of units the same memory and the same loads."""

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.dag import (
@@ -107,7 +107,6 @@ def _crossing_by_sets(order: list[int], sizes: list[float], successors: list[lis
     ]
 
 
-@settings(max_examples=150, deadline=None)
 @given(_sized_dags(max_nodes=6))
 def test_no_order_has_fewer_crossing_bytes(dag: Dag) -> None:
     sizes, successors = dag
@@ -117,7 +116,6 @@ def test_no_order_has_fewer_crossing_bytes(dag: Dag) -> None:
     assert sum(_crossing_by_sets(order, sizes, successors)) == best
 
 
-@settings(max_examples=100, deadline=None)
 @given(_sized_dags(max_nodes=10))
 def test_crossing_bytes_are_what_the_definition_says(dag: Dag) -> None:
     sizes, successors = dag
@@ -126,7 +124,6 @@ def test_crossing_bytes_are_what_the_definition_says(dag: Dag) -> None:
     assert crossing_bytes(order, sizes, successors) == _crossing_by_sets(order, sizes, successors)
 
 
-@settings(max_examples=60, deadline=None)
 @given(_sized_dags(max_nodes=25), st.integers(1, 200))
 def test_a_search_without_time_is_still_legal_and_no_worse_than_depth_first(dag: Dag, work: int) -> None:
     sizes, successors = dag

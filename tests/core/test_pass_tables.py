@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.pass_orders import FORWARD, INPUT, WEIGHT, WHOLE
@@ -24,7 +24,6 @@ def schedules(draw: st.DrawFn) -> tuple[str, int, int, int]:
 
 
 @given(schedules(), st.integers(0, 999))
-@settings(max_examples=150, deadline=None)
 def test_arrays_have_the_passes_of_the_schedule_and_hold_as_much(shape: tuple[str, int, int, int], seed: int) -> None:
     try:
         schedule = build_schedule(*shape)

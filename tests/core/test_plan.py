@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
@@ -54,7 +54,6 @@ def test_every_kind_of_wrong_plan_is_told_apart(change: dict[str, Any], beginnin
     assert reason.startswith(beginning)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.integers(2, 40), st.integers(1, 12), st.data())
 def test_stages_divide_instructions_and_devices(n: int, devices: int, data: st.DataObject) -> None:
     boundaries = data.draw(st.integers(0, min(n, devices) - 1))

@@ -13,14 +13,7 @@ from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
 
 GPT3 = TransformerShape(
-    name="gpt3-175B",
-    layers=96,
-    hidden=12288,
-    heads=96,
-    kv_heads=96,
-    ffn=49152,
-    sequence=2048,
-    vocabulary=51200,
+    name="gpt3-175B", layers=96, hidden=12288, heads=96, kv_heads=96, ffn=49152, sequence=2048, vocabulary=51200
 )
 MEGATRON = Strategy(micro_batch=1, global_batch=1536, tp=8, pp=16, dp=12, vp=6, schedule="interleaved")
 """Of GPT-3 on 1,536 devices: 128 micro-batches, 96 virtual stages of one layer."""

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.cost.collectives import (
-    all_reduce_start_s,
-    mesh_all_reduce_s_per_byte,
-    transfer_s_per_byte,
-)
+from automap_models.cost.collectives import all_reduce_start_s, mesh_all_reduce_s_per_byte, transfer_s_per_byte
 
 CLUSTER = Cluster(3, 4, intra=100e9, inter=10e9, memory=1e9, name="three")
 

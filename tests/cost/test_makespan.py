@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
@@ -162,7 +162,6 @@ def test_every_placement_of_twelve_operations_takes_as_long_as_a_second_simulato
     assert values.tolist() == [slow_step(problem, placement.tolist())[0] for placement in placements]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 12), st.integers(2, 4))
 def test_operations_and_transfers_without_time_do_not_wait(seed: int, nodes: int, devices: int) -> None:
     problem = PlacementProblem.of_step(drawn_graph(seed, nodes, zeros=True), drawn_devices(seed, devices))
@@ -173,7 +172,6 @@ def test_operations_and_transfers_without_time_do_not_wait(seed: int, nodes: int
     assert makespan_bound_s(tables) <= timeline.makespan_s
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 60), st.integers(1, 5))
 def test_nothing_starts_before_its_inputs_and_nobody_does_two_things_at_a_time(
     seed: int, nodes: int, devices: int

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
@@ -174,7 +174,6 @@ def load(problem: PlacementProblem, plan: PlacementPlan, device: int, passes: se
     return max(times) if problem.communication == "max" else sum(times)
 
 
-@settings(max_examples=300, deadline=None)
 @given(problems(), st.data())
 def test_throughput_is_what_the_definition_says(problem: PlacementProblem, data: st.DataObject) -> None:
     plan = draw_plan(data, problem)
@@ -189,7 +188,6 @@ def test_throughput_is_what_the_definition_says(problem: PlacementProblem, data:
     assert cost.feasible == brute_force_valid(problem, plan)
 
 
-@settings(max_examples=300, deadline=None)
 @given(problems("latency"), st.data())
 def test_latency_is_what_a_simulation_job_by_job_says(problem: PlacementProblem, data: st.DataObject) -> None:
     plan = draw_plan(data, problem)

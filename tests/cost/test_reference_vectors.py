@@ -27,7 +27,7 @@ def test_no_case_is_left_out(vectors: dict[str, list[dict[str, Any]]]) -> None:
 @pytest.mark.parametrize("i", CASES)
 def test_every_expected_value_is_met(vectors: dict[str, list[dict[str, Any]]], i: int) -> None:
     case, expected = vectors["cost"][i], vectors["cost"][i]["expected"]
-    cost = _cost(case, case["cuts"], case["device_cuts"])
+    cost = _cost(_problem(case), case["cuts"], case["device_cuts"])
     for name in ARRAYS:
         np.testing.assert_allclose(getattr(cost, name), expected[name], rtol=1e-9, atol=0, err_msg=name)
     assert cost.span_s == pytest.approx(expected["span_s"], rel=1e-9, abs=0)
@@ -39,18 +39,19 @@ def test_every_expected_value_is_met(vectors: dict[str, list[dict[str, Any]]], i
 def test_the_best_of_all_plans_is_the_expected_optimum(vectors: dict[str, list[dict[str, Any]]], i: int) -> None:
     case = vectors["cost"][i]
     optimum = case["expected"]["optimum_over_all_plans_of_S_stages"]
-    n, devices, boundaries = len(case["profile"]["C"]), _cluster(case).devices, len(case["cuts"])
+    problem = _problem(case)
+    n, devices, boundaries = len(problem.profile), problem.cluster.devices, len(case["cuts"])
     plans = product(combinations(range(n - 1), boundaries), combinations(range(1, devices), boundaries))
-    costs = ((_cost(case, *plan), plan) for plan in plans)
+    costs = ((_cost(problem, *plan), plan) for plan in plans)
     best, plan = min(((c.length_s, plan) for c, plan in costs if c.feasible), key=lambda pair: pair[0])
     assert best == pytest.approx(optimum["length_s"], rel=1e-9)
     assert plan == (tuple(optimum["cuts"]), tuple(optimum["device_cuts"]))
 
 
-def _cluster(case: dict[str, Any]) -> Cluster:
-    return Cluster(**case["cluster"])
+def _problem(case: dict[str, Any]) -> StagedProblem:
+    cluster, stages = Cluster(**case["cluster"]), len(case["cuts"]) + 1
+    return StagedProblem(Profile.create(**case["profile"]), cluster, stages, case["micro_batches"])
 
 
-def _cost(case: dict[str, Any], cuts: Any, device_cuts: Any) -> StagedCost:
-    problem = StagedProblem(Profile.create(**case["profile"]), _cluster(case), len(cuts) + 1, case["micro_batches"])
+def _cost(problem: StagedProblem, cuts: Any, device_cuts: Any) -> StagedCost:
     return plan_cost(problem, StagedPlan(tuple(cuts), tuple(device_cuts), problem.micro_batches, "given"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
@@ -38,7 +38,6 @@ def plan(cuts: Numbers, device_cuts: Numbers, chosen: Numbers, micro_batches: in
     return StagedPlan(cuts, device_cuts, micro_batches, "test", shardings=chosen)
 
 
-@settings(max_examples=50)
 @given(st.integers(0, 10**6), st.sets(st.integers(0, 7), max_size=3), st.data())
 def test_a_stage_on_its_own_costs_the_same_to_the_last_bit(seed: int, cuts: set[int], data: st.DataObject) -> None:
     """The two ways in which a stage is costed, all stages at once and one by one with shardings, agree where t = 1."""
@@ -161,10 +160,7 @@ def test_a_stage_that_shares_its_operators_holds_its_share_of_a_copy() -> None:
     embedding = SharedParameter("embedding", 2e8, (0, 1))
     halves = replace(problem.shardings[0], shared_bytes=np.array([1e8]))
     tied = replace(
-        problem,
-        profile=replace(problem.profile, shared_parameters=(embedding,)),
-        shardings=(halves,),
-        schedule="1f1b",
+        problem, profile=replace(problem.profile, shared_parameters=(embedding,)), shardings=(halves,), schedule="1f1b"
     )
     for chosen, share in (((1, 1), 1e8), ((1, 0), 2e8)):
         loose, cost = (plan_cost(p, plan((0,), (4,), chosen, 3)) for p in (problem, tied))

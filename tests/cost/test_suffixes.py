@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from draw_counts import counts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.pass_orders import WARM_UPS
@@ -62,7 +62,6 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
 
 
 @pytest.mark.parametrize("schedule", WARM_UPS)
-@settings(max_examples=400, deadline=None, derandomize=True)
 @given(pipeline=pipelines())
 def test_the_step_is_never_below_its_bound(schedule: str, pipeline: Pipeline) -> None:
     assert pipeline.least_s(schedule) <= pipeline.step_s(schedule) * (1 + 1e-12)
@@ -113,7 +112,6 @@ def test_the_cycle_of_two_stages_or_the_longer_one_sets_the_period(
 
 
 @pytest.mark.parametrize("schedule", WARM_UPS)
-@settings(max_examples=200, deadline=None, derandomize=True)
 @given(pipeline=pipelines(), cut=st.integers(1, 5))
 def test_what_comes_before_a_suffix_only_adds_to_it(schedule: str, pipeline: Pipeline, cut: int) -> None:
     """A suffix with the sums over the stages before it bounds the whole pipeline."""

@@ -27,6 +27,9 @@ spec.loader.exec_module(pages)
 DOCS = pages.ROOT / "docs"
 READING = ("read_sharding_plan",)
 """A fragment of a program: it goes on from names that the page does not define."""
+LARGE = ("path/to", "llama3-405b")
+"""A file of the reader's own, and models whose profiles tests/workloads makes."""
+FEW_STEPS = {"automap-run": ("--steps", "2", "--warmup", "1")}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,7 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("explanation/schedules.md", ("matplotlib",), (), 1),
         pytest.param("explanation/partitioned-stages.md", ("flax",), (), 1, marks=pytest.mark.slow),
         pytest.param("how-to/place.md", ("flax",), (), 3, marks=pytest.mark.slow),
-        pytest.param("how-to/profile.md", ("flax", "torch", "transformers"), ("path/to",), 2, marks=pytest.mark.slow),
+        pytest.param("how-to/profile.md", ("flax", "torch", "transformers"), LARGE, 2, marks=pytest.mark.slow),
         pytest.param("how-to/python.md", (), (), 4, marks=pytest.mark.slow),
         pytest.param("explanation/sharding-agent.md", ("flax", "torch"), (), 2, marks=pytest.mark.slow),
         pytest.param("explanation/sharding-cost.md", ("flax",), READING, 3, marks=pytest.mark.slow),
@@ -82,17 +85,17 @@ def test_a_page_prints_what_it_says(
 ) -> None:
     for package in packages:
         pytest.importorskip(package)
-    ran = pages.run_page(DOCS / page, skip)
+    ran = pages.run_page(DOCS / page, skip, FEW_STEPS)
     assert not ran.differences, "\n\n".join(ran.differences)
     assert ran.outputs == outputs
 
 
 @pytest.mark.slow
 def test_the_lesson_on_one_s_own_model_prints_what_it_says_and_leaves_its_files(folder: Path) -> None:
-    """It shows nothing of the rankings: the searches for them stop after some seconds instead of a minute."""
+    """It shows nothing of the rankings: the searches for them stop after a second instead of a minute."""
     for package in ("jax", "matplotlib", "torch"):
         pytest.importorskip(package)
-    ran = pages.run_page(DOCS / "tutorials/own-model.md", sizes={"automap-plan": ("--budget", "4 s")})
+    ran = pages.run_page(DOCS / "tutorials/own-model.md", sizes={"automap-plan": ("--budget", "1 s")})
     assert not ran.differences, "\n\n".join(ran.differences)
     assert (ran.runs, ran.outputs) == (8, 2)
     files = ("plan.json", "my_torch_model.npz", "my_model.npz", "plans.png")

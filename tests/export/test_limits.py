@@ -31,11 +31,7 @@ PLAIN = Strategy(micro_batch=1, global_batch=16, pp=2, dp=2, layers=(2, 2))
         ("torchtitan", {"zero": 1}, "torchtitan has no ZeRO-1; take zero 0 or 2 or 3"),
         ("torchtitan", {"precision": "fp16"}, "torchtitan has no precision fp16; take fp32 or bf16"),
         ("deepspeed", {"zero": 2}, "deepspeed has no ZeRO-2 beside a pipeline; take zero 0 or 1"),
-        (
-            "deepspeed",
-            {"recompute": "selective"},
-            "deepspeed has no selective recomputation",
-        ),
+        ("deepspeed", {"recompute": "selective"}, "deepspeed has no selective recomputation"),
         ("deepspeed", {"cp": 2}, "deepspeed has no context parallelism; take cp 1"),
         ("deepspeed", {"schedule": "gpipe"}, "does not run schedule gpipe"),
         ("galvatron", {"zero": 1}, "galvatron has no ZeRO-1"),

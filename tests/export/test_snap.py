@@ -24,10 +24,7 @@ BLOCKS = Limits(name="some", schedules={"1f1b": "1F1B"}, one_series=True)
 CLUSTER = Cluster(2, 4, 1e11, 1e10, 1e12, "drawn")
 
 
-@given(
-    st.lists(st.integers(0, 20), min_size=2, max_size=8),
-    st.data(),
-)
+@given(st.lists(st.integers(0, 20), min_size=2, max_size=8), st.data())
 def test_cuts_move_as_little_time_as_brute_force_finds(times: list[int], data: st.DataObject) -> None:
     instructions = range(len(times))
     cuts = sorted(data.draw(st.sets(st.sampled_from(instructions), max_size=4)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.profile import Profile
@@ -130,7 +130,6 @@ def _texts(draw: st.DrawFn) -> str:
     return draw(st.sampled_from(["\n", "\r\n", "\n\n"])).join(draw(st.permutations(lines)))
 
 
-@settings(max_examples=100, deadline=None)
 @given(_texts())
 def test_random_graphs_are_read_as_they_stand_in_the_text(text: str) -> None:
     _check_against_plain(parse_graph_txt(text, source="a", model="m"), text)

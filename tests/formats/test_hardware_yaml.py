@@ -126,10 +126,7 @@ def test_a_shipped_name_wins_over_a_file_of_that_name(tmp_path: Path, monkeypatc
 
 
 @given(
-    nodes=st.integers(1, 8_192),
-    intra=st.floats(1e-6, 1e18),
-    inter=st.floats(1e-6, 1e18),
-    memory=st.integers(1, 10**15),
+    nodes=st.integers(1, 8_192), intra=st.floats(1e-6, 1e18), inter=st.floats(1e-6, 1e18), memory=st.integers(1, 10**15)
 )
 def test_what_yaml_writes_is_read_back(nodes: int, intra: float, inter: float, memory: int) -> None:
     given_values = {"nodes": nodes, "devices_per_node": 2, "intra": intra, "inter": inter, "memory": memory}
@@ -234,10 +231,7 @@ def test_groups_of_nodes_make_a_mixed_cluster(tmp_path: Path) -> None:
 def test_the_document_of_a_mixed_cluster_is_read_back_as_that_cluster() -> None:
     known = Cluster.of_groups([NodeGroup(**GROUP, speed=2.0), NodeGroup(**GROUP, device="mine", speed=1.0)], "two")
     document = cluster_document(known)
-    assert document == {
-        "name": "two",
-        "groups": [{**GROUP, "speed": 2.0}, {**GROUP, "device": "mine", "speed": 1.0}],
-    }
+    assert document == {"name": "two", "groups": [{**GROUP, "speed": 2.0}, {**GROUP, "device": "mine", "speed": 1.0}]}
     assert cluster(document) == known
     ClusterDocument.of(known).require_same(known, "here", "$.cluster", "do")
     other = Cluster.of_groups([NodeGroup(**GROUP, speed=2.0), NodeGroup(**{**GROUP, "inter": 1e9}, speed=1.0)], "other")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -74,7 +74,6 @@ def _profiles(draw: st.DrawFn) -> Profile:
     )
 
 
-@settings(max_examples=50, deadline=None)
 @given(profile=_profiles())
 def test_a_written_profile_is_read_back_equal(profile: Profile, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("npz") / "p.npz"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from json_changes import with_value, without
 
@@ -211,7 +211,6 @@ def _documents(draw: st.DrawFn) -> Document:
     return _document(draw(st.permutations(nodes)), draw(st.permutations(edges)))
 
 
-@settings(max_examples=100, deadline=None)
 @given(_documents())
 def test_a_random_graph_keeps_its_time_and_its_order(document: Document) -> None:
     profile = _profile(document)

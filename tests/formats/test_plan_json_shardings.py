@@ -111,10 +111,7 @@ def test_the_document_says_how_each_stage_shares_the_work(report: PlanReport) ->
     assert document["kind"] == "pipeline"
     stages = [(stage["data"], stage["tensor"], stage["sharding"]) for stage in document["stages"]]
     assert stages == [(2, 2, "2-way"), (4, 1, "whole")]
-    assert document["shardings"]["2-way"] == {
-        "degree": 2,
-        "dims": {"params/one/kernel": 1, "params/two/kernel": 0},
-    }
+    assert document["shardings"]["2-way"] == {"degree": 2, "dims": {"params/one/kernel": 1, "params/two/kernel": 0}}
     assert document["microbatch_size"] == 4
     assert document["length_s"] == pytest.approx(plan_cost(report.problem, report.plan).length_s)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from toy_plan import CLUSTER, PROFILE, toy_report
 
@@ -51,7 +51,6 @@ def _reports(draw: st.DrawFn) -> PlanReport:
     return PlanReport(Result(problem, plan, cost, "feasible", proof), {}, 1.0, None, None)
 
 
-@settings(max_examples=60, deadline=None)
 @given(report=_reports())
 def test_a_written_plan_is_read_back_with_its_problem(
     report: PlanReport, tmp_path_factory: pytest.TempPathFactory
@@ -274,7 +273,6 @@ _JUNK = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_junk_in_any_field_is_read_or_refused_but_never_crashes(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

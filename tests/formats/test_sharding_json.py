@@ -189,10 +189,7 @@ def _drop(*path: str) -> Callable[[dict[str, Any]], None]:
 
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "schema": (_set("schema", to=2), "schema is 2"),
-    "another kind": (
-        _set("kind", to="pipeline"),
-        "not data or hybrid or operator; automap infer, or automap plan",
-    ),
+    "another kind": (_set("kind", to="pipeline"), "not data or hybrid or operator; automap infer, or automap plan"),
     "no variables": (_drop("variables"), "$.variables is missing"),
     "no list of shapes": (
         _set("variables", "params/bias", "shape", to=8),
@@ -215,10 +212,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "one device": (_set("devices", to=1), "devices is 1"),
     "another mesh": (_set("devices", to=4), "is a plan for the mesh model=4, not model=2"),
     "another cluster": (_set("cluster", "nodes", to=3), "$.cluster.nodes is 3, but cluster small has 2"),
-    "another shape": (
-        _set("variables", "params/kernel", "shape", to=[6, 9]),
-        "the plan has no parameter params/k",
-    ),
+    "another shape": (_set("variables", "params/kernel", "shape", to=[6, 9]), "the plan has no parameter params/k"),
     "one more": (_set("arguments", "y", to={"shape": [], "dtype": "f32", "bytes": 4, "dim": -1, "kind": "input"}), "y"),
     "one less": (_drop("arguments", "mu/kernel"), "the plan has no state mu/kernel"),
     "bound": (_set("optimality", "bound", to=1), "at least 2"),

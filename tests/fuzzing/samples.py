@@ -48,13 +48,7 @@ TRACE = {
         {"ph": "X", "name": "backward 0", "cat": "backward", "pid": 0, "tid": 0, "ts": 5, "dur": 9.5},
     ]
 }
-_NODE = {
-    "supportedOnFpga": 1,
-    "cpuLatency": 10,
-    "isBackwardNode": 0,
-    "size": 20,
-    "name": "n",
-}
+_NODE = {"supportedOnFpga": 1, "cpuLatency": 10, "isBackwardNode": 0, "size": 20, "name": "n"}
 PLACEMENT = {
     "maxSizePerFPGA": 1e9,
     "maxFPGAs": 2,

@@ -238,7 +238,6 @@ class Naive:
         )
 
 
-@settings(deadline=None, max_examples=150)
 @given(data=st.data())
 def test_no_set_of_fewer_bytes_makes_everything_computable(
     by_hand: Callable[..., InstructionGraph], data: st.DataObject

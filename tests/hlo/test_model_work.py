@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draw_counts import BY_HAND
 
 from automap_models.core.model_work import Amounts, LayerWork, Mark, ModelWork, WorkKind, WorkPass
 from automap_models.hlo.adapter import trace
@@ -61,7 +62,12 @@ FAMILIES: dict[str, Any] = {
     "t5": T5,
     "switch": replace(T5, layers=12, experts=8),
 }
-SLOW = [pytest.param(name, marks=() if name == "gpt" else pytest.mark.slow) for name in FAMILIES]
+VARIANTS = {"neox", "qwen3"}
+"""Of gpt and llama, by hand."""
+ALL = [pytest.param(name, marks=BY_HAND if name in VARIANTS else pytest.mark.slow) for name in FAMILIES]
+LINEAR = [case for case in ALL if case.values[0] not in ("t5", "switch")]
+"""Whose work is linear in the tokens but for scores."""
+SLOW = [pytest.param("gpt"), *ALL[1:]]
 WITH_HEAD_WIDTH = [case for case in SLOW if case.values != ("bert",)]  # a BERT's heads are its width
 
 
@@ -214,8 +220,7 @@ def _assert_shares(work: ModelWork, share: ModelWork, mark: Mark, by: float) -> 
                 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("t5", "switch")])
+@pytest.mark.parametrize("name", LINEAR)
 def test_the_work_of_one_sample_does_not_depend_on_how_many_are_traced(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,8 +231,7 @@ def test_the_work_of_one_sample_does_not_depend_on_how_many_are_traced(
     _assert_equal(tuple(of_three), tuple(of_two), tolerance=0.005)  # a scatter reads a number for all samples
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("t5", "switch")])
+@pytest.mark.parametrize("name", LINEAR)
 def test_twice_the_tokens_double_what_is_marked_so_and_quadruple_scores(name: str) -> None:
     """T5's bias, and the Switch Transformer's dispatch, are quadratic in the tokens as well."""
     short, long = _work(FAMILIES[name]), _work(FAMILIES[name], 2 * SEQUENCE)
@@ -321,8 +325,7 @@ def test_the_parameters_of_all_layers_are_the_models_and_the_tied_ones_count_onc
     assert sum(layer.parameters.values.sum() for layer in _layers(work)) == (v + s + 2) * h + 6 * (12 * h + 13) * h
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_trace_of_a_few_blocks_says_the_same_as_one_of_all(name: str) -> None:
     architecture = FAMILIES[name]
     module = trace(training_step("m", architecture, (2, SEQUENCE), "bfloat16"))

@@ -88,12 +88,7 @@ def test_what_is_saved_is_written_and_read() -> None:
 def test_kernels_on_either_side_of_another_one_stay_apart(opcode: str) -> None:
     forward = Phase.FORWARD
     graph = _graph(
-        [
-            ("negate", [0], SIZE, forward),
-            (opcode, [1, 1], SIZE, forward),
-            ("add", [1, 2], SIZE, forward),
-        ],
-        outputs=[3],
+        [("negate", [0], SIZE, forward), (opcode, [1, 1], SIZE, forward), ("add", [1, 2], SIZE, forward)], outputs=[3]
     )
     assert set(_modules(graph, [0, 0, 0], kept=[]).kernels.tolist()) == {0, 1, 2}
 

@@ -25,9 +25,7 @@ def phases_of(*rows: tuple[str, tuple[int, ...]]) -> list[Phase]:
 
 def test_marks_and_dataflow_tell_the_three_phases() -> None:
     assert phases_of(
-        ("jit(f)/jvp(Net)/mul", (P, X)),
-        ("jit(f)/transpose(jvp(Net))/mul", (3, P)),
-        ("jit(f)/optimizer/sub", (P, 4)),
+        ("jit(f)/jvp(Net)/mul", (P, X)), ("jit(f)/transpose(jvp(Net))/mul", (3, P)), ("jit(f)/optimizer/sub", (P, 4))
     ) == [Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE]
 
 

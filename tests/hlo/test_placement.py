@@ -42,7 +42,7 @@ def node_of_instructions(placement: PlacementGraph, n: int) -> list[int]:
     return [home[0] for home in homes]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.integers(2, 12))
 def test_nodes_are_what_the_rule_says(
     random_graphs: st.SearchStrategy[InstructionGraph], data: st.DataObject, nodes: int
@@ -74,7 +74,7 @@ def moved_bytes(graph: InstructionGraph, node: list[int], assignment: np.ndarray
     return [sum(graph.value_bytes[v] for v, at in crossing if at == device) for device in range(2)]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.integers(2, 12))
 def test_a_placement_moves_exactly_the_values_that_are_read_on_another_device(
     random_graphs: st.SearchStrategy[InstructionGraph], data: st.DataObject, nodes: int
@@ -88,7 +88,7 @@ def test_a_placement_moves_exactly_the_values_that_are_read_on_another_device(
     assert (2.0 * cost.transfer_s[:2]).tolist() == expected
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.integers(2, 12))
 def test_an_edge_or_two_lead_from_each_maker_to_each_reader(
     random_graphs: st.SearchStrategy[InstructionGraph], data: st.DataObject, nodes: int

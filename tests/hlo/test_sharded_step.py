@@ -13,14 +13,7 @@ from jax.sharding import PartitionSpec as P
 from automap_models.core.sharding import Collectives
 from automap_models.errors import BadInput
 from automap_models.hlo.random_keys import physical
-from automap_models.hlo.sharded_step import (
-    Along,
-    communication,
-    compile_step,
-    differences,
-    on_one_device,
-    run,
-)
+from automap_models.hlo.sharded_step import Along, communication, compile_step, differences, on_one_device, run
 from automap_models.hlo.step import TrainingStep
 
 HLO = """

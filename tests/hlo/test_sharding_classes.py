@@ -35,6 +35,8 @@ TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
     "vgg": (VggConfig(blocks=((4, 1), (6, 2)), width=16, classes=6, image=8), (4,)),
     "resnet": (ResNetConfig(stages=(1, 2), width=4, classes=6, image=32), (4,)),
 }
+CHECKED = [name for name in TINY if name != "t5"]
+"""The encoder and the decoder of moe have a block of t5 each."""
 SHARDY = RuleSet("shardy", "")
 BLOCKS = [(stack, i) for stack in ("encoder", "decoder") for i in (0, 1)]
 
@@ -63,7 +65,7 @@ def inserted(module: MlirModule, dims: tuple[int, ...]) -> set[str]:
     return {collective.kind for collective in collectives(module, [(dims, 2)])}
 
 
-@pytest.mark.parametrize("name", TINY, scope="module")
+@pytest.mark.parametrize("name", CHECKED, scope="module")
 def test_sharding_one_class_needs_no_resharding(name: str) -> None:
     module, sharding = tiny(name)
     assert live(sharding.classes)
@@ -71,7 +73,7 @@ def test_sharding_one_class_needs_no_resharding(name: str) -> None:
         assert inserted(module, sharding.classes.dims([c])) <= {"all_reduce"}
 
 
-@pytest.mark.parametrize("name", TINY, scope="module")
+@pytest.mark.parametrize("name", CHECKED, scope="module")
 def test_sharding_every_set_of_classes_without_conflicts_needs_none_either(name: str) -> None:
     module, sharding = tiny(name)
     random = np.random.default_rng(0)
@@ -83,7 +85,7 @@ def test_sharding_every_set_of_classes_without_conflicts_needs_none_either(name:
         assert inserted(module, sharding.classes.dims(chosen)) <= {"all_reduce"}
 
 
-@pytest.mark.parametrize("name", TINY, scope="module")
+@pytest.mark.parametrize("name", CHECKED, scope="module")
 def test_two_classes_in_conflict_make_shardy_reshard(name: str) -> None:
     module, sharding = tiny(name)
     classes, checked = sharding.classes, 0

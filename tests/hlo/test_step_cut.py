@@ -61,7 +61,6 @@ def cut_graphs(draw: st.DrawFn) -> tuple[InstructionGraph, list[int], dict[int, 
     return replace(graph, outputs=np.array(outputs)), cuts, returned
 
 
-@settings(max_examples=50, deadline=None)
 @given(cut_graphs(), st.booleans())
 def test_programs_make_what_the_step_makes(
     case: tuple[InstructionGraph, list[int], dict[int, int]], split_backward: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("jax")
@@ -24,7 +24,6 @@ def next_free(name: str, taken: set[str]) -> str:
 
 
 @given(st.lists(NAMES, max_size=60))
-@settings(max_examples=100, deadline=None)
 def test_a_name_that_is_taken_gets_the_next_free_number(given_names: list[str]) -> None:
     names, taken = UniqueNames(), set[str]()
     for name in given_names:

@@ -13,15 +13,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem != "common")
-NEEDS = {
-    "placement": "graphs",
-    "roofline_accuracy": "profiles",
-}
+NEEDS = {"placement": "graphs", "roofline_accuracy": "profiles"}
 """Script → what it cannot run without, and the repository does not have."""
-SMALL = {
-    "online_search": "--models vgg19 --seeds 1",
-    "replanning": "--models vgg19_v100 --seeds 1 --windows 2",
-}
+SMALL = {"online_search": "--models vgg19 --seeds 1", "replanning": "--models vgg19_v100 --seeds 1 --windows 2"}
 """Script → arguments with which it measures little, quickly."""
 
 

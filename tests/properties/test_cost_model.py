@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
@@ -16,7 +16,6 @@ from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
 
-LAW = settings(max_examples=80, deadline=None, derandomize=True)
 RELATIVE = 1e-9
 
 
@@ -146,7 +145,6 @@ def _slow_lengths(case: Case) -> dict[str, object]:
     }
 
 
-@LAW
 @given(cases())
 def test_the_model_agrees_with_its_slow_twin(case: Case) -> None:
     cost = case.cost()
@@ -154,7 +152,6 @@ def test_the_model_agrees_with_its_slow_twin(case: Case) -> None:
         np.testing.assert_allclose(getattr(cost, name), expected, rtol=RELATIVE, atol=1e-15, err_msg=name)
 
 
-@LAW
 @given(cases())
 def test_the_pivot_is_the_pseudo_stage_that_sets_the_span(case: Case) -> None:
     cost = case.cost()
@@ -164,7 +161,6 @@ def test_the_pivot_is_the_pseudo_stage_that_sets_the_span(case: Case) -> None:
     assert sum(both[: cost.pivot]) + case.micro_batches * both[cost.pivot] == pytest.approx(cost.span_s, rel=RELATIVE)
 
 
-@LAW
 @given(cases())
 def test_a_plan_is_feasible_exactly_when_its_fullest_stage_fits(case: Case) -> None:
     need = float(case.cost().memory_bytes.max())
@@ -176,7 +172,6 @@ def test_a_plan_is_feasible_exactly_when_its_fullest_stage_fits(case: Case) -> N
 # --- laws -------------------------------------------------------------------------------------------------------
 
 
-@LAW
 @given(cases(), st.floats(1e-3, 1e3))
 def test_lengths_scale_with_times_and_bytes(case: Case, factor: float) -> None:
     p = case.profile
@@ -185,7 +180,6 @@ def test_lengths_scale_with_times_and_bytes(case: Case, factor: float) -> None:
     assert scaled.span_s == pytest.approx(factor * case.cost().span_s, rel=RELATIVE)
 
 
-@LAW
 @given(cases(), st.floats(1e-3, 1e3))
 def test_faster_links_and_more_bytes_cancel(case: Case, factor: float) -> None:
     p, c = case.profile, case.cluster
@@ -194,7 +188,6 @@ def test_faster_links_and_more_bytes_cancel(case: Case, factor: float) -> None:
     assert scaled.length_s == pytest.approx(case.cost().length_s, rel=RELATIVE)
 
 
-@LAW
 @given(cases(), st.randoms(use_true_random=False))
 def test_order_inside_a_stage_does_not_matter(case: Case, random: object) -> None:
     """Only where A is read, at the cuts, does an instruction's place count."""
@@ -209,7 +202,6 @@ def test_order_inside_a_stage_does_not_matter(case: Case, random: object) -> Non
         np.testing.assert_allclose(getattr(permuted, name), getattr(cost, name), rtol=RELATIVE, atol=1e-15)
 
 
-@LAW
 @given(cases(), st.floats(0, 1e12))
 def test_bytes_crossing_where_no_cut_is_cost_nothing(case: Case, elsewhere: float) -> None:
     activations = np.full(len(case.profile), elsewhere)
@@ -217,7 +209,6 @@ def test_bytes_crossing_where_no_cut_is_cost_nothing(case: Case, elsewhere: floa
     assert case.with_arrays(A=activations).cost().length_s == case.cost().length_s
 
 
-@LAW
 @given(cases(stages=1))
 def test_one_stage_is_plain_data_parallelism(case: Case) -> None:
     nodes, inside = case.cluster.nodes, case.cluster.devices_per_node
@@ -228,7 +219,6 @@ def test_one_stage_is_plain_data_parallelism(case: Case) -> None:
     assert cost.length_s == pytest.approx(compute + sum(case.profile.W) * ring, rel=RELATIVE)
 
 
-@LAW
 @given(st.integers(1, 8), st.integers(1, 40), st.floats(1e-6, 10))
 def test_equal_stages_without_communication_take_m_plus_s_minus_1_rounds(stages: int, m: int, unit: float) -> None:
     silent = np.zeros(max(stages, 2))
@@ -240,14 +230,12 @@ def test_equal_stages_without_communication_take_m_plus_s_minus_1_rounds(stages:
     assert cost.length_s == cost.span_s
 
 
-@LAW
 @given(cases())
 def test_no_plan_is_faster_than_all_devices_at_work_all_the_time(case: Case) -> None:
     ideal = case.micro_batches * sum(case.profile.C) / case.cluster.devices
     assert case.cost().span_s >= ideal * (1 - RELATIVE)
 
 
-@LAW
 @given(cases())
 def test_the_length_lies_between_the_span_and_the_span_plus_the_longest_all_reduce(case: Case) -> None:
     cost = case.cost()
@@ -255,7 +243,6 @@ def test_the_length_lies_between_the_span_and_the_span_plus_the_longest_all_redu
     assert cost.length_s <= (cost.span_s + cost.all_reduce_s.max()) * (1 + RELATIVE)
 
 
-@LAW
 @given(cases(), st.floats(1, 100))
 def test_faster_links_never_lengthen_the_span_nor_a_plan_that_reduces_nothing(case: Case, factor: float) -> None:
     p = case.profile
@@ -285,7 +272,6 @@ def test_a_faster_link_may_expose_an_all_reduce_that_the_transfer_hid() -> None:
     assert exposed > 0
 
 
-@LAW
 @given(cases())
 def test_one_more_micro_batch_lengthens_the_span_by_no_more_than_the_slowest_round(case: Case) -> None:
     cost, more = case.cost(), replace(case, micro_batches=case.micro_batches + 1).cost()

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.pass_orders import WARM_UPS, Action
@@ -19,7 +19,6 @@ from automap_models.cost.staged import span_and_length
 from automap_models.simulate.engine import Interval, Timeline, simulate
 from automap_models.simulate.rounds import PlanTimes, plan_steps
 
-LAW = settings(max_examples=100, deadline=None, derandomize=True)
 ROUNDING = 1e-9
 
 
@@ -58,7 +57,6 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
 names = st.sampled_from(sorted(WARM_UPS))
 
 
-@LAW
 @given(pipelines(), names)
 def test_a_round_trip_and_the_other_rounds_of_a_stage_or_link_bound_every_schedule(pipe: Pipeline, name: str) -> None:
     """DAPPLE's span T but for links, which carry both directions at once: M messages and the last one back, not 2M."""
@@ -70,7 +68,6 @@ def test_a_round_trip_and_the_other_rounds_of_a_stage_or_link_bound_every_schedu
     assert pipe.simulate(name).length_s >= least + pipe.all_reduce[0]
 
 
-@LAW
 @given(pipelines(), names)
 def test_a_stage_needs_its_first_input_all_its_passes_and_its_all_reduce(pipe: Pipeline, name: str) -> None:
     arrives = np.concatenate(([0.0], np.cumsum(pipe.forward[:-1] + pipe.transfer)))
@@ -78,7 +75,6 @@ def test_a_stage_needs_its_first_input_all_its_passes_and_its_all_reduce(pipe: P
     assert pipe.simulate(name).length_s >= alone.max()
 
 
-@LAW
 @given(pipelines(), names)
 def test_something_is_always_at_work(pipe: Pipeline, name: str) -> None:
     """So a pipeline takes no longer than all its passes and messages one after the other."""
@@ -86,7 +82,6 @@ def test_something_is_always_at_work(pipe: Pipeline, name: str) -> None:
     assert pipe.simulate(name).length_s <= one_by_one + pipe.all_reduce.max()
 
 
-@LAW
 @given(pipelines(), names)
 def test_nothing_overlaps_on_a_stage_or_a_link(pipe: Pipeline, name: str) -> None:
     busy: dict[tuple[bool, int], list[Interval]] = defaultdict(list)
@@ -97,7 +92,6 @@ def test_nothing_overlaps_on_a_stage_or_a_link(pipe: Pipeline, name: str) -> Non
         assert all(a.end_s <= b.start_s for a, b in pairwise(intervals))
 
 
-@LAW
 @given(pipelines(), names)
 def test_every_pass_waits_for_what_it_needs_and_takes_its_time(pipe: Pipeline, name: str) -> None:
     of = {(i.kind, i.resource, i.micro_batch): i for i in pipe.simulate(name).intervals}
@@ -116,7 +110,6 @@ def test_every_pass_waits_for_what_it_needs_and_takes_its_time(pipe: Pipeline, n
     assert len(of) == len(pipe.simulate(name).intervals) == expected
 
 
-@LAW
 @given(pipelines(), names)
 def test_stages_keep_to_their_schedule(pipe: Pipeline, name: str) -> None:
     started: dict[int, list[tuple[float, float, Action]]] = defaultdict(list)
@@ -130,7 +123,6 @@ def test_stages_keep_to_their_schedule(pipe: Pipeline, name: str) -> None:
         assert all(start_of[a][1] <= start_of[b][0] for a, b in pairwise(order))
 
 
-@LAW
 @given(pipelines(), names)
 def test_the_length_is_the_last_end(pipe: Pipeline, name: str) -> None:
     timeline = pipe.simulate(name)
@@ -139,7 +131,6 @@ def test_the_length_is_the_last_end(pipe: Pipeline, name: str) -> None:
     assert starts == sorted(starts)
 
 
-@LAW
 @given(pipelines(), names, st.sampled_from([0.25, 0.5, 2.0, 1024.0]))
 def test_length_scales_with_time(pipe: Pipeline, name: str, factor: float) -> None:
     slower = Pipeline(
@@ -152,7 +143,6 @@ def test_length_scales_with_time(pipe: Pipeline, name: str, factor: float) -> No
     assert slower.simulate(name).length_s == factor * pipe.simulate(name).length_s
 
 
-@LAW
 @given(st.integers(1, 8), st.integers(1, 20), st.floats(1e-6, 10), st.floats(1e-6, 10), names)
 def test_equal_stages_without_communication_reach_the_span(
     stages: int, m: int, forward: float, backward: float, name: str
@@ -172,7 +162,6 @@ def _overlapped(pipe: Pipeline, name: str, overlap: float) -> float:
     return simulate(*times, build_schedule(name, pipe.stages, pipe.micro_batches), late_s).length_s
 
 
-@LAW
 @given(pipelines(), names, st.floats(0.0, 1.0))
 def test_no_stage_and_no_link_is_busy_for_longer_than_the_step(pipe: Pipeline, name: str, overlap: float) -> None:
     stages, links = pipe.micro_batches * (pipe.forward + pipe.backward), pipe.micro_batches * pipe.transfer
@@ -180,13 +169,11 @@ def test_no_stage_and_no_link_is_busy_for_longer_than_the_step(pipe: Pipeline, n
     assert step_s >= max(stages.max(), pipe.all_reduce.max(), links.max(initial=0.0)) * (1 - ROUNDING)
 
 
-@LAW
 @given(pipelines(), names, st.floats(0.0, 1.0))
 def test_overlap_takes_no_longer(pipe: Pipeline, name: str, overlap: float) -> None:
     assert _overlapped(pipe, name, overlap) <= pipe.simulate(name).length_s * (1 + ROUNDING)
 
 
-@LAW
 @given(pipelines(), names, st.floats(0.0, 1.0))
 def test_data_parallelism_takes_its_passes_and_what_they_do_not_hide(pipe: Pipeline, name: str, overlap: float) -> None:
     alone = Pipeline(pipe.forward[:1], pipe.backward[:1], pipe.transfer[:0], pipe.all_reduce[:1], pipe.micro_batches)

@@ -67,7 +67,7 @@ damages = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(damages, min_size=1, max_size=3))
 def test_damaged_bytes_of_the_shipped_policy_are_refused_or_give_a_valid_plan(
     tmp_path: Path, damage: list[tuple[str, int, int]]

@@ -71,10 +71,7 @@ def test_a_custom_call_of_no_stated_version_is_valid_hlo(tmp_path: Path) -> None
     ("factory", "message"),
     [
         ("make_step", r"its forward and backward passes are inside a loop .*; give the step of one micro-batch"),
-        (
-            "make_forward",
-            r"has no backward pass .*; give a step that differentiates its loss",
-        ),
+        ("make_forward", r"has no backward pass .*; give a step that differentiates its loss"),
     ],
 )
 def test_a_factory_is_not_asked_for_the_text_of_a_lowered_step(

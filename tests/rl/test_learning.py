@@ -58,9 +58,7 @@ def learn(agent: PipelineAgent, online: LookAheadQNetwork, target: LookAheadQNet
 
 
 @pytest.mark.slow
-def test_a_few_hundred_iterations_come_close_to_the_optima(
-    random_problems: Callable[..., list[StagedProblem]],
-) -> None:
+def test_a_few_hundred_iterations_come_close_to_the_optima(random_problems: Callable[..., list[StagedProblem]]) -> None:
     """From the rewards of random weights (no estimate is added to the values) to 0.95 of the optimum on average."""
     records = random_problems(2, 32, POINTS, stages=(2, 3), memory=(1.5, 20.0))
     problems = Problems.from_encoded(encode(records)).with_cost_to_go(MAX_STAGES)

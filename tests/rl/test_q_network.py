@@ -151,10 +151,7 @@ def test_problems_are_prepared_once_for_all_their_states(
 
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_a_state_is_worth_the_same_in_any_batch(
-    kind: type[SplitQNetwork | FlatQNetwork],
-    env: PipelineEnv,
-    problems: Problems,
-    states: Partial,
+    kind: type[SplitQNetwork | FlatQNetwork], env: PipelineEnv, problems: Problems, states: Partial
 ) -> None:
     """States that cut instructions and states that cut devices side by side, and each alone: its legal actions."""
     net = kind(size())

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.rl.replay import PrioritisedReplay, SumTree
 
-LAW = settings(max_examples=60, deadline=None, derandomize=True)
 LIKE = {"number": np.int64(0), "row": np.zeros(3, dtype=np.float32)}
 
 
@@ -33,7 +32,6 @@ def assert_valid(structure: SumTree | PrioritisedReplay) -> None:
 # --- the sum tree ------------------------------------------------------------------------------------------------
 
 
-@LAW
 @given(
     st.integers(1, 40),
     st.lists(st.lists(st.tuples(st.integers(0, 39), st.floats(0, 1e6)), min_size=1, max_size=10), max_size=10),
@@ -51,7 +49,6 @@ def test_a_tree_holds_what_was_set_last_and_its_sum(capacity: int, changes: list
         assert tree.total == pytest.approx(plain.sum(), rel=1e-12)
 
 
-@LAW
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.25]), min_size=1, max_size=40).filter(any))
 def test_a_mass_is_found_where_the_running_sum_passes_it(values: list[float]) -> None:
     """Quarters add up without rounding, so that the boundaries themselves can be asked for."""
@@ -134,7 +131,6 @@ def test_an_error_of_zero_leaves_a_row_drawable() -> None:
 # --- the ring ----------------------------------------------------------------------------------------------------
 
 
-@LAW
 @given(st.integers(1, 12), st.lists(st.integers(1, 7), min_size=1, max_size=12), st.integers(0, 2**32))
 def test_the_newest_rows_are_kept_and_every_change_leaves_the_replay_sound(
     capacity: int, batches: list[int], seed: int

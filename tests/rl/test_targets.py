@@ -7,12 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.rl import targets
 
-LAW = settings(max_examples=50, deadline=None, derandomize=True)
 Q_ONLINE = torch.tensor([[1.0, 5.0, 3.0], [2.0, 1.0, 9.0], [0.0, 0.0, 0.0]])
 Q_TARGET = torch.tensor([[10.0, 20.0, 30.0], [40.0, 50.0, 60.0], [70.0, 80.0, 90.0]])
 LEGAL = torch.tensor([[True, True, True], [True, True, False], [False, False, False]])
@@ -38,7 +37,6 @@ def test_arguments_of_different_shapes_are_refused() -> None:
         targets.n_step_target(torch.zeros(3), torch.zeros(3), torch.zeros(3, 1))
 
 
-@LAW
 @given(st.integers(0, 2**32), st.integers(1, 8), st.floats(0.1, 1.0))
 def test_n_steps_to_the_end_are_the_monte_carlo_return_and_fewer_bootstrap(
     seed: int, length: int, gamma: float
@@ -62,7 +60,6 @@ def test_log_rescale_is_the_logarithm_down_to_its_floor_and_lower_still_for_the_
     np.testing.assert_allclose(targets.log_rescale(rewards), expected, rtol=1e-12)
 
 
-@LAW
 @given(st.lists(st.floats(1e-8, 1.0), min_size=2, max_size=20))
 def test_log_rescale_never_prefers_the_smaller_reward(rewards: list[float]) -> None:
     ordered = torch.tensor([-1.0, *sorted(rewards)], dtype=torch.float64)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from draw_counts import BY_HAND
 from ended_processes import gone
 
 pytest.importorskip("jax")
@@ -181,8 +182,14 @@ def test_a_plan_from_profile_to_trace(
     assert main(["infer", "profile.npz", "--topo", "four.yaml", "--plan", "plan.json", "--observed", "times.json"]) == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("model", "plan"), [("gpt", "1-2-1"), ("resnet", "2-2"), ("t5", "hybrid 2x2")])
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    [
+        pytest.param("gpt", "1-2-1", marks=pytest.mark.slow),
+        pytest.param("t5", "hybrid 2x2", marks=pytest.mark.slow),
+        pytest.param("resnet", "2-2", marks=BY_HAND),
+    ],
+)
 def test_plans_on_several_devices_are_the_step_itself(model: str, plan: str) -> None:
     """Unequal replicas, equal ones, and stages of replicas that share operators, under four schedules each.
 

@@ -66,11 +66,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ("opp", "--mesh", "data=2,model=2"),
-        ("opp", "--mesh", "4", "--objective", "count"),
-        ("adp", "--mesh", "4"),
-    ],
+    [("opp", "--mesh", "data=2,model=2"), ("opp", "--mesh", "4", "--objective", "count"), ("adp", "--mesh", "4")],
 )
 def test_a_plan_of_either_kind_or_both_trains_as_one_process_and_reduces_what_it_says(
     arguments: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]

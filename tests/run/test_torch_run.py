@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 import pipelines  # noqa: E402
 import plan_matrix  # noqa: E402
 import workers_duties  # noqa: E402
+from draw_counts import BY_HAND  # noqa: E402
 
 from automap_models.core.run_record import WrittenPlan  # noqa: E402
 from automap_models.run.base import RunProblem, processes_of, run_schedule  # noqa: E402
@@ -86,6 +87,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         yield run
 
 
+def pairs(*names: str) -> list[Any]:
+    """Models and plans: all of a model that shares weights, each of one of the two others, the rest by hand."""
+    slow = {"encoder": {"1-1", "2-2"}, "convolutions": {"1", "1-2-1", "2-1", "1-3", "3-2", "1-1-1-1"}}
+    return [
+        pytest.param(model, name, marks=pytest.mark.slow if name in slow.get(model, names) else BY_HAND)
+        for model in pipelines.WITHOUT_DRAWS
+        for name in names
+    ]
+
+
 def plan_of(model: str, name: str, micro_batches: int = 4) -> WrittenPlan:
     devices = DEVICES[name]
     return pipelines.plan(spread(CUTS[model], len(devices) - 1), devices, micro_batches)
@@ -114,9 +125,7 @@ def right() -> dict[str, plan_matrix.Trained]:
     return {model: plan_matrix.on_one_process(model, MICRO_BATCHES) for model in pipelines.WITHOUT_DRAWS}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DEVICES)
-@pytest.mark.parametrize("model", pipelines.WITHOUT_DRAWS)
+@pytest.mark.parametrize(("model", "name"), pairs(*DEVICES))
 def test_a_plan_trains_as_one_process_does_under_all_schedules(
     model: str, name: str, right: dict[str, plan_matrix.Trained], runs: Runner, tmp_path: Path
 ) -> None:
@@ -138,9 +147,7 @@ def test_a_plan_trains_as_one_process_does_under_all_schedules(
         assert max(loss, gradient) <= 1e-5, (case.schedule, case.executor)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["2-2", "1-2-1", "3-2"])
-@pytest.mark.parametrize("model", pipelines.WITHOUT_DRAWS)
+@pytest.mark.parametrize(("model", "name"), pairs("2-2", "1-2-1", "3-2"))
 def test_replicas_that_share_parameters_train_as_one_process_does(
     model: str, name: str, right: dict[str, plan_matrix.Trained], runs: Runner, tmp_path: Path
 ) -> None:

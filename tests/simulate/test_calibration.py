@@ -155,10 +155,11 @@ def test_profiles_priced_with_known_constants_give_them_back() -> None:
 
 
 def test_a_profile_that_is_left_out_is_predicted_by_the_others() -> None:
-    validated = errors_by_source(profiled(0.02), left_out_s(profiled(0.02), DEVICE))
+    observations = profiled(0.02)
+    predicted = left_out_s(observations, DEVICE)
+    validated, together = errors_by_source(observations, predicted), errors_of_all(observations, predicted)
     assert len(validated) == 6
     assert all(errors.median < 0.08 for errors in validated)
-    together = errors_of_all(profiled(0.02), left_out_s(profiled(0.02), DEVICE))
     assert together.steps == 6
     assert together.median == pytest.approx(np.median([errors.median for errors in validated]))
 

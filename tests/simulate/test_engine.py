@@ -17,29 +17,20 @@ TAGS = {"forward": "F", "backward": "B", "send-forward": "F", "send-backward": "
 
 def test_1f1b_on_two_stages_is_the_grid_drawn_by_hand() -> None:
     timeline = _simulate([1, 1], [2, 2], [0], [0, 0], 3, "1f1b")
-    assert _draw(timeline, "stages") == [
-        "F0 F1 .. .. B0 B0 F2 B1 B1 .. B2 B2",
-        ".. F0 B0 B0 F1 B1 B1 F2 B2 B2",
-    ]
+    assert _draw(timeline, "stages") == ["F0 F1 .. .. B0 B0 F2 B1 B1 .. B2 B2", ".. F0 B0 B0 F1 B1 B1 F2 B2 B2"]
     assert timeline.length_s == 12
 
 
 def test_gpipe_on_two_stages_is_the_grid_drawn_by_hand() -> None:
     timeline = _simulate([1, 1], [2, 2], [0], [0, 0], 3, "gpipe")
-    assert _draw(timeline, "stages") == [
-        "F0 F1 F2 .. .. .. B0 B0 B1 B1 B2 B2",
-        ".. F0 F1 F2 B0 B0 B1 B1 B2 B2",
-    ]
+    assert _draw(timeline, "stages") == ["F0 F1 F2 .. .. .. B0 B0 B1 B1 B2 B2", ".. F0 F1 F2 B0 B0 B1 B1 B2 B2"]
     assert timeline.length_s == 12
 
 
 def test_messages_of_both_directions_go_at_once_and_those_of_one_in_order() -> None:
     """The first gradient is ready at second 6, while the second activation is still on its way."""
     timeline = _simulate([1, 1], [1, 1], [3], [0, 0], 2, "1f1b")
-    assert _draw(timeline, "stages") == [
-        "F0 F1 .. .. .. .. .. .. .. B0 .. .. B1",
-        ".. .. .. .. F0 B0 .. F1 B1",
-    ]
+    assert _draw(timeline, "stages") == ["F0 F1 .. .. .. .. .. .. .. B0 .. .. B1", ".. .. .. .. F0 B0 .. F1 B1"]
     assert _draw(timeline, "links") == [".. F0 F0 F0 F1 F1 F1", ".. .. .. .. .. .. B0 B0 B0 B1 B1 B1"]
     assert timeline.length_s == 13
     drawn = [line.strip()[10:] for line in (engine.__doc__ or "").splitlines() if re.match(r" +(stage|link)", line)]
@@ -54,19 +45,13 @@ def test_a_deeper_warm_up_hides_transfers_that_1f1b_waits_for() -> None:
         "F0 F1 .. .. .. B0 F2 B1 F3 .. .. B2 .. B3",
         ".. .. F0 B0 F1 B1 .. .. F2 B2 F3 B3",
     ]
-    assert _draw(deep, "stages") == [
-        "F0 F1 F2 .. .. B0 F3 B1 .. B2 .. B3",
-        ".. .. F0 B0 F1 B1 F2 B2 F3 B3",
-    ]
+    assert _draw(deep, "stages") == ["F0 F1 F2 .. .. B0 F3 B1 .. B2 .. B3", ".. .. F0 B0 F1 B1 F2 B2 F3 B3"]
     assert (shallow.length_s, deep.length_s) == (14, 12)
 
 
 def test_an_all_reduce_starts_after_the_last_backward_of_its_stage() -> None:
     timeline = _simulate([1, 1], [1, 1], [0], [1, 4], 2, "1f1b")
-    assert _draw(timeline, "all") == [
-        "F0 F1 .. B0 .. B1 R1",
-        ".. F0 B0 F1 B1 R1 R1 R1 R1",
-    ]
+    assert _draw(timeline, "all") == ["F0 F1 .. B0 .. B1 R1", ".. F0 B0 F1 B1 R1 R1 R1 R1"]
     assert timeline.length_s == 9
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core import schedules
@@ -39,7 +39,6 @@ def _engine_s(name: str, ranks: int, micro_batches: int, virtual: int, times: Pa
 
 
 @given(pipelines(), st.integers(0, 9), st.booleans())
-@settings(max_examples=100, deadline=None)
 def test_it_is_the_engine(pipeline: tuple[str, int, int, int], seed: int, transfers: bool) -> None:
     name, ranks, micro_batches, virtual = pipeline
     times = _times(seed, ranks * virtual, transfers)
@@ -47,7 +46,6 @@ def test_it_is_the_engine(pipeline: tuple[str, int, int, int], seed: int, transf
 
 
 @given(pipelines(most_rounds=20), st.integers(0, 9), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_a_few_rounds_give_what_all_rounds_give(
     pipeline: tuple[str, int, int, int], seed: int, transfers: bool
 ) -> None:
@@ -69,7 +67,6 @@ def test_a_long_schedule_is_not_played_to_the_end() -> None:
 
 
 @given(pipelines(most_rounds=20), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
 def test_a_few_rounds_hold_what_all_rounds_hold(pipeline: tuple[str, int, int, int], seed: int) -> None:
     name, ranks, micro_batches, virtual = pipeline
     saved, kept, *_ = _times(seed, ranks * virtual, transfers=False)
@@ -81,7 +78,6 @@ def test_a_few_rounds_hold_what_all_rounds_hold(pipeline: tuple[str, int, int, i
 
 
 @given(pipelines(most_rounds=12), st.integers(0, 99), st.integers(0, 99), st.booleans())
-@settings(max_examples=150, deadline=None)
 def test_no_rank_ends_before_a_chain_of_its_passes_whatever_they_take(
     pipeline: tuple[str, int, int, int], seed: int, other: int, transfers: bool
 ) -> None:

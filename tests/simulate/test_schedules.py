@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.schedules import SCHEDULES, Schedule, build_schedule
@@ -29,7 +29,6 @@ PUBLISHED = [
 """S, M, vp (every layer is a chunk), profiled milliseconds of F, I, W and a transfer, and the bubble rates of 1F1B,
 interleaved 1F1B, ZB-H1 and ZB-H2 at these times, of GPT with 1.5, 6.2 and 14.6 billion parameters: Table 5 and the
 profiled times in the appendix of 2401.10241."""
-LAW = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 def _run(built: Schedule, forward: float, inputs: float, weights: float, transfer: float = 0.0) -> Timeline:
@@ -127,7 +126,6 @@ def _passes(built: Schedule, timeline: Timeline) -> dict[tuple[str, int, int], I
     }
 
 
-@LAW
 @given(runs())
 def test_without_transfers_the_passes_end_as_the_longest_path_says(run: tuple[Schedule, list[np.ndarray]]) -> None:
     """By relaxation: every pass ends after its inputs and after the pass before it on its rank."""
@@ -155,7 +153,6 @@ def test_without_transfers_the_passes_end_as_the_longest_path_says(run: tuple[Sc
     assert {action: ran[action].end_s for action in ends} == ends
 
 
-@LAW
 @given(runs())
 def test_passes_keep_their_order_wait_for_their_messages_and_take_their_time(
     run: tuple[Schedule, list[np.ndarray]],
@@ -178,7 +175,6 @@ def test_passes_keep_their_order_wait_for_their_messages_and_take_their_time(
                 assert back_of[stage + 1, m].end_s + transfer[stage] <= i.start_s
 
 
-@LAW
 @given(runs())
 def test_nothing_overlaps_on_a_rank_or_a_link(run: tuple[Schedule, list[np.ndarray]]) -> None:
     built, times = run

@@ -34,9 +34,7 @@ def test_a_measured_profile_differs_from_the_computed_one_in_its_times_only(
     assert (measured.C[trained] > measured.C_fwd[trained]).all()
 
 
-def test_the_parts_add_up_to_what_meta_says(
-    builders: dict[str, Callable[..., tuple[Any, dict[str, Any]]]],
-) -> None:
+def test_the_parts_add_up_to_what_meta_says(builders: dict[str, Callable[..., tuple[Any, dict[str, Any]]]]) -> None:
     model, kwargs = builders["gpt2"]()
     profile = measure_module(model, kwargs=kwargs, repeats=3, warmup=1)
     meta = profile.meta

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -171,11 +171,7 @@ CASES: dict[str, tuple[Function, list[Tensor], int]] = {
     "masked fill": (lambda x, m: x.masked_fill(m, 0.0), [normal(4, 6), normal(4, 6) > 0], 2),
     "view, merged": (merged, [normal(4, 6, 8)], 3),
     "view, split": (lambda x: x.view(x.shape[0], x.shape[1] // 3, 3), [normal(4, 12)], 2),
-    "view, merged and split again": (
-        lambda x: merged(x).view(*x.shape) * 2,
-        [normal(4, 6, 8)],
-        3,
-    ),
+    "view, merged and split again": (lambda x: merged(x).view(*x.shape) * 2, [normal(4, 6, 8)], 3),
     "view, split across": (lambda x: x.reshape(x.shape[0] * 3, x.shape[1] // 3), [normal(4, 6)], 1),
     "permute": (lambda x: x.permute(2, 0, 1), [normal(4, 6, 8)], 3),
     "transpose": (lambda x: x.transpose(-1, 0), [normal(4, 6, 8)], 3),
@@ -342,7 +338,6 @@ def reshapes(draw: st.DrawFn) -> list[list[int]]:
 
 
 @given(reshapes())
-@settings(max_examples=100, deadline=None)
 def test_whatever_is_reshaped_again_and_again_halves_stay_halves(shapes: list[list[int]]) -> None:
     x = torch.arange(float(np.prod(shapes[0]))).reshape(shapes[0])
 

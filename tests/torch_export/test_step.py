@@ -230,14 +230,7 @@ def test_a_parameter_s_gradient_and_update_are_placed_together() -> None:
     graph = instruction_graph(step_module(model, (torch.zeros(4, 64),)))
     times_s = clock_times(graph, read_device("v100"))
     placement = placement_from_graph(
-        graph,
-        times_s,
-        times_s,
-        nodes=100,
-        link_bytes_per_s=12e9,
-        accelerators=4,
-        cpus=0,
-        accelerator_bytes=32e9,
+        graph, times_s, times_s, nodes=100, link_bytes_per_s=12e9, accelerators=4, cpus=0, accelerator_bytes=32e9
     )
     assert len(set(placement.classes.tolist())) > 4
     activation_bytes, weight_bytes = 4 * 64 * 4, 64 * 64 * 4

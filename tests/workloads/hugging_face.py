@@ -54,11 +54,7 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt_neox": ("GPTNeoXConfig", "GPTNeoXForCausalLM", {**_PLAIN, "rotary_pct": 0.5}),
     "llama": ("LlamaConfig", "LlamaForCausalLM", {**_SHARED, "tie_word_embeddings": True, "rope_theta": 500.0}),
     "mistral": ("MistralConfig", "MistralForCausalLM", {**_SHARED, "head_dim": 8}),
-    "mixtral": (
-        "MixtralConfig",
-        "MixtralForCausalLM",
-        {**_SHARED, "num_local_experts": 2, "num_experts_per_tok": 2},
-    ),
+    "mixtral": ("MixtralConfig", "MixtralForCausalLM", {**_SHARED, "num_local_experts": 2, "num_experts_per_tok": 2}),
     "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", _SHARED),
     "phi3": (
         "Phi3Config",

@@ -326,8 +326,7 @@ FAST = "mixtral"
 
 
 @pytest.mark.parametrize(
-    "model_type",
-    [name if name == FAST else pytest.param(name, marks=pytest.mark.slow) for name in DECODERS],
+    "model_type", [name if name == FAST else pytest.param(name, marks=pytest.mark.slow) for name in DECODERS]
 )
 def test_decoders_of_a_config_json(model_type: str, tmp_path: Path) -> None:
     config = configuration(model_type)

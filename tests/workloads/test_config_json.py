@@ -269,10 +269,7 @@ def test_llama_405b_is_profiled_from_four_of_its_blocks(tmp_path: Path) -> None:
         ({**MIXTRAL, "num_experts_per_tok": 9}, "$.num_experts_per_tok is 9, more than $.num_local_experts, 8"),
         ({**DEEPSEEK_V3, "moe_layer_freq": 2}, "$.moe_layer_freq is 2, not 1"),
         ({**LLAMA, "model_type": "qwen3_moe", "decoder_sparse_step": 2}, "$.decoder_sparse_step is 2, not 1"),
-        (
-            {**LLAMA, "model_type": "qwen3_moe", "mlp_only_layers": [1]},
-            "$.mlp_only_layers is [1], not the first",
-        ),
+        ({**LLAMA, "model_type": "qwen3_moe", "mlp_only_layers": [1]}, "$.mlp_only_layers is [1], not the first"),
         (
             {**LLAMA, "model_type": "qwen3_moe", "num_experts": 4},
             "$.num_experts_per_tok is 8, more than $.num_experts, 4",

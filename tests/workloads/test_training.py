@@ -14,13 +14,7 @@ import pytest
 
 from automap_models import workloads
 from automap_models.workloads.resnet import ResNetConfig
-from automap_models.workloads.training import (
-    Architecture,
-    cross_entropy,
-    initial_state,
-    step_function,
-    training_step,
-)
+from automap_models.workloads.training import Architecture, cross_entropy, initial_state, step_function, training_step
 
 Tiny = tuple[Architecture, tuple[int, ...]]
 QUICK, SLOW = ("bert", "gpt2", "t5", "vgg"), ("moe", "resnet")
@@ -151,7 +145,7 @@ def test_the_loss_is_the_mean_over_labels_that_are_not_negative() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert48", "t5_11b", "vgg19", "resnet50"])
-def test_a_workload_in_full_size_lowers_without_allocating_its_arrays(name: str) -> None:
-    names = _op_names(workloads.build(name))
+def test_a_workload_in_full_size_lowers_without_allocating_its_arrays() -> None:
+    """As do bert48 and t5_11b (tests/hlo/test_published_models.py) and vgg19 (tests/planners/sharding/test_milp.py)."""
+    names = _op_names(workloads.build("resnet50"))
     assert any(op.startswith("jit(train_step)/optimizer/") for op in names)

@@ -27,31 +27,10 @@ COMMANDS = tuple(app.SUMMARIES)
 CALLS = {
     "infer": [PROFILE, "--topo", "A", "--planner", "uniform", "--json"],
     "profile": [PROFILE, "--json"],
-    "plan": [PROFILE, "--topo", "A", "--max-stages", "2", "--budget", "1", "--no-cache", "--json"],
     "place": ["line.json", "--planner", "greedy", "--json"],
-    "search": ["pp", PROFILE, "--topo", "A", "--stages", "2", "--radius", "1", "--episodes", "4", "--json"],
     "export": ["strategy.json", "--to", "megatron", "--json"],
-    "calibrate": ["rows.json", "--device", "a100", "--json"],
 }
-"""Command → arguments of a quick run; `run` prints nothing that it did not measure (test_run has it)."""
-ROWS = {
-    "rows": [
-        {
-            "id": "row",
-            "source": "us",
-            "system": "Megatron-LM 2021",
-            "model": {"name": "small", "arch": "gpt", "layers": 2, "hidden": 64, "heads": 4, "seq": 32, "vocab": 128},
-            "gpus": 1,
-            "gpu_type": "A100-80GB SXM",
-            "tp": 1,
-            "pp": 1,
-            "micro_batch": 2,
-            "global_batch": 2,
-            "precision": "bf16",
-            "measured": {"iteration_s": 0.01},
-        }
-    ]
-}
+"""Command → arguments of a quick run; `plan`, `search` and `calibrate` take seconds and go through the same code."""
 STRATEGY = {
     "schema": 1,
     "kind": "strategy",
@@ -83,10 +62,8 @@ GRAPH = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     np.savez_compressed(PROFILE, C=np.full(12, 1e-2), A=np.full(12, 1e6), W=np.full(12, 1e7))
-    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
     Path("line.json").write_text(json.dumps(GRAPH), encoding="utf-8")
     Path("strategy.json").write_text(json.dumps(STRATEGY), encoding="utf-8")
-    Path("rows.json").write_text(json.dumps(ROWS), encoding="utf-8")
 
 
 def _alias(command: str) -> Callable[[list[str]], int]:
@@ -97,7 +74,7 @@ def _alias(command: str) -> Callable[[list[str]], int]:
 def _untimed(document: object) -> object:
     """Without what another run cannot repeat: how long something took."""
     if isinstance(document, dict):
-        timed = ("planning_s", "exploring_s", "seconds", "search_s")
+        timed = ("planning_s", "seconds")
         return {name: _untimed(value) for name, value in document.items() if name not in timed}
     return [_untimed(value) for value in document] if isinstance(document, list) else document
 
@@ -198,8 +175,7 @@ def test_help_imports_neither_numpy_nor_anything_heavier() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "mesh"),
-    [("4", 4), ("data=2", (("data", 2),)), ("model=4,data=2", (("model", 4), ("data", 2)))],
+    ("text", "mesh"), [("4", 4), ("data=2", (("data", 2),)), ("model=4,data=2", (("model", 4), ("data", 2)))]
 )
 def test_a_mesh_is_a_number_or_named_axes(text: str, mesh: object) -> None:
     assert mesh_argument(text) == mesh

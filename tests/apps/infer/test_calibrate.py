@@ -107,10 +107,7 @@ def test_constants_and_errors_are_printed_for_people(rows: Path, capsys: pytest.
 
 @pytest.mark.parametrize(
     ("device", "sentence"),
-    [
-        ("k80", "'k80' is neither a known device nor a file"),
-        ("t4", "device t4: no measured step is of this kind"),
-    ],
+    [("k80", "'k80' is neither a known device nor a file"), ("t4", "device t4: no measured step is of this kind")],
 )
 def test_a_device_that_is_unknown_or_in_no_row_is_one_line(
     rows: Path, tmp_path: Path, device: str, sentence: str, capsys: pytest.CaptureFixture[str]
@@ -208,8 +205,7 @@ def test_profiles_of_two_devices_are_one_line(tmp_path: Path, capsys: pytest.Cap
     for name in ("one", "two"):
         described = {"config": json.dumps(CONFIG), "sequence": 128}
         write_npz(
-            tmp_path / f"{name}.npz",
-            _timed(1.0, 2.0, {"device": name, "microbatch_size": 2, "transformer": described}),
+            tmp_path / f"{name}.npz", _timed(1.0, 2.0, {"device": name, "microbatch_size": 2, "transformer": described})
         )
         paths.append(str(tmp_path / f"{name}.npz"))
     assert app.main(["calibrate", *paths, "--device", "a100"]) == 2

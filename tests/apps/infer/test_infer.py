@@ -119,10 +119,7 @@ def test_the_default_is_refined_off_the_grid_and_a_plan_says_so(
     C, A, W = rng.uniform(size=(3, 600))
     save("deep.npz", C=C * 1e-3, A=A * 1e5, W=W * 1e4)
     options = ("deep.npz", "--topo", "A", "--stages", "2", "--certify-budget", "inf", *LENGTH)
-    on_grid, refined = (
-        document(capsys, *options, "--no-refine"),
-        document(capsys, *options, "--refine-budget", "inf"),
-    )
+    on_grid, refined = (document(capsys, *options, "--no-refine"), document(capsys, *options, "--refine-budget", "inf"))
     assert on_grid["coarse_cuts"] is not None
     assert on_grid["optimality"]["bound_s"] == on_grid["length_s"]
     assert refined["coarse_cuts"] is None
@@ -169,17 +166,7 @@ def test_stages_are_honoured_exactly(folder: Path, capsys: pytest.CaptureFixture
 def test_auto_says_what_was_tried_and_the_plan_comes_back_at_its_micro_batch_size(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = (
-        "vgg.npz",
-        "--topo",
-        "tiny.yaml",
-        "--stages",
-        "auto",
-        "--micro-batches",
-        "auto",
-        "--global-batch",
-        "96",
-    )
+    options = ("vgg.npz", "--topo", "tiny.yaml", "--stages", "auto", "--micro-batches", "auto", "--global-batch", "96")
     plan = document(capsys, *options, "--certify-budget", "inf", "--out", "plan.json", *LENGTH)
     (chosen,) = (attempt for attempt in plan["tried"] if attempt["chosen"])
     assert (chosen["stages"], chosen["micro_batches"]) == (len(plan["stages"]), plan["micro_batches"])
@@ -204,17 +191,7 @@ def test_auto_finds_at_least_what_every_single_run_finds(folder: Path, capsys: p
 
 
 def test_verbose_prints_a_row_for_everything_tried(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = (
-        "vgg.npz",
-        "--topo",
-        "tiny.yaml",
-        "--stages",
-        "auto",
-        "--micro-batches",
-        "auto",
-        "--global-batch",
-        "64",
-    )
+    options = ("vgg.npz", "--topo", "tiny.yaml", "--stages", "auto", "--micro-batches", "auto", "--global-batch", "64")
     out = printed(capsys, *options, "--verbose", *LENGTH)
     assert sum(line.rstrip().endswith("chosen") and line.lstrip()[0].isdigit() for line in out.splitlines()) == 1
     assert out.count("longer") >= 3

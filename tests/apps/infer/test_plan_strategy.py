@@ -195,7 +195,7 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
 ) -> None:
     """Given fields are fixed, the price is the library's, no choice is better, and the file is read back."""
     out, picture = tmp_path / "strategy.json", tmp_path / "strategy.png"
-    options = ("--global-batch", "16", "--tp", "2", "--budget", "5", "--devices", "4..8")
+    options = ("--global-batch", "16", "--tp", "2", "--budget", "1", "--devices", "4..8")
     assert main([*files, *options, "--out", str(out), "--plot", str(picture), "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
     written = read_strategy(out)

@@ -185,11 +185,7 @@ def test_a_config_json_takes_the_options_of_a_model(tmp_path: Path, capsys: pyte
     ],
 )
 def test_a_config_json_that_cannot_be_used_costs_one_line(
-    changes: dict[str, object],
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, object], arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("flax")
     config = tmp_path / "tiny" / "config.json"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.profile import Profile, SharedParameter
@@ -66,7 +66,6 @@ def test_a_profile_without_layers_has_no_groups() -> None:
     assert layer_groups(_profile([1.0, 2.0])) == []
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["", "a0", "a1", "a0/b1", "a1/b2", "c"])), min_size=2))
 def test_groups_hold_all_the_time_once(pairs: list[tuple[int, str]]) -> None:
     profile = _profile([float(time) for time, _ in pairs], layers=[layer for _, layer in pairs])
@@ -97,11 +96,7 @@ def test_unknown_costs_are_warned_of() -> None:
     sentences = list(warnings(_profile([1.0, 1.0], **meta)))
     assert [
         next(word for word in ("my_kernel (2×)", "while.3", "custom_call (1×)") if word in line) for line in sentences
-    ] == [
-        "my_kernel (2×)",
-        "while.3",
-        "custom_call (1×)",
-    ]
+    ] == ["my_kernel (2×)", "while.3", "custom_call (1×)"]
 
 
 def test_what_was_reported_becomes_sentences() -> None:

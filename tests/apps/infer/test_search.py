@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +38,8 @@ def make_step(batch=8):
 
 
 COUNT = ("--objective", "count")
+GREEDY = ("--planner", "greedy")
+"""Where the plan is not the point: the agent that plans by default takes seconds."""
 
 
 @pytest.fixture
@@ -77,9 +77,9 @@ def test_adp_finds_the_batch(model: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_groups_are_printed_and_in_the_json(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["opp", model, "--topo", "A", "--mesh", "2", "--show-groups"]) == 0
+    assert main(["opp", model, "--topo", "A", "--mesh", "2", "--show-groups", *GREEDY]) == 0
     assert "linkage group of" in capsys.readouterr().out
-    assert main(["opp", model, "--topo", "A", "--mesh", "2", "--show-groups", "--json"]) == 0
+    assert main(["opp", model, "--topo", "A", "--mesh", "2", "--show-groups", *GREEDY, "--json"]) == 0
     groups = json.loads(capsys.readouterr().out)["linkage_groups"]
     assert groups == [
         {"variable": "params/wi", "dim": 0, "partition": [1, 2], "replicate": 1},
@@ -90,7 +90,7 @@ def test_groups_are_printed_and_in_the_json(model: str, capsys: pytest.CaptureFi
 
 
 def test_the_axis_is_all_devices_by_default(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["opp", model, "--topo", "A", "--json"]) == 0
+    assert main(["opp", model, "--topo", "A", *GREEDY, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["devices"] == 16
 
 
@@ -100,9 +100,9 @@ def test_an_hlo_file_is_planned_like_its_model(model: str, tmp_path: Path, capsy
     step = workloads.from_factory(model)
     file = tmp_path / "step.txt"
     file.write_text(jax.jit(step.function).lower(*step.arguments).as_text("hlo", debug_info=True))
-    assert main(["opp", str(file), "--topo", "A", "--mesh", "4", "--json"]) == 0
+    assert main(["opp", str(file), "--topo", "A", "--mesh", "4", *GREEDY, "--json"]) == 0
     from_file = json.loads(capsys.readouterr().out)
-    assert main(["opp", model, "--topo", "A", "--mesh", "4", "--json"]) == 0
+    assert main(["opp", model, "--topo", "A", "--mesh", "4", *GREEDY, "--json"]) == 0
     assert from_file["variables"] == json.loads(capsys.readouterr().out)["variables"]
 
 
@@ -161,19 +161,6 @@ def test_the_input_is_not_overwritten(model: str, tmp_path: Path, capsys: pytest
     assert "is an input, too" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["opp", "--help"], ["adp", "--help"], ["--version"]])
-def test_help_and_version(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 0
-    assert "automap-search" in capsys.readouterr().out
-
-
-def test_help_needs_neither_jax_nor_scipy() -> None:
-    run = "from automap_models.infer.app import search as main; main(['opp', '--help'])"
-    code = f"import sys; {run}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"jax", "scipy", "rich", "yaml"} & set(done.stdout.splitlines()[-1].split())
-
-
 # --- the learning agent ------------------------------------------------------------------------------------------
 
 
@@ -189,9 +176,9 @@ def test_the_agent_s_plan_carries_its_episodes_seed_and_the_proven_optimum(
     assert document["optimality"] == {"bound": 2.0, "proof": "exact", "gap": 0.0}
 
 
-@pytest.mark.parametrize("planner", ["agent", "milp", "greedy", "random"])
+@pytest.mark.parametrize("planner", ["milp", "greedy", "random"])
 @pytest.mark.parametrize("search", ["opp", "adp"])
-def test_every_planner_plans(search: str, planner: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_other_planner_plans(search: str, planner: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([search, model, "--topo", "A", "--mesh", "2", "--planner", planner, *COUNT]) == 0
     assert f"plan by {planner}" in capsys.readouterr().out
 

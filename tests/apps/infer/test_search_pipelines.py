@@ -116,11 +116,7 @@ def test_training_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (
-            ("--agent", "x"),
-            2,
-            "'x' is neither a known agent nor a file; choose from default, paper",
-        ),
+        (("--agent", "x"), 2, "'x' is neither a known agent nor a file; choose from default, paper"),
         (("--batch", "3"), 2, "--batch: does not apply"),
         (("--stages", "1"), 2, "'1' is no whole number ≥ 2"),
         (("--stages", "99"), 2, "99 stages on the 24 device(s)"),

@@ -166,6 +166,6 @@ def test_a_terminal_shows_gap_epsilon_and_speed(
     assert [type(callback).__name__ for callback in progress(64)] == ["_Lines"]
     monkeypatch.setattr("automap_models.train.console.sys.stdout.isatty", lambda: True, raising=False)
     (bar,) = progress(64)
-    trainer = train(tiny("episodes=64", "logger=csv"))
+    trainer = train(tiny("agent=paper", "agent.size.hidden=16", "episodes=64", "logger=csv"))
     shown = bar.get_metrics(trainer, trainer.lightning_module)  # type: ignore[attr-defined]
     assert shown.keys() == {"gap to the optimum", "random actions", "episodes/s"}

@@ -107,9 +107,7 @@ def test_every_agent_goes_on_after_a_failure_as_if_there_had_been_none(
     assert_ended_alike(tmp_path / "broken", tmp_path / "unbroken")
 
 
-@pytest.mark.parametrize(
-    ("agent", "tables", "branches"), [("default", True, 1), ("default", True, 3), ("paper", False, 1)]
-)
+@pytest.mark.parametrize(("agent", "tables", "branches"), [("default", True, 3), ("paper", False, 1)])
 def test_the_tables_of_replayed_problems_are_not_saved_but_made_again(
     agent: str, tables: bool, branches: int, tiny: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,13 +29,13 @@ SIZES = ("agent.size.hidden=16", "data.min_stages=3")
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "agent").glob("*.yaml")))
 def test_every_shipped_agent_trains_an_epoch(name: str, shipped_agent: MakeConfig, tmp_path: Path) -> None:
     """With its own number of branches and iterations."""
-    config = shipped_agent(f"agent={name}", *SIZES, "episodes=1", "visits=1000")
+    config = shipped_agent(f"agent={name}", *SIZES, "episodes=1", "visits=1000", "data.steps_per_epoch=2")
     trainer = train(config)
     module = trainer.lightning_module
     assert isinstance(module, RainbowModule)
     torch.manual_seed(config.seed)
-    assert module.global_step == 4 * config.agent.learner.iterations
-    assert module.episodes == 4 * 16 * config.agent.learner.branches
+    assert module.global_step == 2 * config.agent.learner.iterations
+    assert module.episodes == 2 * 16 * config.agent.learner.branches
     assert len(module.replay) > 0
     assert module.replay.check_valid()[0]
     (row,) = [row for row in metrics(tmp_path / "run") if row["train/loss"]]
@@ -107,7 +107,8 @@ def test_the_learning_rate_falls_along_a_cosine_over_the_whole_run(tiny: MakeCon
 
 
 def test_two_runs_of_a_seed_are_equal_and_of_two_seeds_are_not(tiny: MakeConfig) -> None:
-    runs = [train(tiny("episodes=64", f"seed={seed}", out=f"run{i}")) for i, seed in enumerate((1, 1, 2))]
+    brief = ("data.steps_per_epoch=2", "episodes=32")
+    runs = [train(tiny(*brief, f"seed={seed}", out=f"run{i}")) for i, seed in enumerate((1, 1, 2))]
     weights = [torch.cat([w.flatten() for w in run.lightning_module.parameters()]) for run in runs]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
@@ -18,7 +18,6 @@ from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.envs.pipeline.encoding import CHANNELS, EncodedProblems, cut_masks, decode, encode
 from automap_models.errors import BadInput
 
-LAW = settings(max_examples=80, deadline=None, derandomize=True)
 FLOAT32 = 1e-5
 ROUNDING = 1e-6  # a stage is the difference of two float32 numbers of at most 1
 POINTS = 32
@@ -78,7 +77,6 @@ def test_an_encoding_drawn_by_hand() -> None:
     }
 
 
-@LAW
 @given(problems(), st.data())
 def test_a_plan_on_the_grid_costs_the_same_after_a_round_trip(problem: StagedProblem, data: st.DataObject) -> None:
     boundaries, devices = problem.stages - 1, problem.cluster.devices
@@ -96,7 +94,6 @@ def test_a_plan_on_the_grid_costs_the_same_after_a_round_trip(problem: StagedPro
     np.testing.assert_allclose(after.memory_bytes, need, rtol=FLOAT32, atol=FLOAT32 * float(need.max()))
 
 
-@LAW
 @given(problems())
 def test_a_decoded_problem_is_the_same_question(problem: StagedProblem) -> None:
     back = decode(encode([problem]), 0)
@@ -110,7 +107,6 @@ def test_a_decoded_problem_is_the_same_question(problem: StagedProblem) -> None:
     assert (back.cluster.inter, back.cluster.memory) == (1.0, 1.0)
 
 
-@LAW
 @given(problems())
 def test_encoding_a_decoded_problem_changes_nothing(problem: StagedProblem) -> None:
     once = encode([problem])
@@ -121,7 +117,6 @@ def test_encoding_a_decoded_problem_changes_nothing(problem: StagedProblem) -> N
     assert twice.instructions[0] == min(once.instructions[0], POINTS)
 
 
-@LAW
 @given(problems(), st.floats(1e-3, 1e3))
 def test_the_unit_of_time_is_not_encoded(problem: StagedProblem, factor: float) -> None:
     c = problem.cluster
@@ -140,7 +135,6 @@ def test_the_unit_of_time_is_not_encoded(problem: StagedProblem, factor: float) 
         np.testing.assert_allclose(array, encode([problem]).as_dict()[name], rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-@LAW
 @given(st.lists(st.integers(2, 300), min_size=1, max_size=8), st.integers(2, 150))
 def test_cut_masks_are_those_of_the_grids(lengths: list[int], granularity: int) -> None:
     masks = cut_masks(np.array(lengths, dtype=np.int32), granularity)

@@ -122,7 +122,6 @@ def test_units_of_time_do_not_matter(random_problems: DrawProblems, seed: int, f
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40))
-@settings(max_examples=50, deadline=None, derandomize=True)
 def test_the_first_point_that_reaches_a_sum_is_numpys(seed: int, points: int) -> None:
     random = np.random.default_rng(seed)
     sums = np.cumsum(random.integers(0, 3, (2, points)), 1).astype(np.float32)
@@ -133,7 +132,6 @@ def test_the_first_point_that_reaches_a_sum_is_numpys(seed: int, points: int) ->
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40))
-@settings(max_examples=50, deadline=None, derandomize=True)
 def test_the_smallest_between_two_points_is_that_of_a_loop(seed: int, points: int) -> None:
     random = np.random.default_rng(seed)
     values = random.random((2, points)).astype(np.float32)

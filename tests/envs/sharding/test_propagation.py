@@ -61,7 +61,6 @@ def by_definition(problem: ShardingProblem, decided: list[int], dim: int, decisi
 
 
 @given(problems(), st.data())
-@settings(max_examples=80, deadline=None)
 def test_a_step_does_what_its_definition_says(problem: ShardingProblem, data: st.DataObject) -> None:
     propagation, state = Propagation(problem.along[0]), State()
     vector: list[int] | None = [UNDECIDED] * len(propagation)
@@ -122,7 +121,6 @@ def test_a_replay_ends_with_the_classes_it_was_given(problem: ShardingProblem) -
 
 
 @given(problems(), st.booleans(), st.data())
-@settings(max_examples=60, deadline=None)
 def test_greedy_decisions_shard_whatever_nothing_sharded_before_excludes(
     problem: ShardingProblem, linkage_groups: bool, data: st.DataObject
 ) -> None:

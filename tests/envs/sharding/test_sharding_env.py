@@ -42,7 +42,6 @@ def as_state(classes: np.ndarray) -> State:
 
 
 @given(SEEDS, st.booleans(), st.data())
-@settings(max_examples=60, deadline=None)
 def test_a_batch_of_steps_is_the_step_of_propagation_one_by_one(
     random_sharding_problem: Draw, seed: int, linkage_groups: bool, data: st.DataObject
 ) -> None:
@@ -64,7 +63,6 @@ def test_a_batch_of_steps_is_the_step_of_propagation_one_by_one(
 
 
 @given(SEEDS, st.booleans(), st.data())
-@settings(max_examples=60, deadline=None)
 def test_an_episode_pays_for_every_dimension_once_and_a_conflict_once(
     random_sharding_problem: Draw, seed: int, linkage_groups: bool, data: st.DataObject
 ) -> None:
@@ -83,7 +81,6 @@ def test_an_episode_pays_for_every_dimension_once_and_a_conflict_once(
 
 
 @given(SEEDS, st.booleans(), st.data())
-@settings(max_examples=60, deadline=None)
 def test_a_state_is_always_a_legal_plan(
     random_sharding_problem: Draw, seed: int, linkage_groups: bool, data: st.DataObject
 ) -> None:

@@ -213,7 +213,6 @@ def test_local_search_finds_the_optimum_of_small_graphs(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 10**6), planner=st.sampled_from(OURS), objective=st.sampled_from(("throughput", "latency")))
-@settings(max_examples=60, deadline=None)
 def test_every_plan_is_valid_or_refused(seed: int, planner: str, objective: str) -> None:
     graph = drawn_graph(seed, 14, supported=0.8)
     problem = PlacementProblem.of(graph, objective=objective, memory_bytes=4.0)

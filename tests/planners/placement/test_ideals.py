@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from automap_models.core.dag import depth_first_order
@@ -162,19 +162,16 @@ def _compare(problem: PlacementProblem) -> None:
     assert result.bound.value == throughput_s(problem, plan.assignment) == pytest.approx(best_s, rel=1e-8, abs=1e-15)
 
 
-@settings(max_examples=200, deadline=None)
 @given(_small(split=False))
 def test_no_contiguous_placement_of_a_small_graph_is_better(problem: PlacementProblem) -> None:
     _compare(problem)
 
 
-@settings(max_examples=120, deadline=None)
 @given(_small(split=True))
 def test_nor_where_each_pass_has_its_own_slowest_device(problem: PlacementProblem) -> None:
     _compare(problem)
 
 
-@settings(max_examples=60, deadline=None)
 @given(_small(split=False))
 def test_a_line_loses_little_and_never_wins(problem: PlacementProblem) -> None:
     try:
@@ -194,7 +191,6 @@ def _dags(draw: st.DrawFn) -> tuple[int, np.ndarray]:
     return n, np.array([(numbers[a], numbers[b]) for a, b in pairs], dtype=np.int64).reshape(-1, 2)
 
 
-@settings(max_examples=100, deadline=None)
 @given(_dags())
 def test_a_lattice_has_the_sets_closed_under_predecessors(dag: tuple[int, np.ndarray]) -> None:
     n, edges = dag
@@ -231,7 +227,6 @@ def test_a_lattice_of_more_nodes_than_a_machine_word_has_bits_is_counted_right()
     assert lattice.nodes_of(len(lattice) - 1).size == 198
 
 
-@settings(max_examples=50, deadline=None)
 @given(_dags())
 def test_a_line_respects_every_edge(dag: tuple[int, np.ndarray]) -> None:
     n, edges = dag

@@ -23,13 +23,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.placement_json import parse_placement, read_placement
 from automap_models.planners.base import NEVER, SILENT, Deadline
 from automap_models.planners.placement.latency_program import latency_program
-from automap_models.planners.placement.milp import (
-    Known,
-    MilpContiguousPlanner,
-    MilpOrderedPlanner,
-    MilpPlanner,
-    solved,
-)
+from automap_models.planners.placement.milp import Known, MilpContiguousPlanner, MilpOrderedPlanner, MilpPlanner, solved
 from automap_models.planners.placement.program import Answer, Program, in_ticks, memory_steps, solve_program
 from automap_models.planners.registry import make_planner
 

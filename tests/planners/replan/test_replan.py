@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
@@ -27,12 +27,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.files import read_profile
 from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
-from automap_models.planners.replan.replan import (
-    ReplanPlanner,
-    corrected_profile,
-    healthy_times,
-    migration,
-)
+from automap_models.planners.replan.replan import ReplanPlanner, corrected_profile, healthy_times, migration
 from automap_models.planners.replan.search import (
     OrderSearchConfig,
     device_orders,
@@ -127,7 +122,6 @@ def test_a_straggler_that_recovered_is_healthy_again() -> None:
 
 
 @given(values=st.lists(st.floats(-1.0, 1.0), min_size=3, max_size=12), error=st.floats(0.01, 0.3))
-@settings(max_examples=40, deadline=None)
 def test_the_location_is_huber_s_by_another_minimiser(values: list[float], error: float) -> None:
     numbers = np.array(values)
     location = huber_locations(numbers, np.full(numbers.size, error), np.zeros(numbers.size, dtype=np.int64))[0]
@@ -163,7 +157,6 @@ def test_times_that_can_only_be_a_mistake_are_refused(time_s: float) -> None:
     slow=st.lists(st.sampled_from([1.0, 1.1, 1.4, 2.0, 5.0]), min_size=2, max_size=7),
     samples=st.integers(1, 12) | st.none(),
 )
-@settings(max_examples=60, deadline=None)
 def test_a_stage_works_with_the_best_of_all_subsets_of_its_devices(slow: list[float], samples: int | None) -> None:
     """Its fullest replica has a whole number of samples, where their number is known."""
     problem = replace(small_problem(), cluster=Cluster(1, len(slow), 1e9, 1e9, 1e9), slowdown=tuple(slow), stages=1)
@@ -417,7 +410,6 @@ def test_the_second_measurement_under_the_same_cuts_is_about_devices() -> None:
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
 def test_moved_bytes_are_those_counted_one_by_one(seed: int) -> None:
     """Sets of (device, instruction) instead of arrays."""
     random = np.random.default_rng(seed)

@@ -46,6 +46,13 @@ def partitioned(planner: str, problem: ShardingProblem, **config: Any) -> int:
     return solve(planner, problem, **config).required_plan().partitioned()
 
 
+@pytest.fixture(scope="module")
+def trapped() -> tuple[Solved, list[Progress]]:
+    """What the agent makes of the trap, and what it tells meanwhile."""
+    news: list[Progress] = []
+    return solve("agent", trap(), news.append), news
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_agent_reaches_the_proven_optimum_of_small_problems(seed: int, random_sharding_problem: Draw) -> None:
     problem = random_sharding_problem(seed, classes=(6, 14))
@@ -57,11 +64,11 @@ def test_the_agent_reaches_the_proven_optimum_of_small_problems(seed: int, rando
     assert not result.facts["interrupted"]
 
 
-def test_greedy_falls_into_the_trap_and_the_agent_does_not() -> None:
+def test_greedy_falls_into_the_trap_and_the_agent_does_not(trapped: tuple[Solved, list[Progress]]) -> None:
     """Partitioned are 4 parameters by the largest class, 9 by the three that it excludes."""
     assert partitioned("greedy", trap()) == 4
     assert solve("greedy", trap()).status == "feasible"
-    assert partitioned("agent", trap()) == 9
+    assert trapped[0].required_plan().partitioned() == 9
 
 
 def test_the_second_stage_leads_out_of_the_trap() -> None:
@@ -83,9 +90,8 @@ def test_equal_seeds_search_alike(planner: str, random_sharding_problem: Draw) -
     assert scores(1) != scores(2)
 
 
-def test_a_watcher_is_told_of_every_episode_in_order() -> None:
-    news: list[Progress] = []
-    result = solve("agent", trap(), news.append)
+def test_a_watcher_is_told_of_every_episode_in_order(trapped: tuple[Solved, list[Progress]]) -> None:
+    result, news = trapped
     rounds: list[Round] = [progress.detail for progress in news]
     assert tuple(rounds) == result.search_log
     assert np.cumsum([len(played.scores) for played in rounds]).tolist() == [progress.done for progress in news]
@@ -126,7 +132,7 @@ def test_a_search_leaves_torch_s_threads_as_they_were() -> None:
 def test_an_interrupted_search_goes_on_as_if_it_had_not_been(random_sharding_problem: Draw) -> None:
     problem, config = random_sharding_problem(3, classes=(12, 14)), read_search_config("paper", "operator")
     whole = AgentSearch(problem, config, 0)
-    whole.run()
+    whole.run(episodes=128)
 
     def interrupting(news: Progress) -> None:
         if len(search.rounds) == 4:
@@ -134,15 +140,15 @@ def test_an_interrupted_search_goes_on_as_if_it_had_not_been(random_sharding_pro
 
     search = AgentSearch(problem, config, 0, interrupting)
     with pytest.raises(KeyboardInterrupt):
-        search.run()
-    search.run()
+        search.run(episodes=128)
+    search.run(episodes=128)
     assert search.rounds == whole.rounds
 
 
 @pytest.mark.parametrize("planner", ["agent", "random"])
-def test_stopping_at_the_optimum_is_asked_for(planner: str) -> None:
+def test_stopping_at_the_optimum_is_asked_for(planner: str, trapped: tuple[Solved, list[Progress]]) -> None:
     stopped = solve(planner, trap(), stop_at_optimum=True)
-    patient = solve(planner, trap())
+    patient = trapped[0] if planner == "agent" else solve(planner, trap())
     assert stopped.cost.partitioned == patient.cost.partitioned == 9
     assert stopped.facts["episodes"] < patient.facts["episodes"]
 

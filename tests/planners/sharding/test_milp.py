@@ -339,14 +339,3 @@ def test_vgg19_is_one_weird_trick_where_the_model_axis_crosses_nodes() -> None:
     plan = optimum("vgg19", mesh, "time", "A", "shardy").required_plan()
     assert partitioned(plan, 1) == {"images": 0, "labels": 0}
     assert partitioned(plan, 0) == TABLE_4
-
-
-@pytest.mark.slow
-def test_t5_base_is_megatrons_plan_with_the_batch_along_the_data_axis() -> None:
-    """Shoeybi et al., arXiv 1909.08053: columns then rows, heads, the vocabulary of the embedding."""
-    plan = optimum("t5_base", BOTH, "time", "A", "shardy").required_plan()
-    assert partitioned(plan, 0) == {"ids": 0, "decoder_ids": 0, "labels": 0}
-    roles = {"q": 1, "k": 1, "v": 1, "o": 0, "wi": 1, "wo": 0, "relative_bias": 1, "embedding": 0}
-    for variable, dim in plan.candidates(1).items():
-        *_, parent, leaf = variable.name.split("/")
-        assert dim == (-1 if leaf == "scale" else roles.get(parent, roles.get(leaf)))
