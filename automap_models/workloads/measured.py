@@ -27,7 +27,7 @@ _TRACED = 4
 """Layers that are traced, whatever the model's number is."""
 _OF_HLO = """
 adapter arguments block_labels flat_module foreign graph hlo_text kept liveness locations mlir_walk model_layers
-model_work module module_kernels order phases repetition rule_sets sharding_classes sharding_rules shardy
+model_work module module_kernels order phases repetition rule_sets samples sharding_classes sharding_rules shardy
 stablehlo_values step step_classes unroll work_marks
 """
 _OF_WORKLOADS = "bert blocks decoder mixture training"

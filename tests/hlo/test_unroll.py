@@ -153,9 +153,9 @@ UNITS = {
 
 
 @cache
-def traced(made: Callable[[Run], TrainingStep], run: Run) -> tuple[Module, InstructionGraph]:
+def traced(model: Callable[[Run], TrainingStep], run: Run) -> tuple[Module, InstructionGraph]:
     """Once for all tests, as most models are compared with the same loop."""
-    module = trace(made(run))
+    module = trace(model(run))
     return module, instruction_graph(module)
 
 
