@@ -96,14 +96,8 @@ TRIALS = Work(0.0, 3.0e-9)
 """What a rank recomputes, tried: choices of its virtual stages at the moments of its order."""
 PROGRAM = Work(2.5e-3, 7.0e-8)
 """A linear program, by its rows times its columns."""
-ROOT = Work(0.0, 9.0e-3)
-"""What HiGHS tries of an integer program before it branches, by columns."""
-NODES = Work(0.0, 3.2e-7)
-"""The nodes of its search after that, each by columns squared."""
-DEALS = Work(1.7e-4, 6.0e-8)
-"""Whether whole blocks can be dealt out in so many seconds, by ranks times blocks."""
-OPTIONS = Work(4.4e-3, 0.0)
-"""What ranks may recompute of each number of blocks."""
+WHOLE = Work(5.0e-2, 1.5e-4)
+"""An integer program, by columns times those that are whole."""
 ALIKE = Work(1.8e-4, 0.0)
 """Two divisions compared with one another."""
 

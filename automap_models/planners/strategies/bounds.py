@@ -51,7 +51,7 @@ def least_in_flight(name: str, ranks: int, micro_batches: int, vp: int) -> Float
     """[S] micro-batches whose activations a rank holds at once at least, however its layers lie in its virtual stages.
 
     With one virtual stage it is what the schedule holds. Else it is the least number that any of the rank's virtual
-    stages has when the warm-up ends.
+    stages has at some moment: when the warm-up ends, and under ZB-V and DualPipeV when the later stage has most.
     """
     after = np.arange(ranks, 0, -1)
     if name in WARM_UPS:
@@ -62,7 +62,7 @@ def least_in_flight(name: str, ranks: int, micro_batches: int, vp: int) -> Float
         a_round = micro_batches_per_round(ranks, micro_batches)
         extra = 2.0 * after - 1 if name == "interleaved" else 1.0 * after
         return np.asarray(np.minimum(a_round if vp > 1 else micro_batches, extra))
-    return np.ones(ranks)
+    return np.asarray(np.minimum(micro_batches, np.arange(1.0, ranks + 1)))
 
 
 def closed_bound(

@@ -15,7 +15,7 @@ class StrategiesConfig:
         gap: share of the step by which another strategy may be shorter at most when the search ends; 0 is to the end.
         rounds: of chains that become rows of a family's linear program.
         trials: neighbouring cuts that are simulated of a family that may have the best strategy.
-        nodes: of the search tree of a program of whole blocks at first; 0 solves none.
+        nodes: of the search tree of a program of whole blocks; 0 solves none.
         exhaustive: strategies of a family up to which all of them are simulated where bounds do not rule it out.
         budget_s: counted seconds (planners.effort) after which the search ends with the gap that it has reached.
     """

@@ -13,21 +13,22 @@
 A chain is passes each of which waits for the one before it (simulate.rounds.longest_chains), so that no strategy of the
 family ends before it does. Seconds of passes are sums over blocks: each chain is one row. The program is solved with
 few chains first. Then its solution is played by the simulator, and the chains that make the ranks end become rows,
-until the simulator says what the program says. With whole blocks it is an integer program, which takes longer.
+until the simulator says what the program says. Where each rank has whole blocks, Σ_v,j y[v, c, j] of its virtual
+stages, it is an integer program, which takes longer: with 3.94 blocks on each of 32 ranks, some rank has 4.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.strategy import RECOMPUTE
 from automap_models.planners import effort
 from automap_models.planners.strategies.chain_bounds import fullest_moments, passes_laid_out, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts
-from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
+from automap_models.simulate.rounds import PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
 CLOSE = 1e-3
@@ -35,33 +36,24 @@ CLOSE = 1e-3
 TOLERANCE = 1e-6
 """Relative, of the solver's values: bounds are lowered and memory is enlarged by it. A solver may else call a program
 infeasible that a strategy solves to the last byte."""
-MOST_NODES = 10**9
-"""That HiGHS counts as a limit."""
-NOT_ENDED = (1, 4)
-"""Of a solver that a limit stopped: of iterations, or of nodes, which is among its other reasons."""
 CHAINS = 4
 """Of the ranks that end last, that become rows at a time."""
 
 
-@dataclass(frozen=True, eq=False)
-class Relaxed:
+class Relaxed(NamedTuple):
     """A solution.
 
     Attributes:
         bound_s: no step of the family is shorter.
-        blocks: [V, k, R] of each virtual stage; none where nothing fits.
-        exact: whether the simulator, given such pieces of blocks, says the same.
-        ended_early: whether more time would make the bound tighter.
+        blocks: [V, kinds, R'] of each virtual stage; none where nothing fits.
     """
 
     bound_s: float
     blocks: FloatArray | None
-    exact: bool = False
-    ended_early: bool = False
 
 
 class Relaxation:
-    """The program of one family.
+    """The program of one family; rows are [n, columns], and columns are y, T and O.
 
     Args:
         costs: of the family.
@@ -69,99 +61,79 @@ class Relaxation:
     """
 
     def __init__(self, costs: FamilyCosts, recompute: list[int]) -> None:
-        self.costs, self.strategy = costs, costs.strategy
-        self.kinds = np.flatnonzero(costs.ranks.blocks)
-        self.recompute = recompute
+        self.costs, self.strategy, ranks = costs, costs.strategy, costs.ranks
+        self.kinds = np.flatnonzero(ranks.blocks)
+        self.recompute = np.array(recompute)
         self.stages = self.strategy.stages
         self.shape = (self.stages, self.kinds.size, len(recompute))
         self.size = int(np.prod(self.shape))
-        columns = np.ix_(np.arange(self.strategy.pp), self.kinds, np.array(recompute))
-        self.of_blocks = costs.ranks.passes[columns][costs.rank_of]  # [V, kinds, R', 3]
-        self.constant = self._constant()
-        self.scale = float(self.strategy.micro_batches * self.of_blocks.sum(axis=-1).min() * costs.ranks.blocks.sum())
+        self.on_rank = (costs.rank_of == np.arange(self.strategy.pp)[:, None]).astype(np.float64)  # [S, V]
+        self.ends = np.zeros((self.stages, ranks.blocks.size))  # [V, k] layers of a virtual stage beside blocks
+        self.ends[0, ranks.ends.first], self.ends[-1, ranks.ends.last] = 1.0, self.ends[-1, ranks.ends.last] + 1.0
+        columns = np.ix_(np.arange(self.strategy.pp), self.kinds, self.recompute)
+        self.of_blocks = ranks.passes[columns][costs.rank_of]  # [V, kinds, R', 3]
+        self.scale = float(self.strategy.micro_batches * self.of_blocks.sum(axis=-1).min() * ranks.blocks.sum())
         self.passes = passes_laid_out(self.strategy)
-        self.rows: list[FloatArray] = []
-        self.limits: list[float] = []
-        self._memory_rows()
-        self._update_rows()
-        self._least_blocks()
-        for chain in self._first_chains():
-            self.add(chain)
+        # [3, V] seconds of F, I and W that are there whatever blocks a virtual stage has
+        none = RECOMPUTE.index("none")
+        self.constant = np.einsum("vk,vkp->pv", self.ends, ranks.passes[costs.rank_of][:, :, none])
+        self.constant[:2] += costs.sends
+        self.constant[0] += costs.starts
+        # [S] seconds of the ends' gradients
+        self.gradients_of_ends = (self.on_rank @ self.ends * ranks.gradients).sum(axis=1)
+        self.rows: FloatArray = np.zeros((0, self.size + 2))
+        self.limits: FloatArray = np.zeros(0)
+        self._limit_memory()
+        self._limit_updates()
+        inner = np.eye(self.stages)[1:-1, :, None, None]  # no virtual stage is empty: those at the ends have the ends
+        self._limit(np.broadcast_to(-inner, (len(inner), *self.shape)), np.full(len(inner), -1.0))
+        chains = usual_chains(*self._schedule(), self.strategy.vp)
+        self._limit_chains(chains.counts, chains.messages, chains.ranks)
 
-    def _constant(self) -> FloatArray:
-        """[3, V] seconds of F, I and W that are there whatever blocks a virtual stage has."""
-        costs, none = self.costs, RECOMPUTE.index("none")
-        constant = np.zeros((3, self.stages))
-        constant[:2] = costs.sends
-        constant[0] += costs.starts
-        for stage, layer in ((0, costs.ranks.ends.first), (-1, costs.ranks.ends.last)):
-            constant[:, stage] += costs.ranks.passes[costs.rank_of[stage], layer, none]
-        return constant
-
-    def _row(self, of_blocks: FloatArray, step: float = 0.0, update: float = 0.0) -> FloatArray:
-        return np.concatenate([np.broadcast_to(of_blocks, self.shape).ravel(), [step, update]])
-
-    def _limit(self, row: FloatArray, limit: float) -> None:
-        self.rows.append(row)
-        self.limits.append(limit)
+    def _schedule(self) -> tuple[str, int, int]:
+        return self.strategy.schedule, self.strategy.pp, self.strategy.micro_batches
 
     # ---- rows
 
-    def _memory_rows(self) -> None:
-        costs, strategy = self.costs, self.strategy
-        shape = (strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
-        saved, kept = (of[np.ix_(self.kinds, np.array(self.recompute))] for of in (costs.ranks.saved, costs.ranks.kept))
-        for rank, (stages, moments) in enumerate(fullest_moments(*shape)):
-            for waiting in moments:
-                of_blocks, room = np.zeros(self.shape), costs.room[rank]
-                for stage, for_backward, for_weights in zip(stages, *waiting.tolist(), strict=True):
-                    of_blocks[stage] = costs.ranks.state[self.kinds, None] + for_backward * saved + for_weights * kept
-                    for layer in self._ends(stage):
-                        room -= costs.ranks.state[layer]
-                        room -= for_backward * costs.ranks.saved[layer, 0] + for_weights * costs.ranks.kept[layer, 0]
-                self._limit(self._row(of_blocks / costs.room.max()), room / costs.room.max() + TOLERANCE)
+    def _limit(self, of_blocks: FloatArray, limits: FloatArray, step: float = 0.0, update: float = 0.0) -> None:
+        """Let [n, V, kinds, R'] times blocks, and so many T and O, be [n] limits or less."""
+        times = np.broadcast_to([step, update], (len(limits), 2))
+        rows = np.concatenate([of_blocks.reshape(-1, self.size), times], axis=1)
+        self.rows, self.limits = np.concatenate([self.rows, rows]), np.concatenate([self.limits, limits])
 
-    def _least_blocks(self) -> None:
-        """No virtual stage is empty: those at the ends have the layers there."""
-        for stage in range(1, self.stages - 1):
-            chosen = np.zeros(self.shape)
-            chosen[stage] = -1.0
-            self._limit(self._row(chosen), -1.0)
+    def _limit_memory(self) -> None:
+        """At each of its fullest moments a rank holds what it has room for, or less."""
+        ranks, most = self.costs.ranks, self.costs.room.max()
+        bytes_of = np.stack([ranks.saved, ranks.kept])  # [2, k, R]
+        of_kinds = bytes_of[:, self.kinds][:, :, self.recompute]
+        rows, rooms = [], []
+        for rank, (stages, moments) in enumerate(fullest_moments(*self._schedule(), self.strategy.vp)):
+            own, ends = list(stages), self.ends[list(stages)]
+            of_blocks = np.zeros((len(moments), *self.shape))
+            of_blocks[:, own] = np.einsum("mpv,pkr->mvkr", moments, of_kinds) + ranks.state[self.kinds, None]
+            held = (ends @ ranks.state).sum() + np.einsum("mpv,vk,pk->m", moments, ends, bytes_of[:, :, 0])
+            rows.append(of_blocks)
+            rooms.append(self.costs.room[rank] - held)
+        self._limit(np.concatenate(rows) / most, np.concatenate(rooms) / most + TOLERANCE)
 
-    def _ends(self, stage: int) -> list[int]:
-        """What a virtual stage has beside blocks."""
-        first, last = self.costs.ranks.ends
-        return [first] * (stage == 0) + [last] * (stage == self.stages - 1)
+    def _limit_updates(self) -> None:
+        """No rank's update is longer than O."""
+        of_layers = self.costs.ranks.optimizer / self.scale
+        of_blocks = np.einsum("sv,k,r->svkr", self.on_rank, of_layers[self.kinds], np.ones(self.recompute.size))
+        self._limit(of_blocks, -self.on_rank @ self.ends @ of_layers, update=-1.0)
 
-    def _update_rows(self) -> None:
-        costs = self.costs
-        for rank in range(self.strategy.pp):
-            own = (costs.rank_of == rank)[:, None, None]
-            ends = sum(
-                costs.ranks.optimizer[layer] for stage in np.flatnonzero(own) for layer in self._ends(int(stage))
-            )
-            row = self._row(own * costs.ranks.optimizer[self.kinds][None, :, None] / self.scale, update=-1.0)
-            self._limit(row, -ends / self.scale)
+    def _limit_chains(self, passes: FloatArray, messages: FloatArray, ranks: IntArray) -> None:
+        """Let no step be shorter than chains and what of their ranks' gradients never hides.
 
-    def _first_chains(self) -> list[Chain]:
-        """Those of equal stages."""
-        strategy = self.strategy
-        chains = usual_chains(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
-        return [Chain(*of) for of in zip(chains.counts, chains.messages, chains.ranks.tolist(), strict=True)]
-
-    def add(self, chain: Chain) -> None:
-        """Let no step be shorter than a chain and what of its rank's gradients never hides.
-
-        Where ranks do not wait for one another, the chain begins with the first pass of its rank.
+        Args:
+            passes, messages, ranks: [n, …] of each chain (Chain); where ranks do not wait for one another it begins
+                with the first pass of its rank.
         """
-        costs = self.costs
-        own = costs.rank_of == chain.rank
-        gradients = costs.ranks.gradients[chain.rank]
-        of_blocks = np.einsum("pv,vcjp->vcj", chain.passes, self.of_blocks)
-        of_blocks = of_blocks + own[:, None, None] * gradients[self.kinds][None, :, None]
-        constant = float((chain.passes * self.constant).sum() + chain.messages @ costs.messages)
-        constant += sum(gradients[layer] for stage in np.flatnonzero(own) for layer in self._ends(int(stage)))
-        self._limit(self._row(of_blocks / self.scale, step=-1.0), -constant / self.scale)
+        gradients = self.costs.ranks.gradients[ranks][:, self.kinds]
+        of_blocks = np.einsum("npv,vkrp->nvkr", passes, self.of_blocks)
+        of_blocks += (self.on_rank[ranks][:, :, None] * gradients[:, None])[..., None]
+        constant = np.einsum("npv,pv->n", passes, self.constant) + messages @ self.costs.messages
+        self._limit(of_blocks / self.scale, -(constant + self.gradients_of_ends[ranks]) / self.scale, step=-1.0)
 
     # ---- solving
 
@@ -174,21 +146,18 @@ class Relaxation:
             forward, inputs, weights = self._durations(solution.blocks)
             times = PassTimes(forward, inputs, weights, self.costs.messages)
             effort.count(effort.PRICE, self.passes)
-            ends, chains = longest_chains(*self._schedule(), times)
-            if self.strategy.schedule in WITHOUT_WAITING:
+            name, _, micro_batches = self._schedule()
+            ends, chains = longest_chains(name, micro_batches, self.strategy.vp, times)
+            if name in WITHOUT_WAITING:
                 ends = ends - np.concatenate([[0.0], np.cumsum(forward[:-1] + times.transfer_s)])
+                chains = [chain.from_first_pass() for chain in chains]
             step_s = float((ends + self._gradients(solution.blocks)).max())
-            exact = step_s <= self._step_s * (1 + 1e-4)
-            if exact:
-                return Relaxed(solution.bound_s, solution.blocks, True)
-            chains.sort(key=lambda chain: -ends[chain.rank])
-            for chain in chains[:CHAINS]:
-                self.add(chain.from_first_pass() if self.strategy.schedule in WITHOUT_WAITING else chain)
+            if not chains or step_s <= self._step_s * (1 + 1e-4):
+                break
+            last = sorted(chains, key=lambda chain: -ends[chain.rank])[:CHAINS]
+            self._limit_chains(*(np.array(of) for of in zip(*last, strict=True)))
             solution = self._solved()
         return solution
-
-    def _schedule(self) -> tuple[str, int, int]:
-        return self.strategy.schedule, self.strategy.micro_batches, self.strategy.vp
 
     def _durations(self, blocks: FloatArray) -> FloatArray:
         """[3, V] seconds of F, I and W."""
@@ -196,61 +165,51 @@ class Relaxation:
 
     def _gradients(self, blocks: FloatArray) -> FloatArray:
         """[S] seconds of gradients that never hide."""
-        result = np.zeros(self.strategy.pp)
-        counts = blocks.sum(axis=2)
-        for stage, rank in enumerate(self.costs.rank_of.tolist()):
-            gradients = self.costs.ranks.gradients[rank]
-            result[rank] += gradients[self.kinds] @ counts[stage] + sum(gradients[i] for i in self._ends(stage))
-        return result
+        of_ranks = self.on_rank @ blocks.sum(axis=2)
+        return np.asarray((of_ranks * self.costs.ranks.gradients[:, self.kinds]).sum(axis=1) + self.gradients_of_ends)
 
-    def nodes_in(self, seconds: float) -> float:
-        """Nodes of a program of whole blocks that so many counted seconds are enough for; less than 1 for none."""
-        return (seconds - self.size * effort.ROOT.unit_s) / (self.size**2 * effort.NODES.unit_s)
+    def whole(self, nodes: int, enough_s: float = float("inf")) -> float:
+        """The bound where each rank has whole blocks of each kind, in any pieces in its virtual stages.
 
-    def whole(self, nodes: float, enough_s: float = float("inf")) -> Relaxed:
-        """The bound with whole blocks, of so many nodes of the search at most; `enough_s` where it is that or more.
-
-        That nothing is shorter than `enough_s` is often seen at once where finding the bound takes minutes.
+        Args:
+            nodes: of the search that is looked at, at most.
+            enough_s: where the bound is that or more, this is what it is.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 
-        integrality = np.ones(self.size + 2, dtype=np.int64)
-        integrality[-2:] = 0
-        rows = LinearConstraint(np.array(self.rows), -np.inf, np.array(self.limits))
-        equal, counts = self._equalities()
+        more = self.strategy.pp * self.kinds.size  # columns: blocks of each kind on each rank
+        objective, (equal, counts) = np.pad(self._objective(), (0, more)), self._equalities()
+        of_kinds = np.eye(self.kinds.size)[:, :, None] * np.ones(self.recompute.size)
+        sums = np.einsum("sv,ckr->scvkr", self.on_rank, of_kinds).reshape(more, -1)
+        equal = np.block([[equal, np.zeros((len(equal), more))], [sums, np.zeros((more, 2)), -np.eye(more)]])
+        counts = np.pad(counts, (0, more))
         enough = (enough_s - self.costs.tied_s) / (self.scale * (1 - TOLERANCE))
-        shorter = LinearConstraint(self._objective()[None], -np.inf, enough)
-        effort.count(effort.ROOT, self.size)
+        effort.count(effort.WHOLE, self.size * more)
         solution = milp(
-            self._objective(),
-            integrality=integrality,
+            objective,
+            integrality=np.repeat([0, 1], [self.size + 2, more]),
             bounds=Bounds(0, np.inf),
-            constraints=[rows, LinearConstraint(equal, counts, counts), shorter],
-            options={"node_limit": int(min(nodes, MOST_NODES)), "mip_rel_gap": CLOSE},
+            constraints=[
+                LinearConstraint(np.pad(self.rows, ((0, 0), (0, more))), -np.inf, self.limits),
+                LinearConstraint(equal, counts, counts),
+                LinearConstraint(objective[None], -np.inf, enough),
+            ],
+            options={"node_limit": nodes, "mip_rel_gap": CLOSE},
         )
-        stopped = solution.status in NOT_ENDED
-        effort.count(effort.NODES, self.size**2 * (solution.mip_node_count or stopped * nodes))
         if solution.status == 2:  # as far as it was looked for
-            return Relaxed(enough_s, None)
+            return enough_s
         least = solution.mip_dual_bound
         if least is None or not np.isfinite(least):
-            return Relaxed(0.0, None, ended_early=stopped)
-        blocks = None if solution.x is None else np.maximum(solution.x[: self.size], 0.0).reshape(self.shape)
-        bound_s = least * self.scale * (1 - TOLERANCE) + self.costs.tied_s
-        return Relaxed(bound_s, blocks, ended_early=stopped)
+            return 0.0
+        return float(least * self.scale * (1 - TOLERANCE) + self.costs.tied_s)
 
     def _objective(self) -> FloatArray:
-        objective = np.zeros(self.size + 2)
-        objective[-2:] = 1.0
-        return objective
+        return np.append(np.zeros(self.size), [1.0, 1.0])
 
     def _equalities(self) -> tuple[FloatArray, FloatArray]:
         """All blocks of each kind are in some virtual stage."""
-        equal = np.zeros((self.kinds.size, self.size + 2))
-        for i in range(self.kinds.size):
-            chosen = np.zeros(self.shape)
-            chosen[:, i] = 1.0
-            equal[i, : self.size] = chosen.ravel()
+        of_kinds = np.broadcast_to(np.eye(self.kinds.size)[:, None, :, None], (self.kinds.size, *self.shape))
+        equal = np.pad(of_kinds.reshape(self.kinds.size, -1), ((0, 0), (0, 2)))
         return equal, self.costs.ranks.blocks[self.kinds]
 
     def _solved(self) -> Relaxed:
@@ -260,8 +219,8 @@ class Relaxation:
         effort.count(effort.PROGRAM, len(self.rows) * self.size)
         solution = linprog(
             self._objective(),
-            A_ub=np.array(self.rows),
-            b_ub=np.array(self.limits),
+            A_ub=self.rows,
+            b_ub=self.limits,
             A_eq=equal,
             b_eq=counts,
             method="highs",

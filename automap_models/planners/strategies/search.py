@@ -33,14 +33,13 @@ from automap_models.planners.strategies.bounds import closed_bound, least_in_fli
 from automap_models.planners.strategies.chain_bounds import chain_bound
 from automap_models.planners.strategies.completion import Completions, priced
 from automap_models.planners.strategies.config import StrategiesConfig
-from automap_models.planners.strategies.counts import Counts, all_alike
 from automap_models.planners.strategies.divisions import DividedModel, usual_divisions
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 from automap_models.planners.strategies.grid import Division, Family, Grid, Way
 from automap_models.planners.strategies.guesses import guesses
 from automap_models.planners.strategies.incumbent import Completion, Incumbent
 from automap_models.planners.strategies.problem import StrategyProblem
-from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
+from automap_models.planners.strategies.relaxation import Relaxation
 
 DIVES = 60
 """Families that are simulated as soon as they are come upon, so that there is something to hold bounds against."""
@@ -67,12 +66,6 @@ REFINING = 0.1
 SMALL_BUBBLE = 0.02
 """Share of a step that ranks of 1F1B wait in about; below it chains, which take milliseconds to find, wait for
 the linear program."""
-FURTHER = 4
-"""So many times as many nodes a program of whole blocks has next that has not come to its end."""
-BEYOND = 1.02
-"""Share of the limit up to which such a program looks for solutions then: it says more where it finds one."""
-SMALL_PROGRAM = 100
-"""Columns of a program of whole blocks up to which it is solved: larger ones say nothing new in seconds."""
 NEWS_S = 0.2
 """Between two pieces of news for whoever watches."""
 
@@ -84,12 +77,10 @@ class Level(IntEnum):
     RANKS = 1
     FAMILY = 2
     CHAINED = 3
-    COUNTED = 4
-    """By how many whole blocks ranks may hold, where all blocks are alike."""
-    RELAXED = 5
-    CHAINS = 6
-    WHOLE = 7
-    """Only more nodes for whole blocks, or simulating all of its strategies, could tell more."""
+    RELAXED = 4
+    CHAINS = 5
+    WHOLE = 6
+    """By whole blocks of each rank: only simulating all of its strategies could tell more."""
 
 
 @dataclass(eq=False)
@@ -114,11 +105,8 @@ class _Family:
     costs: FamilyCosts
     recompute: list[int]
     ranks: _Ranks | None = None
-    counts: Counts | None = None
     relaxation: Relaxation | None = None
     completions: Completions | None = None
-    nodes: int = 0
-    """Of its program of whole blocks next; none where more would not help."""
 
 
 @dataclass
@@ -356,19 +344,8 @@ class Search:
             ranks.dives = 0 if self.dive(entry) else ranks.dives - 1
         self.push(bound_s, Level.CHAINED, entry)
 
-    def deal(self, bound_s: float, entry: _Family) -> None:
-        """Bound a family by whole blocks as far as it is the next one; then by linear programs."""
-        strategy, level = entry.costs.strategy, Level.CHAINED
-        if entry.counts is None and self.best is not None and all_alike(entry.costs):
-            least = [self.completions(entry).least(stage) for stage in range(strategy.stages)]
-            entry.counts = Counts(entry.costs, entry.recompute, least, self.limit_s)
-        tighter_s = bound_s if entry.counts is None else entry.counts.tighter(bound_s, self.limit_s)
-        if tighter_s == bound_s:
-            entry.counts, level = None, Level.COUNTED
-        self.push(tighter_s, level, entry)
-
-    def dive(self, entry: _Family, level: Level = Level.COUNTED) -> bool:
-        """Whether cuts that take equally long fit; above COUNTED their neighbours are tried, too."""
+    def dive(self, entry: _Family, level: Level = Level.CHAINED) -> bool:
+        """Whether cuts that take equally long fit; above CHAINED their neighbours are tried, too."""
         return self.simulate(entry, self.completions(entry).balanced(), level)
 
     def prepared(self, entry: _Family) -> tuple[Relaxation, Completions]:
@@ -388,41 +365,26 @@ class Search:
         if level == Level.FAMILY:
             self.chain(bound_s, entry)
             return
-        if level == Level.CHAINED:
-            self.deal(bound_s, entry)
-            return
-        if level > Level.COUNTED and self.left <= bound_s:
+        if level > Level.CHAINED and self.left <= bound_s:
             return  # what is proven is final, and the family has shown a strategy
         config = self.config
         relaxation, completions = self.prepared(entry)
-        if level == Level.COUNTED:
+        if level == Level.CHAINED:
             self.counts.relaxed += 1
             relaxed = relaxation.solve(0, self.limit_s)
         elif level == Level.RELAXED:
             self.counts.chained += 1
             relaxed = relaxation.solve(config.rounds, self.limit_s)
-        elif level == Level.CHAINS and entry.costs.strategy.stages > 1 and relaxation.size <= SMALL_PROGRAM:
-            entry.nodes = config.nodes
-            relaxed = self.whole(self.limit_s, entry, relaxation)
-        elif level == Level.WHOLE and entry.nodes:
-            relaxed = self.whole(BEYOND * self.limit_s, entry, relaxation)
+        elif level == Level.CHAINS and config.nodes and relaxation.kinds.size == 1:
+            self.counts.whole += 1
+            self.push(max(bound_s, relaxation.whole(config.nodes, self.limit_s)), Level.WHOLE, entry)
+            return
         else:
             self.end(bound_s, entry)
             return
         if relaxed.blocks is not None:
             self.simulate(entry, completions.rounded(relaxed.blocks, relaxation.kinds), level)
-        self.push(max(bound_s, relaxed.bound_s), Level(min(level + 1, Level.WHOLE)), entry)
-
-    def whole(self, enough_s: float, entry: _Family, relaxation: Relaxation) -> Relaxed:
-        """The bound with whole blocks, and how far the next try goes: none where more nodes would not help."""
-        nodes, further = min(entry.nodes, relaxation.nodes_in(self.deadline.left_s)), FURTHER * entry.nodes
-        entry.nodes = 0
-        if nodes < 1:
-            return Relaxed(0.0, None)
-        self.counts.whole += 1
-        relaxed = relaxation.whole(nodes, enough_s)
-        entry.nodes = further if relaxed.ended_early else 0
-        return relaxed
+        self.push(max(bound_s, relaxed.bound_s), Level(level + 1), entry)
 
     def simulate(self, entry: _Family, layers: tuple[int, ...], level: Level) -> bool:
         """Whether cuts fit; and where the family may have the best strategy their neighbours."""
@@ -432,7 +394,7 @@ class Search:
         completion = completions.best(layers)
         self.incumbent.take(completion)
         near = completion is None or self.best is None or completion.step_s < 1.1 * self.best.step_s
-        if level > Level.COUNTED and near:
+        if level > Level.CHAINED and near:
             self.incumbent.take(completions.improved(layers, self.config.trials))
         return completion is not None
 

@@ -11,7 +11,7 @@ from whole_space import VALUES, estimates, whole_space_problem
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
 
-TO_THE_END = StrategiesConfig(gap=0.0, exhaustive=5000, budget_s=60.0)
+TO_THE_END = StrategiesConfig(gap=0.0, exhaustive=50_000, budget_s=60.0)
 EARLY = StrategiesConfig(gap=0.2, exhaustive=0, nodes=0)
 """A search that leaves most to its bounds."""
 FAST, ALL, PARTS = 16, 1000, 20
