@@ -28,14 +28,14 @@ BUDGET = {
     "export": (2_442, 16),
     "formats": (5_651, 26),
     "hlo": (8_176, 41),
-    "planners": (997, 6),
+    "planners": (991, 6),
     "planners/online": (582, 3),
     "planners/placement": (4_025, 21),
     "planners/portfolio": (3_371, 18),
     "planners/replan": (744, 4),
     "planners/sharding": (1_008, 7),
     "planners/staged": (7_344, 37),
-    "planners/strategies": (3_785, 19),
+    "planners/strategies": (3_175, 17),
     "plots": (1_193, 9),
     "rl": (2_158, 15),
     "run": (5_151, 30),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (4_610, 23),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 83_666, "files": 451, "compiled": 142, "numbers": 556}
+TOTALS = {"lines": 83_050, "files": 449, "compiled": 124, "numbers": 547}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
