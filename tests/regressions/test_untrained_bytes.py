@@ -23,7 +23,7 @@ from automap_models.formats.npz import read_npz, write_npz
 from automap_models.infer import app
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.bottleneck import stage_load
-from automap_models.planners.staged.plain_stages import plain_stages
+from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.torch_export.profile import profile_module
 
 WIDTH = 64
@@ -94,9 +94,10 @@ def test_the_bottleneck_s_stages_hold_them() -> None:
     """The first two instructions alone fill a device: a stage of four of them has no load, it does not fit."""
     profile = Profile.create(C=np.ones(8), A=np.ones(8), W=np.ones(8), frozen=[60.0, 60.0, *[12.0] * 6])
     problem = StagedProblem(profile, Cluster(1, 4, 1e9, 1e9, 130.0), 2, 8, state_factor=1.0)
-    plain, _ = plain_stages(problem)
-    assert stage_load(plain, 0, 0, 2, 2, 0.0) == pytest.approx(8 * 2 / 2)
-    assert stage_load(plain, 0, 0, 4, 2, 0.0) == np.inf
+    stages, work = stage_arrays(problem)[0], np.empty(2)
+    for end, load_s in ((2, 8 * 2 / 2), (4, np.inf)):
+        route = np.array([[0, end, 8], [0, 2, 4], [0, 0, 0]])
+        assert stage_load(stages, route, 0, 0.0, np.inf, 0.0, work) == pytest.approx(load_s)
 
 
 def test_the_file_and_the_fingerprint_have_them(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from automap_models.core.microbatch import microbatch_size
 from automap_models.core.staged import Outcome, SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
-from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedResult
-from automap_models.planners.staged.search import SearchResult
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, SearchResult, StagedResult
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@
 
 What is compared is the step. Every plan that was come upon stays in the answer: a plan of a harder kind that is shorter
 than the chosen one is reported with what it needs. Evaluations are counted, not timed, so that plans are the same on
-every machine. Problems that the compiled moves do not know (mixed nodes, pins, shardings) are searched by labels.
+every machine.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from automap_models.core.constraints import BLOCKS
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
-from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
-from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, is_plain
 from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
 from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans
-from automap_models.planners.staged.improve import Moves, cut_places, has_moves
-from automap_models.planners.staged.search import anytime_search
+from automap_models.planners.staged.improve import Moves, cut_places
+from automap_models.planners.staged.problem_tables import tables_of
 
 CLOSE = 0.15
 """How much longer than the best known step, relatively, a start may be to be moved on from."""
@@ -41,10 +40,6 @@ PATIENCE = 4
 """Numbers of stages in a row that bring nothing near the best before deeper pipelines are left out."""
 FINALISTS = 4
 """Plans that are refined by single instructions, of each kind that has cuts to refine."""
-LABELS_S = 1.5
-"""Counted seconds (planners.effort) that labels may take in all for problems which have no compiled moves."""
-PROMISING = 6
-"""Problems that labels search, at most."""
 IN_REACH = 0.05
 """How much longer than the best a plan may be to be refined."""
 
@@ -103,10 +98,7 @@ class Portfolio:
         self._replicate()
         problems = self._problems()
         self.steps |= dict.fromkeys(problems, np.inf)
-        if problems and has_moves(problems[0]):
-            self._by_moves(problems)
-        else:
-            self._by_labels(problems)
+        self._by_moves(problems)
         return [(incumbent.kind, candidate) for incumbent, candidate in self._refined()]
 
     @cached_property
@@ -143,9 +135,8 @@ class Portfolio:
                 continue
             for micro_batches in space.counts:
                 problems += [space.pipeline(stages, micro_batches, schedule) for schedule in space.competing]
-        devices = space.cluster.devices
         problems = [p for p in problems if space.for_target(p)]
-        return [p for p in problems if p.max_replicas is None or p.stages * p.max_replicas >= devices]
+        return [p for p in problems if _shares_out(p)]
 
     # ---- compiled moves
 
@@ -239,47 +230,14 @@ class Portfolio:
         """The shortest plan of the best one's kind, stages and micro-batches under another schedule, where it fits."""
         problem = replace(best.problem, schedule=schedule)
         kind = simplicity(best.plan, problem.cluster.devices, self.ends)
-        if best.plan.stages == 1 or not has_moves(problem):
+        if best.plan.stages == 1:
             return None
         places = np.array(self.ends) if kind is Simplicity.BLOCKS else cut_places(problem)
         starts = [best.plan, *(plan for _, plan in framework_plans(problem, self.ends))]
         _, plan = Moves(problem, places, best.plan.planner).improved(starts, equal=kind is not Simplicity.UNEQUAL)
         return None if plan is None else self._candidate(problem, plan)
 
-    # ---- labels
-
-    def _by_labels(self, problems: Sequence[StagedProblem]) -> None:
-        """Search the most promising problems by labels: stages of any devices, and of equally many."""
-        budget = self.deadline.part(LABELS_S, effort.counted_s)
-        promising = self._begun(problems)
-        for i, problem in enumerate(promising):
-            self.watch(Progress("searching combinations of stages and micro-batches by labels", i, len(promising)))
-            for restricted in _by_kind(problem):
-                if budget.passed:
-                    return
-                try:
-                    search = anytime_search(restricted, budget.part(budget.left_s / (len(promising) - i)))
-                except BadInput:  # the constraints leave no such plan
-                    continue
-                if search.plan is not None and search.cost is not None:
-                    self._costs_of(problem).learn(search.plan, search.cost)
-                    self._cost(problem, replace(search.plan, planner="auto"))
-
-    def _begun(self, problems: Sequence[StagedProblem]) -> list[StagedProblem]:
-        """The problems whose plans as frameworks cut them are shortest; all where there are none, few stages first."""
-        for problem in problems:
-            plans = [plan for _, plan in framework_plans(problem, self.ends)]
-            if problem.schedule == self.space.competing[0] and plans:
-                self._cost(problem, plans[-1])
-        begun = [problem for problem in problems if np.isfinite(self.steps[problem])]
-        return sorted(begun or problems, key=lambda problem: self.steps[problem])[:PROMISING]
-
-    def _cost(self, problem: StagedProblem, plan: StagedPlan) -> None:
-        """Offer a plan that fits and breaks no rule, with its step."""
-        if plan.check_valid(problem)[0]:
-            candidate, devices = self._candidate(problem, plan), problem.cluster.devices
-            if candidate.fits:
-                self._offer(Incumbent(simplicity(plan, devices, self.ends), problem, plan, candidate.step_s))
+    # ---- costs
 
     def _costs_of(self, problem: StagedProblem) -> Costs:
         if problem not in self.costs:
@@ -309,7 +267,7 @@ class Portfolio:
     def _at_instructions(self, incumbent: Incumbent) -> Incumbent:
         """The same plan or a shorter one with its cuts off the grid."""
         problem = incumbent.problem
-        if not self.refine or not has_moves(problem) or problem.constraints.cut_at is not None:
+        if not self.refine or problem.constraints.cut_at is not None:
             return incumbent
         moves = Moves(problem, np.arange(len(problem.profile) - 1), incumbent.plan.planner)
         step_s, plan = moves.improved([incumbent.plan], equal=incumbent.kind is not Simplicity.UNEQUAL)
@@ -319,15 +277,15 @@ class Portfolio:
         return Incumbent(kind, problem, plan, step_s)
 
 
-def _by_kind(problem: StagedProblem) -> Iterator[StagedProblem]:
-    """The problem, and with equally many devices in each stage, cut where blocks end and anywhere."""
-    constraints = problem.constraints
-    if not constraints.equal_replicas and problem.cluster.devices % problem.stages == 0:
-        equal = replace(constraints, equal_replicas=True)
-        if constraints.cut_at is None:
-            yield replace(problem, constraints=replace(equal, cut_at=BLOCKS))
-        yield replace(problem, constraints=equal)
-    yield problem
+def _shares_out(problem: StagedProblem) -> bool:
+    """Whether the stages can share the devices out as asked, with a sample for each replica."""
+    if is_plain(problem):
+        return True
+    try:
+        tables_of(problem)
+    except BadInput:
+        return False
+    return True
 
 
 def _splits(problem: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:

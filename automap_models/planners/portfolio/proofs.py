@@ -9,7 +9,6 @@ their plans that may be shorter are looked at.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from automap_models.planners.portfolio.attempt import Attempt, best_of
 from automap_models.planners.staged.branch_and_bound import shortest_below
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.exact import certify
-from automap_models.planners.staged.improve import cut_places, has_moves
+from automap_models.planners.staged.improve import cut_places
 from automap_models.planners.staged.relaxation import evenly_s, lower_bound_s, out_of_reach
 from automap_models.planners.staged.search import search_below
 from automap_models.planners.staged.step_bounds import StepBounds, step_bounds
@@ -80,7 +79,8 @@ def _raise_steps(attempts: Sequence[Attempt], budget_s: float, deadline: Deadlin
     if not budget_s:
         return
     attempt_of = {attempt.problem: attempt for attempt in left}
-    bounds = _bounds([attempt.problem for attempt in sorted(left, key=lambda attempt: attempt.step_s)])
+    ordered = sorted(left, key=lambda attempt: attempt.step_s)
+    bounds = step_bounds([attempt.problem for attempt in ordered], cut_places(left[0].problem)) if left else []
     part = deadline if len(left) > FEW else deadline.part(budget_s, effort.counted_s)
     for share in SHARES:
         if not _reach(bounds, attempt_of, share * best_of(attempts).step_s, part):
@@ -91,27 +91,8 @@ def _raise_steps(attempts: Sequence[Attempt], budget_s: float, deadline: Deadlin
             attempt.outcome = "proven" if attempt.plan is not None else "discarded"
 
 
-@dataclass(frozen=True)
-class _Reach:
-    """The relaxation of a problem, for those that step_bounds does not know; see StepBounds.least_s."""
-
-    problem: StagedProblem
-
-    def least_s(self, limit_s: float, deadline: Deadline) -> dict[StagedProblem, float]:
-        """The limit or nothing."""
-        out = not deadline.passed and out_of_reach(self.problem, limit_s)
-        return {self.problem: limit_s if out else 0.0}
-
-
-def _bounds(problems: Sequence[StagedProblem]) -> list[StepBounds | _Reach]:
-    """What bounds these problems, the first ones first."""
-    if problems and has_moves(problems[0]):
-        return [*step_bounds(problems, cut_places(problems[0]))]
-    return [_Reach(problem) for problem in problems]
-
-
 def _reach(
-    bounds: Iterable[StepBounds | _Reach],
+    bounds: Iterable[StepBounds],
     attempt_of: dict[StagedProblem, Attempt],
     limit_s: float,
     deadline: Deadline,
@@ -138,13 +119,10 @@ def _look_at_all(attempts: Sequence[Attempt], deadline: Deadline) -> None:
         best_s = best_of(attempts).step_s
         parts = PARTS if len(left) > FEW else len(left) - i
         part = deadline.part(deadline.left_s / parts, effort.counted_s)
-        if has_moves(attempt.problem):
-            plan, least_s = shortest_below(attempt.problem, cut_places(attempt.problem), best_s, part)
-            attempt.bound_s = max(attempt.bound_s, least_s)
-            if plan is not None:
-                attempt.offer(plan, attempt.costs(plan))
-        else:
-            attempt.take_search(search_below(attempt.relaxed, part, best_s, attempt.costs, whole=True))
+        plan, least_s = shortest_below(attempt.problem, cut_places(attempt.problem), best_s, part)
+        attempt.bound_s = max(attempt.bound_s, least_s)
+        if plan is not None:
+            attempt.offer(plan, attempt.costs(plan))
         stopped = attempt.bound_s < best_of(attempts).step_s * (1.0 - LENGTH_ROUNDING)
         if stopped and len(left) > FEW:
             return

@@ -20,12 +20,10 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.planners import effort
-from automap_models.planners.base import NEVER, SILENT, Deadline, OutOfTime, Progress, Watch
+from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
 from automap_models.planners.staged.costs import Costs
-from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.refine import refine
-from automap_models.planners.staged.search import MOVES, StagedSearch, anytime_search
-from automap_models.planners.staged.stage_tables import coarse_cuts
+from automap_models.planners.staged.search import anytime_search
 from automap_models.simulate.step import step_cost
 
 NAME = "replan"
@@ -220,38 +218,18 @@ def search(
         deadline: when to stop with the best plan so far.
         config: of the search.
     """
-    costs, best, config = Costs(problem), list[StagedPlan](), config or OrderSearchConfig()
-    try:
-        for start in starts:
-            if start.check_valid(problem)[0]:
-                best.append(_moved(costs, start, deadline))
-        shortest = _shortest(costs, best)
-        exact = deadline.part(config.exact_s, effort.counted_s)
-        upper_s = None if shortest is None else costs(shortest).step_s
-        result = anytime_search(problem, exact, upper_s, shortest, costs=costs)
-        best += [] if result.plan is None else [result.plan]
-    except OutOfTime:
-        pass
-    shortest = _shortest(costs, best)
+    costs, config = Costs(problem), config or OrderSearchConfig()
+    valid = [start for start in starts if start.check_valid(problem)[0]]
+    shortest = _shortest(costs, valid)
+    exact = deadline.part(config.exact_s, effort.counted_s)
+    upper_s = None if shortest is None else costs(shortest).step_s
+    start = shortest or next(iter(valid), None)
+    result = anytime_search(problem, exact, upper_s, start, costs=costs)
+    shortest = _shortest(costs, [*valid, *([] if result.plan is None else [result.plan])])
     if shortest is None:
         return None
     shortest = refine(problem, shortest, deadline.part(config.refine_s, effort.counted_s), costs=costs)
     return replace(shortest, planner=NAME, coarse_cuts=problem.grid.to_points(shortest.cuts)), costs(shortest)
-
-
-def _moved(costs: Costs, start: StagedPlan, deadline: Deadline) -> StagedPlan:
-    """A plan that no move of a cut on the grid, or of a device, makes shorter; or the start where nothing fits."""
-    problem = costs.problem
-    if problem.schedule is None:  # the exact search looks around the start itself
-        return start
-    cost = costs(start)
-    search = StagedSearch(problem, deadline, cost.step_s if cost.feasible else np.inf, costs)
-    try:
-        tables = tables_of(problem, cut=np.union1d(coarse_cuts(problem), np.array(start.cuts, dtype=np.int64)))
-        search.improve_by_moves(tables, start, MOVES)
-    except OutOfTime:
-        pass
-    return search.best or start
 
 
 def _shortest(costs: Costs, plans: Sequence[StagedPlan]) -> StagedPlan | None:

@@ -18,12 +18,10 @@ from itertools import pairwise
 import numpy as np
 
 from automap_models.core.compiled import jit
-from automap_models.core.staged import StagedProblem
-from automap_models.planners.staged.beam_kernel import reduced_s, state_bytes, weights_bytes
+from automap_models.core.profile import FloatArray
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import A, C, F, H, PlainStages, W
-from automap_models.planners.staged.plan_kernel import holds_work, message_s
-from automap_models.planners.staged.scheduled_stages import ScheduledStages
+from automap_models.planners.staged.stage_arrays import PADDING, C, StageArrays, W
+from automap_models.planners.staged.stage_kernel import BOUNDARY, DEVICE, ending_s, fits, holds_work, moved_s, stage_s
 
 POINTS, GROUPS = 32, 16
 """Boundaries and groups of devices of a table, at least; there are twice as many as stages, but no more than MOST."""
@@ -31,112 +29,138 @@ MOST = 32
 """Stages of a table, and groups of its devices: 32 of each take some tenth of a second and 30 MB."""
 
 
-def constructed(problem: StagedProblem, plain: PlainStages, own: ScheduledStages) -> list[IntArray]:
-    """[2, S+1] boundaries and devices where the stages of the tables' plans begin, and the end; none where none fits.
+def constructed(stages: StageArrays) -> list[IntArray]:
+    """[3, S+1] routes (stage_kernel) of the tables' plans; none where none fits.
 
     Of more than MOST stages there are none: pipelines so deep come of dividing the stages of others.
-
-    Args:
-        problem: of several stages on equal nodes.
-        plain, own: its stages between the cuts of its grid, or others.
     """
-    if problem.stages > MOST:
+    count, devices = stages.stages, stages.devices
+    if count > MOST:
         return []
-    points = _spread(plain, max(POINTS, 2 * problem.stages))
-    devices = plain.parts.size - 1
-    groups = min(devices, max(GROUPS, min(2 * problem.stages, MOST)))
+    points = _spread(stages, max(POINTS, 2 * count))
+    groups = min(devices, max(GROUPS, min(2 * count, MOST)))
     bounds = np.unique(np.rint(np.arange(groups + 1) * devices / groups).astype(np.int64))
-    tables = [least_bottleneck(plain, own, points, bounds, reduced) for reduced in (1.0, 0.0)]
+    tables = [least_bottleneck(stages, points, bounds, reduced) for reduced in (1.0, 0.0)]
     return [route for load_s, route in tables if np.isfinite(load_s)]
 
 
-def _spread(plain: PlainStages, most: int) -> IntArray:
-    """Up to so many boundaries, the first and the last one among them.
+def _spread(stages: StageArrays, most: int) -> IntArray:
+    """Up to so many boundaries, the first and the last one among them, and the ends of windows that are narrower.
 
     Of each of even shares of the work, and of the parameters, the boundary that least crosses.
     """
-    last = plain.sums.shape[1] - 1
+    last = stages.last
     if last <= most:
         return np.arange(last + 1)
     points = {0, last}
     for row, shares in ((C, 2 * most // 3), (W, most // 3)):
-        ends = np.searchsorted(plain.sums[row], np.arange(shares + 1) * plain.sums[row, -1] / shares)
+        sums = stages.sums[0, row]
+        ends = np.searchsorted(sums, np.arange(shares + 1) * sums[-1] / shares)
         for begin, end in pairwise(np.clip(ends, 1, last).tolist()):
             if begin < end:
-                points.add(begin + int(plain.sums[A, begin:end].argmin()))
+                points.add(begin + int(stages.crossing[begin:end].argmin()))
+    for s in range(1, stages.stages):
+        first, final = stages.windows[s].tolist()
+        if (first, final) != (s, last - stages.stages + s):
+            points |= {first, final}
     return np.array(sorted(points), dtype=np.int64)
 
 
 @jit
 def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
-    plain: PlainStages, own: ScheduledStages, points: IntArray, bounds: IntArray, reduced: float
+    stages: StageArrays, points: IntArray, bounds: IntArray, reduced: float
 ) -> tuple[float, IntArray]:
-    """The span of the best plan with what comes after its last passes, inf where none fits; and its route, [2, S+1].
+    """The span of the best plan with what comes after its last passes, inf where none fits; and its route, [3, S+1].
 
     Args:
-        plain, own: the problem.
+        stages: of the problem.
         points: [P+1] boundaries where stages may begin, from 0 to the end.
         bounds: [G+1] devices where they may begin, from 0 to all.
         reduced: the share of the all-reduces that counts.
     """
-    stages, last, end = plain.held.size, points.size - 1, bounds.size - 1
+    count, last, end, rounds = stages.held.size, points.size - 1, bounds.size - 1, stages.micro_batches
     best, both = np.full((2, last + 1, end + 1, end + 1), np.inf), np.zeros((2, last + 1, end + 1, end + 1))
-    to = np.zeros((2, stages, last + 1, end + 1, end + 1), dtype=np.int16)
+    to = np.zeros((2, count, last + 1, end + 1, end + 1), dtype=np.int16)
     behind, trip = np.empty(last + 1), np.zeros(last + 1)
-    receiver = np.empty(last + 1, dtype=np.int64)
-    for s in range(stages - 1, -1, -1):
+    receiver, work, route = np.empty(last + 1, dtype=np.int64), np.empty(2), np.zeros((3, count + 1), dtype=np.int64)
+    for s in range(count - 1, -1, -1):
         now, after = s % 2, 1 - s % 2  # of this stage, and of the one after it
         for i in range(last + 1):
             best[now, i] = np.inf
-        turns = (
-            0.0 if s == stages - 1 else (plain.micro_batches - plain.held[s]) // (1 + plain.held[s] - plain.held[s + 1])
-        )
+        turns = 0.0
+        if s < count - 1:
+            turns = (rounds - stages.held[s]) // (1 + stages.held[s] - stages.held[s + 1])
         for a in range(min(s, end), end if s else 1):
-            for q in range(a + 1, end + 1 - (stages - 1 - s)):
-                first, stop = bounds[a], bounds[q]
-                if stop - first > plain.most_replicas:
-                    break
-                if (q == end) != (s == stages - 1):
+            for q in range(a + 1, end + 1 - (count - 1 - s)):
+                if (q == end) != (s == count - 1) or not some_sharding(stages, bounds[a], bounds[q]):
                     continue
                 behind[:], behind[last] = np.inf, 0.0 if q == end else np.inf
                 for e in range(q + 1, end + 1):
-                    per_byte = message_s(plain, own.tied.samples, first, stop, bounds[e])
+                    padding = max(stages.paces[0, bounds[a], bounds[q], PADDING], 1.0)
+                    padding = max(padding, stages.paces[0, bounds[q], bounds[e], PADDING])
+                    per_byte = moved_s(stages, padding, bounds[a], bounds[q], bounds[e])
                     for k in range(last):
-                        x = per_byte * plain.sums[A, points[k]]
-                        load = max((plain.micro_batches + 1.0) * x, 2.0 * x + best[after, k, q, e])
+                        x = per_byte * stages.crossing[points[k]]
+                        load = max((rounds + 1.0) * x, 2.0 * x + best[after, k, q, e])
                         if load < behind[k]:
                             behind[k], receiver[k], trip[k] = load, e, both[after, k, q, e] + 2.0 * x
-                ring, speed = reduced * reduced_s(plain, first, stop), plain.speeds[stop - first]
+                route[DEVICE, s], route[DEVICE, s + 1] = bounds[a], bounds[q]
                 for i in range(s, last if s else 1):
                     least = np.inf
                     for k in range(i + 1, last + 1):
-                        u = (plain.sums[C, points[k]] - plain.sums[C, points[i]]) / speed
-                        if plain.micro_batches * u >= least:
+                        if not behind[k] < least:
+                            continue
+                        route[BOUNDARY, s], route[BOUNDARY, s + 1] = points[i], points[k]
+                        load = stage_load(stages, route, s, reduced, least, behind[k], work)
+                        if work[1] >= least:
                             break  # and so it is for stages that end later
-                        if u + behind[k] < least:
-                            load = stage_load(plain, s, points[i], points[k], stop - first, ring)
-                            load = max(load, u + behind[k], turns * (u + trip[k]))
-                            if load < least:
-                                both[now, i, a, q] = u
-                                least, to[0, s, i, a, q], to[1, s, i, a, q] = load, k, receiver[k]
+                        load = max(load, work[0] + behind[k], turns * (work[0] + trip[k]))
+                        if load < least:
+                            both[now, i, a, q] = work[0]
+                            least, to[0, s, i, a, q], to[1, s, i, a, q] = load, k, receiver[k]
                     best[now, i, a, q] = least
-    route = np.zeros((2, stages + 1), dtype=np.int64)
     i, a, q = 0, 0, int(np.argmin(best[0, 0, 0]))
     least = best[0, 0, 0, q]
-    for s in range(stages):
+    for s in range(count):
         i, a, q = to[0, s, i, a, q], q, to[1, s, i, a, q]
-        route[0, s + 1], route[1, s + 1] = points[i], bounds[a]
+        route[BOUNDARY, s + 1], route[DEVICE, s + 1] = points[i], bounds[a]
     return least, route
 
 
 @jit
-def stage_load(plain: PlainStages, s: int, i: int, k: int, replicas: int, ring: float) -> float:
-    """M·u of stage s between two boundaries and what comes after its last pass, s; inf where it does not fit."""
-    both, nbytes = plain.sums[C, k] - plain.sums[C, i], weights_bytes(plain, i, k)
-    held = state_bytes(plain, i, k) + plain.held[s] * (plain.sums[H, k] - plain.sums[H, i]) / plain.parts[replicas]
-    if held > plain.memory or not holds_work(plain, both, plain.sums[W, k] - plain.sums[W, i]):
-        return np.inf
-    speed = plain.speeds[replicas]
-    reduce, backward = ring * nbytes, (both - (plain.sums[F, k] - plain.sums[F, i])) / speed
-    ending = reduce - plain.overlap * min(reduce, backward) + plain.update_s * nbytes
-    return plain.micro_batches * both / speed + ending  # type: ignore[no-any-return]
+def some_sharding(stages: StageArrays, a: int, q: int) -> bool:
+    """Whether a stage may be on devices a … q-1."""
+    some = False
+    for j in range(stages.kind.shape[0]):
+        some = some or stages.kind[j, a, q] >= 0
+    return some
+
+
+@jit
+def stage_load(
+    stages: StageArrays, route: IntArray, s: int, reduced: float, limit_s: float, behind: float, work: FloatArray
+) -> float:
+    """M·u of stage s of a route and what comes after its last pass, s, in the best sharding; inf where none fits.
+
+    Args:
+        reduced: the share of its all-reduce that counts.
+        limit_s, behind: of no interest is what takes longer, itself or one u and what is behind it.
+        work: [2] becomes u in that sharding, and M·u at least in any.
+    """
+    i, k, a, q = route[BOUNDARY, s], route[BOUNDARY, s + 1], route[DEVICE, s], route[DEVICE, s + 1]
+    best, work[0], work[1] = np.inf, 0.0, np.inf
+    for j in range(stages.kind.shape[0]):
+        if stages.kind[j, a, q] < 0:
+            continue
+        forward, backward = stage_s(stages, j, i, k, a, q)
+        load = stages.micro_batches * (forward + backward)
+        work[1] = min(work[1], load)
+        if load >= limit_s or forward + backward + behind >= limit_s:
+            continue
+        if not (holds_work(stages, i, k) and fits(stages, route, s, j)):
+            continue
+        late, update = ending_s(stages, j, i, k, a, q, backward)
+        load += reduced * late + update
+        if load < best:
+            best, work[0] = load, forward + backward
+    return best

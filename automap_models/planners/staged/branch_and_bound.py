@@ -21,27 +21,43 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
-from automap_models.planners.staged.beam_kernel import reduced_s, state_bytes, weights_bytes
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
+from automap_models.planners.staged.improve import layouts, plan_of
 from automap_models.planners.staged.move_kernel import Search, judged, search_from
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import A, C, F, H, W, plain_stages
-from automap_models.planners.staged.plan_kernel import holds_work, least_copies_s, least_step, message_s
-from automap_models.planners.staged.scheduled_stages import scheduled_stages
+from automap_models.planners.staged.stage_arrays import RATE, START, C, stage_arrays
+from automap_models.planners.staged.stage_kernel import (
+    BOUNDARY,
+    DEVICE,
+    SHARDING,
+    ending_s,
+    fits,
+    holds_work,
+    least_copies_s,
+    least_step,
+    message_s,
+    stage_s,
+)
 from automap_models.planners.staged.step_bounds import LENGTH, SLACK, TRIP, StepBounds
 from automap_models.simulate.play import KINDS, MESSAGE, put_ending, put_stage
 
+NOT_BEGUN, DONE = -1, -2
+"""In place of a stage."""
+AT_ONCE = 2e6
+"""Ends that are looked at before the clock is."""
+
 
 def shortest_below(
-    problem: StagedProblem, places: IntArray | None, limit_s: float, deadline: Deadline
+    problem: StagedProblem, places: IntArray | None, limit_s: float, deadline: Deadline, planner: str = "auto"
 ) -> tuple[StagedPlan | None, float]:
     """The shortest plan found below a limit, and a step that no plan falls below: the limit where there is none.
 
     Args:
-        problem: of several stages, with compiled moves (improve.has_moves).
+        problem: of several stages, with a schedule.
         places: instructions after which it may be cut; None for those of its grid.
         limit_s: only steps that are shorter by more than LENGTH_ROUNDING, relatively, are of interest.
         deadline: when to stop; evaluations are counted (planners.effort).
+        planner: who makes the plan.
 
     Returns:
         The plan, and the bound: the plan's step to rounding where the search came to its end.
@@ -50,50 +66,62 @@ def shortest_below(
     rest = bounds.rest(limit_s, deadline)
     if rest is None:
         return None, 0.0
-    plain, boundary = plain_stages(problem, places)
-    start = np.zeros((2, problem.stages + 1), dtype=np.int64)
-    start[:, -1] = boundary.size - 1, plain.devices
-    search = search_from(plain, scheduled_stages(problem, boundary), start)
-    most, shorter_s = min(deadline.left_s / effort.BRANCHES.unit_s, 1e15), limit_s * (1.0 - LENGTH_ROUNDING)
-    step_s, taken = branched(search, bounds.messages, rest, shorter_s, bounds.equal, most)
-    effort.count(effort.BRANCHES, taken)
-    least_s = bounds.least_of(rest, problem.stages) if taken > most else np.inf
+    stages, boundary = stage_arrays(problem, places)
+    start = np.zeros((3, problem.stages + 1), dtype=np.int64)
+    start[BOUNDARY, -1], start[DEVICE, -1] = stages.last, stages.devices
+    search = search_from(stages, layouts(problem), start)
+    room = stages.devices * stages.last * len(stages.kind)
+    ends = Ends(
+        np.empty((problem.stages, room, 3), np.int64),
+        np.empty((problem.stages, room)),
+        np.zeros(problem.stages, np.int64),
+        np.full(1, NOT_BEGUN),
+    )
+    shorter_s = step_s = limit_s * (1.0 - LENGTH_ROUNDING)
+    while ends.depth[0] != DONE and not deadline.passed:
+        most = min(deadline.left_s / effort.BRANCHES.unit_s, AT_ONCE)
+        step_s, taken = branched(search, bounds.messages, rest, step_s, most, ends)
+        effort.count(effort.BRANCHES, taken)
+    least_s = np.inf
+    if ends.depth[0] != DONE:  # every plan that is left goes on at one of the ends
+        open_s = [ends.least[s, : ends.number[s]].min(initial=np.inf) for s in range(ends.depth[0] + 1)]
+        least_s = max(bounds.least_of(rest, problem.stages), float(min(open_s, default=0.0)) * (1.0 - SLACK))
     if not step_s < shorter_s:
         return None, min(least_s, limit_s)
-    cuts, devices = tuple((boundary[search.route[0, 1:-1]] - 1).tolist()), tuple(search.route[1, 1:-1].tolist())
-    plan = StagedPlan(cuts, devices, problem.micro_batches, "auto", problem.grid.to_points(cuts))
-    return plan, min(least_s, float(step_s))
+    return plan_of(problem, search.route, boundary, planner), min(least_s, float(step_s))
 
 
 class Ends(NamedTuple):
     """Where each stage of the trial may end, [S] lists of them.
 
     Attributes:
-        places, least: [S, n, 2] boundary and device, and [S, n] what plans that go on there take at least.
+        places, least: [S, n, 3] boundary, device and the sharding of the stage, and [S, n] what plans that go on there
+            take at least.
         number: [S] how many there are of each stage.
+        depth: [1] the stage whose end is looked for next; or NOT_BEGUN, or DONE.
     """
 
     places: IntArray
     least: FloatArray
     number: IntArray
+    depth: IntArray
 
 
 @jit
 def branched(
-    search: Search, messages: FloatArray, rest: FloatArray, limit_s: float, equal: int, most: float
+    search: Search, messages: FloatArray, rest: FloatArray, limit_s: float, most: float, ends: Ends
 ) -> tuple[float, float]:
     """The step of the shortest plan below a limit, which becomes the search's route; and how many ends were looked at.
 
     Args:
         messages, rest: see step_bounds.least_rests.
-        equal: devices of each stage, 0 for any number.
-        most: ends to look at, after which it stops.
+        most: ends to look at, after which it stops; it may be called again.
+        ends: to go on from.
     """
-    plain, trial, count = search.plain, search.trial, search.plain.held.size
-    room = (plain.parts.size - 1) * (plain.sums.shape[1] - 1)
-    ends = Ends(np.empty((count, room, 2), np.int64), np.empty((count, room)), np.zeros(count, np.int64))
-    limit_s, taken = go_on(search, 0, messages, rest, limit_s, equal, ends)
-    depth = 0
+    trial, depth, taken = search.trial, ends.depth[0], 0.0
+    if depth == NOT_BEGUN:
+        depth = 0
+        limit_s, taken = go_on(search, 0, messages, rest, limit_s, ends)
     while depth >= 0 and taken <= most:
         best = -1
         for at in range(ends.number[depth]):
@@ -103,88 +131,93 @@ def branched(
             depth -= 1
             continue
         ends.least[depth, best] = np.inf
-        trial[0, depth + 1], trial[1, depth + 1] = ends.places[depth, best, 0], ends.places[depth, best, 1]
-        arrived(search, depth, trial[1, depth + 1])
-        placed(search, depth, reduced_s(plain, trial[1, depth], trial[1, depth + 1]), 0.0)
+        trial[BOUNDARY, depth + 1], trial[DEVICE, depth + 1] = ends.places[depth, best, 0], ends.places[depth, best, 1]
+        trial[SHARDING, depth] = ends.places[depth, best, 2]
+        arrived(search, depth)
+        placed(search, depth, 0.0)
         depth += 1
-        limit_s, more = go_on(search, depth, messages, rest, limit_s, equal, ends)
+        limit_s, more = go_on(search, depth, messages, rest, limit_s, ends)
         taken += more
+    ends.depth[0] = DONE if depth < 0 else depth
     return limit_s, taken
 
 
 @jit
 def go_on(
-    search: Search, s: int, messages: FloatArray, rest: FloatArray, limit_s: float, equal: int, ends: Ends
+    search: Search, s: int, messages: FloatArray, rest: FloatArray, limit_s: float, ends: Ends
 ) -> tuple[float, float]:
     """List where stage s of the trial may end; where one stage is left behind it, simulate the plans instead.
 
     Returns:
         The limit, lower where a plan is shorter; and how many ends were looked at.
     """
-    plain, trial, count = search.plain, search.trial, search.plain.held.size
-    devices, m, behind, taken = plain.parts.size - 1, plain.sums.shape[1] - 1, search.plain.held.size - 2 - s, 0.0
-    i, a = trial[0, s], trial[1, s]
+    stages, trial, count = search.stages, search.trial, search.stages.held.size
+    devices, m, behind, taken = messages.shape[0] - 1, stages.crossing.size - 1, search.stages.held.size - 2 - s, 0.0
+    i, a, rounds = trial[BOUNDARY, s], trial[DEVICE, s], stages.micro_batches
     ends.number[s] = 0
     for q in range(a + 1, devices - behind):
-        if q - a > plain.most_replicas or (equal and q - a != equal):
-            continue
-        speed, ring, ahead = plain.speeds[q - a], reduced_s(plain, a, q), arrived(search, s, q)
-        for k in range(i + 1, m - behind):
-            if plain.micro_batches * (plain.sums[C, k] - plain.sums[C, i]) >= (limit_s - ahead) * speed:
-                break
-            x = messages[a, q] * plain.sums[A, k]
-            later = ahead + (plain.sums[F, k] - plain.sums[F, i]) / speed + x + rest[q, k, LENGTH, behind]
-            taken += 0.1  # of what a look at the stage takes
-            if later * (1.0 - SLACK) >= limit_s:
+        for j in range(stages.kind.shape[0]):
+            kind, rate = stages.kind[j, a, q], stages.paces[j, a, q, RATE]
+            if kind < 0:
                 continue
-            taken += 1.0
-            trial[0, s + 1], trial[1, s + 1] = k, q
-            bound_s = max(later, placed(search, s, ring, 2.0 * x + rest[q, k, TRIP, behind]))
-            if bound_s * (1.0 - SLACK) >= limit_s:
-                continue
-            if behind:
-                at = ends.number[s]
-                ends.places[s, at, 0], ends.places[s, at, 1], ends.least[s, at] = k, q, bound_s
-                ends.number[s] += 1
-            else:
-                trial[0, count], trial[1, count] = m, devices
-                taken += count
-                limit_s = min(limit_s, judged(search, 0, count, limit_s))
+            trial[DEVICE, s + 1], trial[SHARDING, s] = q, j
+            ahead = arrived(search, s)
+            for k in range(i + 1, m - behind):
+                work = (stages.sums[kind, C, k] - stages.sums[kind, C, i]) / rate
+                work += stages.sums[kind, START, k] - stages.sums[kind, START, i]
+                if rounds * work >= limit_s - ahead:
+                    break
+                x = messages[a, q] * stages.crossing[k]
+                forward = stage_s(stages, j, i, k, a, q)[0]
+                later = ahead + forward + x + rest[q, k, LENGTH, behind]
+                taken += 0.1  # of what a look at the stage takes
+                if later * (1.0 - SLACK) >= limit_s:
+                    continue
+                taken += 1.0
+                trial[BOUNDARY, s + 1] = k
+                bound_s = max(later, placed(search, s, 2.0 * x + rest[q, k, TRIP, behind]))
+                if bound_s * (1.0 - SLACK) >= limit_s:
+                    continue
+                if behind:
+                    at = ends.number[s]
+                    ends.places[s, at, 0], ends.places[s, at, 1], ends.places[s, at, 2] = k, q, j
+                    ends.least[s, at] = bound_s
+                    ends.number[s] += 1
+                    continue
+                trial[BOUNDARY, count], trial[DEVICE, count] = m, devices
+                for last in range(stages.kind.shape[0]):
+                    trial[SHARDING, s + 1] = last
+                    taken += count
+                    limit_s = min(limit_s, judged(search, 0, count, False, limit_s))
     return limit_s, taken
 
 
 @jit
-def arrived(search: Search, s: int, q: int) -> float:
-    """When stage s of the trial begins, if it ends before device q: only then it is known what its input takes."""
-    plain, route, times, ahead = search.plain, search.trial, search.times, 0.0
+def arrived(search: Search, s: int) -> float:
+    """When stage s of the trial begins: only with its devices it is known what its input takes."""
+    stages, times, ahead = search.stages, search.times, 0.0
     if s:
-        message = message_s(plain, search.tied.samples, route[1, s - 1], route[1, s], q)
-        times[1 + KINDS * (s - 1) + MESSAGE] = message * plain.sums[A, route[0, s]]
+        message = message_s(stages, search.trial, s - 1) * stages.crossing[search.trial[BOUNDARY, s]]
+        times[1 + KINDS * (s - 1) + MESSAGE] = message
     for t in range(s):
         ahead += times[1 + KINDS * t + FORWARD] + times[1 + KINDS * t + MESSAGE]
     return ahead
 
 
 @jit
-def placed(search: Search, s: int, ring: float, trip: float) -> float:
+def placed(search: Search, s: int, trip: float) -> float:
     """What plans that begin with the first stages of the trial, up to s, take at least; inf where s does not fit.
 
     Args:
-        ring: seconds per byte of its all-reduce.
         trip: to and from what comes behind it, and through that, at least.
     """
-    plain, route, times = search.plain, search.trial, search.times
-    i, k, a, q = route[0, s], route[0, s + 1], route[1, s], route[1, s + 1]
-    nbytes, both = weights_bytes(plain, i, k), plain.sums[C, k] - plain.sums[C, i]
-    if not holds_work(plain, both, plain.sums[W, k] - plain.sums[W, i]):
+    stages, route, times = search.stages, search.trial, search.times
+    i, k, j = route[BOUNDARY, s], route[BOUNDARY, s + 1], route[SHARDING, s]
+    a, q = route[DEVICE, s], route[DEVICE, s + 1]
+    if not (holds_work(stages, i, k) and fits(stages, route, s, j)):
         return np.inf
-    stash = plain.held[s] * (plain.sums[H, k] - plain.sums[H, i]) / plain.parts[q - a]
-    if state_bytes(plain, i, k) + stash > plain.memory:
-        return np.inf
-    speed = plain.speeds[q - a]
-    forward = (plain.sums[F, k] - plain.sums[F, i]) / speed
-    backward, reduce = both / speed - forward, ring * nbytes
+    forward, backward = stage_s(stages, j, i, k, a, q)
+    late, update = ending_s(stages, j, i, k, a, q, backward)
     put_stage(times, s, forward, backward, 0.0)
-    late = reduce - plain.overlap * min(reduce, backward) + least_copies_s(plain, search.tied, i, k, a, q)
-    put_ending(times, s, late, plain.update_s * nbytes)
-    return least_step(plain, times, s + 1, trip)
+    put_ending(times, s, late + least_copies_s(stages, stages.kind[j, a, q], i, k, a, q), update)
+    return least_step(stages, times, s + 1, trip)

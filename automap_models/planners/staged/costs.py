@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from automap_models.core.constraints import UNCONSTRAINED
 from automap_models.core.result import Bound, Result, Status
@@ -25,6 +25,24 @@ def plain(problem: StagedProblem) -> StagedProblem:
     if is_plain(problem):
         return problem
     return replace(problem, shardings=(), launch_s=0.0, max_replicas=None, constraints=UNCONSTRAINED)
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search with a deadline found out.
+
+    Attributes:
+        plan: the shortest plan found, if it is shorter than the upper bound given: the optimum of a finished search.
+        cost: of that plan.
+        bound_s: no plan on the grid is shorter; a finished search gives the optimum, or the upper bound where no
+            plan is shorter than that, which is infinite where nothing fits the memory.
+        finished: whether the search came to its end.
+    """
+
+    plan: StagedPlan | None
+    cost: StagedCost | None
+    bound_s: float
+    finished: bool
 
 
 def is_plain(problem: StagedProblem) -> bool:

@@ -1,44 +1,37 @@
-"""Plans of one problem made shorter by moving their cuts: compiled moves where devices are alike, else labels.
+"""Plans of one problem under a schedule made shorter by moving their cuts and their devices, by compiled moves.
 
     starts ──▶ the shortest that fits ──▶ moves (move_kernel) ──▶ a plan that no move makes shorter
 
-A problem on equal nodes without shardings has compiled moves: cuts of instructions among given places, and where stages
-may have unequally many devices their device cuts, too. Every other problem (mixed nodes, slow devices, shardings, pins)
-is searched by labels (search.anytime_search) for a counted time.
+Cuts are among given places; where stages may have unequally many devices, device cuts move, too. Each stage has the
+sharding in which it takes least.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.staged.bottleneck import constructed
+from automap_models.planners.staged.local_search import powers_of_two
 from automap_models.planners.staged.move_kernel import moved_on, step_of
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import PlainStages, plain_stages
-from automap_models.planners.staged.scheduled_stages import ScheduledStages, scheduled_stages
-from automap_models.planners.staged.step_plans import near, parts_of
+from automap_models.planners.staged.stage_arrays import StageArrays, stage_arrays
+from automap_models.planners.staged.stage_kernel import BOUNDARY, DEVICE, SHARDING
+from automap_models.simulate.play import Layout
+from automap_models.simulate.rounds import layouts_of
 
 FAR, DEVICES = 32, 8
 """How far a stage is shifted at most at once, in places and in devices."""
+PARTS = ((8, 16), (np.inf, 8))
+"""Most stages → at how many boundaries and devices a stage is divided, at most."""
 PASSES = 4e5
 """Of the simulator that the moves of one problem may take, about: some ten milliseconds."""
-
-
-def has_moves(problem: StagedProblem) -> bool:
-    """Whether the compiled moves know everything about a problem: its devices are alike, and its stages undivided.
-
-    They know where to cut and whether stages are equal, but neither pins nor forbidden techniques.
-    """
-    constraints = problem.constraints
-    known = replace(constraints, equal_replicas=False, cut_at=None, max_stages=None, target=None).only_work
-    alike = problem.cluster.is_uniform and problem.slowdowns is None
-    return known and alike and not problem.shardings
 
 
 def cut_places(problem: StagedProblem) -> IntArray | None:
@@ -54,10 +47,13 @@ class Moves:
     """The moves of one problem between places to cut.
 
     Attributes:
-        problem: of several stages, with a schedule; see `has_moves`.
+        problem: of several stages, with a schedule.
         places: instructions after which it may be cut, ascending; None for those of its grid.
         planner: who makes the plans.
         passes: of the simulator, taken so far.
+
+    Raises:
+        BadInput: when it is first used: constraints contradict one another, or the stages cannot share the devices out.
     """
 
     problem: StagedProblem
@@ -66,60 +62,96 @@ class Moves:
     passes: float = 0.0
 
     @cached_property
-    def _stages(self) -> tuple[PlainStages, IntArray]:
-        return plain_stages(self.problem, self.places)
+    def _arrays(self) -> tuple[StageArrays, IntArray]:
+        return stage_arrays(self.problem, self.places)
 
     @cached_property
-    def _own(self) -> ScheduledStages:
-        return scheduled_stages(self.problem, self._stages[1])
+    def _layouts(self) -> tuple[Layout, Layout]:
+        return layouts(self.problem)
+
+    @property
+    def stages(self) -> StageArrays:
+        """What stages cost."""
+        return self._arrays[0]
 
     @property
     def cuts(self) -> tuple[int, ...]:
         """The places, ascending."""
-        return tuple((self._stages[1][1:-1] - 1).tolist())
+        return tuple((self._arrays[1][1:-1] - 1).tolist())
 
     @property
     def can_cut(self) -> bool:
         """Whether there are places enough for so many stages."""
-        return self._stages[1].size > self.problem.stages
+        return self._arrays[1].size > self.problem.stages
 
     def step_s(self, plan: StagedPlan) -> float:
         """The step of a plan that cuts at these places, to rounding; inf where it does not fit or a stage is empty."""
         self.passes += self.problem.stages * self.problem.micro_batches
-        return float(step_of(self._stages[0], self._own, self._route(plan)))
+        return float(step_of(self.stages, self._layouts, self._route(plan)))
 
     def constructed(self) -> list[StagedPlan]:
         """The plans of least bottleneck by tables (bottleneck), whatever the devices of stages."""
-        return [self._plan(route) for route in constructed(self.problem, self._stages[0], self._own)]
+        return [self.plan(route) for route in constructed(self.stages)]
 
-    def improved(self, starts: Iterable[StagedPlan], *, equal: bool) -> tuple[float, StagedPlan | None]:
+    def improved(
+        self, starts: Iterable[StagedPlan], *, equal: bool, count: int = 1, passes: float = PASSES
+    ) -> tuple[float, StagedPlan | None]:
         """The plan that moves lead to from the shortest of some, and its step; inf and None where none fits.
 
         Args:
             starts: plans whose cuts are among the places.
             equal: whether device cuts stay as they are.
+            count: of the shortest starts from which moves set out.
+            passes: of the simulator, about, in all.
         """
-        plain, routes = self._stages[0], [self._route(start) for start in starts]
-        if not routes:
-            return np.inf, None
-        steps = [float(step_of(plain, self._own, route)) for route in routes]
-        route = routes[int(np.argmin(steps))]
-        by_device, parts = (np.zeros(1, dtype=np.int64), 0) if equal else (near(DEVICES), parts_of(plain))
-        step_s, route, taken = moved_on(plain, self._own, route, np.inf, near(FAR), by_device, parts, PASSES)
-        self.passes += taken
-        effort.count(effort.MOVES, taken)
-        return (float(step_s), self._plan(route)) if np.isfinite(step_s) else (np.inf, None)
+        stages, best_s, best, left = self.stages, np.inf, None, passes
+        rated = [(float(step_of(stages, self._layouts, route)), route) for route in map(self._route, starts)]
+        by_device, parts = (np.zeros(1, dtype=np.int64), 0) if equal else (near(DEVICES), parts_of(stages.stages))
+        for _, start in sorted(rated, key=lambda pair: pair[0])[:count]:
+            if left <= 0.0:
+                break
+            step_s, route, taken = moved_on(stages, self._layouts, start, best_s, near(FAR), by_device, parts, left)
+            left -= taken
+            if step_s < best_s:
+                best_s, best = float(step_s), self.plan(route)
+        self.passes += passes - left
+        effort.count(effort.MOVES, passes - left)
+        return best_s, best
 
-    def _plan(self, route: IntArray) -> StagedPlan:
-        problem, boundary = self.problem, self._stages[1]
-        cuts, devices = tuple((boundary[route[0, 1:-1]] - 1).tolist()), tuple(route[1, 1:-1].tolist())
-        return StagedPlan(cuts, devices, problem.micro_batches, self.planner, problem.grid.to_points(cuts))
+    def plan(self, route: IntArray) -> StagedPlan:
+        """The plan of a route."""
+        return plan_of(self.problem, route, self._arrays[1], self.planner)
 
     def _route(self, plan: StagedPlan) -> IntArray:
-        """[2, S+1] where the stages of a plan begin, and the end; a cut elsewhere is taken to the place behind it."""
-        boundary, stages = self._stages[1], plan.stages
+        """[3, S+1] a plan in the loops; a cut that is not among the places is taken to the one behind it."""
+        boundary, stages = self._arrays[1], plan.stages
         at = np.searchsorted(boundary, np.array(plan.cuts, dtype=np.int64) + 1)
         for s in range(stages - 1):  # no stage may be left without any
             at[s] = max(min(at[s], boundary.size - (stages - s)), at[s - 1] + 1 if s else 1)
-        devices = self.problem.cluster.devices
-        return np.array([[0, *at.tolist(), boundary.size - 1], [0, *plan.device_cuts, devices]], dtype=np.int64)
+        route = np.zeros((3, stages + 1), dtype=np.int64)
+        route[BOUNDARY, 1:], route[DEVICE, 1:] = (*at, boundary.size - 1), (*plan.device_cuts, self.stages.devices)
+        route[SHARDING, :-1] = plan.shardings
+        return route
+
+
+def layouts(problem: StagedProblem) -> tuple[Layout, Layout]:
+    """The schedule of a problem as the player takes it."""
+    return layouts_of(problem.schedule or DEFAULT_SCHEDULE, problem.stages, problem.micro_batches)
+
+
+def plan_of(problem: StagedProblem, route: IntArray, boundary: IntArray, planner: str) -> StagedPlan:
+    """The plan of a route between boundaries, [m+1] the instructions right behind them."""
+    cuts, devices = tuple((boundary[route[BOUNDARY, 1:-1]] - 1).tolist()), tuple(route[DEVICE, 1:-1].tolist())
+    points, shardings = problem.grid.to_points(cuts), tuple(route[SHARDING, :-1].tolist())
+    return StagedPlan(cuts, devices, problem.micro_batches, planner, points, shardings)
+
+
+def parts_of(stages: int) -> int:
+    """At how many boundaries and devices one of so many stages is divided."""
+    return next(parts for most, parts in PARTS if stages <= most)
+
+
+def near(most: int) -> IntArray:
+    """0 and the powers of two up to so many, in both directions, the smallest first."""
+    offsets = powers_of_two(most)
+    return offsets[np.argsort(np.abs(offsets), kind="stable")]

@@ -24,11 +24,17 @@ import numpy as np
 
 from automap_models.core.compiled import jit
 from automap_models.core.profile import FloatArray
-from automap_models.planners.staged.beam_kernel import fits
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import C, PlainStages
-from automap_models.planners.staged.plan_kernel import filled, least_step, sum_copies
-from automap_models.planners.staged.scheduled_stages import ScheduledStages, TiedUses
+from automap_models.planners.staged.stage_arrays import RATE, C, StageArrays
+from automap_models.planners.staged.stage_kernel import (
+    BOUNDARY,
+    DEVICE,
+    SHARDING,
+    filled,
+    fits,
+    least_step,
+    sum_copies,
+)
 from automap_models.simulate.play import KINDS, Layout, stage_ends, updated
 
 SLACK = 1e-9
@@ -41,16 +47,16 @@ class Search(NamedTuple):
     """A search from plan to shorter plan.
 
     Attributes:
-        plain, tied, few, whole: the problem (ScheduledStages).
-        route, times: [2, S+1] the boundaries and devices where stages begin, and the end, of the best plan so far; and
-            [1 + 7·S] what its stages take (simulate.play).
+        stages: the problem.
+        few, whole: the schedule as the player takes it (simulate.rounds.layouts_of).
+        route, times: [3, S+1] and [1 + 7·S] the best plan so far (stage_kernel), and what its stages take
+            (simulate.play).
         trial, draft: of the plan that is looked at.
         room, ends: of the player, and [S] when the stages of the plan looked at last end.
         taken: [1] how many passes of the simulator take as long as the search did by now, at most.
     """
 
-    plain: PlainStages
-    tied: TiedUses
+    stages: StageArrays
     few: Layout
     whole: Layout
     route: IntArray
@@ -62,22 +68,22 @@ class Search(NamedTuple):
     taken: FloatArray
 
 
-def search_from(plain: PlainStages, own: ScheduledStages, start: IntArray) -> Search:
+def search_from(stages: StageArrays, layouts: tuple[Layout, Layout], start: IntArray) -> Search:
     """A search that has not begun, with nothing in `times`."""
-    times, room = np.zeros((2, 1 + KINDS * plain.stages)), np.empty(own.whole.nodes.shape[1] + 1)
-    ends, taken = np.empty(plain.stages), np.zeros(1)
-    return Search(plain, *own, start.copy(), times[0], start.copy(), times[1], room, ends, taken)
+    times, room = np.zeros((2, 1 + KINDS * stages.stages)), np.empty(layouts[1].nodes.shape[1] + 1)
+    ends, taken = np.empty(stages.stages), np.zeros(1)
+    return Search(stages, *layouts, start.copy(), times[0], start.copy(), times[1], room, ends, taken)
 
 
-def step_of(plain: PlainStages, own: ScheduledStages, route: IntArray) -> float:
-    """The step of a route; inf where it does not fit."""
+def step_of(stages: StageArrays, layouts: tuple[Layout, Layout], route: IntArray) -> float:
+    """The step of a route in the best shardings; inf where it does not fit."""
     nowhere = np.zeros(1, dtype=np.int64)
-    return moved_on(plain, own, route, np.inf, nowhere, nowhere, 0, 0.0)[0]
+    return moved_on(stages, layouts, route, np.inf, nowhere, nowhere, 0, 0.0)[0]
 
 
 def moved_on(
-    plain: PlainStages,
-    own: ScheduledStages,
+    stages: StageArrays,
+    layouts: tuple[Layout, Layout],
     start: IntArray,
     limit_s: float,
     by_boundary: IntArray,
@@ -85,7 +91,7 @@ def moved_on(
     parts: int,
     most: float,
 ) -> tuple[float, IntArray, float]:
-    """Where moves lead from a route, [2, S+1].
+    """Where moves lead from a route, [3, S+1].
 
     Args:
         start: boundaries and devices where its stages begin, and the end.
@@ -97,7 +103,7 @@ def moved_on(
     Returns:
         The step and the route; inf where nothing is shorter than the limit. And how many passes it took about.
     """
-    search = search_from(plain, own, start)
+    search = search_from(stages, layouts, start)
     step_s = searched(search, limit_s, by_boundary, by_device, parts, most)
     return step_s, search.route, float(search.taken[0])
 
@@ -107,8 +113,8 @@ def searched(
     search: Search, limit_s: float, by_boundary: IntArray, by_device: IntArray, parts: int, most: float
 ) -> float:
     """The step of the route that moves lead to, which becomes the search's; see `moved_on`."""
-    count = search.plain.held.size
-    best = min(limit_s, judged(search, 0, count, limit_s))
+    count = search.stages.held.size
+    best = min(limit_s, judged(search, 0, count, True, limit_s))
     last, turn, blocks = 0, 0, count * (count - 1) // 2
     turns = blocks + (count - 1 if parts else 0)
     while turn - last < turns and search.taken[0] < most:
@@ -135,21 +141,21 @@ def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray
     Returns:
         The step of the route in the end.
     """
-    plain, route, trial = search.plain, search.route, search.trial
-    count = plain.held.size
+    stages, route, trial = search.stages, search.route, search.trial
+    count = stages.held.size
     low, high = block(index, count)
     put_route(route, trial)
     for by in by_boundary:
         for by_devices in by_device:
             if not shifted(route, low, high, by, by_devices, trial):
                 continue
-            if not (may_be(plain, trial, low - 1, best) and may_be(plain, trial, high - 1, best)):
+            if not (may_be(stages, trial, low - 1, best) and may_be(stages, trial, high - 1, best)):
                 continue
             first, stop = 0, count
             if known:
                 put(search.times, search.draft)
                 first, stop = max(low - 2, 0), min(high + 1, count)
-            step_s = judged(search, first, stop, best * (1.0 - SLACK))
+            step_s = judged(search, first, stop, True, best * (1.0 - SLACK))
             if step_s < best:
                 best, known = step_s, True
     return best
@@ -179,10 +185,13 @@ def shifted(route: IntArray, low: int, high: int, by_boundary: int, by_device: i
 
 
 @jit
-def may_be(plain: PlainStages, route: IntArray, s: int, limit_s: float) -> bool:
-    """Whether a stage of a route can be part of a plan whose step is shorter: M·u < step."""
-    compute = plain.sums[C, route[0, s + 1]] - plain.sums[C, route[0, s]]
-    return bool(plain.micro_batches * compute < limit_s * plain.speeds[route[1, s + 1] - route[1, s]])
+def may_be(stages: StageArrays, route: IntArray, s: int, limit_s: float) -> bool:
+    """Whether a stage of a route can be part of a shorter plan: M·u < step, where devices share nothing."""
+    i, k, a, q = route[BOUNDARY, s], route[BOUNDARY, s + 1], route[DEVICE, s], route[DEVICE, s + 1]
+    if stages.kind.shape[0] > 1:
+        return True
+    compute = stages.micro_batches * (stages.sums[0, C, k] - stages.sums[0, C, i])
+    return bool(stages.kind[0, a, q] >= 0 and compute < limit_s * stages.paces[0, a, q, RATE])
 
 
 @jit
@@ -198,16 +207,18 @@ def relocate(search: Search, gone: int, parts: int, best: float, known: bool) ->
     Returns:
         The step of the route in the end.
     """
-    plain, trial, count, limit_s = search.plain, search.trial, search.plain.held.size, best * (1.0 - SLACK)
-    fewer = np.empty((2, count), dtype=np.int64)
+    stages, trial, count, limit_s = search.stages, search.trial, search.stages.held.size, best * (1.0 - SLACK)
+    fewer = np.empty((3, count), dtype=np.int64)
     for s in range(count):
-        fewer[0, s], fewer[1, s] = search.route[0, s + (s >= gone)], search.route[1, s + (s >= gone)]
-    whole = may_be(plain, fewer, gone - 1, best)
+        for row in range(3):
+            fewer[row, s] = search.route[row, s + (s >= gone)]
+    whole = may_be(stages, fewer, gone - 1, best)
     for divided in range(count - 1):
         if divided != gone - 1 and not whole:
             continue
         for s in range(count + 1):
-            trial[0, s], trial[1, s] = fewer[0, s - (s > divided)], fewer[1, s - (s > divided)]
+            for row in range(3):
+                trial[row, s] = fewer[row, s - (s > divided)]
         first, stop = 0, count
         if known:
             first, stop = kept(search, gone, divided, limit_s)
@@ -217,8 +228,8 @@ def relocate(search: Search, gone: int, parts: int, best: float, known: bool) ->
             trial[1, new] = spread(ends[1], device, of_devices)
             for boundary in range(of_boundaries):
                 trial[0, new] = spread(ends[0], boundary, of_boundaries)
-                if may_be(plain, trial, divided, best) and may_be(plain, trial, new, best):
-                    step_s = judged(search, first, stop, limit_s)
+                if may_be(stages, trial, divided, best) and may_be(stages, trial, new, best):
+                    step_s = judged(search, first, stop, True, limit_s)
                     if step_s < best:
                         return step_s
     return best
@@ -241,8 +252,8 @@ def kept(search: Search, gone: int, divided: int, limit_s: float) -> tuple[int, 
         The first of the stages that are left to be worked out, and the one after the last; both 0 where the others do
         not fit or take too long.
     """
-    plain, trial, times, draft = search.plain, search.trial, search.times, search.draft
-    count, first, stop = plain.held.size, max(divided - 1, 0), min(divided + 3, search.plain.held.size)
+    stages, trial, times, draft = search.stages, search.trial, search.times, search.draft
+    count, first, stop = stages.held.size, max(divided - 1, 0), min(divided + 3, search.stages.held.size)
     merged = gone - 1 + (divided < gone - 1)
     for s in range(count):
         if s in (divided, divided + 1, merged):
@@ -251,14 +262,14 @@ def kept(search: Search, gone: int, divided: int, limit_s: float) -> tuple[int, 
         before = fewer + (fewer > gone - 1)
         for kind in range(1, 1 + KINDS):
             draft[KINDS * s + kind] = times[KINDS * before + kind]
-        if s < before and not fits(plain, trial, s):
+        if s != before and not fits(stages, trial, s, trial[SHARDING, s]):
             return 0, 0
     if divided == gone - 1:
         return first, stop
     low, high = max(merged - 1, 0), min(merged + 2, count)
     if low < stop and first < high:
         return min(low, first), max(high, stop)
-    return (first, stop) if filled(plain, search.tied, trial, low, high, limit_s, draft) else (0, 0)
+    return (first, stop) if filled(stages, trial, low, high, True, limit_s, draft) else (0, 0)
 
 
 @jit
@@ -268,23 +279,24 @@ def spread(ends: IntArray, index: int, count: int) -> int:
 
 
 @jit
-def judged(search: Search, low: int, high: int, limit_s: float) -> float:
+def judged(search: Search, low: int, high: int, choose: bool, limit_s: float) -> float:
     """The step of the plan that is looked at, which becomes the search's if it is shorter than the limit; else inf.
 
     Args:
         low, high: stages whose times, in the draft, are not those of the plan; others are.
+        choose: see stage_kernel.filled.
     """
-    plain, tied, draft, count = search.plain, search.tied, search.draft, search.plain.held.size
-    if not filled(plain, tied, search.trial, low, high, limit_s, draft):
+    stages, draft, count = search.stages, search.draft, search.stages.held.size
+    if not filled(stages, search.trial, low, high, choose, limit_s, draft):
         return np.inf
     search.taken[0] += BOUND * count * count
-    if least_step(plain, draft, count, 0.0) >= limit_s:
+    if least_step(stages, draft, count, 0.0) >= limit_s:
         return np.inf
-    search.taken[0] += count * plain.micro_batches
+    search.taken[0] += count * stages.micro_batches
     step_s = stage_ends(search.few, search.whole, draft, search.room, search.ends)
-    if step_s < limit_s and tied.nbytes.size:
-        for p in range(tied.nbytes.size):
-            sum_copies(plain, tied, search.trial, p, search.ends)
+    if step_s < limit_s and stages.tied_until.shape[0]:
+        for p in range(stages.tied_until.shape[0]):
+            sum_copies(stages, search.trial, p, search.ends)
         step_s = updated(draft, search.ends)
     if step_s >= limit_s:
         return np.inf
@@ -297,7 +309,7 @@ def judged(search: Search, low: int, high: int, limit_s: float) -> float:
 def put_route(route: IntArray, into: IntArray) -> None:
     """Write a route over another one; `into[:] = route` takes numba seconds to compile."""
     for s in range(route.shape[1]):
-        into[0, s], into[1, s] = route[0, s], route[1, s]
+        into[BOUNDARY, s], into[DEVICE, s], into[SHARDING, s] = route[BOUNDARY, s], route[DEVICE, s], route[SHARDING, s]
 
 
 @jit

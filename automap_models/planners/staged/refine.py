@@ -4,15 +4,13 @@ Under L the label setting of the exact planner looks at all plans at once whose 
 instructions, and at most a few devices, from where it is (staged.exact); it goes on from the best of them until there
 is no better one. Where a plan is not proven to be the best on the grid, a better one may be far from it: a local search
 over all instructions (staged.local_search) follows, on large problems comes first. A simulated length has no such
-recursion: there a plan moves on to shorter ones near it, by compiled loops on equal devices (staged.move_kernel), else
-to the best of its neighbours (staged.plan_batch). Both stop at their deadline with the best plan so far; a plan never
-gets worse. A refinement that comes to its end before that gives the same plan everywhere, one that is stopped by
-counted seconds (planners.effort), too.
+recursion: there a plan moves on to shorter ones near it, by compiled loops (staged.move_kernel) that take so much at
+most. A search under L stops at its deadline with the best plan so far; a plan never gets worse. A refinement that comes
+to its end before that gives the same plan everywhere, one that is stopped by counted seconds (planners.effort), too.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +19,6 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.costs import Costs
 from automap_models.planners.staged.plan_batch import DEVICES
-from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.search import StagedSearch, is_large
 from automap_models.planners.staged.stage_tables import stage_tables
 
@@ -33,7 +30,6 @@ def refine(
     problem: StagedProblem,
     plan: StagedPlan,
     deadline: Deadline,
-    before_proof: StagedPlan | None = None,
     *,
     proven: bool = False,
     costs: Costs | None = None,
@@ -44,17 +40,15 @@ def refine(
         problem: what the plan solves.
         plan: one that fits the memory.
         deadline: when to stop.
-        before_proof: another plan that fits, to begin at, too.
         proven: whether no plan on the grid is shorter, so that only those near it off the grid can be.
         costs: of this problem's plans, as far as they are known.
     """
-    if plan.stages == 1:
+    if plan.stages == 1 or deadline.passed:
         return plan
     costs = Costs(problem) if costs is None else costs
     if problem.schedule is None:
         return _under_length(costs, plan, deadline, far=not proven)
-    starts = [plan] if before_proof is None else [plan, before_proof]
-    return min((_under_schedule(costs, start, deadline) for start in starts), key=lambda moved: costs(moved).step_s)
+    return _under_schedule(costs, plan)
 
 
 def _offsets(problem: StagedProblem) -> list[int]:
@@ -103,11 +97,12 @@ def _closest(search: StagedSearch, near: StagedPlan) -> StagedPlan:
             return near
 
 
-def _under_schedule(costs: Costs, plan: StagedPlan, deadline: Deadline) -> StagedPlan:
-    """The plan none of whose neighbours off the grid has a shorter step, or the best one when the time is up."""
+def _under_schedule(costs: Costs, plan: StagedPlan) -> StagedPlan:
+    """The plan that moves by single instructions lead to."""
+    from automap_models.planners.staged.improve import Moves  # numba takes half a second to import
+
     problem = costs.problem
-    search = StagedSearch(problem, deadline, costs(plan).step_s, costs)
-    with suppress(OutOfTime):
-        tables = tables_of(problem, cut=np.arange(len(problem.profile) - 1))
-        search.improve_by_moves(tables, plan, np.array(_offsets(problem)[::-1]))
-    return plan if search.best is None else replace(search.best, planner=plan.planner)
+    moves = Moves(problem, np.arange(len(problem.profile) - 1), plan.planner)
+    _, moved = moves.improved([plan], equal=problem.constraints.equal_replicas)
+    shorter = moved is not None and costs(moved).feasible and costs(moved).step_s < costs(plan).step_s
+    return moved if moved is not None and shorter else plan

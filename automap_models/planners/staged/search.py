@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.beam_search import compiled_kernel, route_of
-from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, is_plain
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, SearchResult, is_plain
 from automap_models.planners.staged.feasibility import stages_exist
 from automap_models.planners.staged.label_setting import MOST_LABELS, PLANNER, SLACK, Keep, Ranking, ranked
 from automap_models.planners.staged.local_search import even_route, local_search
@@ -47,35 +47,9 @@ PROVING = 0.6
 """Of the time that is left on a large problem: what the bound on all plans has, before all plans are listed."""
 BOUNDED_S = 0.75
 """Of the time for a large problem: with less there is no bound by suffixes, which takes longer on 128 devices."""
-TABLES = 4, 8
-"""Beam and reach of the first plans by tables (planners.staged.table_plans)."""
-MOVES = np.array([1, 2, 4, 8, 16])
-"""How far a cut moves at once, in boundaries."""
-AT_FIRST, AT_ONCE = 1 << 8, 1 << 14
-"""Plans that are simulated in one go: at first, since a better one among them spares the rest, and at most."""
-LISTS = (1 << 16, 1 << 18, MOST_LABELS)
-"""Most labels of a stage where all plans are listed: at first, and where that was too few."""
 LARGE = 256
 """Problems of more stages times devices are large: 8 stages on more than 32 devices. Their whole grid can hardly be
 searched in the time that people wait."""
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """What a search with a deadline found out.
-
-    Attributes:
-        plan: the shortest plan found, if it is shorter than the upper bound given: the optimum of a finished search.
-        cost: of that plan.
-        bound_s: no plan on the grid is shorter; a finished search gives the optimum, or the upper bound where no
-            plan is shorter than that, which is infinite where nothing fits the memory.
-        finished: whether the search came to its end.
-    """
-
-    plan: StagedPlan | None
-    cost: StagedCost | None
-    bound_s: float
-    finished: bool
 
 
 def anytime_search(
@@ -103,7 +77,13 @@ def anytime_search(
     Raises:
         BadInput: the constraints contradict one another, or leave nothing.
     """
-    search = StagedSearch(problem, deadline, np.inf if upper_bound_s is None else upper_bound_s, costs)
+    upper_s = np.inf if upper_bound_s is None else upper_bound_s
+    if problem.schedule is not None:
+        from automap_models.planners.staged.step_search import shortest_step  # numba takes half a second to import
+
+        starts = [] if start is None or not start.check_valid(problem)[0] else [start]
+        return shortest_step(problem, deadline, upper_s, starts, costs)
+    search = StagedSearch(problem, deadline, upper_s, costs)
     try:
         search.run(start, far=far)
     except OutOfTime as stopped:
@@ -174,7 +154,7 @@ class StagedSearch:
         if np.isinf(self.step_s) and not stages_exist(finest, np.inf, finest.memory):
             return
         deadline, bounded = self.deadline, is_large(self.problem) and self.deadline.left_s >= BOUNDED_S
-        if bounded and self.problem.schedule is None:  # a local search takes all the time that it gets
+        if bounded:  # a local search takes all the time that it gets
             self.deadline = deadline.part((1.0 - PROVING) * deadline.left_s)
         try:
             self._begin(finest, start, far=far)
@@ -205,9 +185,6 @@ class StagedSearch:
 
     def _begin(self, finest: StageTables, start: StagedPlan | None, *, far: bool) -> None:
         """Find good plans: near the one to start from, or where there is none near the optima of coarser grids."""
-        if self.problem.schedule is not None:
-            self._begin_by_moves(finest, start, far=far)
-            return
         widely = is_large(self.problem) and is_plain(self.problem)
         if start is not None and widely:
             self.improve_widely(finest, start)
@@ -216,201 +193,21 @@ class StagedSearch:
         if start is None or (far and not widely) or np.isinf(self.step_s):
             self.coarse_to_fine(finest, self.best or start)
 
-    def _begin_by_moves(self, finest: StageTables, start: StagedPlan | None, *, far: bool) -> None:
-        """Go down by moves from the start, or from plans of tables and the best that coarser grids' labels lead to."""
-        if start is None:
-            self._begin_by_tables(finest)
-        elif start.check_valid(self.problem)[0]:
-            self.improve_by_moves(finest, start, MOVES)
-        if far or start is None or np.isinf(self.step_s):
-            before = self.best
-            for stride in coarser_strides(self.problem):
-                tables = tables_of(self.problem, stride)
-                self._simulate(tables, self._ranked(tables, self.step_s, Keep.BEST))
-            if self.best is not before:
-                self.improve_by_moves(finest, self.best, MOVES)
-
-    def _begin_by_tables(self, finest: StageTables) -> None:
-        """Take what moves from the plans of compiled tables come to, or where devices differ the even plan."""
-        plain = self.problem.stages > 1 and is_plain(self.problem) and plain_of(finest) is not None
-        if plain and compiled_kernel() is not None:
-            from automap_models.planners.staged import step_plans  # numba takes half a second to import
-
-            plan = step_plans.step_plan(self.problem, *TABLES, PLANNER)
-        else:
-            plan = StagedPlan(*even_route(finest).cuts(finest), self.problem.micro_batches, PLANNER)
-        if plan.check_valid(self.problem)[0]:
-            self.offer(plan)
-
     def whole(self, tables: StageTables) -> None:
         """Find the optimum on these tables if it is shorter than the best so far.
 
         Raises:
             OutOfTime: with a bound on all plans on the tables.
         """
-        if not tables.suffixes.overlap:
-            ranking = self._ranked(tables, self.step_s)
-            self._take_ties(ranking, tables)
-            if ranking.limit_s < self.step_s:
-                raise OutOfTime(ranking.limit_s)
-            return
-        if np.isinf(self.step_s):
-            self._simulate(tables, self._ranked(tables, self.step_s, Keep.BEST))
-        self._close(tables)
+        ranking = self._ranked(tables, self.step_s)
+        self._take_ties(ranking, tables)
+        if ranking.limit_s < self.step_s:
+            raise OutOfTime(ranking.limit_s)
 
-    def _ranked(
-        self, tables: StageTables, limit_s: float, keep: Keep = Keep.UNDOMINATED, most_labels: int = MOST_LABELS
-    ) -> Ranking:
+    def _ranked(self, tables: StageTables, limit_s: float) -> Ranking:
         """The plans on these tables that may cost no more than that; see label_setting.ranked."""
         limit_s *= 1.0 + SLACK
-        bounds = prefix_bounds(tables, limit_s, self.deadline)
-        return ranked(tables, bounds, limit_s, self.deadline, most_labels, keep)
-
-    def _close(self, tables: StageTables) -> None:
-        """List all plans that may be shorter than the best and simulate them.
-
-        Where the first list gets too long, only plans that cost least at least are on it; then the plans that no other
-        dominates say how short any plan can be, before longer lists are made.
-
-        Raises:
-            OutOfTime: with a bound on all plans on the tables.
-        """
-        done_s = 0.0
-        try:
-            for most in LISTS:
-                ranking = self._ranked(tables, self.step_s, Keep.ALL, most)
-                self._simulate(tables, ranking, done_s)
-                done_s = max(done_s, ranking.limit_s)
-                if done_s >= self.step_s:
-                    return
-                if most == LISTS[0]:
-                    done_s = max(done_s, self.undominated(tables))
-        except OutOfTime as stopped:
-            raise OutOfTime(max(done_s, stopped.bound_s)) from None
-        raise OutOfTime(done_s)
-
-    def undominated(self, tables: StageTables) -> float:
-        """Simulate the plans that no other dominates by what they cost at least; no plan at all costs less than that.
-
-        Raises:
-            OutOfTime: with a bound on all plans on the tables.
-        """
-        ranking = self._ranked(tables, self.step_s)
-        least_s = float(ranking.least_s[0]) if ranking.least_s.size else min(ranking.limit_s, self.step_s)
-        with suppress(OutOfTime):
-            self._simulate(tables, ranking)
-        return least_s
-
-    def _simulate(self, tables: StageTables, ranking: Ranking, done_s: float = 0.0) -> None:
-        """Take the best of the plans, by their steps, but for those that cost less at least than what is done.
-
-        Raises:
-            OutOfTime: before all were looked at.
-        """
-        first, size = int(np.searchsorted(ranking.least_s, done_s * (1.0 - SLACK))), AT_FIRST
-        while first < ranking.least_s.size and ranking.least_s[first] < self.step_s:
-            self.deadline.check()
-            self.offer_batch(tables, ranking.batch.take(slice(first, first + size)))
-            first, size = first + size, min(4 * size, AT_ONCE)
-
-    def offer_batch(self, tables: StageTables, batch: PlanBatch) -> None:
-        """Take the best of some plans if it is better than the best so far."""
-        rows, steps = self._shorter(tables, batch, self.step_s)
-        for row, step_s in zip(rows.tolist(), steps.tolist(), strict=True):
-            if step_s >= self.step_s * (1.0 - LENGTH_ROUNDING):
-                break
-            self.deadline.check()
-            self.offer(batch.plan(tables, row, PLANNER))
-
-    def _shorter(self, tables: StageTables, batch: PlanBatch, limit_s: float) -> tuple[IntArray, FloatArray]:
-        """The rows of the plans that fit with a step below the limit, the shortest first; and their steps, to rounding.
-
-        Raises:
-            OutOfTime: the deadline has passed.
-        """
-        costs = batch_costs(tables, batch, self.costs.rates)
-        rows = np.flatnonzero(costs.feasible)
-        if not rows.size:
-            return rows, np.empty(0)
-        self.deadline.check()
-        steps = steps_s(self.problem, tables, batch.take(rows), costs.take(rows))
-        order = np.argsort(steps, kind="stable")
-        order = order[steps[order] < limit_s * (1.0 - LENGTH_ROUNDING)]
-        return rows[order], steps[order]
-
-    def improve_by_moves(self, tables: StageTables, near: StagedPlan | None, *offsets: IntArray) -> StagedPlan | None:
-        """Go from plan to better plan as long as one of its neighbours is better.
-
-        On equal devices these are the moves of move_kernel, compiled, else those of plan_batch.neighbours, in batches.
-
-        Where that leads does not depend on the upper bound. It ends early at a plan that the same moves went on from
-        before: what they come to is known.
-
-        Args:
-            tables: places where plans may cut, those of the plan among them.
-            near: where to begin; without a plan nothing happens.
-            offsets: how far a cut may move, ascending, in boundaries; of several the first as far as they lead, then
-                the next.
-
-        Returns:
-            Where it ended.
-
-        Raises:
-            OutOfTime: the deadline has passed; nothing is proven. The best of the plans on the way is taken.
-        """
-        if near is None:
-            return None
-        plain = plain_of(tables) if is_plain(self.problem) and compiled_kernel() is not None else None
-        if plain is not None:
-            return self._improve_by_compiled_moves(tables, plain, near, offsets)
-        cost, path = self.costs(near), [PlanBatch.from_plan(tables, near)]
-        step_s = cost.step_s if cost.feasible else np.inf
-        places = tables.boundary.tobytes()
-        try:
-            for moves in offsets:
-                while True:
-                    self.deadline.check()
-                    key = (places, moves.tobytes(), path[-1].key)
-                    if key in self.costs.passed:
-                        break
-                    self.costs.passed.add(key)
-                    batch = neighbours(tables, path[-1], moves)
-                    rows, steps = self._shorter(tables, batch, step_s)
-                    if not rows.size:
-                        break
-                    path.append(batch.take(rows[:1]))
-                    step_s = float(steps[0])
-        finally:
-            for passed in path[:0:-1]:  # the last, unless rounding makes it one that does not fit
-                plan = passed.plan(tables, 0, PLANNER)
-                if self.costs(plan).feasible:
-                    self.offer(plan)
-                    near = plan
-                    break
-        return near
-
-    def _improve_by_compiled_moves(
-        self, tables: StageTables, plain: PlainStages, near: StagedPlan, offsets: Sequence[IntArray]
-    ) -> StagedPlan:
-        """The same by compiled loops (step_plans.moved_batch)."""
-        from automap_models.planners.staged import step_plans  # numba takes half a second to import
-
-        batch = PlanBatch.from_plan(tables, near)
-        for moves in offsets:
-            key = (tables.boundary.tobytes(), moves.tobytes(), batch.key)
-            if key in self.costs.passed:
-                break
-            self.costs.passed.add(key)
-            self.deadline.check()
-            shorter = step_plans.moved_batch(self.problem, tables, plain, batch, moves, self.deadline.left_s)
-            plan = shorter.plan(tables, 0, PLANNER)
-            if shorter.key == batch.key or not self.costs(plan).feasible:  # to rounding it fits
-                continue
-            self.costs.passed.add((*key[:2], shorter.key))
-            self.offer(plan)
-            near, batch = plan, shorter
-        self.deadline.check()
-        return near
+        return ranked(tables, prefix_bounds(tables, limit_s, self.deadline), limit_s, self.deadline)
 
     def coarse_to_fine(self, finest: StageTables, near: StagedPlan | None = None) -> None:
         """Find the optima of coarser grids and what is near them on the finest one; begin near a plan, if there is one.

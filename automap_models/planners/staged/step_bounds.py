@@ -36,11 +36,26 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
-from automap_models.planners.staged.beam_kernel import reduced_s
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import FROZEN, A, C, F, H, PlainStages, W, plain_stages
-from automap_models.planners.staged.plan_kernel import holds_work, least_copies_s, message_s
-from automap_models.planners.staged.scheduled_stages import TiedUses, tied_uses
+from automap_models.planners.staged.stage_arrays import (
+    FROZEN,
+    GATHER,
+    GRADIENT,
+    MEMORY,
+    PADDING,
+    PARTS,
+    RATE,
+    RING,
+    START,
+    START_FORWARD,
+    C,
+    F,
+    H,
+    StageArrays,
+    W,
+    stage_arrays,
+)
+from automap_models.planners.staged.stage_kernel import holds_work, least_copies_s, moved_s
 
 TRIP, HEAD, SPAN, LENGTH = NUMBERS = range(4)
 HELD, HIDDEN, TURNS, OTHERS, ROUNDS, MORE, BACK = COUNTS = range(7)
@@ -48,6 +63,8 @@ HELD, HIDDEN, TURNS, OTHERS, ROUNDS, MORE, BACK = COUNTS = range(7)
 passes that they leave, the same of the rounds through all; and messages back that wait for the last one forth."""
 BIG = 1e300
 """Of what is not: finite, so that nothing times it is nothing."""
+ENDLESS = 1e200
+"""In place of no limit."""
 SLACK = 1e-9
 """Relative rounding of sums and of limits."""
 MOST_BYTES = 1 << 28
@@ -58,7 +75,7 @@ class StepBounds:
     """Bounds of problems that differ in their stages and schedules alone.
 
     Args:
-        problems: one or more with compiled moves (improve.has_moves), of several stages.
+        problems: one or more of several stages.
         places: instructions after which they may be cut; None for those of their grid.
     """
 
@@ -68,14 +85,13 @@ class StepBounds:
         self._places = places
 
     @cached_property
-    def _stages(self) -> tuple[PlainStages, TiedUses]:
-        plain, boundary = plain_stages(self._deepest, self._places)
-        return plain, tied_uses(self._deepest, boundary)
+    def _stages(self) -> StageArrays:
+        return stage_arrays(self._deepest, self._places)[0]
 
     @cached_property
     def messages(self) -> FloatArray:
         """[D+1, D+1] see least_messages."""
-        return least_messages(*self._stages)
+        return least_messages(self._stages)
 
     @cached_property
     def _counts(self) -> FloatArray:
@@ -101,15 +117,32 @@ class StepBounds:
             limit_s: plans that take longer are of no interest.
             deadline: when to stop; loops are counted (planners.effort).
         """
-        (plain, tied), lanes = self._stages, self._deepest.stages
-        shape = plain.devices + 1, plain.sums.shape[1], len(NUMBERS), lanes
+        stages, limit_s = self._stages, min(limit_s, ENDLESS)
+        shape = stages.devices + 1, stages.last + 1, len(NUMBERS), stages.stages
         if 8 * int(np.prod(shape)) > MOST_BYTES or deadline.passed:
             return None
-        windows = begin_windows(plain, limit_s)  # the loops narrow them
+        windows = self._begin_windows(limit_s)  # the loops narrow them
         most, limit = min(deadline.left_s / effort.RESTS.unit_s, 1e15), limit_s * (1.0 + SLACK)
-        rest, steps = least_rests(plain, tied, self.messages, windows, self._counts, limit, self.equal, most)
+        rest, steps = least_rests(stages, self.messages, windows, self._counts, limit, most)
         effort.count(effort.RESTS, steps)
         return rest if steps <= most else None
+
+    def _begin_windows(self, limit_s: float) -> IntArray:
+        """[D+1, 2] the first and the last boundary where a stage may begin on each device.
+
+        The devices before it get done within the limit what lies before it, and those behind it the rest; where they
+        may share operators, nothing is known.
+        """
+        stages = self._stages
+        work, slowdowns = stages.sums[0, C], self._deepest.slowdowns
+        speed = np.ones(stages.devices) if slowdowns is None else 1.0 / slowdowns
+        done = limit_s * (1.0 + SLACK) / stages.micro_batches * np.concatenate(([0.0], np.cumsum(speed)))
+        doubt = SLACK * work[-1] if len(stages.kind) == 1 else np.inf
+        first = np.searchsorted(work, work[-1] - (done[-1] - done) - doubt)
+        last = np.searchsorted(work, done + doubt, side="right") - 1
+        windows = np.stack((first, last), axis=1)
+        windows[0], windows[-1] = (0, 0), (stages.last, stages.last)
+        return windows
 
     def least_s(self, limit_s: float, deadline: Deadline) -> dict[StagedProblem, float]:
         """A step that no plan of each problem on its places falls below, at most the limit; 0 where it is not known.
@@ -126,115 +159,108 @@ class StepBounds:
         """What plans of so many stages take at least, less rounding."""
         return float(rest[0, 0, LENGTH, stages - 1]) * (1.0 - SLACK)
 
-    @property
-    def equal(self) -> int:
-        """Devices of each stage where all have equally many, else 0."""
-        problem = self._deepest
-        return problem.cluster.devices // problem.stages if problem.constraints.equal_replicas else 0
-
 
 def step_bounds(problems: Iterable[StagedProblem], places: IntArray | None) -> list[StepBounds]:
     """Bounds of problems of one profile that differ in stages, micro-batches and schedules."""
     groups: dict[tuple[int, str | None, int], list[StagedProblem]] = {}
     for problem in problems:
-        alone = problem.stages if problem.constraints.equal_replicas else 0
+        constraints = problem.constraints
+        alone = problem.stages if constraints.equal_replicas or constraints.pins or constraints.together else 0
         groups.setdefault((problem.micro_batches, problem.schedule, alone), []).append(problem)
     return [StepBounds(group, places) for group in groups.values()]
 
 
 @jit
-def least_messages(plain: PlainStages, tied: TiedUses) -> FloatArray:
-    """[D+1, D+1] seconds per byte from devices a … q-1 to q and some after it, at least."""
-    devices = plain.parts.size - 1
-    least = np.zeros((devices + 1, devices + 1))
+def least_messages(stages: StageArrays) -> FloatArray:
+    """[D+1, D+1] seconds per byte from devices a … q-1 to q and some after it, at least; 0 where no stage may be."""
+    shardings, devices = stages.kind.shape[0], stages.kind.shape[1] - 1
+    least, padding = np.zeros((devices + 1, devices + 1)), np.full((devices + 1, devices + 1), np.inf)
+    for a in range(devices):
+        for q in range(a + 1, devices + 1):
+            for j in range(shardings):
+                if stages.kind[j, a, q] >= 0:
+                    padding[a, q] = min(padding[a, q], stages.paces[j, a, q, PADDING])
     for a in range(devices):
         for q in range(a + 1, devices):
-            least[a, q] = message_s(plain, tied.samples, a, q, q + 1)
-            for e in range(q + 2, devices + 1):
-                least[a, q] = min(least[a, q], message_s(plain, tied.samples, a, q, e))
+            fastest = np.inf
+            for e in range(q + 1, devices + 1):
+                most = max(padding[a, q], padding[q, e])
+                if most < np.inf:
+                    fastest = min(fastest, moved_s(stages, most, a, q, e))
+            least[a, q] = fastest if fastest < np.inf else 0.0
     return least
-
-
-def begin_windows(plain: PlainStages, limit_s: float) -> IntArray:
-    """[D+1, 2] the first and the last boundary where a stage may begin on each device.
-
-    The devices before it get done within the limit what lies before it, and those behind it the rest.
-    """
-    work, devices = plain.sums[C], plain.devices
-    done = limit_s * (1.0 + SLACK) / plain.micro_batches * np.arange(devices + 1)
-    doubt = SLACK * work[-1]
-    first = np.searchsorted(work, work[-1] - done[::-1] - doubt)
-    last = np.searchsorted(work, done + doubt, side="right") - 1
-    windows = np.stack((first, last), axis=1)
-    windows[0], windows[-1] = (0, 0), (work.size - 1, work.size - 1)
-    return windows
 
 
 @jit
 def least_rests(
-    plain: PlainStages,
-    tied: TiedUses,
-    messages: FloatArray,
-    windows: IntArray,
-    counts: FloatArray,
-    limit_s: float,
-    equal: int,
-    most: float,
+    stages: StageArrays, messages: FloatArray, windows: IntArray, counts: FloatArray, limit_s: float, most: float
 ) -> tuple[FloatArray, float]:
     """[D+1, m+1, 4, lanes] the least of what begins at each place, and how many steps the loop over lanes took.
 
     Args:
-        plain, tied: the stages; which micro-batches they hold is in the counts.
-        messages, windows: see least_messages and begin_windows.
+        stages: which micro-batches they hold is in the counts.
+        messages, windows: see least_messages and StepBounds.
         counts: [7, lanes] by lane.
         limit_s: longer plans do not count.
-        equal: devices of each stage, 0 for any number.
         most: steps after which to stop; what is returned then says nothing.
     """
-    devices, m, lanes, micro = plain.parts.size - 1, plain.sums.shape[1] - 1, counts.shape[1], plain.micro_batches
+    devices, m, lanes, micro = messages.shape[0] - 1, stages.crossing.size - 1, counts.shape[1], stages.micro_batches
     rest, behind = np.full((devices + 1, m + 1, 4, lanes), BIG), np.empty((m + 1, 4, lanes))
     alive, own, steps = np.zeros((devices + 1, m + 1, 2), np.int64), np.empty((5, m + 1)), 0.0
     alive[devices, m, 1] = 1
     for a in range(devices - 1, -1, -1):
         for q in range(a + 1, devices + 1):
-            if q - a > plain.most_replicas or steps > most:
+            if steps > most:
                 break
-            if (equal and q - a != equal) or windows[q, 0] > windows[q, 1]:
-                continue
-            put_own(plain, a, q, own)
-            for k in range(windows[q, 0], windows[q, 1] + 1):
-                put_behind(messages[a, q] * plain.sums[A, k], counts, rest[q, k], alive[q, k], behind[k])
-            for i in range(windows[a, 0], windows[a, 1] + 1):
-                least = rest[a, i]
-                for k in range(max(windows[q, 0], i + 1), windows[q, 1] + 1):
-                    low, high = alive[q, k, 0], min(alive[q, k, 1], lanes - (a > 0))  # all stages begin at device 0
-                    u, f = own[0, k] - own[0, i], own[1, k] - own[1, i]
-                    if micro * u >= limit_s:
-                        break
-                    compute, nbytes = plain.sums[C, k] - plain.sums[C, i], plain.sums[W, k] - plain.sums[W, i]
-                    if low < high and holds_work(plain, compute, nbytes):
-                        late = own[2, k] - own[2, i]
-                        late += plain.update_s * nbytes - plain.overlap * min(late, u - f)
-                        late += least_copies_s(plain, tied, i, k, a, q)
-                        free = plain.memory * (1.0 + SLACK) - (own[4, k] - own[4, i])
-                        stage = (u, f, late, own[3, k] - own[3, i], free, limit_s, micro)
-                        begin(counts, behind, k, stage, low, high, least)
-                        steps += 4.0 + high - low
-        narrow(rest[a], limit_s, windows[a], alive[a])
+            sharing, ready = False, False
+            for j in range(stages.kind.shape[0]):
+                kind = stages.kind[j, a, q]
+                if kind < 0 or windows[q, 0] > windows[q, 1]:
+                    continue
+                if not ready:
+                    for k in range(windows[q, 0], windows[q, 1] + 1):
+                        put_behind(messages[a, q] * stages.crossing[k], counts, rest[q, k], alive[q, k], behind[k])
+                    ready = True
+                put_own(stages, j, a, q, own)
+                memory, parts = stages.paces[j, a, q, MEMORY], stages.paces[j, a, q, PARTS]
+                rate, sharing = stages.paces[j, a, q, RATE], j > 0
+                for i in range(windows[a, 0], windows[a, 1] + 1):
+                    least, gather = rest[a, i], stages.sums[kind, GATHER, i] / rate
+                    for k in range(max(windows[q, 0], i + 1), windows[q, 1] + 1):
+                        low, high = alive[q, k, 0], min(alive[q, k, 1], lanes - (a > 0))  # the first is on device 0
+                        u, f = own[0, k] - own[0, i], own[1, k] - own[1, i]
+                        if micro * u >= limit_s:
+                            break
+                        if low < high and holds_work(stages, i, k):
+                            if sharing:
+                                u, f = u + gather + stages.sums[kind, GATHER, k] / rate, f + gather
+                            late = own[2, k] - own[2, i]
+                            late += stages.update_s * (stages.sums[kind, W, k] - stages.sums[kind, W, i])
+                            late -= stages.overlap * min(own[2, k] - own[2, i], u - f)
+                            late += least_copies_s(stages, kind, i, k, a, q)
+                            free = memory * (1.0 + SLACK) - (own[4, k] - own[4, i])
+                            stage = (u, f, late, (own[3, k] - own[3, i]) / parts, free, limit_s, micro)
+                            begin(counts, behind, k, stage, low, high, least)
+                            steps += 4.0 + high - low
+        narrow(rest[a], limit_s, stages.windows, windows[a], alive[a])
     return rest, steps
 
 
 @jit
-def narrow(rest: FloatArray, limit_s: float, window: IntArray, alive: IntArray) -> None:
+def narrow(rest: FloatArray, limit_s: float, begins: IntArray, window: IntArray, alive: IntArray) -> None:
     """Leave to a window the places where anything below the limit begins, and [m+1, 2] the lanes that may be before it.
 
     Args:
         rest: [m+1, 4, L] of the places on one device.
+        begins: [S, 2] where each stage may begin, of the most there are.
     """
     first, last, lanes = window[1] + 1, window[0] - 1, rest.shape[2]
     for i in range(window[0], window[1] + 1):
         low, high = lanes, 0
         for lane in range(lanes - 1):
+            if i > begins[lanes - 1 - lane, 1]:  # too few boundaries are left, or it is pinned
+                for number in range(4):
+                    rest[i, number, lane] = BIG
             if rest[i, LENGTH, lane] < limit_s:
                 low, high = min(low, lane + 1), lane + 2
         alive[i, 0], alive[i, 1] = low, high
@@ -244,12 +270,16 @@ def narrow(rest: FloatArray, limit_s: float, window: IntArray, alive: IntArray) 
 
 
 @jit
-def put_own(plain: PlainStages, a: int, q: int, own: FloatArray) -> None:
-    """[5, m+1] sums of u, f and the all-reduce on devices a … q-1, of the stash of a micro-batch and of what stays."""
-    speed, ring, parts = plain.speeds[q - a], reduced_s(plain, a, q), plain.parts[q - a]
+def put_own(stages: StageArrays, sharding: int, a: int, q: int, own: FloatArray) -> None:
+    """[5, m+1] sums of u, f but for what is gathered, of the all-reduce, of the stash and of what stays."""
+    kind, sums = stages.kind[sharding, a, q], stages.sums
+    rate, ring = stages.paces[sharding, a, q, RATE], stages.paces[sharding, a, q, RING]
     for k in range(own.shape[1]):
-        own[0, k], own[1, k], own[2, k] = plain.sums[C, k] / speed, plain.sums[F, k] / speed, ring * plain.sums[W, k]
-        own[3, k], own[4, k] = plain.sums[H, k] / parts, plain.state_factor * plain.sums[W, k] + plain.sums[FROZEN, k]
+        own[0, k] = sums[kind, C, k] / rate + sums[kind, START, k]
+        own[1, k] = sums[kind, F, k] / rate + sums[kind, START_FORWARD, k]
+        own[2, k] = ring * sums[kind, W, k] + sums[kind, GRADIENT, k]
+        own[3, k] = sums[kind, H, k]
+        own[4, k] = stages.state_factor * sums[kind, W, k] + sums[kind, FROZEN, k]
 
 
 @jit

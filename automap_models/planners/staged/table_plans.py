@@ -59,7 +59,9 @@ LIMIT_SLACK = 1.0 + 1e-5
 """Tables are in float32: plans as long as the best one known shall not be lost."""
 
 
-def table_plans(problem: StagedProblem, beam: int, reach: int, planner: str) -> list[StagedPlan]:
+def table_plans(
+    problem: StagedProblem, beam: int, reach: int, planner: str, looks: Sequence[Look] | None = None
+) -> list[StagedPlan]:
     """Plans of several stages on equal nodes for the length L, the best first; none of them may fit the memory.
 
     Args:
@@ -67,9 +69,10 @@ def table_plans(problem: StagedProblem, beam: int, reach: int, planner: str) -> 
         beam: ends of the first stage from which the tables are followed, of each look, and plans returned at most.
         reach: boundaries and devices beside the best route at which stages may begin in the end; 0 leaves it as it is.
         planner: name of who plans.
+        looks: the tables to look at; None for those that LOOKS has.
     """
     stages, boundary = plain_stages(problem)
-    looks = next(looks for most, looks in LOOKS if stages.devices <= most)
+    looks = looks or next(looks for most, looks in LOOKS if stages.devices <= most)
     routes = best_routes(stages, float(problem.samples or 0), beam, reach, looks)
     return [_plan_of(problem, boundary, route, planner) for route in routes]
 

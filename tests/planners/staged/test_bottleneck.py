@@ -15,8 +15,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
 from automap_models.planners.staged.bottleneck import constructed, least_bottleneck
-from automap_models.planners.staged.plain_stages import plain_stages
-from automap_models.planners.staged.scheduled_stages import scheduled_stages
+from automap_models.planners.staged.stage_arrays import stage_arrays
 
 
 def problem_of(seed: int, *, memory: float = 1e18, min_stage: float = 0.0) -> StagedProblem:
@@ -80,9 +79,8 @@ def every_plan(problem: StagedProblem) -> Iterator[tuple[tuple[int, ...], tuple[
 
 def by_table(problem: StagedProblem, reduced: float = 1.0) -> tuple[float, np.ndarray]:
     """Over all boundaries and devices."""
-    plain, boundary = plain_stages(problem)
-    own = scheduled_stages(problem, boundary)
-    return least_bottleneck(plain, own, np.arange(boundary.size), np.arange(problem.cluster.devices + 1), reduced)
+    stages, boundary = stage_arrays(problem)
+    return least_bottleneck(stages, np.arange(boundary.size), np.arange(problem.cluster.devices + 1), reduced)
 
 
 @pytest.mark.parametrize("reduced", [1.0, 0.0])
@@ -94,7 +92,7 @@ def test_no_plan_has_a_smaller_span(seed: int, min_stage: float, reduced: float)
     load_s, route = by_table(problem, reduced)
     assert load_s == pytest.approx(expected, rel=1e-9)
     if np.isfinite(load_s):
-        begins, devices = (tuple(row[:-1].tolist()) for row in route)
+        begins, devices = (tuple(row[:-1].tolist()) for row in route[:2])
         assert span_s(problem, begins, devices, reduced) == pytest.approx(expected, rel=1e-9)
 
 
@@ -126,12 +124,12 @@ def test_a_coarser_table_constructs_a_plan_of_many_instructions_and_devices(seed
     cluster, constraints = Cluster(int(rng.integers(1, 9)), 8, 1e11, 1e10, 1e18), Constraints(min_stage=0.25)
     stages = int(rng.integers(2, min(17, cluster.devices + 1)))
     problem = StagedProblem(profile, cluster, stages, 8, schedule="1f1b", constraints=constraints)
-    plain, boundary = plain_stages(problem)
-    routes = constructed(problem, plain, scheduled_stages(problem, boundary))
+    arrays, boundary = stage_arrays(problem)
+    routes = constructed(arrays)
     assert routes
     for route in routes:
-        assert (np.diff(route) > 0).all()
-        assert route[:, 0].tolist() == [0, 0]
-        assert route[:, -1].tolist() == [boundary.size - 1, cluster.devices]
+        assert (np.diff(route[:2]) > 0).all()
+        assert route[:2, 0].tolist() == [0, 0]
+        assert route[:2, -1].tolist() == [boundary.size - 1, cluster.devices]
         begins = boundary[route[0]]
         assert all(holds_work(problem, slice(*ends)) for ends in pairwise(begins))

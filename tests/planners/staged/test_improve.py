@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automap_models.core.cluster import Cluster, NodeGroup
-from automap_models.core.constraints import Constraints, Pin
+from automap_models.core.cluster import Cluster
+from automap_models.core.constraints import Constraints
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.planners.staged.improve import Moves, has_moves
+from automap_models.planners.staged.improve import Moves
 from automap_models.simulate.step import step_cost
 
 SCHEDULES = ("1f1b", "gpipe", "1f1b-deep")
@@ -97,14 +97,3 @@ def test_a_cut_between_places_is_taken_to_the_one_behind_it_and_no_stage_is_left
     assert at(1, 5) == at(2, 6)
     assert at(1, 2) == at(2, 4)  # both go to 2: the second stage gets the next place
     assert at(5, 7) == at(4, 6)  # and none is left behind the last place: the stages before make room
-
-
-def test_what_the_moves_do_not_know_is_told() -> None:
-    problem = replace(problem_of(3), stages=2)
-    assert has_moves(problem)
-    assert has_moves(replace(problem, constraints=Constraints(equal_replicas=True, min_stage=0.25)))
-    pinned = Constraints(pins=(Pin("layer", 0),))
-    assert not has_moves(replace(problem, constraints=pinned))
-    assert not has_moves(replace(problem, constraints=Constraints(forbidden=frozenset({"data"}))))
-    groups = [NodeGroup(1, 2, 1e11, 1e10, 1e18, speed=speed) for speed in (1.0, 0.5)]
-    assert not has_moves(replace(problem, cluster=Cluster.of_groups(groups, "mixed")))

@@ -77,21 +77,6 @@ def test_without_time_the_plan_stays_as_it_is(make_problem: MakeProblem) -> None
             assert refine(problem, plan, Deadline(0.0)) == plan
 
 
-def test_under_a_schedule_the_plan_before_its_correction_competes(make_problem: MakeProblem) -> None:
-    """A corrected plan is shorter by L, yet may be longer as simulated: refinement begins with the better one."""
-    better_before = 0
-    for problem, plan in starts(make_problem, "1f1b"):
-        try:
-            uniform = make_planner("uniform").plan(problem)
-        except Infeasible:
-            continue
-        start = refine(problem, plan, Deadline(0.0), before_proof=uniform)
-        before_s, after_s = (rated(problem, one) for one in (uniform, plan))
-        assert start == (uniform if before_s < after_s else plan)
-        better_before += before_s < after_s
-    assert better_before >= 1
-
-
 def test_coarse_cuts_are_null_exactly_when_a_cut_left_the_grid(make_problem: MakeProblem) -> None:
     off = 0
     for problem, plan in starts(make_problem):

@@ -17,11 +17,11 @@ from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
+from automap_models.planners.staged.improve import layouts, near, plan_of
 from automap_models.planners.staged.move_kernel import block, judged, moved_on, relocate, search_from, step_of
-from automap_models.planners.staged.plain_stages import plain_stages
-from automap_models.planners.staged.plan_kernel import filled, least_step
-from automap_models.planners.staged.scheduled_stages import scheduled_stages
-from automap_models.planners.staged.step_plans import near, step_plan
+from automap_models.planners.staged.stage_arrays import MEMORY, stage_arrays
+from automap_models.planners.staged.stage_kernel import filled, least_step
+from automap_models.planners.staged.step_plans import step_plan
 from automap_models.simulate.step import step_cost
 
 DEVICE = Device("some", {"float32": 1e12}, 1e12, 4e8)
@@ -50,10 +50,9 @@ def problem_of(seed: int, instructions: int, stages: int, micro_batches: int, sc
     return StagedProblem(profile, cluster, *sizes, schedule=schedule, device=device)
 
 
-def plan_of(problem: StagedProblem, route: np.ndarray) -> StagedPlan:
-    """A route of `plain_stages` as a plan."""
-    cuts = tuple((plain_stages(problem)[1][route[0, 1:-1]] - 1).tolist())
-    return StagedPlan(cuts, tuple(route[1, 1:-1].tolist()), problem.micro_batches, "moves")
+def route_plan(problem: StagedProblem, route: np.ndarray) -> StagedPlan:
+    """A route of `stage_arrays` as a plan."""
+    return plan_of(problem, route, stage_arrays(problem)[1], "moves")
 
 
 def step_s(problem: StagedProblem, plan: StagedPlan) -> float:
@@ -63,71 +62,69 @@ def step_s(problem: StagedProblem, plan: StagedPlan) -> float:
 
 
 def random_route(problem: StagedProblem, rng: np.random.Generator) -> np.ndarray:
-    """[2, S+1] where stages begin, and the end."""
-    ends = len(plain_stages(problem)[1]) - 1, problem.cluster.devices
+    """[3, S+1] where stages begin, and the end; and no shardings."""
+    ends = len(stage_arrays(problem)[1]) - 1, problem.cluster.devices
     places = [np.sort(rng.choice(np.arange(1, end), problem.stages - 1, replace=False)) for end in ends]
-    return np.array([[0, *inside, end] for inside, end in zip(places, ends, strict=True)])
+    route = [[0, *inside, end] for inside, end in zip(places, ends, strict=True)]
+    return np.array([*route, [0] * (problem.stages + 1)])
 
 
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(8, 40), st.integers(2, 5), st.integers(1, 40), st.sampled_from([*WARM_UPS]))
-def test_the_step_of_a_route_is_that_of_its_plan(seed: int, n: int, stages: int, micro: int, schedule: str) -> None:
+def test_the_step_of_a_route_is_that_of_its_plan(seed: int, n: int, count: int, micro: int, name: str) -> None:
     """Whatever overlaps, is tied, padded, or shares a link; and no lower bound is longer."""
-    problem = problem_of(seed, n, stages, micro, schedule)
-    plain, boundary = plain_stages(problem)
-    own, rng = scheduled_stages(problem, boundary), np.random.default_rng(seed)
+    problem = problem_of(seed, n, count, micro, name)
+    stages, schedule = stage_arrays(problem)[0], layouts(problem)
+    rng = np.random.default_rng(seed)
     for _ in range(3):
         route = random_route(problem, rng)
-        expected, own_s = step_s(problem, plan_of(problem, route)), step_of(plain, own, route)
+        expected, own_s = step_s(problem, route_plan(problem, route)), step_of(stages, schedule, route)
         assert own_s == pytest.approx(expected, rel=1e-9)
-        search = search_from(plain, own, route)
-        if filled(plain, own.tied, route, 0, problem.stages, np.inf, search.draft):
-            assert least_step(plain, search.draft, problem.stages, 0.0) <= own_s * (1 + 1e-12)
+        search = search_from(stages, schedule, route)
+        if filled(stages, route, 0, problem.stages, True, np.inf, search.draft):
+            assert least_step(stages, search.draft, problem.stages, 0.0) <= own_s * (1 + 1e-12)
 
 
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(8, 40), st.integers(2, 5), st.integers(1, 40), st.sampled_from([*WARM_UPS]))
-def test_moves_lead_to_the_step_that_they_say(seed: int, n: int, stages: int, micro: int, schedule: str) -> None:
+def test_moves_lead_to_the_step_that_they_say(seed: int, n: int, count: int, micro: int, name: str) -> None:
     """Which is shorter than that of the start, or nothing is; the search stops when it has taken what it may."""
-    problem = problem_of(seed, n, stages, micro, schedule)
-    plain, boundary = plain_stages(problem)
-    own = scheduled_stages(problem, boundary)
+    problem = problem_of(seed, n, count, micro, name)
+    stages, schedule = stage_arrays(problem)[0], layouts(problem)
     start = random_route(problem, np.random.default_rng(seed))
-    begun_s = step_of(plain, own, start)
-    reached_s, route, _ = moved_on(plain, own, start, np.inf, near(8), near(4), 4, np.inf)
+    begun_s = step_of(stages, schedule, start)
+    reached_s, route, _ = moved_on(stages, schedule, start, np.inf, near(8), near(4), 4, np.inf)
     assert reached_s <= begun_s
     if np.isfinite(reached_s):
-        plan = plan_of(problem, route)
+        plan = route_plan(problem, route)
         assert plan.check_valid(problem) == (True, "")
         assert step_s(problem, plan) == pytest.approx(reached_s, rel=1e-9)
-        assert np.isinf(moved_on(plain, own, route, reached_s, near(8), near(4), 4, np.inf)[0])
-        assert moved_on(plain, own, start, np.inf, near(8), near(4), 4, 1.0)[0] >= reached_s
+        assert np.isinf(moved_on(stages, schedule, route, reached_s, near(8), near(4), 4, np.inf)[0])
+        assert moved_on(stages, schedule, start, np.inf, near(8), near(4), 4, 1.0)[0] >= reached_s
 
 
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(8, 40), st.integers(2, 6), st.integers(1, 20), st.sampled_from([*WARM_UPS]))
 @example(452, 28, 6, 6, "1f1b")  # these two hold too much where a stage comes earlier
 @example(1741, 19, 6, 7, "1f1b")
-def test_what_relocation_keeps_of_a_plan_changes_nothing(
-    seed: int, n: int, stages: int, micro: int, schedule: str
-) -> None:
+def test_what_relocation_keeps_of_a_plan_changes_nothing(seed: int, n: int, count: int, micro: int, name: str) -> None:
     """Where a stage holds more micro-batches for coming earlier, too: the route just fits the memory, or nearly."""
-    problem = problem_of(seed, n, stages, micro, schedule)
+    problem = problem_of(seed, n, count, micro, name)
     if problem.stages < 2:
         return
-    (plain, boundary), rng = plain_stages(problem), np.random.default_rng(seed)
-    own, route = scheduled_stages(problem, boundary), random_route(problem, rng)
-    plan = step_cost(problem, plan_of(problem, route))
-    plain = plain._replace(memory=float(max(plan.memory_bytes)) * rng.uniform(1.0, 2.0))
-    known, anew = search_from(plain, own, route), search_from(plain, own, route)
-    best_s = judged(known, 0, problem.stages, np.inf)
+    (stages, _), schedule, rng = stage_arrays(problem), layouts(problem), np.random.default_rng(seed)
+    route = random_route(problem, rng)
+    plan = step_cost(problem, route_plan(problem, route))
+    stages.paces[..., MEMORY] = float(max(plan.memory_bytes)) * rng.uniform(1.0, 2.0)
+    known, anew = search_from(stages, schedule, route), search_from(stages, schedule, route)
+    best_s = judged(known, 0, problem.stages, True, np.inf)
     assert np.isfinite(best_s)
     gone = [gone for _ in range(8) for gone in range(1, problem.stages)]
     for stage in gone:
         step_s = relocate(known, stage, 4, best_s, True)
         assert step_s == pytest.approx(relocate(anew, stage, 4, best_s, False), rel=1e-12)
         assert known.route.tolist() == anew.route.tolist()
-        assert step_s == pytest.approx(step_of(plain, own, known.route), rel=1e-12)
+        assert step_s == pytest.approx(step_of(stages, schedule, known.route), rel=1e-12)
         best_s = step_s
 
 
@@ -153,9 +150,9 @@ def test_tiny_problems_are_planned_nearly_optimally() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(8, 40), st.integers(2, 5), st.integers(1, 20), st.sampled_from([*WARM_UPS]))
-def test_moves_from_further_plans_end_nowhere_longer(seed: int, n: int, stages: int, micro: int, schedule: str) -> None:
+def test_moves_from_further_plans_end_nowhere_longer(seed: int, n: int, count: int, micro: int, name: str) -> None:
     """Not than these plans are, wherever on the grid they cut."""
-    rng, drawn = np.random.default_rng(seed), problem_of(seed, n, stages, micro, schedule)
+    rng, drawn = np.random.default_rng(seed), problem_of(seed, n, count, micro, name)
     for problem in (drawn, replace(drawn, granularity=7)):
         points, devices = problem.grid.cut_points, problem.cluster.devices
         if problem.stages < 2 or len(points) < problem.stages - 1:

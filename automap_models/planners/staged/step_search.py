@@ -1,0 +1,83 @@
+"""The shortest step under a schedule of one problem: moves find good plans, branch and bound looks at all others.
+
+starts ──▶ moves (improve) ──▶ all plans that may be shorter (branch_and_bound) ──▶ the shortest, proven
+tables ──┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.planners.base import Deadline
+from automap_models.planners.staged.branch_and_bound import shortest_below
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, SearchResult
+from automap_models.planners.staged.frameworks import balanced
+from automap_models.planners.staged.improve import Moves, cut_places
+
+STARTS, PASSES = 4, 1.6e6
+"""Plans from which moves set out, and passes of the simulator that these may take about."""
+PLANNER = "exact"
+"""Who makes the plans that come out."""
+
+
+def shortest_step(
+    problem: StagedProblem,
+    deadline: Deadline,
+    upper_s: float = np.inf,
+    starts: Sequence[StagedPlan] = (),
+    costs: Costs | None = None,
+) -> SearchResult:
+    """The shortest plan that fits the memory, or what is known when the time is up.
+
+    Args:
+        problem: with a schedule.
+        deadline: when to stop; loops are counted (planners.effort) and look at it every second or so.
+        upper_s: only shorter plans are of interest (by more than LENGTH_ROUNDING, relatively).
+        starts: plans from which moves set out, too.
+        costs: of this problem's plans, as far as they are known.
+
+    Raises:
+        BadInput: constraints contradict one another, or leave no way to share out the devices among the stages.
+    """
+    costs = Costs(problem) if costs is None else costs
+    if problem.stages == 1:
+        return _one_stage(problem, upper_s, costs)
+    best, places = None, cut_places(problem)
+    moves = Moves(problem, places, PLANNER)
+    if not moves.can_cut:
+        return SearchResult(None, None, upper_s, finished=True)
+    every = [*starts, *moves.constructed(), *_even(moves)]
+    step_s, plan = moves.improved(every, equal=False, count=STARTS, passes=PASSES)
+    if plan is not None and step_s < upper_s * (1.0 - LENGTH_ROUNDING) and costs(plan).feasible:
+        best = plan
+    limit_s = upper_s if best is None else costs(best).step_s
+    plan, bound_s = shortest_below(problem, places, limit_s, deadline, PLANNER)
+    if plan is not None and costs(plan).feasible:
+        best, limit_s = plan, costs(plan).step_s
+    finished = bound_s >= limit_s * (1.0 - LENGTH_ROUNDING)
+    return SearchResult(best, None if best is None else costs(best), limit_s if finished else bound_s, finished)
+
+
+def _one_stage(problem: StagedProblem, upper_s: float, costs: Costs) -> SearchResult:
+    """Of the plans of one stage, one for each sharding."""
+    plans = [
+        StagedPlan((), (), problem.micro_batches, PLANNER, (), (index,)) for index in range(len(problem.all_shardings))
+    ]
+    fitting = [plan for plan in plans if plan.check_valid(problem)[0] and costs(plan).feasible]
+    best = min(fitting, key=lambda plan: costs(plan).step_s, default=None)
+    if best is None or costs(best).step_s >= upper_s * (1.0 - LENGTH_ROUNDING):
+        return SearchResult(None, None, upper_s, finished=True)
+    return SearchResult(best, costs(best), costs(best).step_s, finished=True)
+
+
+def _even(moves: Moves) -> list[StagedPlan]:
+    """Even work on even devices, where the tables have no plan: very deep pipelines."""
+    problem = moves.problem
+    cuts = balanced(problem.profile.C, moves.cuts, problem.stages)
+    if cuts is None:
+        return []
+    devices = np.rint(np.arange(1, problem.stages) * problem.cluster.devices / problem.stages).astype(int)
+    return [StagedPlan(tuple(cuts), tuple(devices.tolist()), problem.micro_batches, PLANNER)]
