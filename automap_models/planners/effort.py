@@ -40,21 +40,13 @@ ROUND = Work(1.4e-5, 4.5e-7)
 CROSSINGS = Work(9.0e-5, 3.6e-8)
 """Labels whose suffix receives from a stage, by pairs of a first device and a suffix."""
 PAIRS = Work(2.4e-4, 9.5e-8)
-"""Stages put before suffixes, by pairs of the two; twice as many under a schedule, where suffixes have more numbers."""
+"""Stages put before suffixes, by pairs of the two."""
 FRONT = Work(5.0e-5, 3.0e-8)
-"""Labels compared with one another; as of PAIRS."""
+"""Labels compared with one another."""
 REACH = Work(1.1e-3, 3.7e-9)
 """Tables, and how far stages that a length allows get in them, by devices squared times stages and REACH_MORE."""
 REACH_MORE = 12
 """The tables of devices take as long as so many stages more."""
-PLANS = Work(4.0e-4, 1.5e-7)
-"""Stages of plans in a batch costed, by stages in all."""
-STEPS = Work(6.7e-5, 5.6e-8)
-"""The steps of a batch of plans simulated, by passes times plans and STEPS_MORE."""
-STEPS_MORE = 200
-"""A pass of one plan takes as long as one of this many more: numpy's calls."""
-NEIGHBOURS = Work(2.8e-4, 1.7e-5)
-"""Plans listed around one, by stages times offsets."""
 PLAN = Work(5.4e-4, 8.0e-6)
 """One plan costed, with its timeline, by passes: stages times micro-batches."""
 BEAM = Work(1.0e-4, 3.9e-8)

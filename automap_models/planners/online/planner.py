@@ -195,7 +195,7 @@ def _restricted(possible: Candidates, bounds: PrefixBounds) -> PrefixBounds:
     for s, devices in enumerate(possible.device_cuts, start=1):
         allowed[s, devices] = True
     never = ~allowed[:, :, None]
-    return PrefixBounds(np.where(never, np.inf, bounds.busy), np.where(never, np.inf, bounds.forward), bounds.excess)
+    return PrefixBounds(np.where(never, np.inf, bounds.busy), np.where(never, np.inf, bounds.forward))
 
 
 def agent_config(name_or_path: str | Path) -> OnlineAgentConfig:

@@ -220,7 +220,7 @@ def _search(attempt: Attempt, best_s: float, deadline: Deadline, granularity: in
         if upper_s is None or granularity is not None or problem.schedule is not None:
             search = anytime_search(on_grid, deadline, upper_s, attempt.plan, costs=costs)
         else:  # a good plan of some problem is known: this one's coarser grids would take as long as its own
-            search = search_below(on_grid, deadline, best_s, costs, whole=True)
+            search = search_below(on_grid, deadline, best_s, costs)
     except BadInput:  # the stages cannot share out the devices, which was not looked at in time
         attempt.close("does not fit", np.inf)
         return np.inf

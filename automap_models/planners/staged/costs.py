@@ -11,7 +11,6 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, frozen_bytes
 from automap_models.errors import Infeasible
 from automap_models.planners import effort
-from automap_models.planners.staged.plan_batch import TransferRates
 from automap_models.simulate.step import step_cost
 
 LENGTH_ROUNDING = 1e-11
@@ -55,14 +54,10 @@ class Costs:
 
     Attributes:
         problem: of the plans.
-        rates: of transfers between their stages.
-        passed: where moves went on from: places of cuts, moves and plan (planners.staged.search).
     """
 
     def __init__(self, problem: StagedProblem) -> None:
         self.problem = problem
-        self.rates: TransferRates = {}
-        self.passed: set[tuple[bytes, bytes, bytes]] = set()
         self._known: dict[tuple[tuple[int, ...], ...], StagedCost] = {}
 
     def __call__(self, plan: StagedPlan) -> StagedCost:
@@ -72,12 +67,6 @@ class Costs:
             effort.count(effort.PLAN, self.problem.stages * self.problem.micro_batches)
             self._known[key] = step_cost(self.problem, plan)
         return self._known[key]
-
-    def again(self) -> Costs:
-        """The same costs, those to come among them, for a search that may go the same ways once more."""
-        other = Costs(self.problem)
-        other.rates, other._known = self.rates, self._known
-        return other
 
     def learn(self, plan: StagedPlan, cost: StagedCost) -> None:
         """Remember a cost that was computed elsewhere."""

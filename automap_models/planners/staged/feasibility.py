@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from automap_models.cost.overlap import exposed_s
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plan_batch import PlanBatch
 from automap_models.planners.staged.stage_tables import ROUNDING, Reach, ShardingTables, StageTables
 
 _LARGEST = float(np.finfo(np.float64).max)
@@ -36,46 +35,6 @@ def stages_exist(tables: StageTables, length_s: float, memory: float) -> bool:
     else:
         reach.too_short_s = length_s
     return exist
-
-
-def even_plan(tables: StageTables, length_s: float, memory: float) -> PlanBatch | None:
-    """The plan whose stages stay within that length and memory, as far as the relaxation goes; None if there is none.
-
-    It is found from the back: the last stage begins where the stages before it get to, and so on. A stage that none of
-    the instructions is left for takes one from the stage before it.
-    """
-    reached = _reached(tables, length_s, memory)
-    k, q = np.full((2, 1, tables.stages), tables.end)
-    sharding = np.zeros_like(k)
-    q[0, -1] = tables.replicas_in_all
-    for s in range(tables.stages - 1, -1, -1):
-        place = _least_busy(tables, s, reached[s], int(k[0, s]), int(q[0, s]), length_s, memory)
-        if place is None:
-            return None
-        sharding[0, s], i, a = place
-        if s:
-            k[0, s - 1], q[0, s - 1] = i, a
-    for s in range(tables.stages - 2, -1, -1):
-        k[0, s] = min(k[0, s], k[0, s + 1] - 1)
-    return PlanBatch(k, q, sharding) if k[0, 0] > 0 else None
-
-
-def _least_busy(
-    tables: StageTables, stage: int, begin: IntArray, k: int, q: int, length_s: float, memory: float
-) -> tuple[int, int, int] | None:
-    """Sharding, boundary and first device of the shortest stage up to k on devices … q-1 that is within both."""
-    best: tuple[float, int, int, int] | None = None
-    for index, sharding in enumerate(tables.shardings):
-        a = np.flatnonzero((begin[:q] >= 0) & (begin[:q] <= k) & sharding.allowed[:q, q])
-        if not stage:
-            a = a[a == 0]
-        i, end = begin[a], np.full_like(a, k)
-        within = _Stages(tables, sharding, stage, i, (a, np.full_like(a, q)), memory).within(end, length_s)
-        busy = sharding.work_s(i, end, sharding.pace(a, q))
-        for row in np.flatnonzero(within).tolist():
-            choice = (float(busy[row]), index, int(i[row]), int(a[row]))
-            best = choice if best is None else min(best, choice)
-    return None if best is None else best[1:]
 
 
 def least_memory_bytes(tables: StageTables) -> float:
@@ -186,7 +145,7 @@ def _last_allowed_cut(tables: StageTables, length_s: float) -> IntArray:
 
     By L the messages of both directions come one after the other; in a step the last one comes back after the others.
     """
-    messages = tables.micro_batches + (1.0 if tables.suffixes.overlap else tables.micro_batches)
+    messages = tables.micro_batches + (1.0 if tables.scheduled else tables.micro_batches)
     least = messages * tables.devices.boundary[:, None] * tables.A
     allowed = np.where(least <= length_s * (1.0 + ROUNDING), np.arange(tables.end + 1), 0)
     last: IntArray = np.maximum.accumulate(allowed, axis=1)

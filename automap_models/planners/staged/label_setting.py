@@ -1,6 +1,7 @@
 """Label setting: the shortest plans within bounds, from the last stage to the first (see planners.staged.exact).
 
-A label is a suffix of a plan, the stages s … S-1, with its numbers (cost.suffixes) and the sharding of its first stage.
+A label is a suffix of a plan, the stages s … S-1, with its span T and its exposed all-reduce R (cost.staged) and the
+sharding of its first stage. Both never fall when what is behind rises, and so of two suffixes one may be left out.
 A search that is stopped still proves something: every plan no longer than the bound ends in one of the labels that were
 alive. Before stage 1 only the first stage is left, on all devices before it, so the labels of stage 1 are held against
 whole plans.
@@ -10,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
-from automap_models.cost.suffixes import Prefix, Suffixes
+from automap_models.cost.staged import before_transfer
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.pareto import IntArray, in_blocks, pareto_front, ragged_ranges
@@ -36,8 +36,8 @@ PLANNER = "exact"
 """Who makes the plans that come out."""
 TIES = 8
 """Most plans that are looked at of those that are equally long."""
-GRAIN = 1e-3
-"""Of the limit: to so much numbers are rounded where undominated labels only bound what plans cost."""
+NOTHING = np.array([0.0, -np.inf])
+"""T and R behind the last stage."""
 BLOCK = 1 << 18
 """Extensions looked at in one go."""
 MOST_LABELS = 1 << 20
@@ -53,7 +53,7 @@ class _Labels:
         q, k: where it ends.
         sharding: in which it runs.
         parent: index of the rest among the next stage's labels.
-        numbers: [c, n] of cost.suffixes.
+        numbers: [2, n] T and R.
         least_s: [n] what any plan within the bounds costs at least that ends in it.
     """
 
@@ -75,17 +75,9 @@ class _Labels:
         return np.stack((self.k, self.q, self.sharding, self.parent)).astype(np.int32)
 
 
-class Keep(Enum):
-    """Which labels a search keeps of those that begin a stage at the same place."""
-
-    ALL = "all"
-    UNDOMINATED = "those that no other dominates"
-    BEST = "the one before which plans cost least at least"
-
-
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """The plans that a search has come to, by what they cost at least; exactly that under the length L.
+    """The plans that a search has come to, by their length.
 
     Attributes:
         least_s: [n] ascending.
@@ -110,7 +102,6 @@ def ranked(
     limit_s: float,
     deadline: Deadline,
     most_labels: int = MOST_LABELS,
-    keep: Keep = Keep.UNDOMINATED,
 ) -> Ranking:
     """The plans within the bounds that may cost no more than that, best first, as many of them as are kept.
 
@@ -120,12 +111,11 @@ def ranked(
         limit_s: what plans may cost.
         deadline: when to stop.
         most_labels: of a stage; where there would be more, the limit is lowered.
-        keep: which labels; with BEST nothing is proven.
 
     Raises:
         OutOfTime: with a lower bound, no more than `limit_s`, on the plans within the bounds.
     """
-    search = _Search(tables, bounds, limit_s, most_labels, keep)
+    search = _Search(tables, bounds, limit_s, most_labels)
     labels = search.last_stage()
     followed = [labels.followed()]
     for s in range(tables.stages - 2, -1, -1):
@@ -151,7 +141,7 @@ class _Arriving:
         group: row · (m+1) + k: which sender, and the boundary crossed.
         k: that boundary.
         parent: index among the next stage's labels.
-        numbers: [c, n] with that transfer.
+        numbers: [2, n] with that transfer.
     """
 
     group: IntArray
@@ -174,25 +164,21 @@ class _Before:
     """What must come before a stage at several places where it may begin (relaxation.PrefixBounds).
 
     Attributes:
-        stages: how many there are before it.
         arrives: least transfer into it, one direction; 0 for the first stage.
-        busy, forward, excess: as in PrefixBounds.
+        busy, forward: as in PrefixBounds.
     """
 
-    stages: int
     arrives: FloatArray
     busy: FloatArray
     forward: FloatArray
-    excess: FloatArray
 
-    def least(self, at: IntArray | slice, suffixes: Suffixes, numbers: FloatArray) -> FloatArray:
+    def least(self, at: IntArray | slice, micro_batches: int, numbers: FloatArray) -> FloatArray:
         """[n] lower bound on what any plan costs that ends in suffixes of those numbers.
 
         Args:
             at: at which of the places the suffixes begin.
         """
-        arriving = suffixes.before_transfer(self.arrives[at], numbers)
-        return suffixes.least(arriving, Prefix(self.stages, self.busy[at], self.forward[at], self.excess[at]))
+        return _least(_arriving(self.arrives[at], numbers, micro_batches), self.busy[at], self.forward[at])
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,14 +215,12 @@ class _Search:
         bounds: where stages may begin, and what must come before them.
         limit_s: what plans may cost; it falls where there are too many labels.
         most_labels: of a stage.
-        keep: which of the labels.
     """
 
     tables: StageTables
     bounds: PrefixBounds
     limit_s: float
     most_labels: int
-    keep: Keep
 
     def last_stage(self) -> _Labels:
         """Labels for each place where the last stage may begin."""
@@ -248,8 +232,8 @@ class _Search:
             on = sharding.allowed[begin[0], devices]
             a, i = begin[0][on], begin[1][on]
             k, q = np.full_like(a, tables.end), np.full_like(a, devices)
-            numbers = tables.stage_numbers(index, stage, (i, k), (a, q), tables.suffixes.nothing(a.size))
-            least = self._before(stage, a, i, devices).least(slice(None), tables.suffixes, numbers)
+            numbers = tables.stage_numbers(index, (i, k), (a, q), NOTHING[:, None])
+            least = self._before(stage, a, i, devices).least(slice(None), tables.micro_batches, numbers)
             if stage == 1:
                 least = np.maximum(least, self._complete(a, i, q, numbers))
             labels = _Labels(a, i, q, k, np.full_like(a, index), np.full_like(a, -1), numbers, least)
@@ -280,34 +264,17 @@ class _Search:
                 for labels in self._stage_on(stage, devices[first : first + rows], q, rest, own):
                     blocks.append(labels)
                     blocks = self._few(blocks)
-        labels = _joined(blocks, self.tables.end)
-        if self.keep is Keep.BEST and stage:
-            return self._undominated([labels])
-        return labels
-
-    def _front(self, group: IntArray, numbers: FloatArray, least_s: FloatArray) -> tuple[IntArray, FloatArray]:
-        """Indices of the entries to keep, ascending by group, and their numbers."""
-        if self.keep is Keep.ALL:
-            return np.arange(group.size), numbers
-        if self.keep is Keep.UNDOMINATED:
-            numbers = self.tables.suffixes.rounded(numbers, GRAIN * self.limit_s)
-            effort.count(effort.FRONT, group.size * (1 + self.tables.suffixes.overlap))
-            front = pareto_front(group, numbers)
-            return front, numbers[:, front]
-        order = np.lexsort((least_s, group))
-        best = order[np.flatnonzero(np.diff(group[order], prepend=-1))]
-        return best, numbers[:, best]
+        return _joined(blocks, self.tables.end)
 
     def _before(self, stage: int, a: IntArray, i: IntArray, q: IntArray | int) -> _Before:
         """What must come before the stage from boundary i on devices a … q-1."""
         arrives = self.tables.A[i] * self.tables.devices.arrival[a, q] if stage else np.zeros(i.size)
-        bounds = self.bounds
-        return _Before(stage, arrives, *(least[stage, a, i] for least in (bounds.busy, bounds.forward, bounds.excess)))
+        return _Before(arrives, self.bounds.busy[stage, a, i], self.bounds.forward[stage, a, i])
 
     def _undominated(self, shardings: list[_Labels]) -> _Labels:
         """Of labels with the same end device, a sharding each, those that none with the same beginning dominates."""
         labels = _joined(shardings, self.tables.end)
-        front, _ = self._front(labels.a * (self.tables.end + 1) + labels.i, labels.numbers, labels.least_s)
+        front, _ = _front(labels.a * (self.tables.end + 1) + labels.i, labels.numbers)
         return labels.take(front)
 
     def _stage_on(self, stage: int, devices: IntArray, q: int, rest: _Labels, own: IntArray) -> Iterator[_Labels]:
@@ -323,9 +290,7 @@ class _Search:
             for sharding in through
             for labels in self._in_sharding(stage, sharding, devices, q, self._reaching(stage, sharding, arriving))
         )
-        if self.keep is Keep.ALL:
-            yield from shardings
-        elif blocks := list(shardings):
+        if blocks := list(shardings):
             yield self._undominated(blocks)
 
     def _cross(
@@ -336,15 +301,13 @@ class _Search:
         effort.count(effort.CROSSINGS, devices.size * own.size)
         k = rest.i[own]
         x = tables.devices.transfer[q][devices][:, rest.q[own] - q - 1] * tables.A[k]
-        numbers = tables.suffixes.before_transfer(x, rest.numbers[:, None, own])
+        numbers = _arriving(x, rest.numbers[:, None, own], tables.micro_batches)
         busy, forward = least_through(through, devices.size, tables.end)
-        excess = self.bounds.excess[stage + 1, q, k]
-        before = Prefix(stage + 1, busy[:, k], forward[:, k], excess)
-        least = tables.suffixes.least(numbers, before).ravel()
+        least = _least(numbers, busy[:, k], forward[:, k]).ravel()
         alive = np.flatnonzero(least <= self.limit_s)
         group = (np.arange(devices.size)[:, None] * (tables.end + 1) + k).ravel()[alive]
         numbers = numbers.reshape(len(numbers), -1)[:, alive]
-        front, numbers = self._front(group, numbers, least[alive])
+        front, numbers = _front(group, numbers)
         from_own = alive[front] % own.size
         return _Arriving(group[front], k[from_own], own[from_own], numbers)
 
@@ -353,7 +316,7 @@ class _Search:
         row, rows = arriving.group // (self.tables.end + 1), through.rows
         at = np.minimum(np.searchsorted(rows, row), rows.size - 1)
         busy, forward = through.busy[at, arriving.k], through.forward[at, arriving.k]
-        least = self.tables.suffixes.least(arriving.numbers, Prefix(stage + 1, busy, forward))
+        least = _least(arriving.numbers, busy, forward)
         some = np.flatnonzero((rows[at] == row) & (least <= self.limit_s))
         return _Arriving(*(getattr(arriving, field.name)[..., some] for field in fields(_Arriving)))
 
@@ -390,7 +353,7 @@ class _Search:
         self, into: _Places, arriving: _Arriving, at: IntArray, j: IntArray, numbers: FloatArray, least: FloatArray
     ) -> _Labels:
         """The labels to keep of those of the stage at places `at` before the suffixes j."""
-        front, numbers = self._front(at, numbers, least)
+        front, numbers = _front(at, numbers)
         at, j = at[front], j[front]
         return _Labels(
             a=into.a[at],
@@ -430,16 +393,16 @@ class _Search:
             Of those that stay: `at`, j, the numbers and what any plan costs at least that ends in them.
         """
         tables, q, before = self.tables, into.q, into.before
-        effort.count(effort.PAIRS, at.size * (1 + tables.suffixes.overlap))
+        effort.count(effort.PAIRS, at.size)
         trip = arriving.numbers[0, j]
-        room_s, excess = into.room_s[at], before.excess[at]
-        most_s = np.minimum(tables.suffixes.most_busy_s(stage, room_s, trip), room_s - excess - trip)
+        room_s = into.room_s[at]
+        most_s = np.minimum(room_s / tables.micro_batches, room_s - trip)
         work_s = tables.shardings[into.sharding].work_s(into.i[at], arriving.k[j], into.pace.take(at))
         light = np.flatnonzero(work_s <= most_s + ROUNDING * self.limit_s)
         at, j = at[light], j[light]
         begin, end = (into.i[at], arriving.k[j]), (into.a[at], np.full_like(at, q))
-        numbers = tables.stage_numbers(into.sharding, stage, begin, end, arriving.numbers[:, j])
-        least = before.least(at, tables.suffixes, numbers)
+        numbers = tables.stage_numbers(into.sharding, begin, end, arriving.numbers[:, j])
+        least = before.least(at, tables.micro_batches, numbers)
         short = np.flatnonzero(least <= self.limit_s)
         if stage == 1 and short.size:
             begins = at[short]
@@ -461,13 +424,13 @@ class _Search:
             numbers: of the suffixes.
         """
         tables, least = self.tables, np.full(a.size, np.inf)
-        arriving = tables.suffixes.before_transfer(tables.devices.from_first[a, q] * tables.A[i], numbers)
+        arriving = _arriving(tables.devices.from_first[a, q] * tables.A[i], numbers, tables.micro_batches)
         first = np.zeros_like(a)
         for index, sharding in enumerate(tables.shardings):
             on = np.flatnonzero(sharding.allowed[0, a])
             ends = (first[on], i[on]), (first[on], a[on])
-            whole = tables.stage_numbers(index, 0, *ends, arriving[:, on])
-            least[on] = np.minimum(least[on], tables.suffixes.least(whole))
+            whole = tables.stage_numbers(index, *ends, arriving[:, on])
+            least[on] = np.minimum(least[on], _least(whole))
         return least
 
     def _few(self, blocks: list[_Labels]) -> list[_Labels]:
@@ -491,7 +454,7 @@ class _Search:
     ) -> IntArray:
         """[n] one past the last boundary where the stage may end: u and forward + AR within the limit, σ·ΣW fits."""
         tables, C, W = self.tables, sharding.least_C, sharding.W
-        compute = tables.suffixes.most_busy_s(stage, room_s, trip_s) * pace.rate
+        compute = np.minimum(room_s / tables.micro_batches, room_s - trip_s) * pace.rate
         with np.errstate(divide="ignore"):
             reduced = np.where(pace.ring > 0, (self.limit_s - before.forward) / pace.ring, np.inf)
         weights = np.minimum(reduced, memory / tables.state_factor)
@@ -500,6 +463,24 @@ class _Search:
             np.searchsorted(W, W[i] + weights + ROUNDING * W[-1], side="right"),
         )
         return latest
+
+
+def _arriving(transfer_s: FloatArray, numbers: FloatArray, micro_batches: int) -> FloatArray:
+    """T and R of suffixes with the transfer into them."""
+    return np.stack(before_transfer(transfer_s, numbers[0], numbers[1], micro_batches))
+
+
+def _least(numbers: FloatArray, busy: FloatArray | float = 0.0, forward: FloatArray | float = 0.0) -> FloatArray:
+    """What any plan costs at least that ends in suffixes of these numbers, behind prefixes of PrefixBounds."""
+    least: FloatArray = numbers[0] + np.maximum(busy, numbers[1] + forward)
+    return least
+
+
+def _front(group: IntArray, numbers: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Indices of the entries of each group that no other dominates, ascending by group, and their numbers."""
+    effort.count(effort.FRONT, group.size)
+    front = pareto_front(group, numbers)
+    return front, numbers[:, front]
 
 
 def _joined(blocks: Sequence[_Labels], end: int) -> _Labels:

@@ -19,8 +19,6 @@ from automap_models.cost.staged import plan_cost
 from automap_models.planners.staged.beam_search import route_of, shortest_through
 from automap_models.planners.staged.device_tables import MOST_DEVICES
 from automap_models.planners.staged.local_search import every_pair
-from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs, steps_s
-from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.stage_tables import stage_tables
 
 
@@ -33,15 +31,10 @@ def shortest_step(problem: StagedProblem, plans: Sequence[StagedPlan]) -> Staged
     """
     if len(plans) == 1:
         return plans[0]
-    tables = tables_of(problem)
-    boundaries = np.searchsorted(tables.boundary, np.array([plan.cuts for plan in plans], dtype=np.int64) + 1)
-    batch = PlanBatch.of(tables, boundaries, np.array([plan.device_cuts for plan in plans], dtype=np.int64))
-    costs = batch_costs(tables, batch)
-    fits = np.flatnonzero(costs.feasible)
-    if not fits.size:
-        return plans[0]
-    steps = steps_s(problem, tables, batch.take(fits), costs.take(fits))
-    return plans[int(fits[steps.argmin()])]
+    from automap_models.planners.staged.improve import Moves  # numba takes half a second to import
+
+    steps = [Moves(problem).step_s(plan) for plan in plans]
+    return plans[int(np.argmin(steps))]
 
 
 def joined(problem: StagedProblem, plans: Sequence[StagedPlan], reach: int) -> StagedPlan:

@@ -18,12 +18,11 @@ import numpy as np
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.costs import Costs
-from automap_models.planners.staged.plan_batch import DEVICES
 from automap_models.planners.staged.search import StagedSearch, is_large
 from automap_models.planners.staged.stage_tables import stage_tables
 
-CELLS = 2
-"""How far a cut moves at most in one step, in points of the grid."""
+CELLS, DEVICES = 2, 2
+"""How far a cut and a device cut move at most in one step, the former in points of the grid."""
 
 
 def refine(

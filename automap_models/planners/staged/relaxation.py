@@ -7,7 +7,6 @@ T ≥ Σ_{j<2s} u_j + M·u_s, L = max_s (T - hidden_s + AR_s).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from automap_models.planners.base import Deadline
 from automap_models.planners.staged.feasibility import best_packed, stages_exist
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
+from automap_models.planners.staged.stage_tables import ROUNDING, StageTables
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +33,10 @@ class PrefixBounds:
         busy: [S, D+1, m+1] lower bound of Σ u_j over the stages before, transfers into earlier stages
             included, plus the all-reduce they cannot hide.
         forward: [S, D+1, m+1] lower bound of Σ (f_j + x_j) over the same: what R cannot hide behind.
-        excess: [S, D+1, m+1] lower bound of what one of these stages adds to a micro-batch's round trip.
     """
 
     busy: FloatArray
     forward: FloatArray
-    excess: FloatArray
 
 
 def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> PrefixBounds:
@@ -60,7 +57,7 @@ def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> P
     shape = (tables.stages, tables.replicas_in_all + 1, tables.end + 1)
     busy, forward = np.full(shape, np.inf), np.full(shape, np.inf)
     busy[0, 0, 0] = forward[0, 0, 0] = 0.0
-    bounds = PrefixBounds(busy, forward, least_excess(tables))
+    bounds = PrefixBounds(busy, forward)
     for s in range(tables.stages - 1):
         later = tables.stages - 2 - s
         for q in range(s + 1, tables.replicas_in_all - later):
@@ -77,54 +74,6 @@ def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> P
             busy[s + 1, q] = np.where(never, np.inf, reached)
             forward[s + 1, q] = np.where(never, np.inf, hidden)
     return bounds
-
-
-@lru_cache(maxsize=4)
-def least_excess(tables: StageTables) -> FloatArray:
-    """[S, D+1, m+1] what one of the stages before a place adds to a micro-batch's round trip (cost.suffixes) at least.
-
-    E(s+1, q, k) is the least over a and i of max(E(s, a, i), own of the stage from i to k on devices a … q-1). The one
-    never falls with i and the other never rises: what counts is where they meet, for each a, q and k.
-    """
-    from automap_models.planners.staged import search_kernel  # numba takes half a second to import
-
-    devices, end = tables.replicas_in_all, tables.end
-    excess = np.zeros((tables.stages, devices + 1, end + 1))
-    if not tables.suffixes.overlap:
-        return excess
-    kinds = [_kinds_of_work(sharding) for sharding in tables.shardings]
-    before = np.full((devices + 1, end + 1), np.inf)
-    before[0, 0] = 0.0
-    for s in range(tables.stages - 1):
-        after = np.full_like(before, np.inf)
-        for sharding, (rate, place, kind) in zip(tables.shardings, kinds, strict=True):
-            search_kernel.least_maxima(before, _own_sums(tables, sharding, s, rate, place), kind, after)
-        excess[s + 1] = before = after
-    return excess
-
-
-def _kinds_of_work(sharding: ShardingTables) -> tuple[FloatArray, IntArray, IntArray]:
-    """[n] how fast devices work together, [n] at which kind of place, and [D+1, D+1] which of these devices a … q-1 do.
-
-    Devices on which no stage may run have -1.
-    """
-    place = np.zeros_like(sharding.paces.rate) if sharding.place is None else sharding.place
-    pairs = np.stack((sharding.paces.rate[sharding.allowed], place[sharding.allowed]))
-    (rates, at), which = np.unique(pairs, axis=1, return_inverse=True)
-    kind = np.full(sharding.allowed.shape, -1)
-    kind[sharding.allowed] = which.ravel()
-    return rates, at.astype(np.int64), kind
-
-
-def _own_sums(
-    tables: StageTables, sharding: ShardingTables, stage: int, rate: FloatArray, place: IntArray
-) -> FloatArray:
-    """[n, m+1] prefix sums of what stages in that sharding add to a round trip at least; they never fall."""
-    of_both, of_forward = tables.suffixes.own_weights(stage)
-    sums: FloatArray = (of_both * sharding.C[place] + of_forward * sharding.F[place]) / rate[:, None]
-    if sharding.shared:
-        sums = sums + of_both * sharding.shared.start_s + of_forward * sharding.shared.start_forward_s
-    return sums
 
 
 def begin_devices(bounds: PrefixBounds, stage: int, stop: int) -> IntArray:

@@ -15,26 +15,19 @@ same boundary on the same devices compete, as what comes before does not depend 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
-from automap_models.core.constraints import stages_without_work
-from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput
 from automap_models.planners.base import Deadline, OutOfTime
-from automap_models.planners.staged.beam_search import compiled_kernel, route_of
+from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, SearchResult, is_plain
 from automap_models.planners.staged.feasibility import stages_exist
-from automap_models.planners.staged.label_setting import MOST_LABELS, PLANNER, SLACK, Keep, Ranking, ranked
-from automap_models.planners.staged.local_search import even_route, local_search
-from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import PlainStages, plain_of
-from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs, neighbours, steps_s
+from automap_models.planners.staged.label_setting import PLANNER, SLACK, Ranking, ranked
+from automap_models.planners.staged.local_search import local_search
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import PrefixBounds, least_length_s, prefix_bounds
 from automap_models.planners.staged.stage_tables import StageTables
@@ -91,27 +84,21 @@ def anytime_search(
     return SearchResult(search.best, search.best_cost, search.step_s, finished=True)
 
 
-def search_below(
-    problem: StagedProblem, deadline: Deadline, limit_s: float, costs: Costs, *, whole: bool = False
-) -> SearchResult:
+def search_below(problem: StagedProblem, deadline: Deadline, limit_s: float, costs: Costs) -> SearchResult:
     """Whether any plan costs less than the limit, without a search for good ones before.
 
     Args:
         problem, deadline, costs: as in `anytime_search`.
-        limit_s: a step, or without a schedule a length.
-        whole: whether all plans are looked at; else only those that no other dominates by what they cost at least.
+        limit_s: a length.
     """
     search = StagedSearch(problem, deadline, limit_s, costs)
     try:
-        tables = tables_of(problem)
-        if whole:
-            search.whole(tables)
-        bound_s = search.step_s if whole else search.undominated(tables)
+        search.whole(tables_of(problem))
     except OutOfTime as stopped:
         return SearchResult(search.best, search.best_cost, min(stopped.bound_s, search.step_s), finished=False)
     except BadInput:  # the stages cannot share out the devices
         return SearchResult(None, None, np.inf, finished=True)
-    return SearchResult(search.best, search.best_cost, min(bound_s, search.step_s), finished=bound_s >= search.step_s)
+    return SearchResult(search.best, search.best_cost, search.step_s, finished=True)
 
 
 def exact_search(problem: StagedProblem, upper_bound_s: float | None = None) -> StagedPlan | None:
@@ -265,10 +252,8 @@ class StagedSearch:
 
     def offer(self, plan: StagedPlan) -> bool:
         """Take a plan if it is shorter than the best so far, fits and has work for every stage; whether it is."""
-        cost, problem = self.costs(plan), self.problem
-        shorter = cost.feasible and cost.step_s < self.step_s * (1.0 - LENGTH_ROUNDING)
-        least = 0.0 if problem.schedule is None else problem.constraints.min_stage
-        if shorter and not stages_without_work(problem.profile, plan.cuts, least):
+        cost = self.costs(plan)
+        if cost.feasible and cost.step_s < self.step_s * (1.0 - LENGTH_ROUNDING):
             self.best = replace(plan, coarse_cuts=self.problem.grid.to_points(plan.cuts))
             self.best_cost, self.step_s = cost, cost.step_s
             return True
@@ -301,4 +286,4 @@ def around(tables: StageTables, plan: StagedPlan, reach: tuple[int, int]) -> Pre
         k, (first, last) = int(np.searchsorted(tables.boundary, cut + 1)), tables.windows[s]
         near = slice(max(s, device - by_device), min(devices - stages + s, device + by_device) + 1)
         begin[s, near, max(first, k - by_boundary) : max(0, min(last, k + by_boundary) + 1)] = 0.0
-    return PrefixBounds(begin, begin, np.zeros_like(begin))
+    return PrefixBounds(begin, begin)

@@ -3,7 +3,6 @@
     least_through    relaxation.through_shardings     one window a row that slides, in place of a table of minima
     undominated      pareto.pareto_front              group by group, in place of segmented scans
     furthest_ends    feasibility._reached             only stages that get further than those before them go on
-    least_maxima     relaxation.least_excess          where two sums meet never goes back, in place of bisections
 
 Each pass over numpy's arrays that this saves takes longer than its arithmetic.
 """
@@ -257,33 +256,3 @@ def furthest_ends(
                 end, step = (k if within else end), (2 * step if grows else step // 2)
             if end > furthest[q]:
                 furthest[q], best = min(end, last), a
-
-
-@jit
-def least_maxima(before: FloatArray, own: FloatArray, kind: IntArray, after: FloatArray) -> None:
-    """Lower after[q, k] to the least over a and i ≤ k of max(before[a, i], own of a stage from i to k).
-
-        before[a, i]        never falls with i   ─┐
-        own[k] - own[i]     never rises with i   ─┴─  they meet at `i`, which never goes back as k goes on
-
-    Args:
-        before: [D+1, m+1] what the stages before have added where the stage begins; rows of inf are no beginnings.
-        own: [n, m+1] prefix sums for each kind of devices.
-        kind: [D+1, D+1] of devices a … q-1; -1 where the stage may not run.
-        after: [D+1, m+1] is lowered.
-    """
-    devices, size = before.shape
-    for a in range(devices):
-        if not np.isfinite(before[a, 0]):
-            continue
-        for q in range(a + 1, devices):
-            if kind[a, q] < 0:
-                continue
-            sums, i = own[kind[a, q]], 0
-            for k in range(size):
-                while before[a, i] < sums[k] - sums[i]:
-                    i += 1
-                least = max(before[a, i], sums[k] - sums[i])
-                if i > 0:
-                    least = min(least, max(before[a, i - 1], sums[k] - sums[i - 1]))
-                after[q, k] = min(after[q, k], least)

@@ -91,17 +91,17 @@ class StageArrays(NamedTuple):
     @property
     def stages(self) -> int:
         """Number of stages S."""
-        return self.held.size
+        return int(self.held.size)
 
     @property
     def devices(self) -> int:
         """Number of devices D."""
-        return self.kind.shape[1] - 1
+        return int(self.kind.shape[1]) - 1
 
     @property
     def last(self) -> int:
         """The last boundary, m."""
-        return self.crossing.size - 1
+        return int(self.crossing.size) - 1
 
 
 def stage_arrays(problem: StagedProblem, places: IntArray | None = None) -> tuple[StageArrays, IntArray]:

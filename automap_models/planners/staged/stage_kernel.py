@@ -148,7 +148,7 @@ def message_s(stages: StageArrays, route: IntArray, s: int) -> float:
     """Seconds per byte from stage s of a route to the one behind it, as large as the fullest replica's."""
     a, q, e = route[DEVICE, s], route[DEVICE, s + 1], route[DEVICE, s + 2]
     sender, receiver = route[SHARDING, s], route[SHARDING, s + 1]
-    return moved_s(stages, max(stages.paces[sender, a, q, PADDING], stages.paces[receiver, q, e, PADDING]), a, q, e)  # type: ignore[no-any-return]
+    return moved_s(stages, max(stages.paces[sender, a, q, PADDING], stages.paces[receiver, q, e, PADDING]), a, q, e)
 
 
 @jit

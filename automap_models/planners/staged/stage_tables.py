@@ -15,9 +15,7 @@ from automap_models.core.paces import StagePaces
 from automap_models.core.profile import FloatArray, SharedParameter
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.overlap import exposed_s
-from automap_models.cost.staged import stage_memory_bytes
-from automap_models.cost.suffixes import LengthSuffixes, StageTimes, StepSuffixes, Suffixes
+from automap_models.cost.staged import before_stage, stage_memory_bytes
 from automap_models.planners.staged.device_tables import DeviceTables, device_tables
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.search_arrays import ShardingArrays, StageLimits
@@ -260,7 +258,7 @@ class StageTables:
         memory: bytes that each device has at least; what a stage may hold is `ShardingTables.paces.memory`.
         capacity: [D+1] seconds of profile that the devices before each get done in a second at most.
         held: [S] micro-batches whose activations a stage holds at once.
-        suffixes: what plans shall make small, as a recursion; a lower bound on it under a schedule.
+        scheduled: whether plans are of a step under a schedule.
         one_ring, overlap, update_s_per_byte, gradient_share: of the problem.
         reach: what is known by now about the lengths of successive stages.
     """
@@ -278,7 +276,7 @@ class StageTables:
     memory: float
     capacity: FloatArray
     held: tuple[int, ...]
-    suffixes: Suffixes
+    scheduled: bool
     one_ring: bool
     overlap: float
     update_s_per_byte: float
@@ -318,49 +316,26 @@ class StageTables:
 
     def limits(self, stage: int, length_s: float) -> StageLimits:
         """What a stage of a plan of at most that length is bounded by, for compiled loops."""
-        held, ending = self.in_flight(stage), (self.suffixes.overlap, self.overlap, self.update_s_per_byte)
+        held, ending = self.in_flight(stage), (self.scheduled, self.overlap, self.update_s_per_byte)
         return StageLimits(self.micro_batches, held, float(self.state_factor), *ending, float(length_s))
 
     def stage_numbers(
         self,
         sharding: int,
-        stage: int,
         boundaries: tuple[IntArray, IntArray],
         devices: tuple[IntArray, IntArray],
         rest: FloatArray,
     ) -> FloatArray:
-        """[c, n] the numbers of suffixes that begin with a stage in that sharding.
+        """[2, n] T and R of suffixes that begin with a stage in that sharding, for the length L.
 
         Args:
             sharding: index of the sharding.
-            stage: which stage it is.
             boundaries: [n] i where it begins, [n] k where it ends.
             devices: [n] a, [n] q of its devices a … q-1.
-            rest: [c, n] what comes after it, with the transfer into that.
+            rest: [2, n] of what comes after it, with the transfer into that.
         """
-        both, forward, ending = self.stage_times(sharding, boundaries, devices)
-        if self.suffixes.overlap:
-            ending = exposed_s(ending, both - forward, self.overlap) + self._tied_s(*boundaries, devices[0])
-            ending += self.update_s_per_byte * self.shardings[sharding].weights_bytes(*boundaries)
-        return self.suffixes.before_stage(stage, StageTimes(both, forward, ending), rest)
-
-    def _tied_s(self, i: IntArray, k: IntArray, a: IntArray) -> FloatArray:
-        """[n] what summing the gradients of copies takes after a stage's all-reduces at least.
-
-        Of each parameter the stage that first uses it is looked at: one of the later stages holds a copy, too.
-        """
-        least, cluster, node = np.zeros(i.size), self.cluster, self.cluster.node_of[a]
-        fastest = max(float(cluster.node_intra.max()), float(cluster.node_inter.max()))
-        for p, parameter in enumerate(self.shardings[0].shared_parameters):
-            first, last = parameter.instructions[0], parameter.instructions[-1]
-            holds = (self.boundary[i] <= first) & (first < self.boundary[k]) & (self.boundary[k] <= last)
-            # The last stage, on the last device, is the other holder where no later stage can begin after its last use.
-            apart = (last >= self.boundary[-2]) & (node < cluster.nodes - 1)
-            link = np.minimum(cluster.node_inter[node], cluster.node_inter[-1])
-            nbytes = min(float(own.sharding.shared_bytes[p]) for own in self.shardings)
-            sum_s = np.where(apart, parameter.nbytes / link, nbytes / fastest)
-            least = np.maximum(least, np.where(holds, self.gradient_share * sum_s, 0.0))
-        return least
+        both, forward, reduce = self.stage_times(sharding, boundaries, devices)
+        return np.stack(before_stage(both, both - forward, reduce, rest[0], rest[1], self.micro_batches))
 
     def stage_times(
         self, sharding: int, boundaries: tuple[IntArray, IntArray], devices: tuple[IntArray, IntArray]
@@ -444,7 +419,7 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         memory=problem.cluster.memory,
         capacity=_capacity(problem),
         held=tuple(problem.in_flight(s) for s in range(problem.stages)),
-        suffixes=suffixes_of(problem),
+        scheduled=problem.schedule is not None,
         one_ring=problem.one_ring,
         overlap=problem.overlap,
         update_s_per_byte=problem.update_s_per_byte,
@@ -466,10 +441,3 @@ def stage_windows(stages: int, boundaries: int) -> IntArray:
 def _capacity(problem: StagedProblem) -> FloatArray:
     speeds = np.ones(problem.cluster.devices) if problem.slowdowns is None else 1.0 / problem.slowdowns
     return np.concatenate(([0.0], np.cumsum(speeds)))
-
-
-def suffixes_of(problem: StagedProblem) -> Suffixes:
-    """The recursion of what its plans shall make small."""
-    if problem.schedule is None:
-        return LengthSuffixes(problem.micro_batches)
-    return StepSuffixes(problem.micro_batches, problem.stages, problem.schedule)

@@ -1,31 +1,24 @@
-"""A proven lower bound on what any plan takes, by dynamic programming from the back: for problems too large to search.
+"""A proven lower bound on the length L of any plan, by dynamic programming from the back: for large problems.
 
-For the stages s … S-1 alone, of which the first begins at boundary i and works on devices a … q-1, four numbers are the
-least that any plan can have. u, f, b and AR are those of stage s; at each boundary k where it may end, behind it are
+For the stages s … S-1 alone, of which the first begins at boundary i and works on devices a … q-1, three numbers are
+the least that any plan can have. u, f, b and AR are those of stage s; at each boundary k where it may end lie behind it
 
       i            k              the model's end
-      ├── stage s ─┼── x ──┤ all that follows: its least span', length', trip' and exposed',
+      ├── stage s ─┼── x ──┤ all that follows: its least span', length' and exposed',
          a … q-1     q … e-1 which may belong to different plans
 
-    g = max(2M·x, 2x + span')    h = x + length'    r = 2x + trip'    p = exposed' - x
-        under a schedule (M+1)·x + trip' in place of 2M·x
+    g = max(2M·x, 2x + span')    h = x + length'    p = exposed' - x
 
 each at its least over the devices e by itself, with the transfer x over the boundary. The numbers are
 
-    trip      u + r                      the round trip of a micro-batch
-    span      max(M·u, u + g)            from the first pass of stage s to its last; under a schedule also
-              u + r + (M-1)·u - (w-1)·f           the passes left after its first backward pass
-              n·(u + r) + (M-1 - (n-1)·w)·b       every w-th micro-batch waits for the one w before it, n = ⌈M / w⌉
-    exposed   max(AR, p - b)             what all-reduces take beyond the backward passes before them, for the length L
+    span      max(M·u, u + g)            from the first pass of stage s to its last
+    exposed   max(AR, p - b)             what all-reduces take beyond the backward passes before them
     length    max(span + exposed, f + h)          until all gradients are reduced
 
-Proof. For the length L, span and exposed are T and R of staged.exact with each term at its least, and none of the terms
-falls when what follows rises; L is their sum. Under a schedule a stage does its last backward pass no earlier than its
-span after its first pass, and exposed is what that pass does not hide of its all-reduce, and its update. What follows
-begins f + x later at least. A stage has w micro-batches in flight at most, so that micro-batch j + w enters it when
-micro-batch j has left: a chain of ⌈M / w⌉ round trips, behind which the last micro-batches' backward passes are left.
+Proof. Span and exposed are T and R of staged.exact with each term at its least, and none of the terms falls when what
+follows rises; L is their sum. What follows begins f + x later at least.
 
-The labels of staged.exact keep all numbers of one plan together. Here a place has four numbers, so that 16 stages on
+The labels of staged.exact keep both numbers of one plan together. Here a place has three numbers, so that 16 stages on
 128 devices take seconds. Of the ends of a stage only those count whose length is within the limit: this keeps the
 numbers of plans apart that are best in one of them and hopeless in another.
 """
@@ -46,7 +39,7 @@ from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables
 
 Numbers = NDArray[np.float32]
 
-SPAN, LENGTH, TRIP, EXPOSED = NUMBERS = range(4)
+SPAN, LENGTH, EXPOSED = NUMBERS = range(3)
 GAIN = 1e-3
 """A bound that rises by less, relatively, is as good."""
 FLOAT32 = 1e-6
@@ -54,11 +47,11 @@ FLOAT32 = 1e-6
 LEAST_STEP_S = 1.2e-9
 """Of a step of the loops; where there is less time than that there is no need to begin."""
 MOST_BYTES = 1 << 29
-"""Of the numbers of two stages, 2 · 4 · 4 · (D+1)² · (m+1): so many 320 devices have with 128 boundaries."""
+"""Of the numbers of two stages, 2 · 3 · 4 · (D+1)² · (m+1): so many 320 devices have with 128 boundaries."""
 
 
 def suffix_bound_s(tables: StageTables, limit_s: float, deadline: Deadline) -> float:
-    """A step, or without a schedule a length, that no plan of these tables falls below; at most the limit.
+    """A length that no plan of these tables falls below; at most the limit.
 
     A lower limit leaves out more, and so the bound of what is left may be higher. It is asked again with limits between
     the bound and the last limit, as long as that helps.
@@ -92,12 +85,14 @@ def _least_s(tables: StageTables, limit_s: float, deadline: Deadline) -> float:
     if 8 * int(np.prod(shape)) > MOST_BYTES:
         return 0.0
     micro, places = float(tables.micro_batches), _places(tables, limit_s)
+    slack = ROUNDING + FLOAT32 * tables.stages  # or else rounding would lose plans as long as the limit
+    limits = np.array((micro, limit_s * (1.0 + slack)))
     if LEAST_STEP_S * _steps(places) > deadline.left_s:
         return 0.0
     works = [
         (
             sharding.allowed,
-            _limits(tables, sharding, limit_s),
+            limits,
             _sums(tables, sharding),
             _paces(tables, sharding),
         )
@@ -114,9 +109,7 @@ def _least_s(tables: StageTables, limit_s: float, deadline: Deadline) -> float:
                 behind = np.zeros((len(NUMBERS), tables.end + 1))
                 if stage < last:
                     effort.count(effort.BEHIND, (devices - q) * (ends[q, 1] - ends[q, 0] + 1))
-                    behind = _behind(
-                        q, micro, tables.suffixes.overlap, tables.A, tables.devices.transfer[q][a], ends[q], rest[:, q]
-                    )
+                    behind = _behind(q, micro, tables.A, tables.devices.transfer[q][a], ends[q], rest[:, q])
                 for allowed, limits, sums, paces in works:
                     if allowed[a, q]:
                         of_stage = paces[:, a, q], places[stage][a], ends[q]
@@ -169,44 +162,26 @@ def _paces(tables: StageTables, sharding: ShardingTables) -> FloatArray:
     return np.stack((paces.rate, sharding.all_reduce, paces.parts, paces.memory))
 
 
-def _limits(tables: StageTables, sharding: ShardingTables, limit_s: float) -> FloatArray:
-    """[6] M, the limit, whether all-reduces overlap the last backward pass, whether the schedule's terms count; the
-    share of all-reduces that does overlap, and seconds of updating a byte of parameters.
-
-    These need f itself and not the least that it can be, which is all that is known where operators are shared.
-    """
-    known = sharding.shared is None and len(sharding.C) == 1
-    overlap = tables.suffixes.overlap
-    slack = ROUNDING + FLOAT32 * tables.stages  # or else rounding would lose plans as long as the limit
-    limits = tables.micro_batches, limit_s * (1.0 + slack), overlap, overlap and known
-    return np.array((*limits, tables.overlap, tables.update_s_per_byte), dtype=np.float64)
-
-
 @jit
-def _behind(
-    q: int, micro: float, overlap: bool, A: FloatArray, transfer: FloatArray, ends: IntArray, rest: Numbers
-) -> FloatArray:
-    """[4, m+1] g, h, r and p behind a stage that ends right before device q, for the boundaries of its end.
+def _behind(q: int, micro: float, A: FloatArray, transfer: FloatArray, ends: IntArray, rest: Numbers) -> FloatArray:
+    """[3, m+1] g, h and p behind a stage that ends right before device q, for the boundaries of its end.
 
     Args:
         q: first device of the next stage.
         micro: M.
-        overlap: whether the step counts, and not L.
         A: [m+1] bytes over each boundary.
         transfer: [D-q] seconds per byte from the stage's devices to q … e-1, for each e.
         ends: [2] the first and the last boundary where the next stage may begin.
-        rest: [4, D+1, m+1] its numbers, by e and boundary.
+        rest: [3, D+1, m+1] its numbers, by e and boundary.
     """
-    behind = np.full((4, A.size), np.inf)
-    g, h, r, p = behind
+    behind = np.full((3, A.size), np.inf)
+    g, h, p = behind
     for e in range(q + 1, rest.shape[1]):
         per_byte = transfer[e - q - 1]
         for k in range(ends[0], ends[1] + 1):
             x = A[k] * per_byte
-            carried = (micro + 1.0) * x + rest[TRIP, e, k] if overlap else 2.0 * micro * x
-            g[k] = min(g[k], max(carried, 2.0 * x + rest[SPAN, e, k]))
+            g[k] = min(g[k], max(2.0 * micro * x, 2.0 * x + rest[SPAN, e, k]))
             h[k] = min(h[k], x + rest[LENGTH, e, k])
-            r[k] = min(r[k], 2.0 * x + rest[TRIP, e, k])
             p[k] = min(p[k], rest[EXPOSED, e, k] - x)
     return behind
 
@@ -225,51 +200,40 @@ def _begin(
     """The numbers of a stage on devices a … q-1 and of all behind it, for every boundary where it may begin.
 
     Args:
-        limits: [6] see _limits.
+        limits: [2] M and the limit.
         held: σ, and the micro-batches in flight at most, w.
         sums: [6, m+1] see _sums.
         pace: [4] see _paces.
         begins, ends: [2] the first and the last boundary where it, and where the next stage may begin.
-        behind: [4, m+1] see _behind.
-        before: [4, m+1] its numbers by boundary; they fall to what is found here.
+        behind: [3, m+1] see _behind.
+        before: [3, m+1] its numbers by boundary; they fall to what is found here.
 
     Returns:
         How many pairs of a beginning and an end were looked at.
     """
     pairs = 0
-    micro, limit, overlap, scheduled, hidden, update = limits
+    micro, limit = limits
     state, flight = held
     C, F, W, H, frozen, start, start_forward = sums
     rate, ring, parts, memory = pace
     work, forward, reduced = C / rate + start, F / rate + start_forward, ring * W
     kept = state * W + frozen + flight / parts * H
     memory *= 1.0 + 1e-9
-    g, h, r, p = behind
-    turns = np.ceil(micro / flight)
-    left_over = micro - 1.0 - (turns - 1.0) * flight
+    g, h, p = behind
     for i in range(begins[0], begins[1] + 1):
         first = stop = max(ends[0], i + 1)
         while stop <= ends[1] and micro * (work[stop] - work[i]) <= limit and kept[stop] - kept[i] <= memory:
             stop += 1
         pairs += stop - first
-        length, span, trip, exposed = np.inf, np.inf, np.inf, np.inf
+        length, span, exposed = np.inf, np.inf, np.inf
         for k in range(first, stop):
-            u, f, reduce = work[k] - work[i], forward[k] - forward[i], reduced[k] - reduced[i]
-            round_trip, own = u + r[k], max(micro * u, u + g[k])
-            if scheduled:
-                passes = (micro - 1.0) * u - (flight - 1.0) * f
-                own = max(own, round_trip + max(passes, (turns - 1.0) * round_trip + left_over * (u - f)))
-            if overlap:
-                reduce += update * (W[k] - W[i]) - hidden * min(reduce, u - f)
-            else:
-                reduce = max(reduce, p[k] - (u - f))
-            whole = max(own + reduce, f + h[k])
+            u, f = work[k] - work[i], forward[k] - forward[i]
+            own, late = max(micro * u, u + g[k]), max(reduced[k] - reduced[i], p[k] - (u - f))
+            whole = max(own + late, f + h[k])
             if whole <= limit:
-                length, span = min(length, whole), min(span, own)
-                trip, exposed = min(trip, round_trip), min(exposed, reduce)
+                length, span, exposed = min(length, whole), min(span, own), min(exposed, late)
         if length <= limit:
             before[SPAN, i] = min(before[SPAN, i], span)
             before[LENGTH, i] = min(before[LENGTH, i], length)
-            before[TRIP, i] = min(before[TRIP, i], trip)
             before[EXPOSED, i] = min(before[EXPOSED, i], exposed)
     return pairs

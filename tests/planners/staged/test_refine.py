@@ -11,9 +11,7 @@ import pytest
 from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.errors import Infeasible
 from automap_models.planners.base import Deadline
-from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.search import exact_search
 from automap_models.simulate.step import step_cost

@@ -22,10 +22,13 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged import feasibility
-from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs
+from automap_models.planners.staged.costs import SearchResult
+from automap_models.planners.staged.improve import layouts
+from automap_models.planners.staged.move_kernel import judged, search_from
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import NEAR, least_length_s
-from automap_models.planners.staged.search import SearchResult, anytime_search, exact_search
+from automap_models.planners.staged.search import anytime_search, exact_search
+from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.simulate.step import step_cost
 
 
@@ -314,18 +317,18 @@ def test_no_plan_of_shardings_is_shorter_where_kernels_saturate(seed, make_probl
 
 @pytest.mark.parametrize("clock", [False, True])
 @pytest.mark.parametrize("seed", range(25))
-def test_the_tables_of_shardings_on_mixed_nodes_hold_what_plans_cost(seed, clock, make_problem):
+def test_stages_in_shardings_on_mixed_nodes_take_what_plans_cost(seed, clock, make_problem):
     problem = on_mixed_nodes(hybrid_problem(seed, make_problem, max_n=6), seed)
     problem = with_a_clock(problem) if clock else problem
-    tables, plans = tables_of(problem), list(every_plan(problem))
+    problem = replace(problem, schedule="1f1b")
+    (stages, boundary), schedule, plans = stage_arrays(problem), layouts(problem), list(every_plan(problem))
     for plan in plans[:: max(len(plans) // 200, 1)]:
-        batch, cost = PlanBatch.from_plan(tables, plan), plan_cost(problem, plan)
-        costs = batch_costs(tables, batch)
-        assert costs.forward_s[0] == pytest.approx(cost.forward_s, rel=1e-9)
-        assert costs.backward_s[0] == pytest.approx(cost.backward_s, rel=1e-9, abs=1e-12)
-        assert costs.exposed_s[0] == pytest.approx(cost.exposed_s, rel=1e-9)
-        assert costs.transfer_s[0] == pytest.approx(cost.transfer_s, rel=1e-9)
-        assert costs.feasible[0] == cost.feasible
+        cost, route = step_cost(problem, plan), np.zeros((3, problem.stages + 1), dtype=np.int64)
+        route[0, 1:] = *np.searchsorted(boundary, np.array(plan.cuts, dtype=np.int64) + 1), stages.last
+        route[1, 1:], route[2, :-1] = (*plan.device_cuts, stages.devices), plan.shardings
+        search = search_from(stages, schedule, route)
+        step_s = judged(search, 0, problem.stages, False, np.inf)
+        assert step_s == pytest.approx(cost.step_s if cost.feasible else np.inf, rel=1e-9)
 
 
 def test_devices_that_share_operators_wait_for_the_slowest_of_them() -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
@@ -20,14 +19,13 @@ from automap_models.planners.staged import search, suffix_bound
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.suffix_bound import suffix_bound_s
-from automap_models.simulate.step import step_cost
 
 pytest.importorskip("numba")  # without it there is no such bound
 
 MakeProblem = Callable[..., StagedProblem]
 
 
-def problem_of(make_problem: MakeProblem, seed: int, schedule: str | None) -> StagedProblem:
+def problem_of(make_problem: MakeProblem, seed: int) -> StagedProblem:
     """Two to four stages; half of the problems have whole samples."""
     rng = np.random.default_rng(seed)
     problem = make_problem(seed, max_n=8, max_devices=6, max_stages=4)
@@ -36,7 +34,6 @@ def problem_of(make_problem: MakeProblem, seed: int, schedule: str | None) -> St
         problem,
         profile=replace(problem.profile, meta={**problem.profile.meta, **size}),
         stages=max(problem.stages, 2),
-        schedule=schedule,
         micro_batches=int(rng.integers(1, 20)),
     )
 
@@ -44,33 +41,28 @@ def problem_of(make_problem: MakeProblem, seed: int, schedule: str | None) -> St
 def every_cost(problem: StagedProblem) -> Iterator[StagedCost]:
     """The costs of all valid plans on the grid that fit."""
     grid, cuts = problem.grid, problem.stages - 1
-    cost_of = plan_cost if problem.schedule is None else step_cost
     for points in combinations(grid.cut_points.tolist(), cuts):
         for devices in combinations(range(1, problem.cluster.devices), cuts):
             plan = StagedPlan(grid.to_instructions(points), devices, problem.micro_batches, "brute force")
-            if plan.check_valid(problem)[0] and (cost := cost_of(problem, plan)).feasible:
+            if plan.check_valid(problem)[0] and (cost := plan_cost(problem, plan)).feasible:
                 yield cost
 
 
-@pytest.mark.parametrize("schedule", [None, *WARM_UPS])
 @pytest.mark.parametrize("seed", range(24))
-def test_no_plan_falls_below_it_whatever_the_limit(seed: int, schedule: str | None, make_problem: MakeProblem) -> None:
-    problem = problem_of(make_problem, seed, schedule)
+def test_no_plan_falls_below_it_whatever_the_limit(seed: int, make_problem: MakeProblem) -> None:
+    problem = problem_of(make_problem, seed)
     tables = tables_of(problem)
-    best_s = min((cost.step_s for cost in every_cost(problem)), default=np.inf)
+    best_s = min((cost.length_s for cost in every_cost(problem)), default=np.inf)
     for limit_s in (np.inf, *(share * best_s for share in (0.5, 0.9, 0.999, 1.0, 1.01, 1.5) if np.isfinite(best_s))):
         bound_s = suffix_bound_s(tables, limit_s, Deadline())
         assert 0.0 < bound_s <= min(limit_s, best_s)
 
 
-@pytest.mark.parametrize("schedule", [None, "1f1b"])
 @pytest.mark.parametrize("seed", range(5, 25))
-def test_a_limit_hardly_above_the_optimum_is_no_bound(
-    seed: int, schedule: str | None, make_problem: MakeProblem
-) -> None:
+def test_a_limit_hardly_above_the_optimum_is_no_bound(seed: int, make_problem: MakeProblem) -> None:
     """Numbers kept in float32 seemed longer than such a limit, which was returned: 1e-9 to 1e-7 above the optimum."""
-    problem = problem_of(make_problem, seed, schedule)
-    best_s = min((cost.step_s for cost in every_cost(problem)), default=np.inf)
+    problem = problem_of(make_problem, seed)
+    best_s = min((cost.length_s for cost in every_cost(problem)), default=np.inf)
     for above in (1e-9, 3e-9, 1e-8, 3e-8, 1e-7):
         bound_s = suffix_bound_s(tables_of(problem), best_s * (1 + above), Deadline())
         assert bound_s <= best_s * (1 + 1e-12)
@@ -78,7 +70,7 @@ def test_a_limit_hardly_above_the_optimum_is_no_bound(
 
 @pytest.mark.parametrize("seed", range(12))
 def test_without_communication_it_is_the_shortest_length(seed: int, make_problem: MakeProblem) -> None:
-    problem = problem_of(make_problem, 2 * seed, None)
+    problem = problem_of(make_problem, 2 * seed)
     nothing = np.zeros(len(problem.profile))
     profile = replace(problem.profile, A=nothing, W=nothing)
     problem = replace(problem, profile=profile)
