@@ -26,11 +26,11 @@ from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watc
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
-from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, is_plain
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs
 from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
 from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans
 from automap_models.planners.staged.improve import Moves, cut_places
-from automap_models.planners.staged.problem_tables import tables_of
+from automap_models.planners.staged.stage_arrays import stage_arrays
 
 CLOSE = 0.15
 """How much longer than the best known step, relatively, a start may be to be moved on from."""
@@ -279,10 +279,11 @@ class Portfolio:
 
 def _shares_out(problem: StagedProblem) -> bool:
     """Whether the stages can share the devices out as asked, with a sample for each replica."""
-    if is_plain(problem):
-        return True
+    most = problem.max_replicas
+    if most is not None and not problem.shardings and problem.stages * most < problem.cluster.devices:
+        return False
     try:
-        tables_of(problem)
+        stage_arrays(problem)
     except BadInput:
         return False
     return True

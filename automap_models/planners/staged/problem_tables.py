@@ -41,11 +41,8 @@ def tables_of(problem: StagedProblem, stride: int = 1, cut: IntArray | None = No
     if is_plain(problem):
         return stage_tables(problem, cut)
     constraints = problem.constraints
-    windows: Windows | None = constraints.windows(problem.profile, problem.stages)
-    if windows is not None and constraints.restrict_cuts:
-        cut = windows.cuts(cut)
-    else:
-        windows = None
+    windows = constraints.windows(problem.profile, problem.stages) if constraints.restrict_cuts else None
+    cut = cut if windows is None else windows.cuts(cut)
     tables = stage_tables(problem, cut)
     partitioned = () if "operator" in constraints.forbidden else problem.shardings
     whole = replace(tables.shardings[0], allowed=_wanted(problem, tables.shardings[0].allowed, 1))

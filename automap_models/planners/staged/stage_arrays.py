@@ -11,16 +11,18 @@ Everything is as cost.staged has it, to rounding; the loops are in stage_kernel.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.constraints import ROUNDING, least_work
+from automap_models.core.constraints import ROUNDING, UNCONSTRAINED, least_work
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.stage_tables import Copies, ShardingTables, StageTables
+from automap_models.planners.staged.stage_tables import Copies, ShardingTables, StageTables, stage_windows
 
 C, F, W, H, FROZEN, START, START_FORWARD, GRADIENT, GATHER = range(9)
 """Rows of `StageArrays.sums`. Few arrays compile in a fraction of the time of many."""
@@ -114,10 +116,49 @@ def stage_arrays(problem: StagedProblem, places: IntArray | None = None) -> tupl
     Raises:
         BadInput: constraints contradict one another, or leave no way to share the devices out among the stages.
     """
-    tables = tables_of(problem, cut=places)
+    arrays, boundary = _arrays(_Places(problem, places))
+    least = _least_work(problem)
+    windows = stage_windows(problem.stages, boundary.size) if _alike(problem) else arrays.windows
+    held = np.array([problem.in_flight(s) for s in range(problem.stages)], dtype=np.int64)
+    micro_batches = float(problem.micro_batches)
+    return arrays._replace(
+        windows=windows, held=held, micro_batches=micro_batches, least_C=least[0], least_W=least[1]
+    ), boundary
+
+
+def _alike(problem: StagedProblem) -> bool:
+    """Whether what its stages cost and where they may be does not depend on how many they are."""
+    constraints = problem.constraints
+    free = replace(constraints, min_stage=0.0, max_stages=None, target=None) == UNCONSTRAINED
+    return free and not problem.shardings and problem.stages > 1
+
+
+class _Places:
+    """A problem between places to cut; equal to another one where stages cost the same."""
+
+    def __init__(self, problem: StagedProblem, places: IntArray | None) -> None:
+        self.problem, self.places = problem, places
+        alone = None if _alike(problem) else (problem.stages, problem.constraints, problem.micro_batches)
+        key = problem.profile, problem.cluster, problem.links, problem.granularity, problem.shardings, problem.slowdown
+        step = problem.one_ring, problem.overlap, problem.update_s_per_byte, problem.state_factor, problem.launch_s
+        cuts = None if places is None else places.tobytes()
+        self.key = (*key, *step, problem.max_replicas, alone, cuts)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Places) and self.key == other.key
+
+
+@lru_cache(maxsize=64)
+def _arrays(where: _Places) -> tuple[StageArrays, IntArray]:
+    """See stage_arrays; of any problem that is equal to this one."""
+    problem = where.problem
+    tables = tables_of(problem, cut=where.places)
     kinds, kind = _kinds(tables)
     copies_end, copies_nbytes = _copies(tables, kinds)
-    shared, links, least = problem.profile.shared_parameters, problem.links, _least_work(problem)
+    shared, links = problem.profile.shared_parameters, problem.links
     intra = links.node_intra
     tied = np.array([of.sharding.shared_bytes for of, _ in kinds]).reshape(len(kinds), len(shared))
     return StageArrays(
@@ -134,8 +175,8 @@ def stage_arrays(problem: StagedProblem, places: IntArray | None = None) -> tupl
         nodes=Nodes(links.node_of, links.node_bounds, intra, links.node_inter, float(intra.max())),
         state_factor=float(problem.state_factor),
         micro_batches=float(problem.micro_batches),
-        least_C=least[0],
-        least_W=least[1],
+        least_C=-1.0,
+        least_W=-1.0,
         overlap=float(problem.overlap),
         update_s=float(problem.update_s_per_byte),
         gradient_share=float(problem.gradient_share),

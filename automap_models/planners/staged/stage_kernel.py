@@ -134,13 +134,19 @@ def filled(
 
 @jit
 def holds_work(stages: StageArrays, i: int, k: int) -> bool:
-    """Whether what is between two boundaries is enough for a stage (core.constraints.least_work)."""
-    if stages.least_C < 0.0:
-        return True
+    """Whether what is between two boundaries is enough for a stage."""
     both, nbytes = stages.sums[0, C, k] - stages.sums[0, C, i], stages.sums[0, W, k] - stages.sums[0, W, i]
-    if nbytes <= 0.0 and stages.least_W > 0.0:
+    return enough(stages.least_C, stages.least_W, both, nbytes)  # type: ignore[no-any-return]
+
+
+@jit
+def enough(least_C: float, least_W: float, both: float, nbytes: float) -> bool:
+    """Whether so many seconds and bytes of parameters are (core.constraints.least_work)."""
+    if least_C < 0.0:
+        return True
+    if nbytes <= 0.0 and least_W > 0.0:
         return False
-    return bool(both >= stages.least_C or nbytes >= stages.least_W)
+    return both >= least_C or nbytes >= least_W
 
 
 @jit

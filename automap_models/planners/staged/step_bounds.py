@@ -55,7 +55,7 @@ from automap_models.planners.staged.stage_arrays import (
     W,
     stage_arrays,
 )
-from automap_models.planners.staged.stage_kernel import holds_work, least_copies_s, moved_s
+from automap_models.planners.staged.stage_kernel import enough, least_copies_s, moved_s
 
 TRIP, HEAD, SPAN, LENGTH = NUMBERS = range(4)
 HELD, HIDDEN, TURNS, OTHERS, ROUNDS, MORE, BACK = COUNTS = range(7)
@@ -206,7 +206,9 @@ def least_rests(
     """
     devices, m, lanes, micro = messages.shape[0] - 1, stages.crossing.size - 1, counts.shape[1], stages.micro_batches
     rest, behind = np.full((devices + 1, m + 1, 4, lanes), BIG), np.empty((m + 1, 4, lanes))
-    alive, own, steps = np.zeros((devices + 1, m + 1, 2), np.int64), np.empty((5, m + 1)), 0.0
+    alive, own, steps = np.zeros((devices + 1, m + 1, 2), np.int64), np.empty((6, m + 1)), 0.0
+    tied, update, overlap = stages.tied_until.shape[0] > 0, stages.update_s, stages.overlap
+    both, nbytes, least_C, least_W = stages.sums[0, C], stages.sums[0, W], stages.least_C, stages.least_W
     alive[devices, m, 1] = 1
     for a in range(devices - 1, -1, -1):
         for q in range(a + 1, devices + 1):
@@ -231,13 +233,13 @@ def least_rests(
                         u, f = own[0, k] - own[0, i], own[1, k] - own[1, i]
                         if micro * u >= limit_s:
                             break
-                        if low < high and holds_work(stages, i, k):
+                        if low < high and enough(least_C, least_W, both[k] - both[i], nbytes[k] - nbytes[i]):
                             if sharing:
                                 u, f = u + gather + stages.sums[kind, GATHER, k] / rate, f + gather
-                            late = own[2, k] - own[2, i]
-                            late += stages.update_s * (stages.sums[kind, W, k] - stages.sums[kind, W, i])
-                            late -= stages.overlap * min(own[2, k] - own[2, i], u - f)
-                            late += least_copies_s(stages, kind, i, k, a, q)
+                            reduce = own[2, k] - own[2, i]
+                            late = reduce - overlap * min(reduce, u - f) + update * (own[5, k] - own[5, i])
+                            if tied:
+                                late += least_copies_s(stages, kind, i, k, a, q)
                             free = memory * (1.0 + SLACK) - (own[4, k] - own[4, i])
                             stage = (u, f, late, (own[3, k] - own[3, i]) / parts, free, limit_s, micro)
                             begin(counts, behind, k, stage, low, high, least)
@@ -271,7 +273,7 @@ def narrow(rest: FloatArray, limit_s: float, begins: IntArray, window: IntArray,
 
 @jit
 def put_own(stages: StageArrays, sharding: int, a: int, q: int, own: FloatArray) -> None:
-    """[5, m+1] sums of u, f but for what is gathered, of the all-reduce, of the stash and of what stays."""
+    """[6, m+1] sums of u, f but for what is gathered, of the all-reduce, of the stash, what stays, and parameters."""
     kind, sums = stages.kind[sharding, a, q], stages.sums
     rate, ring = stages.paces[sharding, a, q, RATE], stages.paces[sharding, a, q, RING]
     for k in range(own.shape[1]):
@@ -280,6 +282,7 @@ def put_own(stages: StageArrays, sharding: int, a: int, q: int, own: FloatArray)
         own[2, k] = ring * sums[kind, W, k] + sums[kind, GRADIENT, k]
         own[3, k] = sums[kind, H, k]
         own[4, k] = stages.state_factor * sums[kind, W, k] + sums[kind, FROZEN, k]
+        own[5, k] = sums[kind, W, k]
 
 
 @jit
