@@ -6,7 +6,7 @@ sharding of each. Everything is as cost.staged has it, to rounding.
 
 from __future__ import annotations
 
-from automap_models.core.compiled import jit
+from automap_models.core.compiled import inlined, jit
 from automap_models.core.pass_orders import FORWARD, WHOLE
 from automap_models.core.profile import FloatArray
 from automap_models.planners.staged.pareto import IntArray
@@ -35,7 +35,7 @@ BOUNDARY, DEVICE, SHARDING = range(3)
 """Rows of routes."""
 
 
-@jit
+@inlined
 def weights_bytes(stages: StageArrays, kind: int, i: int, k: int) -> float:
     """Parameters of a stage between two boundaries, on each device, with the copies of tied ones."""
     nbytes = stages.sums[kind, W, k] - stages.sums[kind, W, i]
@@ -45,7 +45,7 @@ def weights_bytes(stages: StageArrays, kind: int, i: int, k: int) -> float:
     return nbytes  # type: ignore[no-any-return]
 
 
-@jit
+@inlined
 def held_bytes(stages: StageArrays, kind: int, i: int, k: int, in_flight: int, parts: float) -> float:
     """σ·ΣW + Σfrozen of a stage between two boundaries, with copies, and activations of parts of micro-batches."""
     nbytes = stages.state_factor * weights_bytes(stages, kind, i, k)
@@ -56,7 +56,7 @@ def held_bytes(stages: StageArrays, kind: int, i: int, k: int, in_flight: int, p
     return nbytes + in_flight * (stages.sums[kind, H, k] - stages.sums[kind, H, i]) / parts  # type: ignore[no-any-return]
 
 
-@jit
+@inlined
 def stage_s(stages: StageArrays, sharding: int, i: int, k: int, a: int, q: int) -> tuple[float, float]:
     """f and b of a stage in a sharding in which it may be."""
     kind, rate, sums = stages.kind[sharding, a, q], stages.paces[sharding, a, q, RATE], stages.sums
@@ -67,7 +67,7 @@ def stage_s(stages: StageArrays, sharding: int, i: int, k: int, a: int, q: int) 
     return forward, both - forward
 
 
-@jit
+@inlined
 def ending_s(
     stages: StageArrays, sharding: int, i: int, k: int, a: int, q: int, backward: float
 ) -> tuple[float, float]:
@@ -79,7 +79,7 @@ def ending_s(
     return reduce - stages.overlap * min(reduce, backward), stages.update_s * nbytes
 
 
-@jit
+@inlined
 def fits(stages: StageArrays, route: IntArray, s: int, sharding: int) -> bool:
     """Whether stage s of a route may begin where it does, on its devices, and these hold it."""
     i, k, a, q = route[BOUNDARY, s], route[BOUNDARY, s + 1], route[DEVICE, s], route[DEVICE, s + 1]
@@ -132,7 +132,7 @@ def filled(
     return True
 
 
-@jit
+@inlined
 def holds_work(stages: StageArrays, i: int, k: int) -> bool:
     """Whether what is between two boundaries is enough for a stage."""
     both, nbytes = stages.sums[0, C, k] - stages.sums[0, C, i], stages.sums[0, W, k] - stages.sums[0, W, i]

@@ -20,8 +20,21 @@ those that the stage behind it holds, M of them in all.
                 TRIP + n·TRIP + (M-1 - n·w)·b                w of them go round through all
     LENGTH    max(SPAN + what comes after the last pass, f + x + length)        until all parameters are updated
 
-Each is proven in cost.suffixes, where the numbers of one plan stay together. A place through which no plan stays below
-the limit has BIG. What begins at boundary 0 and device 0 is a whole plan.
+A place through which no plan stays below the limit has BIG. What begins at boundary 0 and device 0 is a whole plan.
+
+Why these are bounds. A stage runs w forward passes before its first backward pass (core.schedules), and from then on by
+turns, so that B_m comes right after F_{m+w-1} and right before F_{m+w}:
+
+    the stage    F0 F1 … F_{w-1}  B0 F_w  B1 F_{w+1}  …  B_{M-w-1} F_{M-1}  B_{M-w} … B_{M-1}
+    behind it    F0 ──► last stage ──► B0                F_{M-1} ──► last stage ──► B_{M-1}
+                 └─── TRIP ───┘                          └────── TRIP ──────┘
+
+The first micro-batch makes its round trip, and the last one; between them a stage has M-1 passes of either kind to run,
+of which w-1 forward passes may lie inside the first trip or w-1 backward passes inside the last one, the shorter of
+them at least. Every w-th micro-batch waits for the round trip of the one that is w before it. The stage behind runs
+B_{j-v+1} right after F_j, which this stage follows with F_{j+1+w-v}: so t = 1 + w - v micro-batches take a turn between
+the two. The link carries the messages of all micro-batches one after the other, the last of which makes its round trip
+behind it and comes back; with GPipe all M messages back follow that trip. No term falls when a number behind it rises.
 """
 
 from __future__ import annotations
