@@ -232,7 +232,7 @@ class _Portfolio:
         self.watch(Progress("planning pipelines"))
         plain = replace(space, model=replace(space.model, shardings=()), stages=space.several)
         if space.schedule is not None:
-            self._by_step(plain)
+            self._by_step("pipeline", plain)
         elif not (self.constraints.restrict_cuts or self.constraints.forbidden or self.constraints.equal_replicas):
             self._by_length(plain)  # the policy knows no constraints
         if space.schedule is None or self.config.thorough:
@@ -242,18 +242,19 @@ class _Portfolio:
         if self.config.thorough:
             self._train()
 
-    def _by_step(self, plain: PlanningSpace) -> None:
-        """The default planner's plan, and what it proves about all pipelines."""
+    def _by_step(self, kind: PlanKind, space: PlanningSpace) -> Bound:
+        """The default planner's plan of a kind, and what it proves about all of that kind."""
         planner = AutoPlanner(AutoConfig(min_gain=self.min_gain))
-        result = planner.solve(plain, deadline=self.deadline, watch=self.watch)
+        result = planner.solve(space, deadline=self.deadline, watch=self.watch)
         log = result.search_log
         unfinished = sum(entry.outcome == "planned" for entry in log)
         best, bound = None, result.bound or Bound(math.inf, "relaxation" if unfinished else "exact")
         if result.plan is not None:
             best = Candidate(result.problem, result.plan, result.cost, bound)
-        self._searched["pipeline"] = SpaceSearch(best, bound, len(log), unfinished, log)
+        self._searched[kind] = SpaceSearch(best, bound, len(log), unfinished, log)
         self.log += log
         self._offer(best)
+        return bound
 
     def _by_length(self, plain: PlanningSpace) -> None:
         """The policy's plan whose replicas all have samples, refined."""
@@ -292,6 +293,8 @@ class _Portfolio:
             return Bound(self.best_s(), "exact")
         if not self.has_hybrids:
             proven = self._searched["pipeline"].proven
+        elif self.space.schedule is not None:
+            proven = self._by_step("hybrid", replace(self.space, stages=self.space.several, divided=True))
         else:
             proven = self._search("hybrid", self.space, self.best_s(), search_s)
         return Bound(min(proven.value, self.best_s()), proven.proof)

@@ -13,7 +13,7 @@ from automap_models.core.constraints import UNCONSTRAINED, Constraints
 from automap_models.core.device import Device
 from automap_models.core.microbatch import microbatch_size, require_samples, required_size, rescaled
 from automap_models.core.profile import Profile
-from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.profiled_model import ProfiledModel, ShardedProfile
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedProblem
 from automap_models.core.training_state import default_state_factor
 from automap_models.errors import BadInput
@@ -82,6 +82,7 @@ class PlanningSpace:
         schedule: whose step counts; None for the length L.
         schedules: which compete, all of core.pass_orders.WARM_UPS; none for `schedule` alone.
         idle_replicas: whether a stage may have more replicas than a micro-batch has samples.
+        divided: whether the devices of a stage among several may share its operators (`pipeline`).
         device: see StagedProblem.
 
     Raises:
@@ -100,6 +101,7 @@ class PlanningSpace:
     schedule: str | None = None
     schedules: tuple[str, ...] = ()
     idle_replicas: bool = False
+    divided: bool = False
     device: Device | None = None
 
     def __post_init__(self) -> None:
@@ -184,22 +186,34 @@ class PlanningSpace:
         return self.counts if batch is None else divisors(batch)
 
     def pipeline(self, stages: int, micro_batches: int, schedule: str | None) -> StagedProblem:
-        """The problem of undivided stages, with the profile of that many micro-batches.
+        """The problem of several stages, with the profile of that many micro-batches; with shardings where `divided`.
 
         Where stages have to hold work, every replica needs a sample, if the profile says how many there are.
         """
         profile = self._sized_profile(micro_batches)
         working = self.constraints.min_stage > 0.0 and not self.idle_replicas
+        divided = self.divided and stages > 1
         return replace(
             self.whole,
             profile=profile,
             stages=stages,
             micro_batches=micro_batches,
-            shardings=(),
-            launch_s=0.0,
+            shardings=self._sized_shardings(micro_batches) if divided else (),
+            launch_s=self.whole.launch_s if divided else 0.0,
             max_replicas=microbatch_size(profile) if working else None,
             schedule=schedule,
         )
+
+    def _sized_shardings(self, micro_batches: int) -> tuple[ShardedProfile, ...]:
+        """Those of micro-batches of that size; the same objects each time."""
+        if micro_batches not in self._shardings:
+            problem = self.inside_nodes.with_split(1, micro_batches, self.global_batch)
+            self._shardings[micro_batches] = problem.shardings
+        return self._shardings[micro_batches]
+
+    @cached_property
+    def _shardings(self) -> dict[int, tuple[ShardedProfile, ...]]:
+        return {}
 
     def _sized_profile(self, micro_batches: int) -> Profile:
         """Of one of so many micro-batches; one object for each number of them."""

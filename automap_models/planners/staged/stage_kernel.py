@@ -136,7 +136,7 @@ def filled(
 def holds_work(stages: StageArrays, i: int, k: int) -> bool:
     """Whether what is between two boundaries is enough for a stage."""
     both, nbytes = stages.sums[0, C, k] - stages.sums[0, C, i], stages.sums[0, W, k] - stages.sums[0, W, i]
-    return enough(stages.least_C, stages.least_W, both, nbytes)  # type: ignore[no-any-return]
+    return enough(stages.least_C, stages.least_W, both, nbytes)
 
 
 @jit

@@ -205,7 +205,7 @@ def least_messages(stages: StageArrays) -> FloatArray:
 
 
 @jit
-def least_rests(
+def least_rests(  # noqa: PLR0912 -- one loop over all places, ends and shardings
     stages: StageArrays, messages: FloatArray, windows: IntArray, counts: FloatArray, limit_s: float, most: float
 ) -> tuple[FloatArray, float]:
     """[D+1, m+1, 4, lanes] the least of what begins at each place, and how many steps the loop over lanes took.
