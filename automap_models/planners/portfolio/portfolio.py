@@ -32,8 +32,9 @@ from automap_models.planners.staged.frameworks import balanced, block_ends, fram
 from automap_models.planners.staged.improve import Moves, cut_places
 from automap_models.planners.staged.stage_arrays import stage_arrays
 
-CLOSE = 0.15
-"""How much longer than the best known step, relatively, a start may be to be moved on from."""
+CLOSE, FAR = 0.15, 1.0
+"""How much longer than the best known step, relatively, a start may be to be moved on from: on equal devices, and on
+unequal ones."""
 PAIRS = 4
 """Numbers of micro-batches and schedules of which unequal stages are looked for, at most."""
 PATIENCE = 4
@@ -107,6 +108,12 @@ class Portfolio:
         return block_ends(self.space.model.profile)
 
     @property
+    def _close(self) -> float:
+        """CLOSE; or FAR where even work on unequal devices is no good start."""
+        alike = self.space.cluster.is_uniform and self.space.whole.slowdowns is None
+        return CLOSE if alike else FAR
+
+    @property
     def best_s(self) -> float:
         """The shortest step so far."""
         return min((incumbent.step_s for incumbent in self.incumbents.values()), default=np.inf)
@@ -167,7 +174,8 @@ class Portfolio:
         problem = moves.problem
         if not (starts and moves.can_cut):
             return None
-        if len(self.space.counts) > 1 and min(map(moves.step_s, starts)) > self.best_s * (1.0 + CLOSE):
+        far = min(map(moves.step_s, starts)) > self.best_s * (1.0 + self._close)
+        if far and len(self.space.counts) > 1:
             return None
         step_s, plan = moves.improved(starts, equal=kind is not Simplicity.UNEQUAL)
         if plan is None:
