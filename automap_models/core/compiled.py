@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from types import FunctionType
 from typing import Any, TypeVar, cast
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -87,8 +86,3 @@ def _listen() -> None:
                 _listeners.pop()()
 
     event.register("numba:compile", Compilations())
-
-
-def is_compiled(function: Callable[..., Any]) -> bool:
-    """Whether a function that `jit` gave is compiled, and not as it was."""
-    return not isinstance(function, FunctionType)

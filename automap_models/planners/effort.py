@@ -49,12 +49,10 @@ REACH_MORE = 12
 """The tables of devices take as long as so many stages more."""
 PLAN = Work(5.4e-4, 8.0e-6)
 """One plan costed, with its timeline, by passes: stages times micro-batches."""
-BEAM = Work(1.0e-4, 3.9e-8)
-"""Places of a stage before ways to go on, by pairs of the two."""
-COMPILED_BEAM = Work(1.0e-4, 4.0e-9)
-"""The same compiled, all stages at once, by pairs of the places of successive stages and COMPILED_MORE for each."""
-COMPILED_MORE = 9000
-"""As STEPS_MORE: drawing the places."""
+BEAM = Work(1.0e-4, 4.0e-9)
+"""A beam search of all stages, by pairs of the places of successive stages and BEAM_MORE for each."""
+BEAM_MORE = 9000
+"""Drawing the places of a stage takes as long as so many pairs."""
 MOVES = Work(5.0e-5, 3.0e-8)
 """Moves under a schedule, by passes of the simulator that take as long (move_kernel)."""
 SUFFIXES = Work(9.0e-6, 4.0e-9)

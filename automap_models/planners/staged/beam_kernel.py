@@ -1,14 +1,13 @@
-"""The beam search of planners.staged.beam_search on equal devices, compiled by numba.
+"""The loops of planners.staged.beam_search, compiled by numba.
 
-The same suffixes stay as there, up to rounding. What a stage and what follows it cost is worked out pair by pair:
+What a stage and what follows it cost is worked out pair by pair:
 
     for every place (a, i) where the stage may begin
       for every suffix (q, k) behind it, by q, then by k      what depends on a and q alone: once for each q;
         T, R of the two                                       M·u grows with k: past the limit, on to the next
       keep the least by the known prefix, and the least by itself
 
-One thing differs: the fastest sender into a stage is looked for among two, all devices before it and those of the node
-before it, not among all.
+The fastest sender into a stage is looked for among two: all devices before it, and those of the node before it.
 """
 
 from __future__ import annotations
@@ -21,8 +20,11 @@ from automap_models.envs.pipeline.table_kernel import all_reduce, received, sent
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import FROZEN, TRAINED, UNTRAINED, A, C, F, H, PlainStages, W
 
-SPARE, SLACK = 0.3, 1e-9
-"""As planners.staged.beam_search."""
+SPARE = 0.3
+"""How much longer than the plan known beforehand, relatively, a suffix may look behind that plan's prefix: another
+prefix may be shorter."""
+SLACK = 1e-9
+"""Relative rounding: the plan known beforehand shall not be lost, and is no shorter than itself."""
 
 
 @jit
@@ -71,7 +73,11 @@ def fits(stages: PlainStages, route: IntArray, s: int) -> bool:
 
 @jit
 def prefixes(stages: PlainStages, boundary: IntArray, device: IntArray) -> FloatArray:
-    """[S+1, 4] busy, span, hidden and exposed before each stage of a route (beam_search._Prefix), and at its end."""
+    """[S+1, 4] busy, span, hidden and exposed before each stage of a route, and at its end.
+
+    Busy is Σ u_j over stages and transfers before, span max (Σ_{j<e} u_j + M·u_e) over them, hidden Σ of their backward
+    and transfer times, and exposed max (AR - hidden) over the stages; the transfer into a stage is left out.
+    """
     count, rounds = boundary.size - 1, stages.micro_batches
     table = np.zeros((count + 1, 4))
     busy, span, hidden, exposed = 0.0, 0.0, 0.0, -np.inf

@@ -31,7 +31,6 @@ from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
-from automap_models.planners.staged.beam_search import compiled_kernel
 from automap_models.planners.staged.costs import StagedResult, plain, result_of
 from automap_models.planners.staged.policy_file import Policy, outside, policy_of
 from automap_models.planners.staged.policy_plans import Grouped, grouped, joined, shortest_step
@@ -89,13 +88,7 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
     @property
     def by_tables(self) -> bool:
         """Whether plans are made by compiled tables and moves."""
-        return self.config.policy is None and compiled_kernel() is not None
-
-    def _policy_for(self, problem: StagedProblem) -> Policy | None:
-        """The file that plans a problem; None is the tables."""
-        if self.by_tables:
-            return None
-        return (None if self.config.policy else _trained_for(problem)) or self.policy
+        return self.config.policy is None
 
     def out_of_range(self, problem: StagedProblem) -> str | None:
         """A sentence on which value lies outside what its plans were measured or trained for; None if none does.
@@ -144,8 +137,7 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         """
         for problem in problems:
             problem.cluster.require_uniform("the policy")
-        policies = [self._policy_for(problem) for problem in problems]
-        parts = [*self._by_tables(problems, policies), *self._by_networks(problems, policies)]
+        parts = self._by_tables(problems) if self.by_tables else self._by_network(problems)
 
         def plan_part(part: tuple[list[int], Part]) -> Sequence[StagedPlan | None]:
             return [None] * len(part[0]) if deadline.passed else part[1]()
@@ -163,12 +155,10 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
                 plans[i] = plan
         return plans
 
-    def _by_tables(
-        self, problems: Sequence[StagedProblem], policies: Sequence[Policy | None]
-    ) -> list[tuple[list[int], Part]]:
+    def _by_tables(self, problems: Sequence[StagedProblem]) -> list[tuple[list[int], Part]]:
         """What the tables plan, in parts."""
-        own = [i for i, policy in enumerate(policies) if policy is None and problems[i].stages > 1]
-        own.sort(key=lambda i: problems[i].stages)  # for the network beside them, see _by_networks
+        own = [i for i, problem in enumerate(problems) if problem.stages > 1]
+        own.sort(key=lambda i: problems[i].stages)  # for the network beside them, see _by_network
 
         def part_of(part: list[int]) -> Part:
             return lambda: self._by_table([plain(problems[i]) for i in part])
@@ -202,40 +192,29 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
                     plans[i] = of_problem
         return plans
 
-    def _by_networks(
-        self, problems: Sequence[StagedProblem], policies: Sequence[Policy | None]
-    ) -> list[tuple[list[int], Part]]:
-        """What networks plan, in parts."""
-        parts: list[tuple[list[int], Part]] = []
-        for policy in dict.fromkeys(policies):
-            if policy is None:
-                continue
-            own = [i for i, chosen in enumerate(policies) if chosen is policy]
-            groups = {i: self._grouped(problems[i]) for i in own}
-            for i in own:
-                _require_expressible(groups[i].problem, policy)
-            # The graph goes on until the problem with the most stages is planned: equal ones share a call.
-            own = sorted((i for i in own if problems[i].stages > 1), key=lambda i: problems[i].stages)
+    def _by_network(self, problems: Sequence[StagedProblem]) -> list[tuple[list[int], Part]]:
+        """What the network plans, in parts."""
+        groups = [self._grouped(problem) for problem in problems]
+        for group in groups:
+            _require_expressible(group.problem, self.policy)
+        # The graph goes on until the problem with the most stages is planned: equal ones share a call.
+        own = sorted((i for i, p in enumerate(problems) if p.stages > 1), key=lambda i: problems[i].stages)
 
-            def part_of(part: list[int], policy: Policy = policy, groups: dict[int, Grouped] = groups) -> Part:
-                whole = [
-                    replace(groups[i].problem, schedule=problems[i].schedule if groups[i].size == 1 else None)
-                    for i in part
-                ]
-                return lambda: [
-                    groups[i].ungrouped(plan) for i, plan in zip(part, self._by_network(policy, whole), strict=True)
-                ]
+        def part_of(part: list[int]) -> Part:
+            whole = [
+                replace(groups[i].problem, schedule=problems[i].schedule if groups[i].size == 1 else None) for i in part
+            ]
+            return lambda: [groups[i].ungrouped(plan) for i, plan in zip(part, self._planned(whole), strict=True)]
 
-            parts += [(part, part_of(part)) for part in _chunks(own)]
-        return parts
+        return [(part, part_of(part)) for part in _chunks(own)]
 
     def _grouped(self, problem: StagedProblem) -> Grouped:
         most_nodes, most_per_node = (int(self.policy.ranges[name][1]) for name in ("nodes", "devices_per_node"))
         return grouped(replace(plain(problem), schedule=None), most_nodes, most_per_node)
 
-    def _by_network(self, policy: Policy, problems: list[StagedProblem]) -> list[StagedPlan]:
+    def _planned(self, problems: list[StagedProblem]) -> list[StagedPlan]:
         """What the plans of each beam lead to."""
-        best = policy.best_plans(problems, self.config.beam, self.name)
+        best = self.policy.best_plans(problems, self.config.beam, self.name)
         return [self._shortened(problem, own) for problem, own in zip(problems, best, strict=True)]
 
     def _shortened(self, problem: StagedProblem, plans: list[StagedPlan]) -> StagedPlan:
@@ -244,15 +223,14 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         Compiled beam searches, or moves, go on from there, unless the reach is 0.
         """
         reach = self.config.reach
-        compiled = reach > 0 and compiled_kernel() is not None  # numba takes half a second to import
         if problem.schedule is None:
             plan = joined(problem, plans, reach)
-            if not compiled:
+            if not reach:
                 return plan
             from automap_models.planners.staged.table_plans import shortened
 
             return shortened(problem, plan, reach)
-        if not compiled:
+        if not reach:
             return shortest_step(problem, plans)
         from automap_models.planners.staged.step_plans import moved_plan
 

@@ -14,26 +14,16 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import Deadline
-from automap_models.planners.staged import beam_search
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.beam_search import Places, Route, route_of, shortest_through
 from automap_models.planners.staged.exact import certify
-from automap_models.planners.staged.local_search import even_route, every_pair, far_offsets, local_search, powers
+from automap_models.planners.staged.local_search import far_offsets, local_search, powers
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.search import exact_search, is_large
 from automap_models.planners.staged.stage_tables import StageTables, stage_tables
 
 MakeProblem = Callable[..., StagedProblem]
 Solver = Callable[[StagedProblem], float]
-
-
-@pytest.fixture(autouse=True, params=["compiled", "numpy"])
-def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test with the compiled beam search and with the one for where numba is missing and devices differ."""
-    if request.param == "numpy":
-        monkeypatch.setattr(beam_search, "compiled_kernel", lambda: None)
-    else:
-        assert beam_search.compiled_kernel() is not None
 
 
 def length_of(problem: StagedProblem, tables: StageTables, route: Route) -> float:
@@ -72,23 +62,6 @@ def large_problem(seed: int, *, stages: int = 8, devices: int = 64) -> StagedPro
     C, A, W = rng.uniform(size=40), rng.uniform(size=40) * scale[0] * 1e9, rng.uniform(size=40) * scale[1] * 1e9
     cluster = Cluster(devices // 8, 8, 1e11, 1e9, 1e18)
     return StagedProblem(Profile.create(C, A, W), cluster, stages, int(2 ** rng.uniform(0, 7)))
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_both_ways_find_plans_of_one_length(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Among the same random places; the compiled way judges the fastest sender by two of them, so that few differ."""
-    problem = large_problem(seed, stages=2 + seed % 7, devices=(16, 64)[seed % 2])
-    tables, rng = stage_tables(problem), np.random.default_rng(seed)
-    routes = []
-    places = [every_pair(tables, s, *(rng.integers(0, end, 20) for end in (40, 64))) for s in range(1, tables.stages)]
-    for kernel in (beam_search.compiled_kernel(), None):
-        monkeypatch.setattr(beam_search, "compiled_kernel", lambda kernel=kernel: kernel)
-        routes.append(shortest_through(tables, even_route(tables), places))
-    compiled, plain = routes
-    assert (compiled is None) == (plain is None)
-    if compiled is not None and plain is not None:
-        assert compiled.length_s == pytest.approx(plain.length_s, rel=0.02)
-        assert compiled.length_s == pytest.approx(length_of(problem, tables, compiled), rel=1e-9)
 
 
 def test_of_two_stages_the_beam_search_finds_the_optimum_among_all_plans(

@@ -22,12 +22,10 @@ from automap_models.cost.staged import plan_cost
 from automap_models.envs.pipeline import env as pipeline
 from automap_models.envs.pipeline.encoding import encode
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.staged import policy as policy_planner
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.policy import (
     CHUNK,
-    SHIPPED,
     SHIPPED_FOR,
     PolicyConfig,
     PolicyPlanner,
@@ -220,32 +218,6 @@ def test_under_a_schedule_moves_lead_on_from_the_plans_of_a_policy_file(trained:
             assert after.step_s <= before.step_s * (1 + 1e-9)
             shorter += after.step_s < before.step_s * (1 - 1e-6)
     assert shorter > 0
-
-
-def test_a_schedule_has_a_policy_of_its_own_for_what_it_was_trained_for(
-    random_problems: Callable[..., list[StagedProblem]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The shipped files where numba is not installed: problems of 3 stages on 24 devices under 1F1B are its own, all
-    others the length's."""
-    monkeypatch.setattr(policy_planner, "compiled_kernel", lambda: None)
-    problems = random_problems(5, 8, granularity=128, stages=(3, 3), instructions=(60, 200), clusters=[(3, 8)])
-    shipped, scheduled = zoo_dir() / SHIPPED, zoo_dir() / SHIPPED_FOR["1f1b"]
-    problems = [replace(problem, micro_batches=8) for problem in problems]
-    problems = [problem for problem in problems if Policy(scheduled).out_of_range(problem) is None]
-    assert len(problems) > 2
-    for schedule, micro_batches, file in (
-        (None, 8, shipped),
-        ("gpipe", 8, shipped),
-        ("1f1b", 200, shipped),
-        ("1f1b", 8, scheduled),
-    ):
-        variants = [replace(problem, schedule=schedule, micro_batches=micro_batches) for problem in problems]
-        own = PolicyPlanner(PolicyConfig(beam=2)).raw_plans(variants)
-        assert own == PolicyPlanner(PolicyConfig(policy=file, beam=2)).raw_plans(variants)
-        other = shipped if file == scheduled else scheduled
-        if micro_batches == 8:
-            assert own != PolicyPlanner(PolicyConfig(policy=other, beam=2)).raw_plans(variants)
-    assert (Policy(shipped).objective, Policy(scheduled).objective) == ("length", "1f1b")
 
 
 def test_under_1f1b_moves_set_out_from_the_plans_of_its_network_as_well_as_those_of_tables(

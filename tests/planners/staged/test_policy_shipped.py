@@ -16,12 +16,12 @@ from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
-from automap_models.planners.staged import policy as policy_planner
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.policy import (
     SHIPPED,
     TABLE_RANGES,
+    PolicyConfig,
     PolicyPlanner,
 )
 from automap_models.planners.staged.policy_file import Policy
@@ -83,22 +83,19 @@ def test_clusters_beyond_the_policys_are_planned_by_groups(nodes: int, per_node:
     )
 
 
-def test_a_cluster_that_cannot_be_grouped_is_out_of_range_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_cannot_be_grouped_is_out_of_range_of_the_network() -> None:
     """The tables plan its devices one by one."""
     assert PolicyPlanner().out_of_range(problem(17, 8)) is None
-    monkeypatch.setattr(policy_planner, "compiled_kernel", lambda: None)
-    sentence = PolicyPlanner().out_of_range(problem(17, 8))
+    sentence = PolicyPlanner(PolicyConfig(policy=zoo_dir() / SHIPPED)).out_of_range(problem(17, 8))
     assert sentence is not None
     assert "nodes 17 is outside 1 … 16" in sentence
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_what_is_shipped_plans_what_it_is_made_for(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With numba by tables, without it by the network: both near the optimum, and their ranges agree but in devices."""
-    if not compiled:
-        monkeypatch.setattr(policy_planner, "compiled_kernel", lambda: None)
-    by_policy, staged_problem = PolicyPlanner(), problem(4, 8, granularity=128)
-    assert by_policy.by_tables == compiled
+@pytest.mark.parametrize("file", [None, SHIPPED])
+def test_what_is_shipped_plans_what_it_is_made_for(file: str | None) -> None:
+    """By tables and by the network: both near the optimum, and their ranges agree but in devices."""
+    config = PolicyConfig(policy=None if file is None else zoo_dir() / file)
+    by_policy, staged_problem = PolicyPlanner(config), problem(4, 8, granularity=128)
     best = ExactPlanner().solve(staged_problem)
     assert best.plan is not None
     assert by_policy.solve(staged_problem).cost.length_s <= 1.02 * best.cost.length_s
