@@ -119,7 +119,10 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
                             both[now, i, a, q] = work[0]
                             least, to[0, s, i, a, q], to[1, s, i, a, q] = load, k, receiver[k]
                     best[now, i, a, q] = least
-    i, a, q = 0, 0, int(np.argmin(best[0, 0, 0]))
+    i, a, q = 0, 0, 0
+    for k in range(end + 1):
+        if best[0, 0, 0, k] < best[0, 0, 0, q]:
+            q = k
     least = best[0, 0, 0, q]
     for s in range(count):
         i, a, q = to[0, s, i, a, q], q, to[1, s, i, a, q]
