@@ -12,8 +12,6 @@ from automap_models.formats.document_kind import plan_refused
 from automap_models.formats.graph_txt import looks_like_graph_txt, read_graph_txt
 from automap_models.formats.json_graph import GraphKind
 from automap_models.formats.npz import read_npz
-from automap_models.formats.piper_json import parse_piper
-from automap_models.formats.placement_json import parse_placement, profile_from_placement
 from automap_models.formats.schema import decode_json, open_file, read_bytes, unreadable
 
 _HEAD_BYTES = 1 << 16
@@ -87,6 +85,9 @@ def _starts_module(head: bytes, text: str) -> bool:
 
 
 def _read_json_profile(path: str | os.PathLike[str]) -> Profile:
+    from automap_models.formats.piper_json import parse_piper
+    from automap_models.formats.placement_json import parse_placement, profile_from_placement
+
     content, where, model = read_bytes(path), str(path), Path(path).stem
     kind = decode_json(content, GraphKind, where=where, do=_KNOWN)
     if kind.is_placement:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import fields
 from importlib import import_module
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from automap_models.core.observed import PlacedPlan, ReplanProblem
-from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.core.sharding import ShardingPlan, ShardingProblem
-from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
-from automap_models.planners.base import (
-    Planner,
-    config_of,
-)
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.base import Planner, config_of
+
+if TYPE_CHECKING:
+    from automap_models.core.observed import PlacedPlan, ReplanProblem
+    from automap_models.core.placement import PlacementPlan, PlacementProblem
+    from automap_models.core.sharding import ShardingPlan, ShardingProblem
+    from automap_models.core.staged import StagedPlan, StagedProblem
+    from automap_models.core.strategy import Strategy
+    from automap_models.planners.strategies.problem import StrategyProblem
 
 PLANNERS: dict[str, dict[str, str]] = {
     "staged": {

@@ -17,14 +17,12 @@ from automap_models.core.units import counted, rounds
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.portfolio.attempt import Attempt
 from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.length import LengthSearch
 from automap_models.planners.portfolio.misfit import nothing_fits
 from automap_models.planners.portfolio.portfolio import Portfolio
 from automap_models.planners.portfolio.proofs import prove
 from automap_models.planners.portfolio.simplicity import Simplicity, simplest, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
-from automap_models.planners.staged.policy import PolicyConfig
 
 DEEP = "1f1b-deep"
 """The schedule with more micro-batches in flight, of which a report says what it would gain."""
@@ -89,6 +87,9 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
     def _by_length(
         self, space: PlanningSpace, problem: StagedProblem | PlanningSpace, deadline: Deadline, watch: Watch
     ) -> StagedResult:
+        from automap_models.planners.portfolio.length import LengthSearch
+        from automap_models.planners.staged.policy import PolicyConfig
+
         config = self.config
         policy = PolicyConfig(config.policy, config.beam)
         search = LengthSearch.of(policy, config.certify_s, config.refine_s, deadline)

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.layers import loop_notes
@@ -23,11 +24,12 @@ from automap_models.formats.hardware_yaml import known_devices, step_device
 from automap_models.planners.base import SILENT, Watch
 from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig
-from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, ExploreConfig
 from automap_models.planners.portfolio.space import PlanningSpace, default_batch, planning_problem
 from automap_models.planners.staged.evaluate import evaluate
-from automap_models.planners.staged.policy import SHIPPED
 from automap_models.resources import zoo_dir
+
+if TYPE_CHECKING:
+    from automap_models.planners.portfolio.explore import ExploreConfig
 
 
 def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Watch = SILENT) -> PlanReport:
@@ -97,6 +99,8 @@ def device_notes(problem: StagedProblem) -> Iterator[str]:
 
 def _policy_label(policy: Path | str | None) -> str:
     """The policy file's name and the beginning of its SHA-256."""
+    from automap_models.planners.staged.policy import SHIPPED
+
     path = zoo_dir() / SHIPPED if policy is None else Path(policy)
     return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
 
@@ -121,5 +125,7 @@ def space_to_explore(model: ProfiledModel, cluster: Cluster, options: ExploreOpt
 
 def explore_config(options: ExploreOptions) -> ExploreConfig:
     """How long and how to search."""
+    from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, ExploreConfig
+
     min_gain = DEFAULT_MIN_GAIN if options.min_gain is None else options.min_gain
     return ExploreConfig(options.budget_s or DEFAULT_BUDGET_S, options.thorough, options.seed, min_gain)
