@@ -2,18 +2,18 @@
 
 Without a schedule the exact search begins at the plan that an attempt has (staged.exact.certify). Under one, good
 plans were looked for before: it is proven of all problems that no plan takes less than a share of the best step, then
-than a larger share, until some problem does not come to it (staged.step_bounds). Where few problems are left then, all
-their plans that may be shorter are looked at.
+than a larger share (staged.step_bounds). Of a problem that does not come to it, the one of which least is proven first,
+all plans are looked at that may be shorter than the best; the first one that there is no time for bounds them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from automap_models.core.result import Bound
-from automap_models.core.staged import StagedProblem
 from automap_models.errors import Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
@@ -26,17 +26,19 @@ from automap_models.planners.staged.relaxation import evenly_s, lower_bound_s, o
 from automap_models.planners.staged.search import search_below
 from automap_models.planners.staged.step_bounds import StepBounds, step_bounds
 
-SHARES = (0.5, 0.7, 0.8, 0.9, 1.0)
+SHARES = (0.7, 0.8, 0.9, 1.0)
 """Of the best step, that is proven of all problems one after the other."""
 OF_LENGTHS = (0.8, 0.9, 0.95)
 """The same by the length L."""
 AT_MOST = 6
 """Several problems share so many times the time that one of them may take to be proven, by the length L."""
-AT_ONCE = 3
-"""The same under a schedule; a third of it where few are left, before all their plans are looked at."""
-FEW, PARTS = 24, 4
-"""Problems under a schedule that share the time for all their plans, at most: as many as one number of stages has
-numbers of micro-batches and schedules, about. Of more, each has such a part of the time that is left."""
+AT_ONCE = 2
+"""The same under a schedule."""
+PARTS = 12
+"""Of the time for all, one of which the search through the plans of one problem may take where so many are left."""
+FEW, STOPPED = 32, 9
+"""Problems under a schedule, as many as one number of micro-batches has: then more are searched for shorter plans after
+one was stopped, those of few stages first, until so many are."""
 
 
 def prove(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> Bound:
@@ -78,54 +80,75 @@ def _raise_steps(attempts: Sequence[Attempt], budget_s: float, deadline: Deadlin
         attempt.bound_s = max(attempt.bound_s, evenly_s(attempt.problem))
     if not budget_s:
         return
-    attempt_of = {attempt.problem: attempt for attempt in left}
-    ordered = sorted(left, key=lambda attempt: attempt.step_s)
-    bounds = step_bounds([attempt.problem for attempt in ordered], cut_places(left[0].problem)) if left else []
-    part = deadline if len(left) > FEW else deadline.part(budget_s, effort.counted_s)
-    for share in SHARES:
-        if not _reach(bounds, attempt_of, share * best_of(attempts).step_s, part):
-            break
-    _look_at_all(attempts, deadline)
+    groups = _groups(sorted(left, key=lambda attempt: attempt.step_s))
+    if not all(_come_to(share, groups, attempts, deadline) for share in SHARES) and len(left) <= FEW:
+        stopped = 1
+        for attempt in sorted(left, key=lambda attempt: attempt.problem.stages):
+            if _is_weak(attempt, attempts) and stopped < STOPPED:
+                stopped += not _searched(attempt, attempts, deadline)
     for attempt in left:
-        if attempt.bound_s >= best_of(attempts).step_s * (1.0 - LENGTH_ROUNDING):
+        if not _is_weak(attempt, attempts):
             attempt.outcome = "proven" if attempt.plan is not None else "discarded"
 
 
-def _reach(
-    bounds: Iterable[StepBounds],
-    attempt_of: dict[StagedProblem, Attempt],
-    limit_s: float,
-    deadline: Deadline,
-) -> bool:
-    """Raise the bounds of all attempts to a limit, or to what the first that does not come to it comes to; whether."""
-    reached = True
-    for bound in bounds:
-        for problem, least_s in bound.least_s(limit_s, deadline).items():
-            attempt = attempt_of[problem]
-            attempt.bound_s = max(attempt.bound_s, least_s)
-            if attempt.bound_s < limit_s:
-                limit_s, reached = attempt.bound_s, False
-    return reached
+@dataclass
+class _Group:
+    """Attempts whose plans are bounded together.
 
-
-def _look_at_all(attempts: Sequence[Attempt], deadline: Deadline) -> None:
-    """Simulate all plans of the problems that are left that may be shorter than the best, those first that may be most.
-
-    Where they are many it ends with the first one that there is no time for: what is proven of all is no more then.
+    Attributes:
+        bounds: of their problems.
+        attempts: these.
+        limit_s: up to which they were.
     """
-    best_s = best_of(attempts).step_s
-    left = [attempt for attempt in attempts if attempt.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
-    for i, attempt in enumerate(sorted(left, key=lambda attempt: attempt.bound_s)):
-        best_s = best_of(attempts).step_s
-        parts = PARTS if len(left) > FEW else len(left) - i
-        part = deadline.part(deadline.left_s / parts, effort.counted_s)
-        plan, least_s = shortest_below(attempt.problem, cut_places(attempt.problem), best_s, part)
-        attempt.bound_s = max(attempt.bound_s, least_s)
-        if plan is not None:
-            attempt.offer(plan, attempt.costs(plan))
-        stopped = attempt.bound_s < best_of(attempts).step_s * (1.0 - LENGTH_ROUNDING)
-        if stopped and len(left) > FEW:
-            return
+
+    bounds: StepBounds
+    attempts: list[Attempt]
+    limit_s: float = 0.0
+
+    def weakest(self, limit_s: float, deadline: Deadline) -> Attempt:
+        """The attempt of which least is proven, once all are proven as far as they come to the limit."""
+        if self.limit_s < limit_s and min(attempt.bound_s for attempt in self.attempts) < limit_s:
+            self.limit_s, least_s = limit_s, self.bounds.least_s(limit_s, deadline)
+            for attempt in self.attempts:
+                attempt.bound_s = max(attempt.bound_s, least_s[attempt.problem])
+        return min(self.attempts, key=lambda attempt: attempt.bound_s)
+
+
+def _groups(attempts: Sequence[Attempt]) -> list[_Group]:
+    """What bounds these attempts, the first ones first."""
+    if not attempts:
+        return []
+    attempt_of = {attempt.problem: attempt for attempt in attempts}
+    together = step_bounds(attempt_of, cut_places(attempts[0].problem))
+    return [_Group(bounds, [attempt_of[problem] for problem in bounds.problems]) for bounds in together]
+
+
+def _come_to(share: float, groups: Sequence[_Group], attempts: Sequence[Attempt], deadline: Deadline) -> bool:
+    """Raise the bounds of all attempts to a share of the best step, or to what one that was stopped has; whether."""
+    while True:
+        limit_s, weakest = share * best_of(attempts).step_s, None
+        for group in groups:
+            attempt = group.weakest(limit_s, deadline)
+            if attempt.bound_s < limit_s * (1.0 - LENGTH_ROUNDING):
+                limit_s, weakest = attempt.bound_s, attempt
+        if weakest is None or not _searched(weakest, attempts, deadline):
+            return weakest is None
+
+
+def _is_weak(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:
+    """Whether plans of an attempt may be shorter than the best."""
+    return attempt.bound_s < best_of(attempts).step_s * (1.0 - LENGTH_ROUNDING)
+
+
+def _searched(attempt: Attempt, attempts: Sequence[Attempt], deadline: Deadline) -> bool:
+    """Simulate all plans of an attempt that may be shorter than the best; whether there was time for it."""
+    parts = min(PARTS, sum(_is_weak(other, attempts) for other in attempts))
+    best_s, part = best_of(attempts).step_s, deadline.part(deadline.left_s / parts, effort.counted_s)
+    plan, least_s = shortest_below(attempt.problem, cut_places(attempt.problem), best_s, part)
+    attempt.bound_s = max(attempt.bound_s, least_s)
+    if plan is not None:
+        attempt.offer(plan, attempt.costs(plan))
+    return not _is_weak(attempt, attempts)
 
 
 def _bound_of(attempts: Sequence[Attempt]) -> Bound:
