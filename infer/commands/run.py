@@ -168,7 +168,7 @@ def report(request: RunRequest, outcome: RunOutcome) -> Report:
     disagrees = record.comparison is not None and not record.comparison.agrees
 
     def trace(path: Path) -> None:
-        from automap_models.formats.run_trace import write_run_trace
+        from automap_models.formats.chrome_trace import write_run_trace
 
         write_run_trace(path, record, predicted)
 
