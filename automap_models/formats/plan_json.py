@@ -2,14 +2,14 @@
 
 A plan whose stages shard operators has three more fields for each stage: `data` and `tensor`, d replicas of t devices
 each, and `sharding`, the name of how these t divide operators. `shardings` tells the degree of each one in use and
-which dimension of each variable it partitions. Older files of kind "hybrid-pipeline" say the same in other
-words, `partitioning` and `partitionings`, and are still read.
+which dimension of each variable it partitions. Older files of kind "hybrid-pipeline" say the same in other words, and
+are still read.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -29,15 +29,12 @@ from automap_models.formats.schema import Count, Document, Index, Positive
 from automap_models.version import __version__
 
 SCHEMA = 1
-KIND = "pipeline"
-FORMER = "hybrid-pipeline"
-"""Kind of older files of plans whose stages shard operators."""
 
 Objective = Literal["step", "length"]
 """What a plan was made short by: the simulated step under its schedule, or Auto-MAP's length L."""
 
 
-class StageDocument(Document):
+class StageDocument(Document, kw_only=True):
     """A row of the stages table.
 
     `samples`, those of a micro-batch on the fullest replica, are there where replicas get whole samples; `tied`, the
@@ -70,7 +67,6 @@ class StageDocument(Document):
     data: Count | UnsetType = UNSET
     tensor: Count | UnsetType = UNSET
     sharding: str | UnsetType = UNSET
-    former_sharding: str | UnsetType = msgspec.field(default=UNSET, name="partitioning")
 
 
 class BaselinesDocument(Document):
@@ -160,8 +156,10 @@ class AdjustmentDocument(Document, kw_only=True):
     pays_after_steps: float | None = None
 
 
-class PlanDocument(Document):
+class PlanDocument(Document, kw_only=True):
     """plan.json."""
+
+    remedy: ClassVar[str] = "plan again for this profile and cluster"
 
     schema: Literal[1]
     kind: Literal["pipeline", "hybrid-pipeline"]
@@ -192,8 +190,24 @@ class PlanDocument(Document):
     search_log: list[SearchLogDocument] = msgspec.field(default_factory=list, name="tried")
     launch_s: float | UnsetType = UNSET
     shardings: dict[str, ShardingDocument] | UnsetType = UNSET
-    former_shardings: dict[str, ShardingDocument] | UnsetType = msgspec.field(default=UNSET, name="partitionings")
     adjustment: AdjustmentDocument | UnsetType = UNSET
+
+
+class FormerStageDocument(StageDocument, kw_only=True):
+    """A stage of a FormerPlanDocument."""
+
+    sharding: str | UnsetType = msgspec.field(default=UNSET, name="partitioning")
+
+
+class FormerPlanDocument(PlanDocument, kw_only=True):
+    """plan.json of plans whose stages shard operators, as it was once written."""
+
+    kind: Literal["hybrid-pipeline"]
+    stages: Annotated[list[FormerStageDocument], Meta(min_length=1)]  # type: ignore[assignment]  # of a list nobody adds to
+    shardings: dict[str, ShardingDocument] | UnsetType = msgspec.field(default=UNSET, name="partitionings")
+
+
+PLAN_DOCUMENTS = (PlanDocument, FormerPlanDocument)
 
 
 def plan_document(report: PlanReport) -> dict[str, Any]:
@@ -202,7 +216,7 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
     points, samples = problem.grid.to_points(plan.cuts), microbatch_size(problem.profile)
     document = {
         "schema": SCHEMA,
-        "kind": KIND,
+        "kind": "pipeline",
         "model": problem.profile.model,
         "planner": plan.planner,
         "granularity": problem.granularity,
