@@ -9,9 +9,10 @@ A cut is expressible where no block lies on both of its sides: after the embeddi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import get_args
 
 from automap_models.core.framework import UNKNOWN, Limits, Objection
@@ -25,6 +26,7 @@ from automap_models.core.strategy import Precision, Recompute, Strategy
 from automap_models.cost.staged import plan_tied_sums
 from automap_models.errors import BadInput
 from automap_models.export.sources import Source, StagedSource, StrategySource
+from automap_models.export.target import Target, Written
 
 _PRECISIONS: dict[object, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
@@ -106,6 +108,27 @@ def layout_of(source: Source, target: str, limits: Limits) -> Layout:
     if limits.recompute_alike:
         layout.recompute(target)
     return layout
+
+
+def layout_target(
+    limits: Limits,
+    distribution: str,
+    writes: str,
+    ending: str,
+    write: Callable[[Layout, Path], Written],
+    read_back: Callable[[Layout, Path], None],
+) -> Target:
+    """The target whose files tell the layout of a plan of stages or of a strategy; see Target."""
+
+    def layout(source: Source) -> Layout:
+        return layout_of(source, limits.name, limits)
+
+    sources = (StagedSource, StrategySource)
+    functions = (
+        (lambda source, path: write(layout(source), path)),
+        (lambda source, path: read_back(layout(source), path)),
+    )
+    return Target(limits.name, distribution, writes, ending, sources, *functions, limits)
 
 
 def require_none(objection: Objection | None, where: str) -> None:
