@@ -10,10 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.measured import DescribedModel, Family, MeasuredPasses, MeasuredStep
 from automap_models.core.microbatch import required_size
 from automap_models.core.profile import LARGEST_S, Profile
 from automap_models.core.strategy import Precision, TransformerShape
+from automap_models.cost.measured import DescribedModel, Family, MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.model_work_json import decode_model_work, encode_model_work

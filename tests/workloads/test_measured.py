@@ -13,9 +13,9 @@ from gpt_work import gpt_work
 from observations import measured_step
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
-from automap_models.core.measured import MeasuredPasses
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import TransformerShape
+from automap_models.cost.measured import MeasuredPasses
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache
 from automap_models.formats.hardware_yaml import read_device
