@@ -149,6 +149,4 @@ def _bounds(module: Any, topology: Any, rank: int, layout: Layout) -> tuple[int,
     return built._local_start, built._local_stop
 
 
-TARGET = layout_target(
-    LIMITS, DISTRIBUTION, "PipelineModule and configuration of DeepSpeed (Python)", ".py", write, check
-)
+TARGET = layout_target(LIMITS, DISTRIBUTION, ".py", write, check)

@@ -93,4 +93,4 @@ def check(layout: Layout, path: Path) -> None:
     require_same("batch", (written["global_bsz"], written["chunks"]), (s.global_batch, s.micro_batches))
 
 
-TARGET = layout_target(LIMITS, DISTRIBUTION, "configuration of Hetu-Galvatron (JSON)", ".json", write, check)
+TARGET = layout_target(LIMITS, DISTRIBUTION, ".json", write, check)

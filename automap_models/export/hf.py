@@ -184,6 +184,4 @@ def check(source: Source, path: Path) -> None:
     require_same("styles that transformers does not know", styles - {*parallel.ALL_PARALLEL_STYLES}, set())
 
 
-TARGET = Target(
-    NAME, DISTRIBUTION, "plans of transformers (JSON)", ".json", (ShardingSource, StagedSource), write, check, LIMITS
-)
+TARGET = Target(NAME, DISTRIBUTION, ".json", (ShardingSource, StagedSource), write, check, LIMITS)

@@ -158,12 +158,4 @@ def check(source: Source, path: Path) -> None:
             require_same(argument, tuple(sharding.spec), axes)
 
 
-TARGET = Target(
-    NAME,
-    DISTRIBUTION,
-    "meshes and PartitionSpecs for JAX (Python)",
-    ".py",
-    (ShardingSource, StagedSource),
-    write,
-    check,
-)
+TARGET = Target(NAME, DISTRIBUTION, ".py", (ShardingSource, StagedSource), write, check)

@@ -113,7 +113,6 @@ def layout_of(source: Source, target: str, limits: Limits) -> Layout:
 def layout_target(
     limits: Limits,
     distribution: str,
-    writes: str,
     ending: str,
     write: Callable[[Layout, Path], Written],
     read_back: Callable[[Layout, Path], None],
@@ -128,7 +127,7 @@ def layout_target(
         (lambda source, path: write(layout(source), path)),
         (lambda source, path: read_back(layout(source), path)),
     )
-    return Target(limits.name, distribution, writes, ending, sources, *functions, limits)
+    return Target(limits.name, distribution, ending, sources, *functions, limits)
 
 
 def require_none(objection: Objection | None, where: str) -> None:

@@ -147,4 +147,4 @@ def read_arguments(path: Path) -> dict[str, str]:
     return {words[0]: " ".join(words[1:]) for words in map(shlex.split, lines)}
 
 
-TARGET = layout_target(LIMITS, DISTRIBUTION, "arguments of Megatron-LM, one a line", ".args", write, check)
+TARGET = layout_target(LIMITS, DISTRIBUTION, ".args", write, check)

@@ -44,7 +44,6 @@ class Target:
     Attributes:
         name: by which it is asked for.
         distribution: that pip installs.
-        writes: what the file is, for people.
         ending: that files of it usually have.
         sources: kinds of plans that it takes.
         write: the text for a source, to be written at that path. It raises Inexpressible where the target has no words
@@ -56,7 +55,6 @@ class Target:
 
     name: str
     distribution: str
-    writes: str
     ending: str
     sources: tuple[type, ...]
     write: Callable[[Source, Path], Written]

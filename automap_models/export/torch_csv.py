@@ -66,7 +66,6 @@ def _schedule(source: Source) -> Schedule:
 TARGET = Target(
     NAME,
     DISTRIBUTION,
-    "schedule, a row a rank (CSV)",
     ".csv",
     (StagedSource, StrategySource),
     lambda source, _: Written(rows(_schedule(source))),

@@ -270,6 +270,4 @@ def check(source: Source, path: Path) -> None:
     )
 
 
-TARGET = Target(
-    NAME, DISTRIBUTION, "program of torch.distributed.pipelining (Python)", ".py", (StagedSource,), write, check, LIMITS
-)
+TARGET = Target(NAME, DISTRIBUTION, ".py", (StagedSource,), write, check, LIMITS)

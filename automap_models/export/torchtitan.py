@@ -172,4 +172,4 @@ def module_names(layers: tuple[int, ...]) -> Iterator[list[str]]:
         yield [*first, *(f"layers.{i}" for i in range(begin, stop)), *last]
 
 
-TARGET = layout_target(LIMITS, DISTRIBUTION, "configs of torchtitan (Python)", ".py", write, check)
+TARGET = layout_target(LIMITS, DISTRIBUTION, ".py", write, check)

@@ -162,7 +162,7 @@ class StageExecutor:
         self.splits = layout.schedule.splits_backward
         self.kept: dict[tuple[int, int], _Kept] = {}
         self.local: dict[tuple[str, int, int], list[Tensor | None]] = {}
-        self.mail = {(kind, up): _mail(i, kind, up) for i, (kind, up) in enumerate(_DIRECTIONS)}
+        self.mail = {(kind, up): _mail(i) for i, (kind, up) in enumerate(_DIRECTIONS)}
         self.losses: list[Tensor] = []
         self.sharded: dict[int, FSDPModule] = self._sharded(zero, whole) if zero else {}
 
@@ -423,7 +423,7 @@ class StageView:
 _DIRECTIONS = [(kind, up) for kind in ("F", "B") for up in (True, False)]
 
 
-def _mail(index: int, kind: str, up: bool) -> _Mail:
+def _mail(index: int) -> _Mail:
     """Gloo tells messages apart by tags; nccl needs a group of its own for each direction."""
     if dist.get_backend() == "gloo":
         return _Mail(None, index)
