@@ -260,7 +260,7 @@ def _require_same_cost(
         BadInput: a figure differs by more than TOLERANCE, or anything else at all.
         Infeasible: a stage does not fit the memory.
     """
-    expected = stage_documents(problem, plan, cost)
+    expected = msgspec.to_builtins(stage_documents(problem, plan, cost))
     if len(document.stages) != len(expected):
         what = f"lists {len(document.stages)} stages, but the cuts make {len(expected)}"
         raise BadInput(what, where=where, do=STALE)
