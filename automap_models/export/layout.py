@@ -59,8 +59,7 @@ class Layout:
     def recomputed(self) -> tuple[tuple[Recompute, int], ...]:
         """[pp·vp] what each virtual stage recomputes, and of how many of its blocks, the first ones."""
         s = self.strategy
-        kinds = s.recompute if isinstance(s.recompute, tuple) else (s.recompute,) * s.stages
-        return tuple(zip(kinds, s.recompute_blocks or self.layers, strict=True))
+        return tuple(zip(s.recompute_kinds, s.recompute_blocks or self.layers, strict=True))
 
     def recompute(self, target: str) -> Recompute:
         """What all stages recompute in all of their blocks.
@@ -80,15 +79,6 @@ class Layout:
         (kind,) = kinds or {"none"}
         return kind  # type: ignore[return-value]
 
-    def require(self, holds: bool, objection: str, do: str) -> None:
-        """Refuse the layout where that does not hold, with what the target objects to and what to take instead.
-
-        Raises:
-            Inexpressible: it does not hold.
-        """
-        if not holds:
-            raise Inexpressible(objection, where=f"plan of {self.model}", do=do)
-
 
 def layout_of(source: Source, target: str, limits: Limits) -> Layout:
     """The layout of a plan of stages or a strategy, the only kinds of which targets that have layouts take any.
@@ -103,8 +93,7 @@ def layout_of(source: Source, target: str, limits: Limits) -> Layout:
         assert isinstance(source, StrategySource)
         strategy, facts = source.written.strategy, source.facts
         layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp)
-    objection = limits.objection(layout.strategy, facts)
-    layout.require(objection is None, *(objection or ("", "")))
+    require_none(limits.objection(layout.strategy, facts), f"plan of {layout.model}")
     if limits.recompute_alike:
         layout.recompute(target)
     return layout

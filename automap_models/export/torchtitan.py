@@ -20,7 +20,7 @@ from automap_models.core.framework import Divided, Limits
 from automap_models.core.schedules import Schedule
 from automap_models.core.strategy import Strategy
 from automap_models.export import torch_csv
-from automap_models.export.layout import Layout, layout_target
+from automap_models.export.layout import Inexpressible, Layout, layout_target
 from automap_models.export.target import Written, parser_module, require_same
 
 NAME = "torchtitan"
@@ -137,8 +137,9 @@ def _require_layers(layout: Layout) -> Schedule:
     Raises:
         Inexpressible: one has none.
     """
-    for stage in range(1, layout.strategy.stages - 1):
-        layout.require(layout.layers[stage] > 0, f"stage {stage} has no layer", "give it one")
+    for stage, count in enumerate(layout.layers[1:-1], start=1):
+        if not count:
+            raise Inexpressible(f"stage {stage} has no layer", where=f"plan of {layout.model}", do="give it one")
     return layout.strategy.build_schedule()
 
 
