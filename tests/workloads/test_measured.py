@@ -69,7 +69,7 @@ def test_work_is_traced_once_and_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     work = MeasuredWorks(Cache(tmp_path)).of(step)
     assert work.shape == step.shape
     assert parameters(work) == 6 * (12 * 64**2 + 13 * 64) + (128 + 32) * 64 + 2 * 64
-    monkeypatch.setattr(MeasuredWorks, "_traced", None)
+    monkeypatch.setattr("automap_models.workloads.measured._traced", None)
     deeper = MeasuredWorks(Cache(tmp_path)).of(replace(step, shape=replace(step.shape, layers=9)))
     assert parameters(deeper) - parameters(work) == 3 * (12 * 64**2 + 13 * 64)
 
