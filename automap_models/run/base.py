@@ -30,17 +30,15 @@ COARSE_TOLERANCES: Mapping[str, float] = {"bf16": 5e-2, "bfloat16": 5e-2, "f16":
 """The same where something is computed in a type of 16 bits. Rounding to bf16 is off by up to 0.4 %, to fp16 by 0.05 %;
 a compiler keeps more bits inside of what it fuses, which it does otherwise in stages than in the whole model. A
 gradient that is not summed, or a micro-batch that is left out, is off by more."""
+_TINY = float(np.finfo(np.float32).tiny)
+NEGLIGIBLE = 1e-3
+"""A gradient whose norm is below this share of all gradients' is compared on that scale: that of a key's bias, which a
+softmax takes no notice of, is nothing but rounding errors. With the tolerance of 16 bits the share is a fifth of it."""
 
 
 def tolerance_of(types: Iterable[str]) -> float:
     """The relative error that a check allows where values have these types, as MLIR or torch names them."""
     return max((COARSE_TOLERANCES.get(dtype, TOLERANCE) for dtype in types), default=TOLERANCE)
-
-
-_TINY = float(np.finfo(np.float32).tiny)
-NEGLIGIBLE = 1e-3
-"""A gradient whose norm is below this share of all gradients' is compared on that scale: that of a key's bias, which a
-softmax takes no notice of, is nothing but rounding errors. With the tolerance of 16 bits the share is a fifth of it."""
 
 
 def compare(

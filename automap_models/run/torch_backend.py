@@ -350,7 +350,7 @@ def _compared(
 
 
 def _numbers(tensors: Mapping[str, Tensor]) -> dict[str, FloatArray]:
-    return {name: tensor.double().cpu().numpy() for name, tensor in tensors.items()}
+    return {name: tensor.float().cpu().numpy() for name, tensor in tensors.items()}
 
 
 def _filled(example: Example, seed: int) -> Example:
