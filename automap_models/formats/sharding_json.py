@@ -29,13 +29,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_json
 from automap_models.formats.document_kind import read_document
 from automap_models.formats.hardware_yaml import ClusterDocument
-from automap_models.formats.schema import (
-    LARGEST_WHOLE,
-    Amount,
-    Document,
-    Index,
-    wrong,
-)
+from automap_models.formats.schema import LARGEST_WHOLE, Amount, Document, Index, wrong
 from automap_models.version import __version__
 
 TOLERANCE = 1e-6
