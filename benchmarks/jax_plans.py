@@ -31,10 +31,10 @@ from automap_models.hlo.graph import rules_of
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.step import TrainingStep
+from automap_models.run.base import gradient_errors
 from automap_models.run.jax_collectives import ProgramCollectives, program_collectives, reduction_collectives
 from automap_models.run.jax_layout import Layout, StageLayout
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
-from automap_models.run.jax_run import gradient_errors
 from automap_models.run.jax_step import drawn_arguments, drawn_batch, micro_batches
 from automap_models.workloads.decoder import DecoderConfig
 from automap_models.workloads.resnet import ResNetConfig

@@ -39,8 +39,8 @@ from scipy.stats import kendalltau
 
 from automap_models.core.device import Device, StepConstants
 from automap_models.core.estimate import Estimate
-from automap_models.core.measured import MeasuredStep, SkippedStep
 from automap_models.core.strategy import Strategy
+from automap_models.cost.measured import MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, cache_folder, require_writable, write_text
 from automap_models.formats.hardware_yaml import known_devices, read_device

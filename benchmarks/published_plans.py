@@ -31,10 +31,10 @@ from rich.progress import track
 from rich.table import Table
 
 from automap_models.core.estimate import Estimate, StepParts, strategy_in_words
-from automap_models.core.measured import MeasuredStep
 from automap_models.core.model_work import ModelWork
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
+from automap_models.cost.measured import MeasuredStep
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.hardware_yaml import known_devices, read_device
@@ -42,7 +42,7 @@ from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem
-from automap_models.simulate.measured import measured_estimate, measured_runtime
+from automap_models.simulate.measured import measured_estimate
 from automap_models.workloads.measured import MeasuredWorks
 
 BY = {
@@ -90,7 +90,7 @@ class Group:
             device=read_device(row.device),
             global_batch=row.strategy.global_batch,
             fixed={"precision": row.strategy.precision},
-            runtime=measured_runtime(row),
+            runtime=row.runtime,
         )
         return StrategiesPlanner(StrategiesConfig(budget_s=budget_s)).solve(problem)
 

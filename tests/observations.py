@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from gpt_work import gpt_work
 
-from automap_models.core.measured import MeasuredStep
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy
+from automap_models.cost.layer_times import Runtime
+from automap_models.cost.measured import MeasuredStep
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.simulate.calibration import Observation, step_observation
 
@@ -37,11 +38,7 @@ def measured_step(
         strategy=strategy,
         device="a100",
         cluster=replace(cluster, devices_per_node=min(8, strategy.devices)),
-        flash=True,
-        async_tensor=False,
-        gathers_a_layer=1,
-        gradient_bytes=4,
-        buffer_bytes=0.0,
+        runtime=Runtime(),
         step_s=step_s,
         memory_bytes=None,
         fits=True,

@@ -17,9 +17,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
 
-FloatArray = NDArray[np.float64]
 LARGEST = 1e6
 """Of a size or a time among the constants; more is a slip of the pen."""
 

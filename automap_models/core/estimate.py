@@ -156,11 +156,10 @@ def _runs(counts: tuple[int, ...]) -> str:
 
 def _recomputation(strategy: Strategy, layers: tuple[int, ...]) -> list[str]:
     """What is recomputed of how many layers; nothing where nothing is."""
-    kinds = strategy.recompute if isinstance(strategy.recompute, tuple) else (strategy.recompute,) * strategy.stages
     blocks = layers if strategy.recompute_blocks is None else strategy.recompute_blocks
     words = []
     for kind in RECOMPUTE[1:]:
-        count = sum(n for n, of in zip(blocks, kinds, strict=True) if of == kind)
+        count = sum(n for n, of in zip(blocks, strategy.recompute_kinds, strict=True) if of == kind)
         if count:
             all_of_them = count == sum(layers)
             words.append(f"{kind} recomputation" + ("" if all_of_them else f" of {count} of {sum(layers)} layers"))

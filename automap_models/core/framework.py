@@ -275,9 +275,8 @@ class Limits:
     def objection(self, strategy: Strategy, facts: ModelFacts = UNKNOWN) -> Objection | None:
         """To a strategy, but for whether its blocks are of one series; None where the framework trains it."""
         s = strategy
-        kinds = s.recompute if isinstance(s.recompute, tuple) else (s.recompute,)
-        blocks = (s.recompute_blocks or s.layers or ()) if isinstance(s.recompute, tuple) else (1,)
-        used = {kind for kind, count in zip(kinds, blocks or (1,) * len(kinds), strict=True) if count}
+        blocks = s.recompute_blocks or s.layers or (1,) * s.stages
+        used = {kind for kind, count in zip(s.recompute_kinds, blocks, strict=True) if count}
         objections = [
             self.division_objection(s, facts),
             self.way_objection(s.schedule, s.pp, s.micro_batches, s.vp),

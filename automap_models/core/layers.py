@@ -137,7 +137,7 @@ def repeated_blocks(profile: Profile, where: str = "`cut_at`") -> tuple[Block, .
     return tuple(Block(module.path, module.instructions[0], module.instructions[-1]) for module in ordered)
 
 
-def block_boundaries(profile: Profile, where: str = "`cut_at`") -> tuple[int, ...]:
+def block_boundaries(profile: Profile) -> tuple[int, ...]:
     """The instructions after which a repeated block of the model ends, ascending; the model's end is none of them.
 
         embed   layers/0   layers/1   layers/2   norm   head
@@ -146,11 +146,11 @@ def block_boundaries(profile: Profile, where: str = "`cut_at`") -> tuple[int, ..
     Raises:
         BadInput: nothing repeats (see `repeated_blocks`).
     """
-    ends = tuple(sorted({block.last for block in repeated_blocks(profile, where)} - {len(profile) - 1}))
+    ends = tuple(sorted({block.last for block in repeated_blocks(profile)} - {len(profile) - 1}))
     if not ends:
         raise BadInput(
             f"no blocks repeat among the layers of {profile.model}",
-            where=where,
+            where="`cut_at`",
             do="give a pattern of the layers to cut after, such as 'model.layers.*', or leave it out",
         )
     return ends

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.cluster import Cluster, IntArray
+from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 ACCELERATOR = "accelerator"
 """The kind of device whose times every placement graph has."""

@@ -174,6 +174,11 @@ class Strategy:
         return self.pp * self.vp
 
     @property
+    def recompute_kinds(self) -> tuple[Recompute, ...]:
+        """[pp·vp] what each virtual stage recomputes."""
+        return self.recompute if isinstance(self.recompute, tuple) else (self.recompute,) * self.stages
+
+    @property
     def micro_batches(self) -> int:
         """M, that a step takes through the pipeline."""
         return self.global_batch // (self.dp * self.micro_batch)
@@ -206,14 +211,13 @@ class Strategy:
             BadInput: see `stage_layers`; or it is of more blocks than the stage has.
         """
         layers = self.stage_layers(shape)
-        kinds = self.recompute if isinstance(self.recompute, tuple) else (self.recompute,) * self.stages
         if self.recompute_blocks is None:
-            return tuple(zip(kinds, layers, strict=True))
+            return tuple(zip(self.recompute_kinds, layers, strict=True))
         for stage, (blocks, count) in enumerate(zip(self.recompute_blocks, layers, strict=True)):
             if blocks > count:
                 what = f"{blocks} of the {count} layers of virtual stage {stage}"
                 raise BadInput(what, where="`recompute_blocks`", do=f"give at most {count}")
-        return tuple(zip(kinds, self.recompute_blocks, strict=True))
+        return tuple(zip(self.recompute_kinds, self.recompute_blocks, strict=True))
 
     def require_cluster(self, cluster: Cluster) -> None:
         """Refuse a cluster of another number of devices.

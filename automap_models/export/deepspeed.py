@@ -21,9 +21,8 @@ from unittest.mock import patch
 
 from automap_models.core.framework import Limits
 from automap_models.core.strategy import Strategy
-from automap_models.export.layout import Layout, layout_of
-from automap_models.export.sources import Source, StagedSource, StrategySource
-from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
+from automap_models.export.layout import Layout, layout_target
+from automap_models.export.target import Written, parser_module, require_same
 
 NAME = "deepspeed"
 DISTRIBUTION = "deepspeed"
@@ -87,14 +86,8 @@ def initialize(model, **options):
 '''
 
 
-def write(source: Source, path: Path) -> Written:
-    """The module.
-
-    Raises:
-        Inexpressible: DeepSpeed has no words for the plan.
-        BadInput: the model was not given, or says too little.
-    """
-    layout = _layout(source)
+def write(layout: Layout, path: Path) -> Written:
+    """The module."""
     s = layout.strategy
     notes = []
     if s.pp == 1:
@@ -125,18 +118,8 @@ def parts(layers: tuple[int, ...]) -> list[int]:
     return list(accumulate(counts, initial=0))
 
 
-def _layout(source: Source) -> Layout:
-    return layout_of(source, NAME, LIMITS)
-
-
-def check(source: Source, path: Path) -> str:
-    """DeepSpeed builds the bounds of the plan's stages from the module, and its batches agree.
-
-    Raises:
-        BadInput: DeepSpeed is not installed.
-        Mismatch: it builds others.
-    """
-    layout = _layout(source)
+def check(layout: Layout, path: Path) -> None:
+    """DeepSpeed builds the bounds of the plan's stages from the module, and its batches agree."""
     s = layout.strategy
     settings = parser_module("deepspeed.runtime.config", DISTRIBUTION)
     topologies = parser_module("deepspeed.runtime.pipe.topology", DISTRIBUTION)
@@ -155,7 +138,6 @@ def check(source: Source, path: Path) -> str:
         own = parts(layout.layers)
         stages = [topology.get_coord(rank).pipe for rank in range(topology.world_size())]
         require_same("bounds", bounds, [(own[stage], own[stage + 1]) for stage in stages])
-    return parser_name(DISTRIBUTION)
 
 
 def _bounds(module: Any, topology: Any, rank: int, layout: Layout) -> tuple[int, int]:
@@ -167,12 +149,4 @@ def _bounds(module: Any, topology: Any, rank: int, layout: Layout) -> tuple[int,
     return built._local_start, built._local_stop
 
 
-TARGET = Target(
-    NAME,
-    "PipelineModule and configuration of DeepSpeed (Python)",
-    ".py",
-    (StagedSource, StrategySource),
-    write,
-    check,
-    LIMITS,
-)
+TARGET = layout_target(LIMITS, DISTRIBUTION, ".py", write, check)

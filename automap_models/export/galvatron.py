@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Limits
-from automap_models.export.layout import Layout, layout_of
-from automap_models.export.sources import Source, StagedSource, StrategySource
-from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
+from automap_models.export.layout import Layout, layout_target
+from automap_models.export.target import Written, parser_module, require_same
 from automap_models.formats.atomic import json_text
 
 NAME = "galvatron"
@@ -36,14 +35,8 @@ LIMITS = Limits(
 _DP_TYPES = {0: "ddp", 2: "zero2", 3: "zero3"}
 
 
-def write(source: Source, path: Path) -> Written:
-    """The document.
-
-    Raises:
-        Inexpressible: Galvatron has no words for the plan.
-        BadInput: the model was not given, or says too little.
-    """
-    layout = _layout(source)
+def write(layout: Layout, path: Path) -> Written:
+    """The document."""
     note = f"run Galvatron with --mixed_precision {layout.strategy.precision}, which its file does not hold"
     return Written(json_text(document(layout)) + "\n", notes=(note,))
 
@@ -86,18 +79,8 @@ def _text(numbers: Any) -> str:
     return ",".join(map(str, numbers))
 
 
-def _layout(source: Source) -> Layout:
-    return layout_of(source, NAME, LIMITS)
-
-
-def check(source: Source, path: Path) -> str:
-    """Galvatron's reader of strategies reads the plan's stages and degrees.
-
-    Raises:
-        BadInput: Galvatron is not installed.
-        Mismatch: it reads others.
-    """
-    layout = _layout(source)
+def check(layout: Layout, path: Path) -> None:
+    """Galvatron's reader of strategies reads the plan's stages and degrees."""
     s = layout.strategy
     reader = parser_module("galvatron.utils.config_utils", DISTRIBUTION)
     written = json.loads(path.read_text("utf-8"))
@@ -108,9 +91,6 @@ def check(source: Source, path: Path) -> str:
     require_same("ZeRO-3", set(dp_types), {int(s.zero == 3)})
     require_same("recomputed layers", reader.str2array(written["checkpoint"]), recomputed_layers(layout))
     require_same("batch", (written["global_bsz"], written["chunks"]), (s.global_batch, s.micro_batches))
-    return parser_name(DISTRIBUTION)
 
 
-TARGET = Target(
-    NAME, "configuration of Hetu-Galvatron (JSON)", ".json", (StagedSource, StrategySource), write, check, LIMITS
-)
+TARGET = layout_target(LIMITS, DISTRIBUTION, ".json", write, check)

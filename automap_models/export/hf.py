@@ -27,7 +27,7 @@ from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.units import counted
 from automap_models.export.layout import Inexpressible, Layout, layout_of
 from automap_models.export.sources import ShardingSource, Source, StagedSource
-from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
+from automap_models.export.target import Target, Written, parser_module, require_same
 from automap_models.formats.atomic import json_text
 
 NAME = "hf"
@@ -50,12 +50,7 @@ _EMBEDDING = re.compile(r"embed|wte|wpe")
 
 
 def write(source: Source, path: Path) -> Written:
-    """The document.
-
-    Raises:
-        Inexpressible: transformers has no words for the plan.
-        BadInput: the model was not given.
-    """
+    """The document."""
     document, notes = _document(source)
     return Written(json_text(document) + "\n", notes=tuple(notes))
 
@@ -179,20 +174,14 @@ def _prefix(weights: Weights) -> str:
     return ""
 
 
-def check(source: Source, path: Path) -> str:
-    """Transformers knows every style in the file, and its pipeline would make the plan's stages.
-
-    Raises:
-        BadInput: transformers is not installed.
-        Mismatch: a style is unknown, or the plan is another one.
-    """
+def check(source: Source, path: Path) -> None:
+    """Transformers knows every style in the file, and its pipeline would make the plan's stages."""
     parallel = parser_module("transformers.distributed.parallel_utils", DISTRIBUTION)
     parser_module("transformers.distributed.tensor_parallel", DISTRIBUTION)
     read = json.loads(path.read_text("utf-8"))
     require_same("plan", read, json.loads(json_text(_document(source)[0])))
     styles = {*read["base_model_tp_plan"].values(), *read["tp_plan"].values()}
     require_same("styles that transformers does not know", styles - {*parallel.ALL_PARALLEL_STYLES}, set())
-    return parser_name(DISTRIBUTION)
 
 
-TARGET = Target(NAME, "plans of transformers (JSON)", ".json", (ShardingSource, StagedSource), write, check, LIMITS)
+TARGET = Target(NAME, DISTRIBUTION, ".json", (ShardingSource, StagedSource), write, check, LIMITS)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
 from automap_models.export.sources import ShardingSource, Source, StagedSource
-from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
+from automap_models.export.target import Target, Written, parser_module, require_same
 
 NAME = "jax"
 DISTRIBUTION = "jax"
@@ -88,11 +88,7 @@ Specs = dict[str, tuple[str | None, ...]]
 
 
 def write(source: Source, path: Path) -> Written:
-    """The module.
-
-    Raises:
-        BadInput: the model of a staged plan was not given.
-    """
+    """The module."""
     stages, specs = _parts(source)
     written = "{\n" + "".join(_specs_text(name, by_argument) for name, by_argument in specs.items()) + "}"
     listed = "[\n" + "".join(f"    {tuple(stage)!r},\n" for stage in stages) + "]"
@@ -149,13 +145,8 @@ def _axes(dims: Mapping[str, int]) -> tuple[str | None, ...]:
     return tuple(axis_of.get(dim) for dim in range(1 + max(axis_of, default=-1)))
 
 
-def check(source: Source, path: Path) -> str:
-    """Python runs the module, and JAX takes its meshes and specs.
-
-    Raises:
-        BadInput: JAX is not installed.
-        Mismatch: it has others.
-    """
+def check(source: Source, path: Path) -> None:
+    """Python runs the module, and JAX takes its meshes and specs."""
     jax_sharding = parser_module("jax.sharding", DISTRIBUTION)
     read = runpy.run_path(str(path))
     stages, specs = _parts(source)
@@ -165,7 +156,6 @@ def check(source: Source, path: Path) -> str:
         for argument, axes in specs[stage.specs].items():
             sharding = jax_sharding.NamedSharding(mesh, read["spec"](argument, index))
             require_same(argument, tuple(sharding.spec), axes)
-    return parser_name(DISTRIBUTION)
 
 
-TARGET = Target(NAME, "meshes and PartitionSpecs for JAX (Python)", ".py", (ShardingSource, StagedSource), write, check)
+TARGET = Target(NAME, DISTRIBUTION, ".py", (ShardingSource, StagedSource), write, check)

@@ -9,9 +9,10 @@ A cut is expressible where no block lies on both of its sides: after the embeddi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import get_args
 
 from automap_models.core.framework import UNKNOWN, Limits, Objection
@@ -25,6 +26,7 @@ from automap_models.core.strategy import Precision, Recompute, Strategy
 from automap_models.cost.staged import plan_tied_sums
 from automap_models.errors import BadInput
 from automap_models.export.sources import Source, StagedSource, StrategySource
+from automap_models.export.target import Target, Written
 
 _PRECISIONS: dict[object, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
@@ -57,8 +59,7 @@ class Layout:
     def recomputed(self) -> tuple[tuple[Recompute, int], ...]:
         """[pp·vp] what each virtual stage recomputes, and of how many of its blocks, the first ones."""
         s = self.strategy
-        kinds = s.recompute if isinstance(s.recompute, tuple) else (s.recompute,) * s.stages
-        return tuple(zip(kinds, s.recompute_blocks or self.layers, strict=True))
+        return tuple(zip(s.recompute_kinds, s.recompute_blocks or self.layers, strict=True))
 
     def recompute(self, target: str) -> Recompute:
         """What all stages recompute in all of their blocks.
@@ -78,15 +79,6 @@ class Layout:
         (kind,) = kinds or {"none"}
         return kind  # type: ignore[return-value]
 
-    def require(self, holds: bool, objection: str, do: str) -> None:
-        """Refuse the layout where that does not hold, with what the target objects to and what to take instead.
-
-        Raises:
-            Inexpressible: it does not hold.
-        """
-        if not holds:
-            raise Inexpressible(objection, where=f"plan of {self.model}", do=do)
-
 
 def layout_of(source: Source, target: str, limits: Limits) -> Layout:
     """The layout of a plan of stages or a strategy, the only kinds of which targets that have layouts take any.
@@ -101,11 +93,30 @@ def layout_of(source: Source, target: str, limits: Limits) -> Layout:
         assert isinstance(source, StrategySource)
         strategy, facts = source.written.strategy, source.facts
         layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp)
-    objection = limits.objection(layout.strategy, facts)
-    layout.require(objection is None, *(objection or ("", "")))
+    require_none(limits.objection(layout.strategy, facts), f"plan of {layout.model}")
     if limits.recompute_alike:
         layout.recompute(target)
     return layout
+
+
+def layout_target(
+    limits: Limits,
+    distribution: str,
+    ending: str,
+    write: Callable[[Layout, Path], Written],
+    read_back: Callable[[Layout, Path], None],
+) -> Target:
+    """The target whose files tell the layout of a plan of stages or of a strategy; see Target."""
+
+    def layout(source: Source) -> Layout:
+        return layout_of(source, limits.name, limits)
+
+    sources = (StagedSource, StrategySource)
+    functions = (
+        (lambda source, path: write(layout(source), path)),
+        (lambda source, path: read_back(layout(source), path)),
+    )
+    return Target(limits.name, distribution, ending, sources, *functions, limits)
 
 
 def require_none(objection: Objection | None, where: str) -> None:

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Divided, Limits
-from automap_models.export.layout import Layout, layout_of
-from automap_models.export.sources import Source, StagedSource, StrategySource
-from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
+from automap_models.export.layout import Layout, layout_target
+from automap_models.export.target import Written, parser_module, require_same
 
 NAME = "megatron"
 DISTRIBUTION = "megatron-core"
@@ -46,14 +45,8 @@ interleaved micro-batches whose last round is smaller than the pipeline (core/pi
 _PRECISION = {"fp16": ("--fp16",), "bf16": ("--bf16",), "fp8": ("--bf16", "--fp8-format", "hybrid"), "fp32": ()}
 
 
-def write(source: Source, path: Path) -> Written:
-    """The arguments.
-
-    Raises:
-        Inexpressible: Megatron has no words for the plan.
-        BadInput: the model was not given, or says too little.
-    """
-    layout = _layout(source)
+def write(layout: Layout, path: Path) -> Written:
+    """The arguments."""
     lines = [
         f"# {layout.model} for Megatron-LM, written by automap-export: torchrun … pretrain_gpt.py $(grep -v '^#' FILE)"
     ]
@@ -109,18 +102,8 @@ def _layers(count: int) -> str:
     return "" if count == 0 else "t" if count == 1 else f"t*{count}"
 
 
-def _layout(source: Source) -> Layout:
-    return layout_of(source, NAME, LIMITS)
-
-
-def check(source: Source, path: Path) -> str:
-    """Megatron's TransformerConfig takes the arguments, and reads the stages of the plan in the layout.
-
-    Raises:
-        BadInput: Megatron-Core is not installed.
-        Mismatch: it reads others.
-    """
-    layout = _layout(source)
+def check(layout: Layout, path: Path) -> None:
+    """Megatron's TransformerConfig takes the arguments, and reads the stages of the plan in the layout."""
     parsed = read_arguments(path)
     s = layout.strategy
     batches = (parsed["--micro-batch-size"], parsed["--global-batch-size"])
@@ -136,7 +119,6 @@ def check(source: Source, path: Path) -> str:
         require_same("virtual stages", read.virtual_pipeline_model_parallel_size, s.vp)
         layers = [read.layout[stage % s.pp][stage // s.pp].count(kinds.decoder) for stage in range(s.stages)]
         require_same("layers", tuple(layers), layout.layers)
-    return parser_name(DISTRIBUTION)
 
 
 def _transformer_config(parsed: Mapping[str, str]) -> Any:
@@ -165,6 +147,4 @@ def read_arguments(path: Path) -> dict[str, str]:
     return {words[0]: " ".join(words[1:]) for words in map(shlex.split, lines)}
 
 
-TARGET = Target(
-    NAME, "arguments of Megatron-LM, one a line", ".args", (StagedSource, StrategySource), write, check, LIMITS
-)
+TARGET = layout_target(LIMITS, DISTRIBUTION, ".args", write, check)

@@ -73,7 +73,7 @@ def snapped(source: StagedSource, target: str, limits: Limits) -> Snapped:
     problem = _with_schedule(problem, target, limits, changes)
     cuts = _snapped_cuts(problem, plan, target, limits, changes)
     device_cuts = _snapped_devices(problem, plan, target, limits, changes)
-    shardings = _snapped_shardings(problem, plan, target, limits, changes)
+    shardings = _snapped_shardings(problem, plan, limits, changes)
     moved = StagedPlan(cuts, device_cuts, plan.micro_batches, PLANNER, problem.grid.to_points(cuts), shardings)
     if not changes:
         return Snapped(source, (), result.cost.step_s, result.cost.step_s)
@@ -188,9 +188,7 @@ def _snapped_devices(
     return equal
 
 
-def _snapped_shardings(
-    problem: StagedProblem, plan: StagedPlan, target: str, limits: Limits, changes: list[str]
-) -> tuple[int, ...]:
+def _snapped_shardings(problem: StagedProblem, plan: StagedPlan, limits: Limits, changes: list[str]) -> tuple[int, ...]:
     degrees = [problem.all_shardings[index].degree for index in plan.shardings]
     least = 1 if limits.sharding == "none" else min(degrees)
     if limits.sharding == "by stage" or set(degrees) == {least}:

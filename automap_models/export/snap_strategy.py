@@ -176,9 +176,8 @@ def _joined(s: Strategy) -> dict[str, Any]:
 
 def _strongest(s: Strategy) -> Recompute:
     """The kind that recomputes most of those that stages have."""
-    kinds = s.recompute if isinstance(s.recompute, tuple) else (s.recompute,)
-    blocks = s.recompute_blocks or (1,) * len(kinds)
-    used = [kind for kind, count in zip(kinds * (len(blocks) // len(kinds)), blocks, strict=True) if count]
+    blocks = s.recompute_blocks or (1,) * s.stages
+    used = [kind for kind, count in zip(s.recompute_kinds, blocks, strict=True) if count]
     return max(used or ["none"], key=RECOMPUTE.index)
 
 
@@ -188,12 +187,10 @@ def _zero(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
 
 
 def _recompute(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
-    kinds = s.recompute if isinstance(s.recompute, tuple) else (s.recompute,)
     partial = s.recompute_blocks is not None and s.recompute_blocks != s.layers
-    if limits.recompute_alike and (len(set(kinds)) > 1 or partial):
+    if limits.recompute_alike and (len({*s.recompute_kinds}) > 1 or partial):
         s = replace(s, recompute=_strongest(s), recompute_blocks=None)
-        kinds = (s.recompute,)  # type: ignore[assignment]
-    if all(kind in limits.recompute for kind in kinds):
+    if all(kind in limits.recompute for kind in s.recompute_kinds):
         return s
 
     def more(kind: Recompute) -> Recompute:

@@ -18,15 +18,12 @@ from automap_models.core.sharding import ShardingPlan
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
-from automap_models.formats import plan_json, sharding_json, strategy_json
-from automap_models.formats.document_kind import require_kind
-from automap_models.formats.plan_reader import read_plan, read_written_plan
-from automap_models.formats.schema import read_bytes
-from automap_models.formats.sharding_json import read_named_sharding_plan
-from automap_models.formats.strategy_json import WrittenStrategy, read_strategy
+from automap_models.formats.document_kind import read_document
+from automap_models.formats.plan_json import PLAN_DOCUMENTS, PlanDocument
+from automap_models.formats.plan_reader import read_plan, written_plan
+from automap_models.formats.sharding_json import SHARDING_DOCUMENTS, ShardingPlanDocument, sharding_plan
+from automap_models.formats.strategy_json import StrategyDocument, WrittenStrategy, written_strategy
 
-STAGED = (plan_json.KIND, plan_json.FORMER)
-KINDS = (*STAGED, strategy_json.KIND, *sharding_json.KINDS)
 _DO = "give what automap-infer, automap-plan or automap-search wrote"
 
 
@@ -115,12 +112,14 @@ def read_source(path: str | os.PathLike[str]) -> Source:
     Raises:
         BadInput: the file is none of these, or contradicts itself.
     """
-    kind = require_kind(read_bytes(path), KINDS, str(path), _DO)
-    if kind in STAGED:
-        return StagedSource(read_written_plan(path))
-    if kind == strategy_json.KIND:
-        return StrategySource(read_strategy(path))
-    return ShardingSource(*read_named_sharding_plan(path))
+    where = str(path)
+    document = read_document(path, *PLAN_DOCUMENTS, StrategyDocument, *SHARDING_DOCUMENTS, do=_DO)
+    if isinstance(document, PlanDocument):
+        return StagedSource(written_plan(document, where))
+    if isinstance(document, ShardingPlanDocument):
+        return ShardingSource(document.model, sharding_plan(document, where))
+    assert isinstance(document, StrategyDocument)
+    return StrategySource(written_strategy(document, where))
 
 
 def with_model(source: StagedSource, path: str | os.PathLike[str], model: Profile | ProfiledModel) -> StagedSource:

@@ -43,21 +43,35 @@ class Target:
 
     Attributes:
         name: by which it is asked for.
-        writes: what the file is, for people.
+        distribution: that pip installs.
         ending: that files of it usually have.
         sources: kinds of plans that it takes.
-        write: the text for a source, to be written at that path.
-        check: reads the file back and returns who did, as in "Megatron-Core 0.16.1".
+        write: the text for a source, to be written at that path. It raises Inexpressible where the target has no words
+            for the plan, and BadInput where the model was not given or says too little.
+        read_back: has the target's own parser read the file. It raises BadInput where the target is not installed, and
+            Mismatch where it reads something else than the source.
         limits: what it can express of plans of stages and of strategies; None where it takes none.
     """
 
     name: str
-    writes: str
+    distribution: str
     ending: str
     sources: tuple[type, ...]
     write: Callable[[Source, Path], Written]
-    check: Callable[[Source, Path], str]
+    read_back: Callable[[Source, Path], None]
     limits: Limits | None = None
+
+    def check(self, source: Source, path: Path) -> str:
+        """Have the target's own parser read a source's file; returns who did, as in `megatron-core 0.16.1`.
+
+        Raises:
+            BadInput, Mismatch: see `read_back`.
+        """
+        self.read_back(source, path)
+        try:
+            return f"{self.distribution} {version(self.distribution)}"
+        except PackageNotFoundError:
+            return self.distribution
 
     @property
     def takes_strategies(self) -> bool:
@@ -104,11 +118,3 @@ def parser_module(name: str, distribution: str) -> ModuleType:
     except Exception as error:  # frameworks raise what they like where a GPU or a library is missing
         what = f"{name} of {distribution} cannot be imported ({type(error).__name__}: {error})"
         raise BadInput(what, where="`check`", do=f"pip install {distribution}, or leave it out") from None
-
-
-def parser_name(distribution: str) -> str:
-    """Name and version of an installed target."""
-    try:
-        return f"{distribution} {version(distribution)}"
-    except PackageNotFoundError:
-        return distribution

@@ -16,16 +16,10 @@ from types import SimpleNamespace
 
 from automap_models.core.schedules import Schedule
 from automap_models.export.sources import ShardingSource, Source, StagedSource, StrategySource
-from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
+from automap_models.export.target import Target, Written, parser_module, require_same
 
 NAME = "torch-csv"
 DISTRIBUTION = "torch"
-
-
-def write(source: Source, path: Path) -> Written:
-    """The rows."""
-    assert not isinstance(source, ShardingSource)
-    return Written(rows(source.schedule))
 
 
 def rows(schedule: Schedule) -> str:
@@ -36,19 +30,11 @@ def rows(schedule: Schedule) -> str:
     return text.getvalue()
 
 
-def check(source: Source, path: Path) -> str:
-    """Torch reads the schedule's orders, and puts its virtual stages on its ranks.
-
-    Raises:
-        BadInput: torch is not installed.
-        Mismatch: it reads others.
-    """
-    assert not isinstance(source, ShardingSource)
-    schedule = source.schedule
+def check(schedule: Schedule, path: Path) -> None:
+    """Torch reads the schedule's orders, and puts its virtual stages on its ranks."""
     orders, ranks = load(path, schedule)
     require_same("passes", orders, [[str(action) for action in order] for order in schedule.orders])
     require_same("ranks of virtual stages", ranks, dict(enumerate(schedule.rank_of)))
-    return parser_name(DISTRIBUTION)
 
 
 def load(path: Path, schedule: Schedule) -> tuple[list[list[str]], dict[int, int]]:
@@ -72,4 +58,16 @@ def load(path: Path, schedule: Schedule) -> tuple[list[list[str]], dict[int, int
     return read, dict(runtime.stage_index_to_group_rank)
 
 
-TARGET = Target(NAME, "schedule, a row a rank (CSV)", ".csv", (StagedSource, StrategySource), write, check)
+def _schedule(source: Source) -> Schedule:
+    assert not isinstance(source, ShardingSource)
+    return source.schedule
+
+
+TARGET = Target(
+    NAME,
+    DISTRIBUTION,
+    ".csv",
+    (StagedSource, StrategySource),
+    lambda source, _: Written(rows(_schedule(source))),
+    lambda source, path: check(_schedule(source), path),
+)

@@ -17,7 +17,7 @@ from automap_models.errors import BadInput
 from automap_models.export import torch_csv
 from automap_models.export.layout import Inexpressible, require_none, unequal_devices
 from automap_models.export.sources import Source, StagedSource
-from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
+from automap_models.export.target import Target, Written, parser_module, require_same
 
 NAME = "torch-split-spec"
 DISTRIBUTION = "torch"
@@ -209,12 +209,7 @@ def ordered(stage, micro_batch_loss, specs):
 
 
 def write(source: Source, path: Path) -> Written:
-    """The program.
-
-    Raises:
-        Inexpressible: stages of unequal devices, or that share operators.
-        BadInput: the model was not given, or is none of torch's.
-    """
+    """The program."""
     assert isinstance(source, StagedSource)
     result = source.require_result(NAME)
     problem, plan = result.problem, result.required_plan()
@@ -261,13 +256,8 @@ def _split_spec(source: StagedSource) -> dict[str, str]:
     return {module: point.name for module, point in spec.items()}
 
 
-def check(source: Source, path: Path) -> str:
-    """Python reads the program, and its split_spec is the plan's.
-
-    Raises:
-        BadInput: torch is not installed.
-        Mismatch: it is another one.
-    """
+def check(source: Source, path: Path) -> None:
+    """Python reads the program, and its split_spec is the plan's."""
     assert isinstance(source, StagedSource)
     parser_module("torch.distributed.pipelining", DISTRIBUTION)
     read = runpy.run_path(str(path))
@@ -278,7 +268,6 @@ def check(source: Source, path: Path) -> str:
         (read["STAGES"], read["MICRO_BATCHES"]),
         (len(spec) + 1, source.schedule.micro_batches),
     )
-    return parser_name(DISTRIBUTION)
 
 
-TARGET = Target(NAME, "program of torch.distributed.pipelining (Python)", ".py", (StagedSource,), write, check, LIMITS)
+TARGET = Target(NAME, DISTRIBUTION, ".py", (StagedSource,), write, check, LIMITS)

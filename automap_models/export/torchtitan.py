@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Divided, Limits
+from automap_models.core.schedules import Schedule
 from automap_models.core.strategy import Strategy
 from automap_models.export import torch_csv
-from automap_models.export.layout import Layout, layout_of
-from automap_models.export.sources import Source, StagedSource, StrategySource
-from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
+from automap_models.export.layout import Inexpressible, Layout, layout_target
+from automap_models.export.target import Written, parser_module, require_same
 
 NAME = "torchtitan"
 DISTRIBUTION = "torchtitan"
@@ -67,14 +67,9 @@ _RESHARD = {2: "never", 3: "always"}
 _PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
 
 
-def write(source: Source, path: Path) -> Written:
-    """The module, and the rows of a schedule that torch has no class for.
-
-    Raises:
-        Inexpressible: torchtitan has no words for the plan.
-        BadInput: the model was not given, or says too little.
-    """
-    layout, schedule = _layout(source), _schedule(source)
+def write(layout: Layout, path: Path) -> Written:
+    """The module, and the rows of a schedule that torch has no class for."""
+    schedule = _require_layers(layout)
     rows = path.with_suffix(_ROWS_ENDING)
     lines = [
         f'"""{layout.model} for torchtitan 0.3, written by automap-export: give these to Trainer.Config."""',
@@ -136,27 +131,21 @@ def stage_modules(layers: tuple[int, ...]) -> Iterator[list[str]]:
         yield parts
 
 
-def _layout(source: Source) -> Layout:
-    layout = layout_of(source, NAME, LIMITS)
-    s = layout.strategy
-    for stage in range(1, s.stages - 1):
-        layout.require(layout.layers[stage] > 0, f"stage {stage} has no layer", "give it one")
-    return layout
-
-
-def _schedule(source: Source) -> Any:
-    assert isinstance(source, StagedSource | StrategySource)
-    return source.schedule
-
-
-def check(source: Source, path: Path) -> str:
-    """torchtitan's configs hold the plan's stages, and its placement puts them on the schedule's ranks.
+def _require_layers(layout: Layout) -> Schedule:
+    """The order of passes of a layout whose inner virtual stages have layers.
 
     Raises:
-        BadInput: torchtitan is not installed.
-        Mismatch: they hold others.
+        Inexpressible: one has none.
     """
-    layout, schedule = _layout(source), _schedule(source)
+    for stage, count in enumerate(layout.layers[1:-1], start=1):
+        if not count:
+            raise Inexpressible(f"stage {stage} has no layer", where=f"plan of {layout.model}", do="give it one")
+    return layout.strategy.build_schedule()
+
+
+def check(layout: Layout, path: Path) -> None:
+    """torchtitan's configs hold the plan's stages, and its placement puts them on the schedule's ranks."""
+    schedule = _require_layers(layout)
     s = layout.strategy
     pipeline = parser_module("torchtitan.distributed.pipeline_parallel", DISTRIBUTION)
     read = runpy.run_path(str(path))
@@ -172,8 +161,7 @@ def check(source: Source, path: Path) -> str:
         ranks = {stage: rank for rank, stages in enumerate(held) for stage in stages}
         require_same("ranks of virtual stages", ranks, dict(enumerate(schedule.rank_of)))
         if config.pipeline_parallel_schedule_csv:
-            torch_csv.check(source, Path(config.pipeline_parallel_schedule_csv))
-    return parser_name(DISTRIBUTION)
+            torch_csv.check(schedule, Path(config.pipeline_parallel_schedule_csv))
 
 
 def module_names(layers: tuple[int, ...]) -> Iterator[list[str]]:
@@ -185,4 +173,4 @@ def module_names(layers: tuple[int, ...]) -> Iterator[list[str]]:
         yield [*first, *(f"layers.{i}" for i in range(begin, stop)), *last]
 
 
-TARGET = Target(NAME, "configs of torchtitan (Python)", ".py", (StagedSource, StrategySource), write, check, LIMITS)
+TARGET = layout_target(LIMITS, DISTRIBUTION, ".py", write, check)

@@ -23,9 +23,10 @@ from itertools import pairwise
 from typing import TypeVar
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.measured import Family, MeasuredStep, SkippedStep
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import Precision, Recompute, Strategy, TransformerShape
+from automap_models.cost.layer_times import Runtime
+from automap_models.cost.measured import Family, MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.formats.measured_systems import System, split_layers, system_named, year_named
@@ -87,6 +88,8 @@ MOST_FLOP = 1.05
 _CUTS = re.compile(r"pipeline cuts \(layer indices of the DeepSpeed module list\): \[([\d, ]+)\]")
 _COUNTED = ("gpt", "gpt2", "gpt3")
 """Whose FLOP `narayanan_flop` counts."""
+ASYNC_TENSOR = 0.7
+"""Share of the sums of tensor parallelism that user buffers and async tensor parallelism hide, of all devices."""
 _ASYNC = re.compile(r"\basync ?tp\b", re.IGNORECASE)
 _DAY = re.compile(r"(?:(?<![\d-])\d{4}-|(?<=, ))(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?![\d-])")
 """2022-02-25; 02-25 after a comma."""
@@ -220,7 +223,7 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
     strategy.require_model(shape)
     family = _one_of(FAMILIES, row.model.arch.lower(), "arch")
     _require_flop(row)
-    measured = row.measured
+    measured, overlaps = row.measured, system.async_tensor or _ASYNC.search(row.note or "")
     step_s = _step_s(row)
     memory_bytes = _memory_bytes(measured)
     if step_s is None and memory_bytes is None and not (measured.oom or measured.failed):
@@ -237,16 +240,19 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
         strategy=strategy,
         device=device,
         cluster=cluster,
-        flash=year >= system.flash_from and device not in WITHOUT_FLASH,
-        async_tensor=strategy.tp > 1 and (system.async_tensor or bool(_ASYNC.search(row.note or ""))),
-        gathers_a_layer=PARAMETERS_A_LAYER[family] if system.gathers_parameters else 1,
-        gradient_bytes=system.gradient_bytes.get(strategy.precision, 4),
-        buffer_bytes=system.buffer_bytes if strategy.zero else 0.0,
-        gradient_moved_bytes=system.moved_bytes(year, strategy.precision),
-        casts_weights_once=system.casts_weights_once,
-        hopper_attention=system.hopper_attention and device in HOPPER,
-        loss_copies=system.loss_copies,
-        tensor_loss_copies=system.tensor_loss_copies,
+        runtime=Runtime(
+            flash=year >= system.flash_from and device not in WITHOUT_FLASH,
+            tensor_overlap=ASYNC_TENSOR if strategy.tp > 1 and overlaps else 0.0,
+            gradient_bytes=system.gradient_bytes.get(strategy.precision, 4),
+            buffer_bytes=system.buffer_bytes if strategy.zero else 0.0,
+            gathers_a_layer=PARAMETERS_A_LAYER[family] if system.gathers_parameters else 1,
+            prefetches=not system.gathers_parameters,
+            gradient_moved_bytes=system.moved_bytes(year, strategy.precision),
+            casts_weights_once=system.casts_weights_once,
+            hopper_attention=system.hopper_attention and device in HOPPER,
+            loss_copies=system.loss_copies,
+            tensor_loss_copies=system.tensor_loss_copies,
+        ),
         step_s=step_s,
         memory_bytes=memory_bytes,
         only_tensors=measured.only_tensors,

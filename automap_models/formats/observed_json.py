@@ -30,8 +30,9 @@ from automap_models.core.observed import Observed, PlacedPlan, Unit
 from automap_models.core.profile import LARGEST_S, FloatArray
 from automap_models.core.staged import StagedPlan
 from automap_models.errors import BadInput
-from automap_models.formats.plan_json import AdjustmentDocument
-from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, read_json, wrong
+from automap_models.formats.document_kind import read_document
+from automap_models.formats.plan_json import PLAN_DOCUMENTS
+from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, wrong
 
 PASSES = ("forward", "backward")
 LARGEST_TRACE_BYTES = 256 << 20
@@ -246,19 +247,13 @@ def _pass(event: Event) -> str | None:
     return next((kind for kind in PASSES if category == kind or re.match(rf"{kind}\b", name)), None)
 
 
-class _AdjustedPlan(Foreign):
-    """What a plan.json says about the devices of the running job, if it was adjusted to them."""
-
-    adjustment: AdjustmentDocument | UnsetType = UNSET
-
-
 def read_running(path: Path, plan: StagedPlan, devices: int) -> tuple[PlacedPlan, FloatArray]:
     """The plan with its devices, as they are numbered or as an earlier adjustment put them, and their slowdowns [D].
 
     Raises:
         BadInput: the adjustment in the file is none of this plan.
     """
-    earlier = read_json(path, _AdjustedPlan).adjustment
+    earlier = read_document(path, *PLAN_DOCUMENTS).adjustment
     if earlier is UNSET:
         return PlacedPlan(plan, tuple(range(devices))), np.ones(devices)
     at, order, idle = "$.adjustment", tuple(earlier.device_order), tuple(earlier.idle)

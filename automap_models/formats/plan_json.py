@@ -2,14 +2,15 @@
 
 A plan whose stages shard operators has three more fields for each stage: `data` and `tensor`, d replicas of t devices
 each, and `sharding`, the name of how these t divide operators. `shardings` tells the degree of each one in use and
-which dimension of each variable it partitions. Older files of kind "hybrid-pipeline" say the same in other
-words, `partitioning` and `partitionings`, and are still read.
+which dimension of each variable it partitions. Older files of kind "hybrid-pipeline" say the same in other words, and
+are still read.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any, Literal
+from dataclasses import asdict
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -24,20 +25,17 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.training_state import DEFAULT_STATE_FACTOR
 from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.formats.atomic import write_json
-from automap_models.formats.hardware_yaml import ClusterDocument, cluster_document
+from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import Count, Document, Index, Positive
 from automap_models.version import __version__
 
-SCHEMA = 1
-KIND = "pipeline"
-FORMER = "hybrid-pipeline"
-"""Kind of older files of plans whose stages shard operators."""
+SCHEMA: Literal[1] = 1
 
 Objective = Literal["step", "length"]
 """What a plan was made short by: the simulated step under its schedule, or Auto-MAP's length L."""
 
 
-class StageDocument(Document):
+class StageDocument(Document, kw_only=True):
     """A row of the stages table.
 
     `samples`, those of a micro-batch on the fullest replica, are there where replicas get whole samples; `tied`, the
@@ -70,7 +68,6 @@ class StageDocument(Document):
     data: Count | UnsetType = UNSET
     tensor: Count | UnsetType = UNSET
     sharding: str | UnsetType = UNSET
-    former_sharding: str | UnsetType = msgspec.field(default=UNSET, name="partitioning")
 
 
 class BaselinesDocument(Document):
@@ -95,7 +92,7 @@ class OptimalityDocument(Document):
     grid_bound_s: float | UnsetType = UNSET
 
 
-class SearchLogDocument(Document):
+class SearchLogDocument(Document, kw_only=True):
     """A number of stages and micro-batches among which the planner chose (core.staged.SearchLogEntry).
 
     Older files call `step_s` `length_s`.
@@ -105,20 +102,20 @@ class SearchLogDocument(Document):
     micro_batches: int
     microbatch_size: int | None
     planner: str | None
+    step_s: float | None = None
     bound_s: float | None
     outcome: str
     chosen: bool
-    step_s: float | None = None
     length_s: float | UnsetType | None = UNSET
 
 
-class ProvenanceDocument(Document):
+class ProvenanceDocument(Document, kw_only=True):
     """Where a plan comes from."""
 
-    profile_fingerprint: str
     automap_version: str | None = None
     model_fingerprint: str | None = None
     policy: str | None = None
+    profile_fingerprint: str
     profile_microbatch_size: Count | None = None
     seed: int | None = None
 
@@ -160,8 +157,10 @@ class AdjustmentDocument(Document, kw_only=True):
     pays_after_steps: float | None = None
 
 
-class PlanDocument(Document):
+class PlanDocument(Document, kw_only=True):
     """plan.json."""
+
+    remedy: ClassVar[str] = "plan again for this profile and cluster"
 
     schema: Literal[1]
     kind: Literal["pipeline", "hybrid-pipeline"]
@@ -170,86 +169,107 @@ class PlanDocument(Document):
     granularity: int
     cluster: ClusterDocument
     micro_batches: Count
+    microbatch_size: Count | None = None
+    global_batch: int | None = None
+    state_factor: float = DEFAULT_STATE_FACTOR
     cuts: list[Index]
-    device_cuts: list[Index]
     coarse_cuts: list[Index] | None
+    device_cuts: list[Index]
     stages: Annotated[list[StageDocument], Meta(min_length=1)]
     length_s: float
     span_s: float
     pivot: Index
-    optimality: OptimalityDocument | None
-    provenance: ProvenanceDocument
-    microbatch_size: Count | None = None
-    global_batch: int | None = None
-    state_factor: float = DEFAULT_STATE_FACTOR
     objective: Objective = "length"
     schedule: str | None = None
     step_s: float | None = None
     simulated_length_s: dict[str, float] | None = None
     baselines: BaselinesDocument | None = None
+    optimality: OptimalityDocument | None
     planning_s: float = 0.0
     notes: list[str] = msgspec.field(default_factory=list)
     search_log: list[SearchLogDocument] = msgspec.field(default_factory=list, name="tried")
+    provenance: ProvenanceDocument
     launch_s: float | UnsetType = UNSET
     shardings: dict[str, ShardingDocument] | UnsetType = UNSET
-    former_shardings: dict[str, ShardingDocument] | UnsetType = msgspec.field(default=UNSET, name="partitionings")
     adjustment: AdjustmentDocument | UnsetType = UNSET
+
+
+class FormerStageDocument(StageDocument, kw_only=True):
+    """A stage of a FormerPlanDocument."""
+
+    sharding: str | UnsetType = msgspec.field(default=UNSET, name="partitioning")
+
+
+class FormerPlanDocument(PlanDocument, kw_only=True):
+    """plan.json of plans whose stages shard operators, as it was once written."""
+
+    kind: Literal["hybrid-pipeline"]
+    stages: Annotated[list[FormerStageDocument], Meta(min_length=1)]  # type: ignore[assignment]  # of a list nobody adds to
+    shardings: dict[str, ShardingDocument] | UnsetType = msgspec.field(default=UNSET, name="partitionings")
+
+
+PLAN_DOCUMENTS = (PlanDocument, FormerPlanDocument)
 
 
 def plan_document(report: PlanReport) -> dict[str, Any]:
     """The report as the JSON document of formats.md: plain Python numbers, lists and dictionaries."""
     problem, plan, cost = report.problem, report.plan, report.cost
     points, samples = problem.grid.to_points(plan.cuts), microbatch_size(problem.profile)
-    document = {
-        "schema": SCHEMA,
-        "kind": KIND,
-        "model": problem.profile.model,
-        "planner": plan.planner,
-        "granularity": problem.granularity,
-        "cluster": cluster_document(problem.cluster),
-        "micro_batches": plan.micro_batches,
-        "microbatch_size": samples,
-        "global_batch": None if samples is None else samples * plan.micro_batches,
-        "state_factor": float(problem.state_factor),
-        "cuts": [int(cut) for cut in plan.cuts],
-        "coarse_cuts": None if points is None else [int(point) for point in points],
-        "device_cuts": [int(cut) for cut in plan.device_cuts],
-        "stages": stage_documents(problem, plan, cost),
-        "length_s": float(cost.length_s),
-        "span_s": float(cost.span_s),
-        "pivot": int(cost.pivot),
-        "objective": "length" if problem.schedule is None else "step",
-        "schedule": problem.schedule,
-        "step_s": None if problem.schedule is None else float(cost.step_s),
-        "simulated_length_s": {name: float(value) for name, value in report.simulated_length_s.items()},
-        "baselines": msgspec.to_builtins(
-            BaselinesDocument(
-                float(report.single_device_s), _float_or_none(report.data_parallel_s), _float_or_none(report.uniform_s)
-            )
+    document = PlanDocument(
+        schema=SCHEMA,
+        kind="pipeline",
+        model=problem.profile.model,
+        planner=plan.planner,
+        granularity=problem.granularity,
+        cluster=ClusterDocument.of(problem.cluster),
+        micro_batches=plan.micro_batches,
+        microbatch_size=samples,
+        global_batch=None if samples is None else samples * plan.micro_batches,
+        state_factor=float(problem.state_factor),
+        cuts=[int(cut) for cut in plan.cuts],
+        coarse_cuts=None if points is None else [int(point) for point in points],
+        device_cuts=[int(cut) for cut in plan.device_cuts],
+        stages=stage_documents(problem, plan, cost),
+        length_s=float(cost.length_s),
+        span_s=float(cost.span_s),
+        pivot=int(cost.pivot),
+        objective="length" if problem.schedule is None else "step",
+        schedule=problem.schedule,
+        step_s=None if problem.schedule is None else float(cost.step_s),
+        simulated_length_s={name: float(value) for name, value in report.simulated_length_s.items()},
+        baselines=BaselinesDocument(
+            float(report.single_device_s), _float_or_none(report.data_parallel_s), _float_or_none(report.uniform_s)
         ),
-        "optimality": _optimality(report.bound, float(cost.step_s)),
-        "planning_s": float(report.planning_s),
-        "notes": list(report.notes),
-        "tried": [msgspec.to_builtins(entry) for entry in report.search_log],
-        "provenance": {
-            "automap_version": __version__,
-            "model_fingerprint": problem.profile.model_fingerprint,
-            "policy": report.policy,
-            "profile_fingerprint": profiled_fingerprint(problem.profile),
-            "profile_microbatch_size": profiled_size(problem.profile),
-            "seed": report.seed,
-        },
-    }
-    return document | _sharding_documents(problem, plan)
+        optimality=None if report.bound is None else _optimality(report.bound, float(cost.step_s)),
+        planning_s=float(report.planning_s),
+        notes=list(report.notes),
+        search_log=[SearchLogDocument(**asdict(entry)) for entry in report.search_log],
+        provenance=ProvenanceDocument(
+            automap_version=__version__,
+            model_fingerprint=problem.profile.model_fingerprint,
+            policy=report.policy,
+            profile_fingerprint=profiled_fingerprint(problem.profile),
+            profile_microbatch_size=profiled_size(problem.profile),
+            seed=report.seed,
+        ),
+    )
+    if any(plan.shardings):
+        used = (problem.all_shardings[index] for index in sorted({*plan.shardings}))
+        document.launch_s = float(problem.launch_s)
+        document.shardings = {
+            of.name: ShardingDocument(int(of.degree), {name: int(dim) for name, dim in of.dims.items()}) for of in used
+        }
+    builtins: dict[str, Any] = msgspec.to_builtins(document)
+    return builtins
 
 
-def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> list[dict[str, Any]]:
+def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> list[StageDocument]:
     """The stages table of plan.json."""
     profile = problem.profile
     instructions = plan.stage_instructions(len(profile))
     devices, degrees = plan.stage_devices(problem.cluster.devices), plan.degrees(problem)
     tied = plan_tied_sums(problem, plan)
-    documents: list[dict[str, Any]] = []
+    documents: list[StageDocument] = []
     for s, (first, last) in enumerate(instructions):
         replicas, tensor = degrees[s]
         document = StageDocument(
@@ -277,30 +297,13 @@ def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) 
         if any(plan.shardings):
             document.data, document.tensor = int(replicas), int(tensor)
             document.sharding = problem.all_shardings[plan.shardings[s]].name
-        documents.append(msgspec.to_builtins(document))
+        documents.append(document)
     return documents
 
 
-def _sharding_documents(problem: StagedProblem, plan: StagedPlan) -> dict[str, Any]:
-    """What a plan whose stages shard operators says beside a pipeline's document."""
-    if not any(plan.shardings):
-        return {}
-    used = {
-        sharding.name: {"degree": int(sharding.degree), "dims": {name: int(dim) for name, dim in sharding.dims.items()}}
-        for index, sharding in enumerate(problem.all_shardings)
-        if index in plan.shardings
-    }
-    return {"launch_s": float(problem.launch_s), "shardings": used}
-
-
-def _optimality(bound: Bound | None, step_s: float) -> dict[str, Any] | None:
-    if bound is None:
-        return None
+def _optimality(bound: Bound, step_s: float) -> OptimalityDocument:
     bound_s = float(bound.value)
-    document: dict[str, Any] = msgspec.to_builtins(
-        OptimalityDocument(bound_s, bound.proof, step_s / bound_s - 1.0, "grid")
-    )
-    return document
+    return OptimalityDocument(bound_s, bound.proof, step_s / bound_s - 1.0, "grid")
 
 
 def _float_or_none(value: float | None) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
-from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,24 +14,34 @@ from automap_models.core.microbatch import microbatch_size, rescaled, time_facto
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import WHOLE, ProfiledModel
 from automap_models.core.result import Bound, Result
+from automap_models.core.sharding import ShardingPlan
+from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.written_plan import WrittenPlan, WrittenStage
+from automap_models.core.written_plan import WrittenArgument, WrittenPlan, WrittenStage
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.document_kind import require_kind
+from automap_models.formats.document_kind import read_document
 from automap_models.formats.hardware_yaml import step_device
-from automap_models.formats.plan_json import FORMER, KIND, PlanDocument, StageDocument, stage_documents
-from automap_models.formats.schema import decode_json, read_bytes, wrong
+from automap_models.formats.plan_json import (
+    PLAN_DOCUMENTS,
+    FormerPlanDocument,
+    PlanDocument,
+    StageDocument,
+    stage_documents,
+)
+from automap_models.formats.schema import Document, wrong
+from automap_models.formats.sharding_json import SHARDING_DOCUMENTS, ShardingPlanDocument, sharding_plan
 from automap_models.simulate.step import step_cost
 
 TOLERANCE = 1e-6
 """Relative difference at which a file's figure and the cost model's disagree."""
-_Item = TypeVar("_Item")
 _NO_TIME = 1e-15
 """Seconds that are none, such as what comes after a pass that hides all."""
 _LATER = frozenset({"tied", "tied_sums_s", "exposed_s", "update_s"})
 """Figures of a stage that older files do not have."""
-STALE = "plan again for this profile and cluster"
+STALE = PlanDocument.remedy
+_SHARDING = "plan"
+"""Name of the only sharding of a sharding plan's stage."""
 
 
 def read_plan(
@@ -52,7 +61,7 @@ def read_plan(
     """
     if isinstance(model, Profile):
         model = ProfiledModel(model)
-    where, document = str(path), _document(path)
+    where, document = str(path), read_document(path, *PLAN_DOCUMENTS)
     if document.provenance.profile_fingerprint != model.profile.fingerprint:
         raise BadInput(f"belongs to another profile than {model.profile.model}", where=where, do=STALE)
     problem = _problem(document, model, cluster, where)
@@ -74,20 +83,36 @@ def read_plan(
 
 
 def read_written_plan(path: str | os.PathLike[str]) -> WrittenPlan:
-    """The plan in a file as it is written.
+    """The plan of stages in a file as it is written.
 
     Raises:
         BadInput: the file is no such plan, or its stages do not follow each other.
     """
-    where, document = str(path), _document(path)
-    stages = tuple(_written_stage(document, s, where) for s in range(len(document.stages)))
+    return written_plan(read_document(path, *PLAN_DOCUMENTS), str(path))
+
+
+def read_plan_to_run(path: str | os.PathLike[str]) -> WrittenPlan:
+    """A plan of stages as it is written, or a sharding plan as one of one stage.
+
+    Raises:
+        BadInput: the file is neither or contradicts itself.
+    """
+    document, where = read_document(path, *PLAN_DOCUMENTS, *SHARDING_DOCUMENTS), str(path)
+    if isinstance(document, ShardingPlanDocument):
+        return _one_stage(document, where)
+    assert isinstance(document, PlanDocument)
+    return written_plan(document, where)
+
+
+def written_plan(document: PlanDocument, where: str) -> WrittenPlan:
+    """The plan of stages in a document; see `read_written_plan`."""
+    stages = tuple(_written_stage(stage, f"$.stages[{s}]", where) for s, stage in enumerate(document.stages))
     _require_consecutive(stages, where)
     cuts, device_cuts = [stage.last for stage in stages[:-1]], [stage.devices[0] for stage in stages[1:]]
     if cuts != document.cuts:
         raise wrong(where, "$.cuts", document.cuts, f"{cuts} as its stages end", STALE)
     if device_cuts != document.device_cuts:
         raise wrong(where, "$.device_cuts", document.device_cuts, f"{device_cuts} as its stages begin", STALE)
-    written = document.shardings if not isinstance(document.shardings, UnsetType) else document.former_shardings
     return WrittenPlan(
         where=where,
         model=document.model,
@@ -97,46 +122,36 @@ def read_written_plan(path: str | os.PathLike[str]) -> WrittenPlan:
         schedule=document.schedule,
         step_s=document.length_s if document.step_s is None else document.step_s,
         model_fingerprint=document.provenance.model_fingerprint,
-        shardings={}
-        if isinstance(written, UnsetType)
-        else {name: (sharding.degree, sharding.dims) for name, sharding in written.items()},
+        shardings={name: (sharding.degree, sharding.dims) for name, sharding in (document.shardings or {}).items()},
         cluster=document.cluster.cluster(f"{where}, $.cluster"),
     )
 
 
-def _document(path: str | os.PathLike[str]) -> PlanDocument:
-    where, content = str(path), read_bytes(path)
-    require_kind(content, (KIND, FORMER), where, STALE)
-    return decode_json(content, PlanDocument, where=where, do=STALE)
-
-
-def _written_stage(document: PlanDocument, s: int, where: str) -> WrittenStage:
-    stage = document.stages[s]
-    tensor = 1 if isinstance(stage.tensor, UnsetType) else stage.tensor
-    named = stage.former_sharding if isinstance(stage.sharding, UnsetType) else stage.sharding
-    sharding = None if isinstance(named, UnsetType) or tensor == 1 else named
+def _written_stage(stage: StageDocument, at: str, where: str) -> WrittenStage:
+    tensor = stage.tensor or 1
     first, last = stage.devices
     if not 0 <= first <= last or last - first + 1 != stage.replicas * tensor:
         expected = f"the first and the last of {stage.replicas * tensor} devices"
-        raise wrong(where, f"$.stages[{s}].devices", stage.devices, expected, STALE)
-    times = (stage.forward_s, stage.backward_s, stage.transfer_s or 0.0, stage.all_reduce_s)
-    exposed_s = None if isinstance(stage.exposed_s, UnsetType) else stage.exposed_s
-    update_s = 0.0 if isinstance(stage.update_s, UnsetType) else stage.update_s
-    ends = (stage.first, stage.last, stage.last_name, (first, last))
-    tied = _tied_sums(stage, f"$.stages[{s}]", where)
-    return WrittenStage(*ends, stage.replicas, tensor, sharding, *times, exposed_s, update_s, tied)
-
-
-def _tied_sums(stage: StageDocument, at: str, where: str) -> tuple[tuple[str, float], ...]:
-    """Names and seconds of a stage's sums over copies; none in older files."""
-    names, sums_s = _listed(stage.tied), _listed(stage.tied_sums_s)
+        raise wrong(where, f"{at}.devices", stage.devices, expected, STALE)
+    names, sums_s = stage.tied or [], stage.tied_sums_s or []
     if sums_s and len(names) != len(sums_s):
         raise wrong(where, f"{at}.tied_sums_s", sums_s, f"{len(names)} numbers, as many as tied", STALE)
-    return tuple(zip(names, sums_s, strict=False))
-
-
-def _listed(own: list[_Item] | UnsetType) -> list[_Item]:
-    return [] if isinstance(own, UnsetType) else own
+    return WrittenStage(
+        first=stage.first,
+        last=stage.last,
+        end=stage.last_name,
+        devices=(first, last),
+        replicas=stage.replicas,
+        tensor=tensor,
+        sharding=None if tensor == 1 else stage.sharding or None,
+        forward_s=stage.forward_s,
+        backward_s=stage.backward_s,
+        transfer_s=stage.transfer_s or 0.0,
+        all_reduce_s=stage.all_reduce_s,
+        exposed_s=None if stage.exposed_s is UNSET else stage.exposed_s,
+        update_s=stage.update_s or 0.0,
+        tied=tuple(zip(names, sums_s, strict=False)),
+    )
 
 
 def _require_consecutive(stages: tuple[WrittenStage, ...], where: str) -> None:
@@ -195,11 +210,9 @@ def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | No
         )
     except BadInput as error:
         raise BadInput(error.what, where=where, do=STALE) from None
-    former = document.kind == FORMER
-    key = "partitionings" if former else "shardings"
-    written = document.former_shardings if former else document.shardings
+    key, written = _key(document, "shardings"), document.shardings
     if isinstance(written, UnsetType):
-        if former or any(not isinstance(stage.sharding, UnsetType) for stage in document.stages):
+        if isinstance(document, FormerPlanDocument) or any(stage.sharding is not UNSET for stage in document.stages):
             raise wrong(where, f"$.{key}", None, "there, with the shardings of its stages", STALE)
         return problem
     if not model.shardings and written.keys() - {WHOLE}:
@@ -226,14 +239,16 @@ def _plan_shardings(document: PlanDocument, names: list[str], where: str) -> tup
     """[S] index of each stage's sharding; empty where no stage names one."""
     if len(names) == 1:
         return ()
-    former, indices = document.kind == FORMER, []
     for s, stage in enumerate(document.stages):
-        name = stage.former_sharding if former else stage.sharding
-        if name not in names:
-            key = "partitioning" if former else "sharding"
-            raise wrong(where, f"$.stages[{s}].{key}", name, f"one of {', '.join(names)}", STALE)
-        indices.append(names.index(name))
-    return tuple(indices)
+        if stage.sharding not in names:
+            at = f"$.stages[{s}].{_key(stage, 'sharding')}"
+            raise wrong(where, at, stage.sharding, f"one of {', '.join(names)}", STALE)
+    return tuple(names.index(str(stage.sharding)) for stage in document.stages)
+
+
+def _key(document: Document, name: str) -> str:
+    """What a field of a document is called in its file."""
+    return next(field.encode_name for field in msgspec.structs.fields(document) if field.name == name)
 
 
 def _require_same_cost(
@@ -245,14 +260,13 @@ def _require_same_cost(
         BadInput: a figure differs by more than TOLERANCE, or anything else at all.
         Infeasible: a stage does not fit the memory.
     """
-    expected = stage_documents(problem, plan, cost)
+    expected = msgspec.to_builtins(stage_documents(problem, plan, cost))
     if len(document.stages) != len(expected):
         what = f"lists {len(document.stages)} stages, but the cuts make {len(expected)}"
         raise BadInput(what, where=where, do=STALE)
-    fields = {"sharding": "former_sharding"} if document.kind == FORMER else {}
     for s, stage in enumerate(document.stages):
         for key, value in expected[s].items():
-            written = getattr(stage, fields.get(key, key))
+            written = getattr(stage, key)
             if key not in _LATER or written is not UNSET:
                 _require_same(written, value, f"$.stages[{s}].{key}", where)
     _require_same(document.length_s, cost.length_s, "$.length_s", where)
@@ -305,3 +319,56 @@ def _bound(document: PlanDocument, where: str) -> Bound | None:
         expected = "bound_s, or more where the plan is shorter than all on the grid"
         raise wrong(where, "$.optimality.grid_bound_s", on_grid, expected, STALE)
     return Bound(on_grid, written.proof)
+
+
+def _one_stage(document: ShardingPlanDocument, where: str) -> WrittenPlan:
+    """A sharding plan as it runs: one stage, d replicas of t devices, and one micro-batch a step.
+
+        mesh data=2, model=2      stage 0 on devices 0 … 3, two replicas of two devices
+        along model, along data   the dimension of every variable that the plan partitions
+
+    An axis along which nothing is partitioned needs one device. The price of a plan is that of a whole step: a third of
+    its computation is charged to the forward pass, as a product of matrices has one there and two in the backward pass.
+    """
+    plan = sharding_plan(document, where)
+    dims = {axis.kind: _partitioned(plan, a) for a, axis in enumerate(plan.mesh)}
+    sizes = {axis.kind: int(axis.size) for axis in plan.mesh}
+    along_data = dims.get("data", {})
+    replicas = sizes["data"] if along_data else 1
+    tensor = sizes["operator"] if dims.get("operator") else 1
+    price = document.price or None
+    compute_s, reduce_s = (0.0, 0.0) if price is None else (price.compute_s, sum(price.all_reduce_s.values()))
+    stage = WrittenStage(
+        first=0,
+        last=0,
+        end="end of forward",
+        devices=(0, replicas * tensor - 1),
+        replicas=replicas,
+        tensor=tensor,
+        sharding=_SHARDING if tensor > 1 else None,
+        forward_s=compute_s / 3,
+        backward_s=2 * compute_s / 3,
+        transfer_s=0.0,
+        all_reduce_s=reduce_s,
+    )
+    return WrittenPlan(
+        where=where,
+        model=document.model,
+        stages=(stage,),
+        micro_batches=1,
+        microbatch_size=None,
+        schedule=None,
+        step_s=compute_s + reduce_s,
+        model_fingerprint=None,
+        shardings={_SHARDING: (tensor, dims["operator"])} if tensor > 1 else {},
+        cluster=document.cluster.cluster(f"{where}, $.cluster"),
+        arguments={
+            variable.name: WrittenArgument(variable.shape, along_data.get(variable.name, REPLICATED))
+            for variable in plan.variables
+        },
+    )
+
+
+def _partitioned(plan: ShardingPlan, axis: int) -> dict[str, int]:
+    """Variable → the dimension that is partitioned along an axis, without those that are not."""
+    return {variable.name: dim for variable, dim in plan.by_variable(axis).items() if dim != REPLICATED}

@@ -6,12 +6,13 @@ those of its devices.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from automap_models.core.profile import FloatArray
-from automap_models.core.run_record import Comparison, RunRecord
+from automap_models.core.run_record import RunRecord
 from automap_models.core.written_plan import WrittenStage
 from automap_models.simulate.engine import Timeline
 
@@ -25,6 +26,7 @@ def run_document(record: RunRecord, predicted: Timeline) -> dict[str, Any]:
     Args:
         predicted: one step of the plan under the schedule that ran.
     """
+    check = record.comparison
     return {
         "schema": 1,
         "kind": "observed",
@@ -42,7 +44,7 @@ def run_document(record: RunRecord, predicted: Timeline) -> dict[str, Any]:
             "warmup": record.warmup,
             "step_s": {"predicted": predicted.length_s, "measured": record.step_s},
             "stages": [_stage(record, predicted, s, stage) for s, stage in enumerate(record.plan.stages)],
-            "check": None if record.comparison is None else _check(record.comparison),
+            "check": None if check is None else {"agrees": check.agrees, **asdict(check)},
             "notes": list(record.notes),
         },
     }
@@ -81,17 +83,6 @@ def _stage(record: RunRecord, predicted: Timeline, s: int, stage: WrittenStage) 
         "update_s": {"predicted": None, "measured": record.per_step(s, UPDATE)},
         "share": {"predicted": float(predicted_shares(record)[s]), "measured": float(measured_shares(record)[s])},
         "idle_share": {"predicted": float(idle[1][rank]), "measured": float(idle[0][rank])},
-    }
-
-
-def _check(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "agrees": comparison.agrees,
-        "loss_error": comparison.loss_error,
-        "gradient_error": comparison.gradient_error,
-        "tensors": comparison.tensors,
-        "tolerance": comparison.tolerance,
-        "difference": comparison.difference,
     }
 
 

@@ -35,7 +35,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -83,12 +83,18 @@ _KINDS = {
 }
 
 
-class Document(msgspec.Struct, forbid_unknown_fields=True):
-    """A document of ours, or a part of one: a key that it does not declare is refused."""
-
-
 class Foreign(msgspec.Struct):
-    """A document of another tool, or a part of one: keys that it does not declare are ignored."""
+    """A document of another tool, or a part of one: keys that it does not declare are ignored.
+
+    Attributes:
+        remedy: what to do about a file that is none.
+    """
+
+    remedy: ClassVar[str] = "write the file again"
+
+
+class Document(Foreign, forbid_unknown_fields=True):
+    """A document of ours, or a part of one: a key that it does not declare is refused."""
 
 
 def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_JSON_BYTES) -> bytes:

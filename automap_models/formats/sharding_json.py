@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -26,26 +27,14 @@ from automap_models.core.sharding_classes import REPLICATED, Variable
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_json
-from automap_models.formats.document_kind import require_kind
+from automap_models.formats.document_kind import read_document
 from automap_models.formats.hardware_yaml import ClusterDocument
-from automap_models.formats.schema import (
-    LARGEST_WHOLE,
-    Amount,
-    Document,
-    Foreign,
-    Index,
-    decode_json,
-    read_bytes,
-    wrong,
-)
+from automap_models.formats.schema import LARGEST_WHOLE, Amount, Document, Index, wrong
 from automap_models.version import __version__
 
-KINDS = ("data", "hybrid", "operator")
-"""Of the files."""
 TOLERANCE = 1e-6
 """Absolute difference at which the gap and the figures that make it disagree."""
 
-_STALE = "plan again for this model and cluster"
 _PARALLEL: Mesh = (MeshAxis("data", 0),)
 """The one axis of data parallelism; its size is that of the mesh."""
 
@@ -101,69 +90,58 @@ class ProvenanceDocument(Document):
     seed: int | None
 
 
-class AxisDocument(Document, kw_only=True):
-    """What is decided along one axis."""
+class ShardingPlanDocument(Document, kw_only=True):
+    """What files of one axis, of two, and each axis's part of the latter have in common.
+
+    A plan that was made by counting variables says in `optimality` what is proven. Others have a price.
+    """
+
+    remedy: ClassVar[str] = "plan again for this model and cluster"
 
     schema: Literal[1]
-    kind: Literal["operator", "data"]
+    kind: Literal["data", "hybrid", "operator"]
     model: str
     planner: str
     objective: Objective
     rules: str
     cluster: ClusterDocument
     devices: AxisSize
+    mesh: dict[str, AxisSize] | UnsetType = UNSET
+    price: PriceDocument | UnsetType = UNSET
+    baselines: BaselinesDocument | UnsetType = UNSET
+    price_optimality: OptimalityDocument | UnsetType | None = UNSET
+    optimality: OptimalityDocument | UnsetType | None = UNSET
+    search_s: Amount
+    planning_s: Amount
+    notes: list[str]
+    provenance: ProvenanceDocument
+
+
+class AxisDocument(ShardingPlanDocument, kw_only=True):
+    """What is decided along one axis: a file, or a part of one."""
+
+    kind: Literal["data", "operator"]
+    optimality: OptimalityDocument | None
     variables: dict[str, VariableDocument]
     arguments: dict[str, ArgumentDocument]
     partitioned: Index
     decided_by_propagation: Index
     conflicts: Literal[0]
     reward: float
-    search_s: Amount
     episodes: Index
     interrupted: bool = False
-    optimality: OptimalityDocument | None
-    planning_s: Amount
-    notes: list[str]
-    provenance: ProvenanceDocument
 
 
-class OneAxisDocument(AxisDocument, kw_only=True):
-    """The whole file of a plan along one axis; where variables are counted it has no price."""
+class TwoAxesDocument(ShardingPlanDocument, kw_only=True):
+    """The whole file of a plan along two axes."""
 
-    mesh: dict[str, AxisSize] | UnsetType = UNSET
-    price: PriceDocument | UnsetType = UNSET
-    baselines: BaselinesDocument | UnsetType = UNSET
-    price_optimality: OptimalityDocument | UnsetType | None = UNSET
-
-
-class TwoAxesDocument(Document, kw_only=True):
-    """The whole file of a plan along two axes; where variables are counted it has `optimality`, else a price."""
-
-    schema: Literal[1]
     kind: Literal["hybrid"]
-    model: str
-    planner: str
-    rules: str
-    cluster: ClusterDocument
-    devices: AxisSize
-    plans: dict[str, AxisDocument]
-    search_s: Amount
-    planning_s: Amount
-    provenance: ProvenanceDocument
-    optimality: OptimalityDocument | UnsetType | None = UNSET
-    objective: Objective
     mesh: dict[str, AxisSize]
-    price: PriceDocument | UnsetType = UNSET
-    baselines: BaselinesDocument | UnsetType = UNSET
-    price_optimality: OptimalityDocument | UnsetType | None = UNSET
-    notes: list[str]
+    plans: dict[str, AxisDocument]
 
 
-class _Header(Foreign):
-    """What tells files of one axis and of two apart."""
-
-    schema: Literal[1]
-    kind: Literal["operator", "data", "hybrid"]
+SHARDING_DOCUMENTS = (ShardingPlanDocument, AxisDocument, TwoAxesDocument)
+_STALE = ShardingPlanDocument.remedy
 
 
 @dataclass(frozen=True)
@@ -197,7 +175,23 @@ class ShardingReport:
 
 def sharding_document(report: ShardingReport) -> dict[str, Any]:
     """The report as the JSON document of formats.md: plain Python numbers, lists and dictionaries."""
-    document = _one_axis(report) if len(report.plan.mesh) == 1 else _two_axes(report)
+    plan, optimality = report.plan, _optimality(report)
+    of_file: dict[str, Any] = {"objective": report.problem.objective, "notes": list(report.notes)}
+    if report.problem.objective == "count":
+        of_file |= {"optimality": optimality}
+    else:
+        price, baselines = _price(report.result.cost, plan.mesh), _baselines(report)
+        of_file |= {"mesh": _sizes(plan.mesh), "price": price, "baselines": baselines, "price_optimality": optimality}
+    if len(plan.mesh) == 1:
+        document: ShardingPlanDocument = _axis_document(report, 0, **{"optimality": None, **of_file})
+    else:
+        document = TwoAxesDocument(
+            **_common(report),
+            kind="hybrid",
+            devices=math.prod(axis.size for axis in plan.mesh),
+            plans={axis.name: _axis_document(report, a, **_COUNTED) for a, axis in enumerate(plan.mesh)},
+            **{"mesh": _sizes(plan.mesh), **of_file},
+        )
     builtins: dict[str, Any] = msgspec.to_builtins(document)
     return builtins
 
@@ -223,7 +217,11 @@ def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | 
         BadInput: the file is no sharding plan or contradicts itself, belongs to another model, cluster or mesh, or
             propagation on the module leads to a conflict.
     """
-    document, where = read_document(path), str(path)
+    return sharding_plan(read_document(path, *SHARDING_DOCUMENTS), str(path), problem)
+
+
+def sharding_plan(document: ShardingPlanDocument, where: str, problem: ShardingProblem | None = None) -> ShardingPlan:
+    """The plan in a document; see `read_sharding_plan`."""
     mesh = _mesh(document, where)
     if problem is not None and mesh != problem.mesh:
         what = f"is a plan for the mesh {mesh_text(mesh)}, not {mesh_text(problem.mesh)}"
@@ -240,88 +238,50 @@ def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | 
     return plan if problem is None else _fitted(plan, problem, where)
 
 
-def read_named_sharding_plan(path: str | os.PathLike[str]) -> tuple[str, ShardingPlan]:
-    """The model's name and the plan in a file, which has to agree with itself only (see `read_sharding_plan`)."""
-    return read_document(path).model, read_sharding_plan(path)
-
-
 def mesh_of(path: str | os.PathLike[str]) -> Mesh:
     """The mesh that a plan in a file is for.
 
     Raises:
         BadInput: the file is no sharding plan.
     """
-    return _mesh(read_document(path), str(path))
+    return _mesh(read_document(path, *SHARDING_DOCUMENTS), str(path))
 
 
-def _one_axis(report: ShardingReport) -> OneAxisDocument:
-    problem, optimality, notes = report.problem, _optimality(report), list(report.notes)
-    if problem.objective == "count":
-        return OneAxisDocument(**_along(report, 0), objective="count", optimality=optimality, notes=notes)
-    return OneAxisDocument(
-        **_along(report, 0),
-        objective=problem.objective,
-        optimality=None,
-        notes=notes,
-        mesh=_sizes(report.plan.mesh),
-        price=_price(report.result.cost, report.plan.mesh),
-        baselines=_baselines(report),
-        price_optimality=optimality,
-    )
+_COUNTED: Mapping[str, Any] = {"objective": "count", "optimality": None, "notes": []}
+"""Of each axis's part of a file of two."""
 
 
-def _two_axes(report: ShardingReport) -> TwoAxesDocument:
-    problem, plan, optimality = report.problem, report.plan, _optimality(report)
-    counts = problem.objective == "count"
-    return TwoAxesDocument(
-        schema=1,
-        kind="hybrid",
-        model=problem.model,
-        planner=plan.planner,
-        rules=problem.rules,
-        cluster=ClusterDocument.of(problem.cluster),
-        devices=math.prod(axis.size for axis in plan.mesh),
-        plans={
-            axis.name: AxisDocument(**_along(report, a), objective="count", optimality=None, notes=[])
-            for a, axis in enumerate(plan.mesh)
-        },
-        search_s=float(report.result.taken_s),
-        planning_s=float(report.planning_s),
-        provenance=ProvenanceDocument(__version__, report.result.facts.get("seed")),
-        optimality=optimality if counts else UNSET,
-        objective=problem.objective,
-        mesh=_sizes(plan.mesh),
-        price=UNSET if counts else _price(report.result.cost, plan.mesh),
-        baselines=UNSET if counts else _baselines(report),
-        price_optimality=UNSET if counts else optimality,
-        notes=list(report.notes),
-    )
-
-
-def _along(report: ShardingReport, axis: int) -> dict[str, Any]:
-    """What a file of one axis and each part of a file of two axes have in common."""
-    problem, plan, facts = report.problem, report.plan, report.result.facts
+def _axis_document(report: ShardingReport, axis: int, **others: Any) -> AxisDocument:
+    plan, facts = report.plan, report.result.facts
     decided = plan.candidates(axis)
-    others = {variable: dim for variable, dim in plan.by_variable(axis).items() if variable not in decided}
+    undecided = {variable: dim for variable, dim in plan.by_variable(axis).items() if variable not in decided}
+    return AxisDocument(
+        **_common(report),
+        kind=plan.mesh[axis].kind,  # type: ignore[arg-type]  # an axis is of no other kind
+        devices=int(plan.mesh[axis].size),
+        variables={v.name: VariableDocument(*_variable_fields(v, dim)) for v, dim in decided.items()},
+        arguments={v.name: ArgumentDocument(*_variable_fields(v, dim), v.kind) for v, dim in undecided.items()},
+        partitioned=int(plan.partitioned(axis)),
+        decided_by_propagation=int(facts["decided_by_propagation"][axis]),
+        conflicts=0,
+        reward=float(facts["reward"][axis]),
+        episodes=int(facts.get("episodes", 0)),
+        interrupted=bool(facts.get("interrupted", False)),
+        **others,
+    )
+
+
+def _common(report: ShardingReport) -> dict[str, Any]:
+    """What a file and each of its parts have in common."""
     return {
         "schema": 1,
-        "kind": plan.mesh[axis].kind,
-        "model": problem.model,
-        "planner": plan.planner,
-        "rules": problem.rules,
-        "cluster": ClusterDocument.of(problem.cluster),
-        "devices": int(plan.mesh[axis].size),
-        "variables": {v.name: VariableDocument(*_variable_fields(v, dim)) for v, dim in decided.items()},
-        "arguments": {v.name: ArgumentDocument(*_variable_fields(v, dim), v.kind) for v, dim in others.items()},
-        "partitioned": int(plan.partitioned(axis)),
-        "decided_by_propagation": int(facts["decided_by_propagation"][axis]),
-        "conflicts": 0,
-        "reward": float(facts["reward"][axis]),
+        "model": report.problem.model,
+        "planner": report.plan.planner,
+        "rules": report.problem.rules,
+        "cluster": ClusterDocument.of(report.problem.cluster),
         "search_s": float(report.result.taken_s),
-        "episodes": int(facts.get("episodes", 0)),
-        "interrupted": bool(facts.get("interrupted", False)),
         "planning_s": float(report.planning_s),
-        "provenance": ProvenanceDocument(__version__, facts.get("seed")),
+        "provenance": ProvenanceDocument(__version__, report.result.facts.get("seed")),
     }
 
 
@@ -369,20 +329,7 @@ def _gap(partitioned: float, bound: float) -> float:
     return 1.0 - partitioned / bound if bound else 0.0
 
 
-def read_document(path: str | os.PathLike[str]) -> OneAxisDocument | TwoAxesDocument:
-    """The document of a sharding plan.
-
-    Raises:
-        BadInput: the file is none.
-    """
-    content, where = read_bytes(path), str(path)
-    require_kind(content, KINDS, where, _STALE)
-    if decode_json(content, _Header, where=where, do=_STALE).kind == "hybrid":
-        return decode_json(content, TwoAxesDocument, where=where, do=_STALE)
-    return decode_json(content, OneAxisDocument, where=where, do=_STALE)
-
-
-def _mesh(document: OneAxisDocument | TwoAxesDocument, where: str) -> Mesh:
+def _mesh(document: ShardingPlanDocument, where: str) -> Mesh:
     """The axes in a file. A plan that was made by counting along one axis names only its kind."""
     if document.mesh is not UNSET:
         if not 1 <= len(document.mesh) <= len(AXES) or not set(document.mesh) <= set(AXES):
@@ -393,11 +340,12 @@ def _mesh(document: OneAxisDocument | TwoAxesDocument, where: str) -> Mesh:
     return tuple(MeshAxis(name, document.devices) for name, kind in AXES.items() if kind == document.kind)
 
 
-def _axis_documents(document: OneAxisDocument | TwoAxesDocument, mesh: Mesh, where: str) -> dict[str, AxisDocument]:
+def _axis_documents(document: ShardingPlanDocument, mesh: Mesh, where: str) -> dict[str, AxisDocument]:
     """The path to the document of each axis → the document, in the mesh's order."""
     if isinstance(document, AxisDocument):
-        by_path: dict[str, AxisDocument] = {"$": document}
+        by_path = {"$": document}
     else:
+        assert isinstance(document, TwoAxesDocument)
         if unknown := document.plans.keys() - {axis.name for axis in mesh}:
             raise BadInput(f"$.plans has the unknown key {min(unknown)!r}", where=where, do=_STALE)
         for axis in mesh:

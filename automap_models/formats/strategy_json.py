@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -16,17 +16,17 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.framework import UNKNOWN, ModelFacts
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import require_kind
-from automap_models.formats.schema import Foreign, Index, Text, convert, decode_json, read_bytes
+from automap_models.formats.document_kind import read_document
+from automap_models.formats.schema import Foreign, Index, Text, convert
 
 SCHEMA = 1
-KIND = "strategy"
-_STALE = "price it again with automap-plan"
 _Record = TypeVar("_Record", Strategy, TransformerShape)
 
 
-class _StrategyDocument(Foreign):
+class StrategyDocument(Foreign):
     """What of the file is read: the price beside it is ignored."""
+
+    remedy: ClassVar[str] = "price it again with automap-plan"
 
     schema: Literal[1]
     kind: Literal["strategy"]
@@ -56,7 +56,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
     """The price as plain JSON types."""
     return {
         "schema": SCHEMA,
-        "kind": KIND,
+        "kind": "strategy",
         "model": estimate.model,
         "shape": None if estimate.facts.shape is None else asdict(estimate.facts.shape),
         "tied": estimate.facts.tied,
@@ -88,18 +88,20 @@ def read_strategy(path: str | os.PathLike[str]) -> WrittenStrategy:
     Raises:
         BadInput: the file is no priced strategy, or contradicts itself.
     """
-    where, content = str(path), read_bytes(path)
-    require_kind(content, (KIND,), where, _STALE)
-    document = decode_json(content, _StrategyDocument, where=where, do=_STALE)
+    return written_strategy(read_document(path, StrategyDocument), str(path))
+
+
+def written_strategy(document: StrategyDocument, where: str) -> WrittenStrategy:
+    """The strategy in a document; see `read_strategy`."""
     written = dict(document.strategy)
     micro_batches = written.pop("micro_batches", None)
     try:
         strategy = replace(_record(written, Strategy, f"{where}, $.strategy"), layers=tuple(document.stage_layers))
     except BadInput as error:
-        raise BadInput(error.what, where=where, do=_STALE) from None
+        raise BadInput(error.what, where=where, do=StrategyDocument.remedy) from None
     if micro_batches != strategy.micro_batches:
         what = f"$.strategy.micro_batches is {micro_batches}, not {strategy.micro_batches} as its batches make it"
-        raise BadInput(what, where=where, do=_STALE)
+        raise BadInput(what, where=where, do=StrategyDocument.remedy)
     shape = None if document.shape is None else _record(document.shape, TransformerShape, f"{where}, $.shape")
     return WrittenStrategy(document.model, strategy, ModelFacts(shape, document.tied))
 
@@ -112,5 +114,5 @@ def _record(written: dict[str, Any], kind: type[_Record], where: str) -> _Record
     """
     unknown = written.keys() - {field.name for field in fields(kind)}
     if unknown:
-        raise BadInput(f"has the unknown key {min(unknown)!r}", where=where, do=_STALE)
-    return convert(written, kind, where=where, do=_STALE)
+        raise BadInput(f"has the unknown key {min(unknown)!r}", where=where, do=StrategyDocument.remedy)
+    return convert(written, kind, where=where, do=StrategyDocument.remedy)

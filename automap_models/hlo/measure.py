@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
+from automap_models.core.profile import FloatArray
 from automap_models.core.repeats import repeated
 from automap_models.cost.kernels import MATRIX_OPCODES, VIEW_OPCODES
 from automap_models.errors import BadInput
@@ -122,7 +123,6 @@ def _free_host_bytes() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
 
 
-FloatArray = NDArray[np.float64]
 Progress = Callable[[int, int, str], None]
 """Told how many runs are done, how many there are, and what comes next."""
 

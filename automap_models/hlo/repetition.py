@@ -277,7 +277,7 @@ class _Repetition:
         items = _Values(use_labels, range(len(uses)), self.last)
         order = [*range(len(self.argument_labels)), *_own_first(uses, use_labels, value_labels)]
         values = _Values(value_labels, order, self.last)
-        numbers: dict[_Key, int] = {values.key_in_instance(v, k): ids[key] for v, k, key in self._argument_keys(ids)}
+        numbers: dict[_Key, int] = {values.key_in_instance(v, k): ids[key] for v, k, key in self._argument_keys()}
         tensors: list[Tensor] = [Tensor((), "token")] * n_arguments
         for key, number in numbers.items():
             tensors[number] = rules.tensors[_of_key(key, values)]
@@ -293,7 +293,7 @@ class _Repetition:
                 copied.append(Use(operation[where], use.opcode, values_of_use, use.rule, use.results))
         return flat_rules(tensors, sorted(copied, key=lambda use: use.operation))
 
-    def _argument_keys(self, ids: dict[_Key, int]) -> Iterator[tuple[int, int, _Key]]:
+    def _argument_keys(self) -> Iterator[tuple[int, int, _Key]]:
         """The arguments of the trace, the instances that they stand for and their keys."""
         for v, label in enumerate(self.argument_labels):
             s, place = divmod(label, TRACED)

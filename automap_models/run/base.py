@@ -6,13 +6,14 @@ all: reading the plan, the schedule, the prediction, the table, the trace and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from automap_models.core.run_record import RunRecord
+from automap_models.core.profile import FloatArray
+from automap_models.core.run_record import Comparison, RunRecord, StepRecord
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, Schedule, build_schedule
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.cost.overlap import TiedSum
@@ -29,11 +30,55 @@ COARSE_TOLERANCES: Mapping[str, float] = {"bf16": 5e-2, "bfloat16": 5e-2, "f16":
 """The same where something is computed in a type of 16 bits. Rounding to bf16 is off by up to 0.4 %, to fp16 by 0.05 %;
 a compiler keeps more bits inside of what it fuses, which it does otherwise in stages than in the whole model. A
 gradient that is not summed, or a micro-batch that is left out, is off by more."""
+_TINY = float(np.finfo(np.float32).tiny)
+NEGLIGIBLE = 1e-3
+"""A gradient whose norm is below this share of all gradients' is compared on that scale: that of a key's bias, which a
+softmax takes no notice of, is nothing but rounding errors. With the tolerance of 16 bits the share is a fifth of it."""
 
 
 def tolerance_of(types: Iterable[str]) -> float:
     """The relative error that a check allows where values have these types, as MLIR or torch names them."""
     return max((COARSE_TOLERANCES.get(dtype, TOLERANCE) for dtype in types), default=TOLERANCE)
+
+
+def compare(
+    losses: Sequence[float],
+    expected_losses: Sequence[float],
+    gradients: Mapping[str, FloatArray],
+    expected: Mapping[str, FloatArray],
+    tolerance: float,
+) -> Comparison:
+    """A run held against the whole model on one device.
+
+    Args:
+        losses, expected_losses: of every step.
+        gradients, expected: of the first one, by name, in the order of the model.
+        tolerance: relative error of a loss and of a gradient that is allowed.
+    """
+    difference, loss_error = None, 0.0
+    for k, (loss, right) in enumerate(zip(losses, expected_losses, strict=True), start=1):
+        error = abs(loss - right) / max(abs(right), _TINY)
+        loss_error = max(loss_error, error)
+        if difference is None and not error <= tolerance:
+            difference = f"the loss of step {k} is {loss!r}, on one process {right!r}"
+    gradient_error, of_gradient = gradient_errors(gradients, expected, tolerance)
+    return Comparison(loss_error, gradient_error, len(expected), tolerance, difference or of_gradient)
+
+
+def gradient_errors(
+    gradients: Mapping[str, FloatArray], expected: Mapping[str, FloatArray], tolerance: float
+) -> tuple[float, str | None]:
+    """The largest relative error of a gradient (norms, see NEGLIGIBLE), and the first one above the tolerance."""
+    norms = {name: float(np.linalg.norm(value.astype(np.float64))) for name, value in expected.items()}
+    least = max(NEGLIGIBLE, tolerance / 5) * float(np.sqrt(sum(norm**2 for norm in norms.values())))
+    largest, difference = 0.0, None
+    for name, value in expected.items():
+        distance = float(np.linalg.norm((gradients[name] - value).astype(np.float64)))
+        error = distance / max(norms[name], least, _TINY)
+        largest = max(largest, error)
+        if difference is None and not error <= tolerance:
+            difference = f"the gradient of {name} differs by {error:.1e} of its norm, {norms[name]:.3e}"
+    return largest, difference
 
 
 def silent(_: str) -> None:
@@ -69,6 +114,24 @@ class RunProblem:
     check: bool = False
     seed: int = 0
     say: Callable[[str], None] = silent
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What a run came to, without what its problem says; see RunRecord."""
+
+    executor: str
+    device: str
+    clock: str
+    processes: int
+    steps: tuple[StepRecord, ...]
+    comparison: Comparison | None
+    notes: tuple[str, ...]
+
+    def record(self, backend: str, problem: RunProblem) -> RunRecord:
+        """The record of the run."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return RunRecord(problem.plan, problem.schedule, backend, warmup=problem.warmup, **own)
 
 
 class Backend(Protocol):

@@ -20,8 +20,8 @@ import msgspec
 
 from automap_models.core.run_record import RunRecord
 from automap_models.errors import BadInput, RunFailed
-from automap_models.run.base import RunProblem, processes_of
-from automap_models.run.jax_request import JaxAnswer, JaxRequest, error_of
+from automap_models.run.base import RunOutcome, RunProblem, processes_of
+from automap_models.run.jax_request import JaxRequest, error_of
 
 _LAST_LINES = 20
 """Of what a process said before it ended."""
@@ -46,12 +46,12 @@ class JaxBackend:
         if problem.source.model is not None:
             from automap_models.run.jax_run import run_plan
 
-            return run_plan(problem).record(problem)
+            return run_plan(problem).record("jax", problem)
         devices = 1 + max(device for stage in processes_of(problem.plan, problem.schedule) for device in stage)
         request = JaxRequest.of(problem)
         place = environment(devices, problem.device)
         answer = answered("automap_models.run.jax_run", request, place, problem.plan.where, problem.say)
-        return msgspec.convert(answer, JaxAnswer).record(problem)
+        return msgspec.convert(answer, RunOutcome).record("jax", problem)
 
 
 def environment(devices: int, device: str | None) -> dict[str, str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from automap_models.core.run_record import Comparison, RunRecord, StepRecord
 from automap_models.core.schedules import build_schedule
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import AutomapError, BadInput, RunFailed, UserCodeError
@@ -46,33 +45,6 @@ class JaxRequest:
         schedule = build_schedule(self.schedule, ranks, self.plan.micro_batches, self.virtual)
         how = {"steps": self.steps, "warmup": self.warmup, "check": self.check, "seed": self.seed, "say": say}
         return RunProblem(self.plan, self.source, schedule, device=self.device, **how)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class JaxAnswer:
-    """What a run came to, without what the request says; see RunRecord."""
-
-    device: str
-    clock: str
-    steps: tuple[StepRecord, ...]
-    comparison: Comparison | None
-    notes: tuple[str, ...] = field(default=())
-
-    def record(self, problem: RunProblem) -> RunRecord:
-        """The record of the run."""
-        return RunRecord(
-            plan=problem.plan,
-            schedule=problem.schedule,
-            backend="jax",
-            executor="XLA, one controller",
-            device=self.device,
-            clock=self.clock,
-            processes=1,
-            steps=self.steps,
-            warmup=problem.warmup,
-            comparison=self.comparison,
-            notes=self.notes,
-        )
 
 
 def error_of(written: Mapping[str, Any]) -> AutomapError:

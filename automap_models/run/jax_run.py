@@ -14,31 +14,26 @@ import numpy as np
 
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.profile import Profile
-from automap_models.core.run_record import Comparison, StepRecord
+from automap_models.core.run_record import StepRecord
 from automap_models.core.units import size
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
-from automap_models.run.base import RunProblem, tolerance_of
+from automap_models.run.base import RunOutcome, RunProblem, compare, tolerance_of
 from automap_models.run.jax_collectives import program_collectives, reduction_collectives
 from automap_models.run.jax_layout import layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
 from automap_models.run.jax_process import serve
-from automap_models.run.jax_request import JaxAnswer, JaxRequest
+from automap_models.run.jax_request import JaxRequest
 from automap_models.run.jax_step import drawn_arguments, drawn_batch
 from automap_models.user_code import user_code
 from automap_models.workloads.registry import step_of
 from automap_models.workloads.source import Source, SourceKind, framework_of, module_of, training_step_of
 
-_TINY = float(np.finfo(np.float32).tiny)
-NEGLIGIBLE = 1e-3
-"""A gradient whose norm is below this share of all gradients' is compared on that scale: that of a key's bias, which a
-softmax takes no notice of, is nothing but rounding errors. With the tolerance of 16 bits the share is a fifth of it."""
 
-
-def run_plan(problem: RunProblem) -> JaxAnswer:
+def run_plan(problem: RunProblem) -> RunOutcome:
     """Run it on the devices of this process.
 
     Raises:
@@ -71,9 +66,15 @@ def run_plan(problem: RunProblem) -> JaxAnswer:
         problem.say("compiling the whole model for one device")
         whole = JaxPipeline(traced, on_one_device(micro_batches), arguments, devices=devices)
         tolerance = tolerance_of({tensor.dtype for op in traced.module.operations for tensor in op.results})
-        comparison = compared([step.loss for step in steps], gradients, whole, batches, tolerance)
+        losses: list[float] = []
+        expected: dict[str, np.ndarray] = {}
+        for batch in batches:
+            losses.append(whole.step(*batch))
+            expected = expected or whole.gradients()
+        comparison = compare([step.loss for step in steps], losses, gradients, expected, tolerance)
     device = f"{len(set(_used(pipeline)))} × {devices[0].device_kind}"
-    return JaxAnswer(device, pipeline.clock, tuple(steps), comparison, tuple(_notes(pipeline, step.microbatch_size)))
+    notes = tuple(_notes(pipeline, step.microbatch_size))
+    return RunOutcome("XLA, one controller", device, pipeline.clock, 1, tuple(steps), comparison, notes)
 
 
 def _used(pipeline: JaxPipeline) -> list[int]:
@@ -186,52 +187,6 @@ def _largest(pipeline: JaxPipeline, step: TrainingStep, problem: RunProblem) -> 
         if pipeline.is_finite(*batch):
             return largest
     raise BadInput("gives no finite numbers on random data", where=step.name, do="check the model")
-
-
-def compared(
-    losses: Sequence[float],
-    gradients: dict[str, np.ndarray],
-    whole: JaxPipeline,
-    batches: Sequence[Sequence[Any]],
-    tolerance: float,
-) -> Comparison:
-    """A run held against the whole model on one device.
-
-    Args:
-        losses: of every step.
-        gradients: of the first one.
-        whole: the model on one device, with the values that the run began with.
-        batches: of every step.
-        tolerance: relative error of a loss and of a gradient that is allowed.
-    """
-    difference: str | None = None
-    loss_error, gradient_error = 0.0, 0.0
-    for k, (loss, batch) in enumerate(zip(losses, batches, strict=True)):
-        expected = whole.step(*batch)
-        error = abs(loss - expected) / max(abs(expected), _TINY)
-        loss_error = max(loss_error, error)
-        if difference is None and not error <= tolerance:
-            difference = f"the loss of step {k + 1} is {loss!r}, on one process {expected!r}"
-        if k == 0:
-            gradient_error, of_tensor = gradient_errors(gradients, whole.gradients(), tolerance)
-            difference = difference or of_tensor
-    return Comparison(loss_error, gradient_error, len(gradients), tolerance, difference)
-
-
-def gradient_errors(
-    gradients: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float
-) -> tuple[float, str | None]:
-    """The largest relative error of a gradient (norms, see NEGLIGIBLE), and the first one above the tolerance."""
-    norms = {name: float(np.linalg.norm(value.astype(np.float64))) for name, value in expected.items()}
-    least = max(NEGLIGIBLE, tolerance / 5) * float(np.sqrt(sum(norm**2 for norm in norms.values())))
-    largest, difference = 0.0, None
-    for name, value in expected.items():
-        distance = float(np.linalg.norm((gradients[name] - value).astype(np.float64)))
-        error = distance / max(norms[name], least, _TINY)
-        largest = max(largest, error)
-        if difference is None and not error <= tolerance:
-            difference = f"the gradient of {name} differs by {error:.1e} of its norm, {norms[name]:.3e}"
-    return largest, difference
 
 
 def _notes(pipeline: JaxPipeline, samples: int) -> list[str]:

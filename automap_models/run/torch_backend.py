@@ -14,9 +14,9 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from automap_models.core.profile import FloatArray
 from automap_models.core.run_record import Comparison, Pass, RunRecord, StepRecord
 from automap_models.errors import AutomapError, BadInput
-from automap_models.run.base import Executor, RunProblem, processes_of, silent, tolerance_of
+from automap_models.run.base import RunOutcome, RunProblem, compare, processes_of, silent, tolerance_of
 from automap_models.run.layout import Layout, run_layout
 from automap_models.run.torch_batches import Sampled, rows, sampled
 from automap_models.run.torch_clock import CLOCKS, Clock
 from automap_models.run.torch_pipeline import Pipeline
-from automap_models.run.torch_reference import Reference, compare, without_dropout
+from automap_models.run.torch_reference import Reference, without_dropout
 from automap_models.run.workers import Workers
 from automap_models.torch_export.capture import copy_model
 from automap_models.torch_export.example import Example, read_example
@@ -59,7 +60,7 @@ class TorchBackend:
         quiet = replace(problem, say=silent)
         if all(name in os.environ for name in UNDER_TORCHRUN):
             outcome = run_process(int(os.environ["RANK"]), quiet, None)
-            return outcome.record(problem) if outcome is not None else None
+            return outcome.record("torch", problem) if outcome is not None else None
         example = _example(problem)
         problem.say(f"reading {problem.source.what}")
         _require_same_model(problem, example)
@@ -69,35 +70,7 @@ class TorchBackend:
         with tempfile.TemporaryDirectory() as folder, Workers(layout.world, PRELOAD, _environment(device)) as workers:
             problem.say(f"running {problem.warmup + problem.steps} steps on {layout.world} processes")
             ended: RunOutcome = workers.run(run_process, quiet, (Path(folder) / "rendezvous").as_uri())[0]
-        return ended.record(problem)
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """What the first process knows at the end."""
-
-    executor: Executor
-    device: str
-    processes: int
-    steps: tuple[StepRecord, ...]
-    comparison: Comparison | None
-    notes: tuple[str, ...]
-
-    def record(self, problem: RunProblem) -> RunRecord:
-        """As the command reports it."""
-        return RunRecord(
-            plan=problem.plan,
-            schedule=problem.schedule,
-            backend="torch",
-            executor=self.executor,
-            device=self.device,
-            clock=CLOCKS[problem.device or "cpu"],
-            processes=self.processes,
-            steps=self.steps,
-            warmup=problem.warmup,
-            comparison=self.comparison,
-            notes=self.notes,
-        )
+        return ended.record("torch", problem)
 
 
 def _example(problem: RunProblem) -> Example:
@@ -271,7 +244,8 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunOutcome | N
     if rank:
         return None
     words = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor()}, 1 thread a process"
-    return RunOutcome(pipeline.executor, words, layout.world, tuple(records), comparison, notes)
+    clock = CLOCKS[problem.device or "cpu"]
+    return RunOutcome(pipeline.executor, words, clock, layout.world, tuple(records), comparison, notes)
 
 
 _DROPOUT_OFF = (
@@ -372,7 +346,11 @@ def _compared(
             first = {name: one.grad.clone() for name, one in named if one.grad is not None}
         optimizer.step()
     tolerance = tolerance_of(str(one.dtype).removeprefix("torch.") for one in reference.model.parameters())
-    return compare(losses, expected, gradients, first, tolerance)
+    return compare(losses, expected, _numbers(gradients), _numbers(first), tolerance)
+
+
+def _numbers(tensors: Mapping[str, Tensor]) -> dict[str, FloatArray]:
+    return {name: tensor.float().cpu().numpy() for name, tensor in tensors.items()}
 
 
 def _filled(example: Example, seed: int) -> Example:

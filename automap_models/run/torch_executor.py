@@ -32,7 +32,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.utils import _pytree as pytree
 
-from automap_models.core.pass_orders import Action
+from automap_models.core.pass_orders import Action, ActionKind
 from automap_models.run.layout import Layout, Overlap
 from automap_models.run.torch_clock import Clock
 from automap_models.run.torch_sharding import keep_gradients, reduce_gradients, shard
@@ -162,7 +162,7 @@ class StageExecutor:
         self.splits = layout.schedule.splits_backward
         self.kept: dict[tuple[int, int], _Kept] = {}
         self.local: dict[tuple[str, int, int], list[Tensor | None]] = {}
-        self.mail = {(kind, up): _mail(i, kind, up) for i, (kind, up) in enumerate(_DIRECTIONS)}
+        self.mail = {(kind, up): _mail(i) for i, (kind, up) in enumerate(_DIRECTIONS)}
         self.losses: list[Tensor] = []
         self.sharded: dict[int, FSDPModule] = self._sharded(zero, whole) if zero else {}
 
@@ -306,18 +306,17 @@ class StageExecutor:
     def _is_local(self, boundary: int) -> bool:
         return boundary in self.held and boundary + 1 in self.held
 
-    def _hand_on(self, kind: str, s: int, m: int, tensors: Sequence[Tensor | None]) -> None:
+    def _hand_on(self, kind: ActionKind, s: int, m: int, tensors: Sequence[Tensor | None]) -> None:
         """Give values to the next stage, or gradients to the one before."""
         boundary, other = (s, s + 1) if kind == "F" else (s - 1, s - 1)
         if self._is_local(boundary):
             self.local[kind, other, m] = [None if tensor is None else tensor.detach() for tensor in tensors]
             return
         begin, _ = self.layout.part(s, self.replica)
-        for overlap in self._overlaps(boundary, own=s):
-            process = self.layout.processes[other][overlap.receiver if kind == "F" else overlap.sender]
-            mail = self.mail[kind, process > self.process]
-            for crossing, tensor in self._carried(kind, boundary, overlap, tensors):
-                samples = overlap.end - overlap.begin
+        for (*_, overlap), process in messages(self.layout, self.process, Action(kind, s, m)):
+            mail, samples = self.mail[kind, process > self.process], overlap.end - overlap.begin
+            for i, crossing in self._indices(kind, boundary, overlap):
+                tensor = tensors[i]
                 if tensor is None:
                     whole = torch.zeros(crossing.shape_for(samples), dtype=crossing.dtype, device=self.device)
                 else:
@@ -334,7 +333,7 @@ class StageExecutor:
         crossings = self.crossings[boundary]
         begin, end = self.layout.part(s, self.replica)
         whole: list[Tensor | None] = [None] * len(crossings)
-        for overlap in self._overlaps(boundary, own=s):
+        for overlap in _overlaps(self.layout, boundary, s, self.replica):
             process = self.layout.processes[other][overlap.sender if kind == "F" else overlap.receiver]
             mail = self.mail[kind, process < self.process]
             arrived = iter(mail.receive(process, (kind, boundary, m, overlap), self._buffers))
@@ -359,20 +358,6 @@ class StageExecutor:
             if (kind == "F" or crossing.differentiable) and (crossing.samples_dim is not None or overlap is first)
         ]
 
-    def _carried(
-        self, kind: str, boundary: int, overlap: Overlap, tensors: Sequence[Tensor | None]
-    ) -> list[tuple[Crossing, Tensor | None]]:
-        return [(crossing, tensors[i]) for i, crossing in self._indices(kind, boundary, overlap)]
-
-    def _overlaps(self, boundary: int, own: int) -> list[Overlap]:
-        """Those of this replica, in the order of the samples."""
-        sends = own == boundary
-        return [
-            overlap
-            for overlap in self.layout.overlaps[boundary]
-            if (overlap.sender if sends else overlap.receiver) == self.replica
-        ]
-
     def _expect(self) -> None:
         """Lay out in which order each neighbour sends what this process gets, from that one's own row."""
         for mail in self.mail.values():
@@ -381,49 +366,36 @@ class StageExecutor:
         for other in range(self.layout.world):
             if other == self.process:
                 continue
-            sender = StageView(self.layout, other)
-            for action in schedule.orders[schedule.rank_of[sender.held[0]]]:
-                for key, receiver in sender.sends(action):
+            for action in schedule.orders[schedule.rank_of[self.layout.held(other)[0]]]:
+                for key, receiver in messages(self.layout, other, action):
                     if receiver == self.process:
                         self.mail[key[0], other < self.process].order[other].append(key)
 
 
-@dataclass(frozen=True)
-class StageView:
-    """What a process sends, seen by any other."""
+def messages(layout: Layout, process: int, action: Action) -> list[tuple[tuple[str, int, int, Overlap], int]]:
+    """What a process sends after one of its passes: kind, boundary, micro-batch and samples, and who gets it."""
+    kind, s, m = action
+    forward = kind == "F"
+    boundary, other = (s, s + 1) if forward else (s - 1, s - 1)
+    if kind == "W" or not 0 <= other < layout.stages or other in layout.held(process):
+        return []
+    receivers = layout.processes[other]
+    return [
+        (("F" if forward else "B", boundary, m, one), receivers[one.receiver if forward else one.sender])
+        for one in _overlaps(layout, boundary, s, layout.replica(process))
+    ]
 
-    layout: Layout
-    process: int
 
-    @property
-    def held(self) -> tuple[int, ...]:
-        """Its stages."""
-        return self.layout.held(self.process)
-
-    def sends(self, action: Action) -> list[tuple[tuple[Any, ...], int]]:
-        """Messages after one of its passes, with the processes that get them."""
-        kind, s, m = action
-        if kind == "W":
-            return []
-        forward = kind == "F"
-        boundary, other = (s, s + 1) if forward else (s - 1, s - 1)
-        if not 0 <= other < self.layout.stages or other in self.held:
-            return []
-        replica = self.layout.replica(self.process)
-        return [
-            (
-                ("F" if forward else "B", boundary, m, one),
-                self.layout.processes[other][one.receiver if forward else one.sender],
-            )
-            for one in self.layout.overlaps[boundary]
-            if (one.sender if forward else one.receiver) == replica
-        ]
+def _overlaps(layout: Layout, boundary: int, stage: int, replica: int) -> list[Overlap]:
+    """Those of a replica of the stage on one side of a boundary, in the order of the samples."""
+    sends = stage == boundary
+    return [one for one in layout.overlaps[boundary] if (one.sender if sends else one.receiver) == replica]
 
 
 _DIRECTIONS = [(kind, up) for kind in ("F", "B") for up in (True, False)]
 
 
-def _mail(index: int, kind: str, up: bool) -> _Mail:
+def _mail(index: int) -> _Mail:
     """Gloo tells messages apart by tags; nccl needs a group of its own for each direction."""
     if dist.get_backend() == "gloo":
         return _Mail(None, index)

@@ -227,18 +227,13 @@ class Pipeline:
         if self.executor == "torch":
             return ScheduleExecutor(self.cut, self.layout, self.process, loss, self.device, seeds, zero)
         crossings = self._crossings(model, args, kwargs)
-        whole = [name for name in self._catalogue if not self._is_divisible(name)]
-        return StageExecutor(
-            self.cut, self.layout, self.process, crossings, loss, self.device, seeds, zero, self._aliases(whole)
-        )
+        whole = {alias for name in self._catalogue if not self._is_divisible(name) for alias in self._names[name]}
+        return StageExecutor(self.cut, self.layout, self.process, crossings, loss, self.device, seeds, zero, whole)
 
     def _is_divisible(self, name: str) -> bool:
         """Whether the stages that hold a tensor could each divide it among as many replicas of their own."""
         replicas = [self.layout.processes[s] for s in self._stages_of[name]]
         return len({*replicas}) == len(replicas) and len({*map(len, replicas)}) == 1
-
-    def _aliases(self, names: Sequence[str]) -> set[str]:
-        return {alias for name in names for alias in self._names[name]}
 
     def _crossings(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[list[Crossing]]:
         """What crosses each boundary; where parts differ in size, by exporting for another number of samples."""
@@ -276,11 +271,8 @@ class Pipeline:
         return tuple(
             s
             for s, stage in enumerate(self.cut.stages)
-            if any(canonical.get(own) == name for own in self._tensor_names(stage.module))
+            if any(canonical.get(own) == name for own, _ in named_tensors(stage.module))
         )
-
-    def _tensor_names(self, module: nn.Module) -> list[str]:
-        return [name for name, _ in named_tensors(module)]
 
     def _processes_of(self, name: str) -> tuple[int, ...]:
         """That hold a tensor."""

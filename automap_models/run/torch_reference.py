@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from automap_models.core.run_record import Comparison
 from automap_models.run.layout import Layout, parts
 from automap_models.run.torch_batches import Sampled, rows
 from automap_models.run.torch_stages import Loss, loss_of
 from automap_models.torch_export.cuts import BEFORE
 
-LEAST_SHARE = 1e-3
-"""A gradient whose norm is below this share of the largest one's is held against that: it is rounding, such as that of
-the bias of attention keys, which is zero. With the tolerance of 16 bits the share is a fifth of it."""
 _PROBABILITIES = {
     "dropout": (1, "p"),
     "dropout1d": (1, "p"),
@@ -123,41 +119,3 @@ class Reference:
         finally:
             for handle in handles:
                 handle.remove()
-
-
-def compare(
-    losses: Sequence[float],
-    expected_losses: Sequence[float],
-    gradients: Mapping[str, Tensor],
-    expected: Mapping[str, Tensor],
-    tolerance: float,
-) -> Comparison:
-    """A run held against the reference.
-
-    Args:
-        losses, expected_losses: of each step.
-        gradients, expected: of the first step, by name, in the order of the model.
-    """
-    loss_error, first = 0.0, None
-    for step, (loss, right) in enumerate(zip(losses, expected_losses, strict=True)):
-        error = _relative(abs(loss - right), abs(right))
-        loss_error = max(loss_error, error)
-        if not error <= tolerance and first is None:
-            first = f"loss of step {step}: {loss:.8g} instead of {right:.8g}"
-    largest = max((float(gradient.norm()) for gradient in expected.values()), default=0.0)
-    worst = 0.0
-    for name, right_gradient in expected.items():
-        difference = float((gradients[name].cpu() - right_gradient.cpu()).norm())
-        error = _relative(difference, max(float(right_gradient.norm()), max(LEAST_SHARE, tolerance / 5) * largest))
-        worst = max(worst, error)
-        if not error <= tolerance and first is None:
-            norms = f"norm {float(gradients[name].norm()):.6g} instead of {float(right_gradient.norm()):.6g}"
-            first = f"gradient of {name}: {norms}, relative error {error:.1e}"
-    return Comparison(loss_error, worst, len(expected), tolerance, first)
-
-
-def _relative(difference: float, size: float) -> float:
-    """Difference over size; 0 where both are 0, NaN where the difference is."""
-    if difference == 0.0:
-        return 0.0
-    return difference / size if size else float("inf")

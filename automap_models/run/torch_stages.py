@@ -116,7 +116,7 @@ def cut_model(
     """
     captured = capture(model, args, kwargs, name=name, in_place=True)
     calls = captured.calls
-    after = _cut_calls(calls, model, cut_names, name)
+    after = _cut_calls(calls, cut_names, name)
     stage_of = _stages_of_nodes(captured.graph_module.graph, calls, after)
     crossing = _crossing(captured.graph_module.graph, stage_of, len(after) + 1)
     depends = _differentiable(captured)
@@ -140,7 +140,7 @@ def cut_model(
     )
 
 
-def _cut_calls(calls: Sequence[fx.Node], model: nn.Module, cut_names: Sequence[str], name: str) -> list[int]:
+def _cut_calls(calls: Sequence[fx.Node], cut_names: Sequence[str], name: str) -> list[int]:
     """The operator after which each cut is.
 
     A module's end is the last of its operators, its beginning the operator before its first one.

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.device import USUAL, Device, StepConstants
-from automap_models.core.measured import MeasuredPasses, MeasuredStep
 from automap_models.core.model_work import ModelWork
+from automap_models.cost.measured import MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
 from automap_models.simulate.measured import measured_estimate, passes_estimate
 

@@ -5,33 +5,12 @@ from __future__ import annotations
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate
-from automap_models.core.measured import MeasuredPasses, MeasuredStep
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import Runtime
+from automap_models.cost.measured import MeasuredPasses, MeasuredStep
 from automap_models.cost.stage_costs import stage_costs
 from automap_models.simulate.strategy import strategy_estimate
-
-ASYNC_TENSOR = 0.7
-"""Share of the sums of tensor parallelism that user buffers and async tensor parallelism hide, of all devices."""
-
-
-def measured_runtime(step: MeasuredStep) -> Runtime:
-    """How the software of the step runs strategies."""
-    tensor_overlap = ASYNC_TENSOR if step.async_tensor else 0.0
-    return Runtime(
-        flash=step.flash,
-        tensor_overlap=tensor_overlap,
-        gradient_bytes=step.gradient_bytes,
-        gathers_a_layer=step.gathers_a_layer,
-        prefetches=step.gathers_a_layer == 1,
-        buffer_bytes=step.buffer_bytes,
-        gradient_moved_bytes=step.gradient_moved_bytes,
-        casts_weights_once=step.casts_weights_once,
-        hopper_attention=step.hopper_attention,
-        loss_copies=step.loss_copies,
-        tensor_loss_copies=step.tensor_loss_copies,
-    )
 
 
 def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Estimate:
@@ -40,7 +19,7 @@ def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Es
     Raises:
         BadInput: see `strategy_estimate`.
     """
-    return strategy_estimate(work, step.strategy, step.cluster, device, measured_runtime(step))
+    return strategy_estimate(work, step.strategy, step.cluster, device, step.runtime)
 
 
 def measured_bytes(step: MeasuredStep, estimate: Estimate) -> float:

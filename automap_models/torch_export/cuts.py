@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import fx, nn
 
+from automap_models.core.profile import FloatArray
+
 BEFORE = "before "
 """Prefix of the name of a cut at the beginning of a module; the others are at the end of one."""
-FloatArray = NDArray[np.float64]
 Frame = list[tuple[str, str]]
 """The calls of modules that an operator is in, outermost first: a key that tells the call, and the module's name."""
 

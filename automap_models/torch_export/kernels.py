@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from automap_models.core.device import Device
+from automap_models.core.profile import FloatArray
 from automap_models.cost.kernels import VOCABULARY, WINOGRAD_SAVING, product_sizes
 
 aten = torch.ops.aten
-FloatArray = NDArray[np.float64]
 
 ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
 LOOKUPS = {aten.embedding, aten.gather, aten.index, aten.index_select}

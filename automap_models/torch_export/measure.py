@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from automap_models.core.profile import Profile
+from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.repeats import repeated
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import copy_model, training_outputs
@@ -24,8 +23,6 @@ from automap_models.torch_export.cuts import BEFORE, Cut
 from automap_models.torch_export.profile import build_profile, describe
 from automap_models.torch_export.structure import analyse
 from automap_models.user_code import user_code
-
-FloatArray = NDArray[np.float64]
 
 NOBODY = -1
 """The slot of time that belongs to no instruction."""

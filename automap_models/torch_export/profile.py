@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from automap_models.core.device import Device
 from automap_models.core.microbatch import CLOCK_S, clock_table
-from automap_models.core.profile import Profile, SharedParameter
+from automap_models.core.profile import FloatArray, Profile, SharedParameter
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.torch_export.capture import capture
@@ -22,8 +21,6 @@ from automap_models.torch_export.kernels import Kernel, grown, kernel_times
 from automap_models.torch_export.structure import Parameter, Structure, analyse, first_used
 from automap_models.torch_export.trace import trace
 from automap_models.version import __version__
-
-FloatArray = NDArray[np.float64]
 
 FRAMEWORK = "torch"
 """What meta says under `framework`."""

@@ -42,7 +42,6 @@ def step_module(
     kwargs: Mapping[str, Any] | None = None,
     *,
     name: str | None = None,
-    microbatch_size: int | None = None,
 ) -> RuledModule:
     """The training step of `model(*args, **kwargs)` in training mode: loss, gradients, Adam's update.
 
@@ -55,7 +54,6 @@ def step_module(
     Args:
         args, kwargs: example inputs; only shapes and element types count.
         name: of the model; its class by default.
-        microbatch_size: samples in the inputs; by default the first dimension of the first tensor.
 
     Raises:
         BadInput: a model without parameters, inputs that do not fit, control flow or shapes that depend on data, an
@@ -70,7 +68,7 @@ def step_module(
         "framework": FRAMEWORK,
         "torch": torch.__version__.split("+")[0],
         "automap_version": __version__,
-        "microbatch_size": first_dimension(args, kwargs, name) if microbatch_size is None else microbatch_size,
+        "microbatch_size": first_dimension(args, kwargs, name),
         "dtype": dtype_of(model),
     }
     return _module(name, step, meta)

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import Captured, capture, module_path
 from automap_models.torch_export.cuts import Cut, choose_cuts
 from automap_models.torch_export.kernels import Kernel
 from automap_models.torch_export.trace import Trace, trace
 
-FloatArray = NDArray[np.float64]
 LAST = "end of forward"
 
 

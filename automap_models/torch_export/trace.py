@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, fx
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
+from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import Captured, first_sentence, module_path, training_outputs
 from automap_models.torch_export.kernels import Kernel, KernelRecorder, storage_id, tensor_bytes
 
 aten = torch.ops.aten
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.measured import DescribedModel, Family, MeasuredPasses, MeasuredStep
 from automap_models.core.microbatch import required_size
 from automap_models.core.profile import LARGEST_S, Profile
 from automap_models.core.strategy import Precision, TransformerShape
+from automap_models.cost.measured import DescribedModel, Family, MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.model_work_json import decode_model_work, encode_model_work
@@ -120,9 +120,7 @@ class MeasuredWorks:
         sizes = asdict(replace(step.shape, name="-", layers=1))
         block = (step.family, sizes, step.tied, step.dropout, step.experts_per_token)
         key = f"work-{fingerprint({'model': block, 'code': _code(_TRACERS)})}"
-        if key not in self._works:
-            self._works[key] = self._read(key) or self._traced(step, key)
-        return with_layers(self._works[key], step.shape)
+        return with_layers(self._once(key, lambda: _traced(step)), step.shape)
 
     def of_passes(self, passes: MeasuredPasses) -> ModelWork:
         """The work of the model of a profile that was measured.
@@ -136,32 +134,31 @@ class MeasuredWorks:
             "code": _code((*_TRACERS, "workloads")),
         }
         key = f"work-{fingerprint(described)}"
+        return self._once(key, lambda: _sized(passes).work())
+
+    def _once(self, key: str, trace: Callable[[], ModelWork]) -> ModelWork:
+        """The work of that name, traced where it is not known yet."""
         if key not in self._works:
-            known = self._read(key)
-            if known is None:
-                known = _sized(passes).work()
-                self.cache.write(key, encode_model_work(known))
-            self._works[key] = known
+            entry, work = self.cache.read(key), None
+            with contextlib.suppress(BadInput):
+                work = None if entry is None else decode_model_work(entry)
+            if work is None:
+                work = trace()
+                self.cache.write(key, encode_model_work(work))
+            self._works[key] = work
         return self._works[key]
 
-    def _read(self, key: str) -> ModelWork | None:
-        entry = self.cache.read(key)
-        if entry is not None:
-            with contextlib.suppress(BadInput):
-                return decode_model_work(entry)
-        return None
 
-    def _traced(self, step: MeasuredStep, key: str) -> ModelWork:
-        from automap_models.workloads.registry import require_jax
+def _traced(step: MeasuredStep) -> ModelWork:
+    """The work of a step's model with few layers."""
+    from automap_models.workloads.registry import require_jax
 
-        require_jax(step.shape.name)
-        from automap_models.workloads.training import architecture_work
+    require_jax(step.shape.name)
+    from automap_models.workloads.training import architecture_work
 
-        shape = replace(step.shape, layers=_TRACED)
-        architecture = architecture_of(step.family, shape, step.tied, step.dropout, step.experts_per_token)
-        work = architecture_work(step.shape.name, architecture, step.shape.sequence, "bfloat16")
-        self.cache.write(key, encode_model_work(work))
-        return work
+    shape = replace(step.shape, layers=_TRACED)
+    architecture = architecture_of(step.family, shape, step.tied, step.dropout, step.experts_per_token)
+    return architecture_work(step.shape.name, architecture, step.shape.sequence, "bfloat16")
 
 
 def _sized(passes: MeasuredPasses) -> SizedModel:

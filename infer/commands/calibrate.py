@@ -11,7 +11,7 @@ from ..runner import Command, Output, Report
 from .parsing import at_least, file_argument, filled, name_argument
 
 if TYPE_CHECKING:
-    from automap_models.core.measured import MeasuredPasses, MeasuredStep, SkippedStep
+    from automap_models.cost.measured import MeasuredPasses, MeasuredStep, SkippedStep
     from automap_models.simulate.calibration import Observation
 
     from ..reports.calibration import Calibrated
@@ -156,7 +156,7 @@ def _read(request: CalibrateRequest) -> tuple[list[MeasuredStep], list[MeasuredP
     Raises:
         BadInput: a file cannot be used, or two profiles are of different devices.
     """
-    from automap_models.core.measured import DescribedModel, SkippedStep
+    from automap_models.cost.measured import DescribedModel, SkippedStep
     from automap_models.errors import BadInput
     from automap_models.formats.measured_rows import read_measured_steps
     from automap_models.formats.npz import read_npz

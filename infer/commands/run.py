@@ -118,7 +118,7 @@ def run(request: RunRequest) -> RunOutcome:
         RunFailed: one of its processes ended.
         SystemExit: this process is one of several, another one of which reports.
     """
-    from automap_models.formats.sharding_stage import read_plan_to_run
+    from automap_models.formats.plan_reader import read_plan_to_run
     from automap_models.run.backends import make_backend
     from automap_models.run.base import RunProblem, predicted_timeline, run_schedule
 
@@ -168,7 +168,7 @@ def report(request: RunRequest, outcome: RunOutcome) -> Report:
     disagrees = record.comparison is not None and not record.comparison.agrees
 
     def trace(path: Path) -> None:
-        from automap_models.formats.run_trace import write_run_trace
+        from automap_models.formats.chrome_trace import write_run_trace
 
         write_run_trace(path, record, predicted)
 

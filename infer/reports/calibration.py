@@ -9,7 +9,7 @@ from typing import Any
 
 from automap_models.core.device import Device, StepConstants
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.measured import SkippedStep
+from automap_models.cost.measured import SkippedStep
 from automap_models.simulate.calibration import (
     Calibration,
     Observation,

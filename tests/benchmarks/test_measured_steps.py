@@ -14,8 +14,8 @@ import pytest
 from observations import measured_step
 from scipy.stats import norm
 
-from automap_models.core.measured import SkippedStep
 from automap_models.core.strategy import Strategy
+from automap_models.cost.measured import SkippedStep
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "measured_steps.py"
 

@@ -21,7 +21,7 @@ def test_megatron_s_teraflops_are_seconds_by_its_formula(tmp_path: Path) -> None
     assert step.strategy == Strategy(
         micro_batch=1, global_batch=1536, tp=8, pp=12, dp=4, recompute="full", precision="fp16"
     )
-    assert (step.family, step.shape.heads, step.shape.ffn, step.flash) == ("gpt", 96, 49152, False)
+    assert (step.family, step.shape.heads, step.shape.ffn, step.runtime.flash) == ("gpt", 96, 49152, False)
     assert (step.device, step.cluster.nodes, step.cluster.devices_per_node) == ("a100", 48, 8)
     assert (step.cluster.intra, step.cluster.inter, step.cluster.memory) == (300e9, 8 * 25e9, 80 * 2**30)
     assert (step.memory_bytes, step.fits) == (None, True)
@@ -76,8 +76,8 @@ def test_bloom_leaves_a_layer_out_at_both_ends_and_runs_on_omni_path(tmp_path: P
     assert step.cluster.inter == 4 * 12.5e9
     assert step.memory_bytes == 59e9
     assert (step.strategy.zero, step.strategy.precision) == (1, "bf16")
-    assert (step.gradient_bytes, step.buffer_bytes) == (6, 2e9)
-    assert measured(tmp_path, **bloom(precision="fp16")).gradient_bytes == 2
+    assert (step.runtime.gradient_bytes, step.runtime.buffer_bytes) == (6, 2e9)
+    assert measured(tmp_path, **bloom(precision="fp16")).runtime.gradient_bytes == 2
 
 
 def test_deepspeed_fills_stages_one_after_the_other(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_zero_bubble_s_schedules_by_their_names(
     assert (step.strategy.schedule, step.strategy.vp) == (schedule, virtual)
     assert step.strategy.layers == layers
     assert step.step_s == pytest.approx(4.33735, rel=1e-5)
-    assert (step.shape.vocabulary, step.flash) == (393 * 128, False)
+    assert (step.shape.vocabulary, step.runtime.flash) == (393 * 128, False)
 
 
 def test_amp_s_cuts_are_counted_in_deepspeed_s_modules(tmp_path: Path) -> None:
@@ -181,9 +181,9 @@ def test_tokens_a_second_on_a_device_are_seconds_of_a_step(tmp_path: Path) -> No
     )
     assert step.step_s == pytest.approx(37.693, rel=1e-4)
     assert step.strategy.layers == (1, *[2] * 62, 1)
-    assert (step.strategy.precision, step.strategy.sequence_parallel, step.flash) == ("fp8", True, True)
-    assert (step.tied, step.dropout, step.device, step.async_tensor) == (False, False, "h100", True)
-    assert step.gradient_bytes == 2
+    assert (step.strategy.precision, step.strategy.sequence_parallel, step.runtime.flash) == ("fp8", True, True)
+    assert (step.tied, step.dropout, step.device, step.runtime.tensor_overlap) == (False, False, "h100", 0.7)
+    assert step.runtime.gradient_bytes == 2
 
 
 def test_torchtitan_s_fsdp_on_h100_of_96_gb(tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ def test_torchtitan_runs_as_many_micro_batches_as_ranks_and_two_virtual_stages(t
 )
 def test_async_tensor_parallelism_is_in_the_note(tmp_path: Path, note: str | None, overlaps: bool) -> None:
     parallel = {"gpus": 64, "tp": 8, "global_batch": 96, "micro_batch": 12}
-    assert measured(tmp_path, **torchtitan(**parallel, note=note)).async_tensor is overlaps
-    assert not measured(tmp_path, **torchtitan(note=note)).async_tensor
+    assert measured(tmp_path, **torchtitan(**parallel, note=note)).runtime.tensor_overlap == (0.7 if overlaps else 0.0)
+    assert not measured(tmp_path, **torchtitan(note=note)).runtime.tensor_overlap
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_llm_foundry_on_a100_of_40_gb_has_flash_attention_and_no_dropout(tmp_pat
     )
     assert step.step_s == pytest.approx(5.46133, rel=1e-5)
     assert (step.device, step.cluster.memory, step.strategy.micro_batches) == ("a100-40", 40 * 2**30, 6)
-    assert (step.flash, step.dropout, step.tied) == (True, False, True)
+    assert (step.runtime.flash, step.dropout, step.tied) == (True, False, True)
 
 
 def test_megatron_s_tests_on_two_trays_of_gb200(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_megatron_s_tests_on_two_trays_of_gb200(tmp_path: Path) -> None:
     )
     assert (step.cluster.nodes, step.cluster.devices_per_node, step.cluster.inter) == (2, 4, 3.6e12)
     assert (step.memory_bytes, step.step_s) == (60519342080, 0.787)
-    assert (step.shape.vocabulary, step.tied, step.flash) == (1025 * 128, False, True)
+    assert (step.shape.vocabulary, step.tied, step.runtime.flash) == (1025 * 128, False, True)
     assert step.strategy.layers is None
 
 
@@ -345,12 +345,12 @@ def test_what_follows_from_the_rest_may_be_left_out(tmp_path: Path) -> None:
 def test_deepspeed_gathers_parameter_by_parameter_and_fsdp_layer_by_layer(tmp_path: Path) -> None:
     """A GPT layer has four matrices (q, k and v are one), their biases, and two norms of two."""
     fsdp, deepspeed = measured(tmp_path, **torchtitan()), measured(tmp_path, system="DeepSpeed ZeRO-3")
-    assert (fsdp.gathers_a_layer, deepspeed.gathers_a_layer) == (1, 4 + 4 + 2 * 2)
+    assert (fsdp.runtime.gathers_a_layer, deepspeed.runtime.gathers_a_layer) == (1, 4 + 4 + 2 * 2)
 
 
 def test_no_kernel_computes_attention_as_a_whole_on_v100(tmp_path: Path) -> None:
     row = torchtitan(gpu_type="V100-SXM2-32GB")
-    assert (measured(tmp_path, **row).flash, measured(tmp_path, **torchtitan()).flash) == (False, True)
+    assert (measured(tmp_path, **row).runtime.flash, measured(tmp_path, **torchtitan()).runtime.flash) == (False, True)
 
 
 def test_a_mixture_of_experts_needs_their_number_and_how_many_take_a_token(tmp_path: Path) -> None:

@@ -25,9 +25,10 @@ from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
+from automap_models.run.base import gradient_errors
 from automap_models.run.jax_layout import Layout, StageLayout, layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
-from automap_models.run.jax_run import gradient_errors, require_model
+from automap_models.run.jax_run import require_model
 from automap_models.run.jax_step import drawn_arguments, drawn_batch, step_results
 from automap_models.workloads.source import Source, SourceKind, module_of, training_step_of
 

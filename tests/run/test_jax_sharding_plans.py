@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("jax")
 
-from automap_models.formats.sharding_stage import read_plan_to_run
+from automap_models.formats.plan_reader import read_plan_to_run
 from automap_models.infer.app import main
 
 MODEL = """

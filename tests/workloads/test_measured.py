@@ -13,9 +13,9 @@ from gpt_work import gpt_work
 from observations import measured_step
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
-from automap_models.core.measured import MeasuredPasses
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import TransformerShape
+from automap_models.cost.measured import MeasuredPasses
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache
 from automap_models.formats.hardware_yaml import read_device
@@ -69,7 +69,7 @@ def test_work_is_traced_once_and_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     work = MeasuredWorks(Cache(tmp_path)).of(step)
     assert work.shape == step.shape
     assert parameters(work) == 6 * (12 * 64**2 + 13 * 64) + (128 + 32) * 64 + 2 * 64
-    monkeypatch.setattr(MeasuredWorks, "_traced", None)
+    monkeypatch.setattr("automap_models.workloads.measured._traced", None)
     deeper = MeasuredWorks(Cache(tmp_path)).of(replace(step, shape=replace(step.shape, layers=9)))
     assert parameters(deeper) - parameters(work) == 3 * (12 * 64**2 + 13 * 64)
 

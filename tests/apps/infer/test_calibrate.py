@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from automap_models.core.device import StepConstants
-from automap_models.core.measured import DescribedModel, MeasuredStep
 from automap_models.core.profile import Profile
+from automap_models.cost.measured import DescribedModel, MeasuredStep
 from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import read_measured_steps

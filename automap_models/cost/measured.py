@@ -7,6 +7,7 @@ from typing import Literal
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.strategy import Precision, Strategy, TransformerShape
+from automap_models.cost.layer_times import Runtime
 
 Family = Literal["gpt", "llama", "bert"]
 """Which of the built-in transformers a model is: a decoder with learned positions and layer norms, one with rotary
@@ -29,13 +30,7 @@ class MeasuredStep:
         strategy: how it was trained.
         device: name of a shipped device.
         cluster: what it ran on.
-        flash: whether attention runs in one kernel that never writes scores.
-        async_tensor: whether sums of tensor parallelism go on beside products.
-        gathers_a_layer: collectives in which ZeRO-3 gathers a layer.
-        gradient_bytes: of a parameter's gradient while it adds up: 2, 4, or 6, which is 4 beside one of 2.
-        buffer_bytes: of buffers that gradients are reduced in and weights are gathered in.
-        gradient_moved_bytes, casts_weights_once, hopper_attention, loss_copies, tensor_loss_copies: as of
-            cost.layer_times.Runtime.
+        runtime: how its software runs strategies.
         step_s: seconds of a step; None where only memory, or a failure, was published.
         memory_bytes: the largest that one device held; None where it was not published.
         only_tensors: whether that is what its tensors took, without the driver, libraries and buffers of collectives.
@@ -54,16 +49,7 @@ class MeasuredStep:
     strategy: Strategy
     device: str
     cluster: Cluster
-    flash: bool
-    async_tensor: bool
-    gathers_a_layer: int
-    gradient_bytes: int
-    buffer_bytes: float
-    gradient_moved_bytes: float = 6.0
-    casts_weights_once: bool = False
-    hopper_attention: bool = False
-    loss_copies: float = 2.0
-    tensor_loss_copies: float = 2.0
+    runtime: Runtime
     step_s: float | None
     memory_bytes: float | None
     only_tensors: bool = False
