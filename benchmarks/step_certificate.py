@@ -23,8 +23,9 @@ from automap_models.core.staged import StagedProblem
 from automap_models.errors import BadInput
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
+from automap_models.planners.staged.costs import SearchResult
 from automap_models.planners.staged.device_tables import device_tables
-from automap_models.planners.staged.search import SearchResult, anytime_search
+from automap_models.planners.staged.search import anytime_search
 
 LARGE_STAGES = 8
 BUDGET_S, LARGE_BUDGET_S = 0.3, 1.0
