@@ -18,6 +18,7 @@ from automap_models.errors import AutomapError, Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, maker_in_words, solve_all
 from automap_models.planners.portfolio.attempt import Attempt, best_of
+from automap_models.planners.portfolio.portfolio import IN_REACH
 from automap_models.planners.portfolio.proofs import prove
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult, is_plain
@@ -29,8 +30,6 @@ from automap_models.planners.staged.search import anytime_search
 
 SEARCH_S = 5.0
 """Counted seconds that the exact search may take in all for problems without a plan of the policy."""
-IN_REACH = 0.05
-"""How much longer than the best, relatively, a plan may be to be refined."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from automap_models.core.compiled import jit
 from automap_models.core.profile import FloatArray
 from automap_models.envs.pipeline.table_kernel import all_reduce, received, sent, transfer
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import FROZEN, TRAINED, UNTRAINED, A, C, F, H, PlainStages, W
+from automap_models.planners.staged.plain_stages import A, PlainStages
+from automap_models.planners.staged.stage_arrays import FROZEN, TRAINED, UNTRAINED, C, F, H, W
 
 SPARE = 0.3
 """How much longer than the plan known beforehand, relatively, a suffix may look behind that plan's prefix: another

@@ -30,6 +30,7 @@ from automap_models.planners.staged.stage_kernel import (
     BOUNDARY,
     DEVICE,
     SHARDING,
+    SLACK,
     ending_s,
     fits,
     holds_work,
@@ -38,7 +39,7 @@ from automap_models.planners.staged.stage_kernel import (
     message_s,
     stage_s,
 )
-from automap_models.planners.staged.step_bounds import LENGTH, SLACK, TRIP, StepBounds
+from automap_models.planners.staged.step_bounds import LENGTH, TRIP, StepBounds
 from automap_models.simulate.play import KINDS, MESSAGE, put_ending, put_stage
 
 NOT_BEGUN, DONE = -1, -2

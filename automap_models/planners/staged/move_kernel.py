@@ -30,6 +30,7 @@ from automap_models.planners.staged.stage_kernel import (
     BOUNDARY,
     DEVICE,
     SHARDING,
+    SLACK,
     filled,
     fits,
     least_step,
@@ -37,8 +38,6 @@ from automap_models.planners.staged.stage_kernel import (
 )
 from automap_models.simulate.play import KINDS, Layout, stage_ends, updated
 
-SLACK = 1e-9
-"""Shorter by less, relatively, is not shorter."""
 BOUND = 0.4
 """A lower bound takes S² times as long as so many passes of the simulator."""
 

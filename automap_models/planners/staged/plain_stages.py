@@ -10,16 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.constraints import ROUNDING, least_work
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import StageTables, coarse_cuts, copies_at, prefix_at
 
-C, F, W, H, FROZEN, A = range(6)
-"""Rows of `PlainStages.sums`. Few arrays compile in a fraction of the time of many."""
-TRAINED, UNTRAINED = range(2)
-"""Rows of `PlainStages.copies_nbytes`."""
+A = 5
+"""The last row of `PlainStages.sums`; the others are as those of stage_arrays."""
 
 
 class PlainStages(NamedTuple):
@@ -35,11 +32,8 @@ class PlainStages(NamedTuple):
         held: [S] micro-batches whose activations a stage holds at once.
         per_node, intra, inter, memory: of the cluster; devices, bytes/s and bytes.
         state_factor, micro_batches: σ and M.
-        least_C, least_W: work that a stage holds one or the other of (core.constraints.least_work), s and bytes;
-            below 0 where it may hold none.
-        most_replicas: of a stage.
         hop_s: seconds per byte of the slowest link of one ring through several nodes; inf where none is made.
-        overlap, update_s, gradient_share: of the problem; update_s is of a byte of parameters.
+        gradient_share: of the problem.
     """
 
     sums: FloatArray
@@ -54,12 +48,7 @@ class PlainStages(NamedTuple):
     memory: float
     state_factor: float
     micro_batches: float
-    least_C: float
-    least_W: float
-    most_replicas: float
     hop_s: float
-    overlap: float
-    update_s: float
     gradient_share: float
 
     @property
@@ -73,17 +62,12 @@ class PlainStages(NamedTuple):
         return self.parts.size - 1
 
 
-def plain_stages(problem: StagedProblem, places: IntArray | None = None) -> tuple[PlainStages, IntArray]:
-    """The stages of a problem on equal nodes between places to cut, and [m+1] the boundaries' instructions.
+def plain_stages(problem: StagedProblem) -> tuple[PlainStages, IntArray]:
+    """The stages of a problem on equal nodes between the cuts of its grid, and [m+1] the boundaries' instructions.
 
-    Devices that are slower count as the others.
-
-    Args:
-        problem: without shardings.
-        places: [m-1] instructions after which it may be cut, ascending; None for those of its grid.
+    Devices that are slower count as the others, and shardings not at all.
     """
-    profile, cut = problem.profile, coarse_cuts(problem) if places is None else places
-    least = _least_work(problem)
+    profile, cut = problem.profile, coarse_cuts(problem)
     boundary = np.concatenate(([0], cut + 1, [len(profile)]))
     own = problem.all_shardings[0]
     copies = copies_at(boundary, profile.shared_parameters, own.shared_bytes)
@@ -104,12 +88,7 @@ def plain_stages(problem: StagedProblem, places: IntArray | None = None) -> tupl
         memory=float(links.memory),
         state_factor=float(problem.state_factor),
         micro_batches=float(problem.micro_batches),
-        least_C=least[0],
-        least_W=least[1],
-        most_replicas=float(problem.max_replicas or links.devices),
         hop_s=max(1.0 / links.intra, 1.0 / links.inter) if problem.one_ring else np.inf,
-        overlap=problem.overlap,
-        update_s=problem.update_s_per_byte,
         gradient_share=problem.gradient_share,
     ), boundary
 
@@ -117,15 +96,6 @@ def plain_stages(problem: StagedProblem, places: IntArray | None = None) -> tupl
 def _copied(trained: FloatArray, untrained: FloatArray) -> FloatArray:
     """[2, P] bytes of what is trained and of what is not; of one kind each."""
     return np.stack((np.append(trained, np.zeros(untrained.size)), np.append(np.zeros(trained.size), untrained)))
-
-
-def _least_work(problem: StagedProblem) -> tuple[float, float]:
-    """What a stage holds one or the other of, less rounding; -1 of each where it may hold nothing."""
-    share = problem.constraints.min_stage
-    if not share or problem.stages == 1:
-        return -1.0, -1.0
-    least_s, least_bytes = least_work(problem.profile, problem.stages, share)
-    return least_s * (1.0 - ROUNDING), least_bytes * (1.0 - ROUNDING)
 
 
 def plain_of(tables: StageTables) -> PlainStages | None:
@@ -146,11 +116,6 @@ def plain_of(tables: StageTables) -> PlainStages | None:
         memory=float(tables.memory),
         state_factor=float(tables.state_factor),
         micro_batches=float(tables.micro_batches),
-        least_C=-1.0,
-        least_W=-1.0,
-        most_replicas=float(tables.replicas_in_all),
         hop_s=max(1.0 / cluster.intra, 1.0 / cluster.inter) if tables.one_ring else np.inf,
-        overlap=tables.overlap,
-        update_s=tables.update_s_per_byte,
         gradient_share=tables.gradient_share,
     )

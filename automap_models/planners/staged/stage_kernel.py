@@ -31,6 +31,8 @@ from automap_models.planners.staged.stage_arrays import (
 )
 from automap_models.simulate.play import KINDS, LATE, MESSAGE, UPDATE, put_ending, put_stage
 
+SLACK = 1e-9
+"""Relative rounding of sums and of limits: shorter by less is not shorter."""
 BOUNDARY, DEVICE, SHARDING = range(3)
 """Rows of routes."""
 

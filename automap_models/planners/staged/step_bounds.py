@@ -68,7 +68,7 @@ from automap_models.planners.staged.stage_arrays import (
     W,
     stage_arrays,
 )
-from automap_models.planners.staged.stage_kernel import enough, least_copies_s, moved_s
+from automap_models.planners.staged.stage_kernel import SLACK, enough, least_copies_s, moved_s
 
 TRIP, HEAD, SPAN, LENGTH = NUMBERS = range(4)
 HELD, HIDDEN, TURNS, OTHERS, ROUNDS, MORE, BACK = COUNTS = range(7)
@@ -78,8 +78,6 @@ BIG = 1e300
 """Of what is not: finite, so that nothing times it is nothing."""
 ENDLESS = 1e200
 """In place of no limit."""
-SLACK = 1e-9
-"""Relative rounding of sums and of limits."""
 MOST_BYTES = 1 << 28
 """Of the numbers of a table; larger ones are left alone."""
 

@@ -23,7 +23,8 @@ from automap_models.envs.pipeline.table_kernel import ANY_LENGTH, plans_by_table
 from automap_models.planners.staged.beam_kernel import route_length_s, shortest_around
 from automap_models.planners.staged.local_search import even_places, far_offsets, powers_of_two
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import A, C, F, H, PlainStages, W, plain_stages
+from automap_models.planners.staged.plain_stages import A, PlainStages, plain_stages
+from automap_models.planners.staged.stage_arrays import C, F, H, W
 
 
 class Look(NamedTuple):

@@ -13,7 +13,8 @@ from automap_models.cost.staged import plan_cost
 from automap_models.planners.staged.beam_kernel import route_length_s, shortest_around
 from automap_models.planners.staged.local_search import even_places, powers_of_two
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.plain_stages import C, plain_stages
+from automap_models.planners.staged.plain_stages import plain_stages
+from automap_models.planners.staged.stage_arrays import C
 
 DrawProblems = Callable[..., list[StagedProblem]]
 

@@ -18,7 +18,8 @@ from automap_models.envs.pipeline.table_kernel import END_POINTS, IMPOSSIBLE_SPA
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.local_search import even_places
-from automap_models.planners.staged.plain_stages import C, plain_of, plain_stages
+from automap_models.planners.staged.plain_stages import plain_of, plain_stages
+from automap_models.planners.staged.stage_arrays import C
 from automap_models.planners.staged.stage_tables import stage_tables
 from automap_models.planners.staged.table_plans import LOOKS, best_routes, scaled, shortened, table_plans
 
