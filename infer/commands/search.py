@@ -32,8 +32,6 @@ from .parsing import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from automap_models.core.cluster import Cluster
     from automap_models.core.mesh import Mesh, PlanKind
     from automap_models.core.result import Result
@@ -317,21 +315,17 @@ def report(request: SearchRequest, outcome: Sharded) -> Report:
     A plan that does not compute what one device does is a defect, and the exit code says so.
     """
     from automap_models.formats.sharding_json import write_sharding_plan
+    from automap_models.plots.exploration import draw_search
 
-    from ..reports.sharding import count_document, price_document, print_counted, print_priced
+    from ..reports.sharding import print_sharded, sharded_document
 
-    def draw() -> Figure:
-        from automap_models.plots.exploration import draw_search
-
-        return draw_search(outcome.report)
-
-    writers = {"plan": lambda path: write_sharding_plan(path, outcome.report)}
-    if request.objective != COUNTING:
-        code = 0 if outcome.verified is None or outcome.verified.equal else 1
-        return Report(lambda: print_priced(outcome), lambda: price_document(outcome), writers, exit_code=code)
     groups = request.show_groups
     return Report(
-        lambda: print_counted(outcome, groups=groups), lambda: count_document(outcome, groups=groups), writers, draw
+        lambda: print_sharded(outcome, groups=groups),
+        lambda: sharded_document(outcome, groups=groups),
+        {"plan": lambda path: write_sharding_plan(path, outcome.report)},
+        lambda: draw_search(outcome.report),
+        exit_code=0 if outcome.verified is None or outcome.verified.equal else 1,
     )
 
 

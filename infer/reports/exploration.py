@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,10 @@ from automap_models.simulate.breakdown import Breakdown
 
 from ..commands.parsing import in_options
 from .pipeline import heading, layers_column, listed, tied_facts, times
-from .text import Column, console, fact_table, fits, plain, table
+from .text import Column, fact_table, fits, plain, print_parts, reasons_below, table
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
 KIND = "explored"
@@ -52,30 +54,28 @@ class Explored:
 
 def print_explored(explored: Explored) -> None:
     """Print an exploration for people."""
-    screen, exploration = console(), explored.exploration
-    space = exploration.space
+    exploration = explored.exploration
+    space, best = exploration.space, exploration.best
     samples = "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')} a step"
-    screen.print(f"{heading(space.model.profile, space.cluster)}{samples}")
-    screen.print()
-    for part in ranking(exploration, screen.width):
-        screen.print(part)
-    screen.print()
-    screen.print(f"best: [bold]{plain(exploration.best.name)}[/bold], {shape(exploration.best)}\n")
-    screen.print(stages(exploration.best, screen.width))
-    screen.print()
-    screen.print(fact_table(facts(explored), (*exploration.notes, *_about_samples(exploration.best))))
+    print_parts(
+        [f"{heading(space.model.profile, space.cluster)}{samples}"],
+        [partial(ranking, exploration)],
+        [f"best: [bold]{plain(best.name)}[/bold], {shape(best)}"],
+        [partial(stages, best)],
+        [fact_table(facts(explored), (*exploration.notes, *_about_samples(best)))],
+    )
 
 
 def print_candidate(plan: Candidate) -> None:
     """Print one plan for people."""
-    screen, pipeline = console(), plan.problem
-    screen.print(f"{heading(pipeline.profile, pipeline.cluster)}\n[bold]{plain(plan.name)}[/bold], {shape(plan)}\n")
-    screen.print(stages(plan, screen.width))
-    screen.print()
-    screen.print(fact_table(plan_facts(plan), _about_samples(plan)))
+    print_parts(
+        [heading(plan.problem.profile, plan.problem.cluster), f"[bold]{plain(plan.name)}[/bold], {shape(plan)}"],
+        [partial(stages, plan)],
+        [fact_table(plan_facts(plan), _about_samples(plan))],
+    )
 
 
-def ranking(exploration: Exploration, width: int) -> Iterator[Table | str]:
+def ranking(exploration: Exploration, width: int) -> RenderableType:
     """A row for each sort of plan: what it is, how long a step takes, what it needs, why it is not the best.
 
     The reasons are the last column where there is room for them, else they stand below the table.
@@ -95,13 +95,10 @@ def ranking(exploration: Exploration, width: int) -> Iterator[Table | str]:
     named = Column("plan", list(reasons), left=True)
     beside = [Column(heading, [*cells, *nothing]) for heading, cells in zip(headings, shown, strict=True)]
     if fits(width, (named, *beside, reason_column)):
-        yield table(width, (named, *beside, reason_column), styles=[*styles, *("dim" for _ in nothing)])
-        return
+        return table(width, (named, *beside, reason_column), styles=[*styles, *("dim" for _ in nothing)])
     above = [Column(heading, cells) for heading, cells in zip(headings, shown, strict=True)]
-    yield table(width, (Column("plan", [plan.name for plan in candidates], left=True), *above), styles=styles)
-    if any(reasons.values()):
-        yield "\n[bold]why not the others[/bold]"
-        yield fact_table((name, reason) for name, reason in reasons.items() if reason)
+    named = Column("plan", [plan.name for plan in candidates], left=True)
+    return reasons_below(table(width, (named, *above), styles=styles), reasons.items())
 
 
 def _ranked(candidate: Candidate) -> tuple[str, ...]:

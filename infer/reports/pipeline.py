@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from ..commands.replan import Replanned
 from ..requests import ReplanRequest
 from ..runner import Report
 from .advice import certainty, headline, shorter_facts
-from .text import Column, console, fact_table, plain, table
+from .text import Column, fact_table, plain, print_parts, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,17 +50,13 @@ def print_report(report: PlanReport, next_steps: Iterable[tuple[str, str]] = (),
         next_steps: label and command a row.
         verbose: whether all that is known about it follows, and what else was tried.
     """
-    screen = console()
-    screen.print(f"[bold]{plain(headline(report))}[/bold]")
-    screen.print(plain(certainty(report)))
-    screen.print(f"\n{heading(report.problem.profile, report.problem.cluster)}")
-    screen.print(stage_table(report, screen.width))
-    screen.print()
-    if verbose and report.search_log:
-        screen.print(search_log_table(report.search_log, screen.width))
-        screen.print()
     shown = [*shorter_facts(report), *(facts(report) if verbose else ()), *next_steps]
-    screen.print(fact_table(shown, map(in_options, report.notes)))
+    print_parts(
+        [f"[bold]{plain(headline(report))}[/bold]", plain(certainty(report))],
+        [heading(report.problem.profile, report.problem.cluster), partial(stage_table, report)],
+        [partial(search_log_table, report.search_log)] if verbose and report.search_log else [],
+        [fact_table(shown, map(in_options, report.notes))],
+    )
 
 
 def heading(profile: Profile, cluster: Cluster) -> str:
@@ -294,12 +291,14 @@ def print_adjustment(outcome: Replanned, *, names_corrected: bool) -> None:
         names_corrected: whether the user knows where the corrected profile goes, which the plan belongs to.
     """
     result, report = outcome.result, outcome.report
-    screen = console()
-    screen.print(heading(report.problem.profile, report.problem.cluster))
-    screen.print(f"plan [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
-    screen.print(stage_table(replace(report, result=replace(report.result, cost=result.cost)), screen.width))
-    screen.print()
-    screen.print(fact_table(_facts(result, outcome.observed), _notes(result, names_corrected)))
+    print_parts(
+        [
+            heading(report.problem.profile, report.problem.cluster),
+            f"plan [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}",
+        ],
+        [partial(stage_table, replace(report, result=replace(report.result, cost=result.cost)))],
+        [fact_table(_facts(result, outcome.observed), _notes(result, names_corrected))],
+    )
 
 
 def _facts(result: ReplanResult, observed: Observed) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ import io
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from automap_models.version import __version__
 
 from ..commands.parsing import in_options
 from ..runner import Report
-from .text import Column, console, fact_table, plain, table
+from .text import Column, fact_table, plain, print_parts, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,14 +59,14 @@ def print_sweep(profile: Profile, rows: list[Row], global_batch: int | None) -> 
     Args:
         global_batch: samples between two updates, if they are the same for all rows.
     """
-    screen = console()
     best = best_rows(rows)
     clusters = counted(len({row.cluster.name for row in rows}), "cluster")
-    screen.print(f"[bold]{plain(profile.model)}[/bold]: {counted(len(rows), 'combination')} on {clusters}\n")
     shown = rows if len(rows) <= MOST_ROWS else list(best.values())
-    screen.print(sweep_table(shown, best, screen.width))
-    screen.print()
-    screen.print(fact_table(_facts(rows, shown, best), _notes(rows, global_batch, profile)))
+    print_parts(
+        [f"[bold]{plain(profile.model)}[/bold]: {counted(len(rows), 'combination')} on {clusters}"],
+        [partial(sweep_table, shown, best)],
+        [fact_table(_facts(rows, shown, best), _notes(rows, global_batch, profile))],
+    )
 
 
 def sweep_table(rows: list[Row], best: Mapping[str, Row], width: int) -> Table:

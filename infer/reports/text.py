@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from automap_models.core.units import size
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress as ProgressBar
     from rich.table import Table
 
     from automap_models.core.cluster import Cluster, NodeGroup
     from automap_models.planners.base import Progress
+
+    Printed = str | Table | Callable[[int], RenderableType]
 
 WIDTH_WITHOUT_A_TERMINAL = 100
 
@@ -45,6 +47,19 @@ def console() -> Console:
     if not screen.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         screen.width = WIDTH_WITHOUT_A_TERMINAL
     return screen
+
+
+def print_parts(*parts: Iterable[Printed]) -> None:
+    """Print parts with an empty line between two; what a part holds stands one directly below the other.
+
+    A function makes what is printed for the console's width. A part that holds nothing is left out.
+    """
+    screen = console()
+    for number, part in enumerate(filter(None, map(list, parts))):
+        if number:
+            screen.print()
+        for printed in part:
+            screen.print(printed(screen.width) if callable(printed) else printed)
 
 
 def plain(text: str) -> str:
@@ -151,6 +166,14 @@ def fact_table(facts: Iterable[tuple[str, str]], notes: Iterable[str] = ()) -> T
     return sentences
 
 
+def reasons_below(ranking: Table, reasons: Iterable[tuple[str, str]]) -> RenderableType:
+    """A table for whose reasons there is no room, and below it those that are not empty, by name."""
+    from rich.console import Group
+
+    given = [(name, reason) for name, reason in reasons if reason]
+    return Group(ranking, "\n[bold]why not the others[/bold]", fact_table(given)) if given else ranking
+
+
 def print_clusters() -> None:
     """The shipped clusters: how many devices they have, how these are linked, their memory, and their kind."""
     from automap_models.formats.hardware_yaml import known_clusters, read_cluster
@@ -167,8 +190,7 @@ def print_clusters() -> None:
         Column("memory", [_of_groups(cluster, lambda group: size(group.memory)) for cluster in clusters]),
         Column("device", [_of_groups(cluster, lambda group: group.device) for cluster in clusters], left=True),
     )
-    screen = console()
-    screen.print(table(screen.width, layout))
+    print_parts([lambda width: table(width, layout)])
 
 
 def _of_groups(cluster: Cluster, text: Callable[[NodeGroup], str]) -> str:
