@@ -39,8 +39,6 @@ from .targets import add_target, narrow
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matplotlib.figure import Figure
-
     from automap_models.core.result import PlanReport
     from automap_models.planners.base import Watch
     from automap_models.planners.portfolio.sweep import Sweep
@@ -284,13 +282,9 @@ def _watching() -> Iterator[Watch]:
 
 def _read_back(request: InferRequest, path: Path) -> PlanReport:
     """A plan in a file, costed again."""
-    from automap_models.formats.hardware_yaml import read_cluster
-    from automap_models.formats.plan_reader import read_plan
-    from automap_models.planners.staged.evaluate import evaluate
+    from automap_models.api import read_plan
 
-    cluster = None if request.topo is None else read_cluster(request.topo)
-    read = read_plan(path, sized_profile(request.profile, request.options.microbatch_size), cluster)
-    return evaluate(read, notes=(f"read from {path}, costed again",))
+    return read_plan(path, sized_profile(request.profile, None), request.topo).report
 
 
 def _swept(request: SweepRequest) -> Sweep:
@@ -334,35 +328,23 @@ def report(request: InferRequest | SweepRequest | ReplanRequest, outcome: PlanRe
 def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
     from automap_models.formats.chrome_trace import write_trace
     from automap_models.formats.plan_json import plan_document
+    from automap_models.plots.pipeline import draw
+    from automap_models.simulate.step import timeline
 
     from ..reports.advice import next_commands
     from ..reports.pipeline import print_report
 
-    def timeline() -> Timeline:
-        from automap_models.simulate.step import timeline
+    def drawn() -> Timeline:
+        schedule = request.options.schedule or plan.problem.schedule or DEFAULT_SCHEDULE
+        return timeline(plan.cost, plan.plan.micro_batches, schedule)
 
-        drawn = request.options.schedule or plan.problem.schedule or DEFAULT_SCHEDULE
-        return timeline(plan.cost, plan.plan.micro_batches, drawn)
-
-    def draw() -> Figure:
-        from automap_models.plots.pipeline import draw
-
-        return draw(plan, timeline())
-
-    def steps() -> Iterator[tuple[str, str]]:
-        if request.plan is not None:
-            return iter(())
-        topo = None if request.topo is None else str(request.topo)
-        return next_commands(plan, str(request.profile), topo, None if request.out is None else str(request.out))
-
-    def trace(path: Path) -> None:
-        write_trace(path, timeline())
-
+    out = None if request.out is None else str(request.out)
+    steps = () if request.plan is not None else next_commands(plan, str(request.profile), request.topo, out)
     return Report(
-        lambda: print_report(plan, steps(), verbose=request.verbose),
+        lambda: print_report(plan, steps, verbose=request.verbose),
         lambda: plan_document(plan),
-        {"trace": trace},
-        draw,
+        {"trace": lambda path: write_trace(path, drawn())},
+        lambda: draw(plan, drawn()),
     )
 
 

@@ -362,8 +362,8 @@ def add_seed(group: argparse._ArgumentGroup, shown: str = "of random draws (defa
     group.add_argument("--seed", metavar="N", type=at_least(0), help=shown)
 
 
-def filled(request_type: type[RequestT], namespace: argparse.Namespace, **others: Any) -> RequestT:
-    """A request whose fields are the arguments of the same names, but for `others`."""
+def filled(request_type: type[RequestT], namespace: object, **others: Any) -> RequestT:
+    """A record whose fields are the arguments, or fields of a request, of the same names, but for `others`."""
     names = [field.name for field in fields(request_type)]  # type: ignore[arg-type]
     return request_type(**{name: getattr(namespace, name) for name in names if name not in others}, **others)
 

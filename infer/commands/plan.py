@@ -7,6 +7,7 @@ import contextlib
 import sys
 import time
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from automap_models.core.pass_orders import WARM_UPS
@@ -40,8 +41,6 @@ from .strategies import add_strategy, strategy_of, strategy_request
 from .targets import add_target, narrow
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from automap_models.core.cluster import Cluster
     from automap_models.core.estimate import Estimate
     from automap_models.core.profiled_model import ProfiledModel
@@ -343,42 +342,28 @@ def _remembered(entry: bytes | None, space: PlanningSpace) -> Exploration | None
 def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Searched) -> Report:
     """The ranking of all plans and the best one, or the one plan or strategy that was searched or given."""
     from automap_models.core.estimate import Estimate
-    from automap_models.formats.atomic import write_json
     from automap_models.workloads.source import notes_of
 
-    unpriced = notes_of(request.source)
+    from ..reports.strategies import Searched
 
+    unpriced = notes_of(request.source)
     if isinstance(outcome, Estimate):
         from automap_models.formats.strategy_json import estimate_document
 
         from ..reports.estimate import print_estimate
 
-        price = outcome
-        return Report(
-            lambda: print_estimate(price),
-            lambda: estimate_document(price),
-            {"plan": lambda path: write_json(path, estimate_document(price))},
-            warnings=unpriced,
-        )
-    from ..reports.strategies import Searched, print_searched, searched_document
-
+        return Report(partial(print_estimate, outcome), partial(estimate_document, outcome), warnings=unpriced)
     if isinstance(outcome, Searched):
-        searched = outcome
-
-        def draw_search() -> Figure:
-            from automap_models.plots.strategies import draw_strategies
-
-            named = [(of.name, of.estimate) for of in (*searched.compared.choices, *searched.compared.kinds)]
-            sizes = [(of.problem.cluster.devices, of.cost) for of in searched.sizes]
-            return draw_strategies(searched.best, named, searched.compared.memory, sizes)
+        from ..reports.strategies import draw_searched, print_searched, searched_document
 
         return Report(
-            lambda: print_searched(searched),
-            lambda: searched_document(searched),
-            {"plan": lambda path: write_json(path, searched_document(searched))},
-            draw_search,
+            partial(print_searched, outcome),
+            partial(searched_document, outcome),
+            draw=partial(draw_searched, outcome),
             warnings=unpriced,
         )
+    from automap_models.plots.exploration import draw_candidates
+
     from ..reports.exploration import (
         Explored,
         candidate_document,
@@ -389,18 +374,12 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
     )
 
     if not isinstance(outcome, Explored):
-        return Report(lambda: print_candidate(outcome), lambda: candidate_document(outcome), warnings=unpriced)
-
-    def draw() -> Figure:
-        from automap_models.plots.exploration import draw_candidates
-
-        return draw_candidates(outcome.exploration)
-
+        return Report(partial(print_candidate, outcome), partial(candidate_document, outcome), warnings=unpriced)
     return Report(
-        lambda: print_explored(outcome),
-        lambda: explored_document(outcome),
+        partial(print_explored, outcome),
+        partial(explored_document, outcome),
         {"plan": lambda path: write_best(path, outcome)},
-        draw,
+        partial(draw_candidates, outcome.exploration),
         warnings=unpriced,
     )
 

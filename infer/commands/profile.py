@@ -7,7 +7,6 @@ import contextlib
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
@@ -27,8 +26,6 @@ from .parsing import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from automap_models.core.profile import Profile
     from automap_models.workloads.source import Framework, Source
 
@@ -163,6 +160,9 @@ def profile_of(
 
 def report(request: ProfileRequest, profile: Profile | None) -> Report:
     """Tables on standard output; warnings and the summary on standard error."""
+    from automap_models.formats.npz import write_npz
+    from automap_models.plots.profile import draw_profile
+
     from ..reports.profile import (
         every_instruction,
         known_document,
@@ -186,23 +186,11 @@ def report(request: ProfileRequest, profile: Profile | None) -> Report:
     return Report(
         show,
         lambda: summary_document(profile),
-        {"profile": lambda path: _write(path, profile)},
-        lambda: _draw(profile),
+        {"profile": lambda path: write_npz(path, profile)},
+        lambda: draw_profile(profile),
         warnings=tuple(warnings(profile)),
         remarks=(summary_line(profile),),
     )
-
-
-def _write(path: Path, profile: Profile) -> None:
-    from automap_models.formats.npz import write_npz
-
-    write_npz(path, profile)
-
-
-def _draw(profile: Profile) -> Figure:
-    from automap_models.plots.profile import draw_profile
-
-    return draw_profile(profile)
 
 
 COMMAND = Command(

@@ -14,11 +14,13 @@ from automap_models.core.units import percent, seconds, size
 from automap_models.formats.strategy_json import estimate_document
 from automap_models.planners.strategies.choices import Alternative, Compared
 from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.plots.strategies import draw_strategies
 
 from .estimate import PARTS, print_estimate
 from .text import Column, fits, reasons_below, table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import RenderableType
     from rich.table import Table
 
@@ -180,6 +182,14 @@ def sizes_table(results: Sequence[StrategyResult], width: int) -> Table:
     )
     strategy = Column("strategy", [strategy_in_words(of.cost) if of.cost else "" for of in results], left=True)
     return table(width, (*layout, strategy), layout)
+
+
+def draw_searched(searched: Searched) -> Figure:
+    """The parts of the best strategy's step and its memory beside those of the others."""
+    compared = searched.compared
+    named = [(of.name, of.estimate) for of in (*compared.choices, *compared.kinds)]
+    sizes = [(of.problem.cluster.devices, of.cost) for of in searched.sizes]
+    return draw_strategies(searched.best, named, compared.memory, sizes)
 
 
 def searched_document(searched: Searched) -> dict[str, Any]:

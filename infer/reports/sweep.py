@@ -21,6 +21,7 @@ from automap_models.formats.hardware_yaml import cluster_document
 from automap_models.formats.plan_json import SCHEMA
 from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows
+from automap_models.plots.sweep import draw_sweep
 from automap_models.version import __version__
 
 from ..commands.parsing import in_options
@@ -28,7 +29,6 @@ from ..runner import Report
 from .text import Column, fact_table, plain, print_parts, table
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.table import Table
 
 MOST_ROWS = 60
@@ -38,17 +38,11 @@ LEAST_CLUSTER = 18
 
 def sweep_report(sweep: Sweep) -> Report:
     """A table, a picture, and the rows as JSON or CSV."""
-
-    def draw() -> Figure:
-        from automap_models.plots.sweep import draw_sweep
-
-        return draw_sweep(sweep.profile.model, sweep.rows, same_batch=sweep.global_batch is not None)
-
     return Report(
         lambda: print_sweep(sweep.profile, sweep.rows, sweep.global_batch),
         lambda: sweep_document(sweep.profile, sweep.rows),
         {"plan": lambda path: write_rows(path, sweep_document(sweep.profile, sweep.rows))},
-        draw,
+        lambda: draw_sweep(sweep.profile.model, sweep.rows, same_batch=sweep.global_batch is not None),
         names={"plan": "rows"},
     )
 
