@@ -322,8 +322,8 @@ def strategy_problem(
     device: Device,
     *,
     fixed: Mapping[str, Any],
-    target: str | None,
-    reserve_bytes: float | None,
+    target: str | None = None,
+    reserve_bytes: float | None = None,
     **others: Any,
 ) -> StrategyProblem:
     """What a search of strategies is asked.

@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import EXAMPLES
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import BLOCKS, Constraints
@@ -60,7 +61,6 @@ from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.frameworks import block_ends, framework_plans, layer_ends
 from automap_models.simulate.step import step_cost
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 DEVICES = {"A": "v100", "B": "v100", "C": "v100", "p4d-4": "a100", "dgx-h100-4": "h100"}
 """Cluster → the devices for which Hugging Face models are profiled; profiles in files keep their times."""
 DTYPES = {"v100": "float32", "a100": "bfloat16", "h100": "bfloat16"}
