@@ -28,9 +28,9 @@ from .parsing import (
     add_step_arguments,
     add_topo,
     at_least,
-    family_lines,
     file_argument,
     filled,
+    kinds_of_models,
     name_argument,
     positive,
     refuse,
@@ -74,13 +74,7 @@ EPILOG = f"""Two searches:
                      --equal-replicas, --cut-at, --min-gain, --objective length, --thorough, --batch, --dtype and
                      --state-factor, which strategies do not know
 
-MODEL|FILE is one of
-  a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
-  Hugging Face's config.json path/to/config.json of a model; only it is read. Known values of model_type:
-{family_lines(29)}
-  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
-                             or an nn.Module and its inputs
-  HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
+{kinds_of_models("bert48, t5_11b, gpt3_7b, …: see automap-profile --list")}
   a profile                  of automap-profile or another tool: no operations, so no plans that partition them
 
 examples:

@@ -18,8 +18,8 @@ from .parsing import (
     add_seed,
     add_step_arguments,
     at_least,
-    family_lines,
     given,
+    kinds_of_models,
     name_argument,
     source_of,
     superfluous,
@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     from automap_models.workloads.source import Framework, Source
 
 MEASURING = ("repeats", "warmup", "seed")
-EPILOG = f"""MODEL|FILE is one of
-  a built-in model           bert48, t5_base, vgg19, llama3-8b, mixtral-8x7b, …: see --list
-  Hugging Face's config.json path/to/config.json of a model; only it is read. Known values of model_type:
-{family_lines(29)}
-  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
-                             or an nn.Module and its inputs
-  HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
+EPILOG = f"""{kinds_of_models("bert48, t5_base, vgg19, llama3-8b, mixtral-8x7b, …: see --list")}
   another tool's profile     PipeDream's and DAPPLE's graph.txt, JSON of dnn-partitioning and Piper; or an .npz
 A file's format is recognised from its content.
 

@@ -21,11 +21,11 @@ from .parsing import (
     add_step_arguments,
     add_topo,
     at_least,
-    family_lines,
     file_argument,
     filled,
     flag,
     given,
+    kinds_of_models,
     mesh_argument,
     name_argument,
     step_source,
@@ -45,13 +45,7 @@ if TYPE_CHECKING:
 KINDS: Mapping[str, PlanKind] = {"opp": "operator", "adp": "data"}
 """Search → kind of the plans that it makes."""
 DESCRIPTION = "Search for the best way of training a model by its own operations."
-EPILOG = f"""MODEL|FILE is one of
-  a built-in model           bert48, t5_base, vgg19, …: see automap-profile --list
-  Hugging Face's config.json path/to/config.json of a model; only it is read. Known values of model_type:
-{family_lines(29)}
-  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
-                             or an nn.Module and its inputs
-  HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
+EPILOG = f"""{kinds_of_models("bert48, t5_base, vgg19, …: see automap-profile --list")}
 
 examples:
   automap-search opp t5_base --topo B --mesh 4           the fastest step: what to partition on 4 devices

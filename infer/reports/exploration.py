@@ -23,7 +23,7 @@ from automap_models.planners.staged.evaluate import evaluate
 from automap_models.simulate.breakdown import Breakdown
 
 from ..commands.parsing import in_options
-from .pipeline import heading, layers_column, listed, tied_facts, times
+from .pipeline import heading, listed, stage_columns, tied_facts, time_columns
 from .text import Column, fact_table, fits, plain, print_parts, reasons_below, table
 
 if TYPE_CHECKING:
@@ -133,19 +133,12 @@ def shape(candidate: Candidate) -> str:
 def stages(candidate: Candidate, width: int) -> Table:
     """One row a stage: layers, devices, how these share the work, times for one micro-batch, memory."""
     problem, plan, cost = candidate.problem, candidate.plan, candidate.cost
-    ran = plan.stage_instructions(len(problem.profile))
     state_bytes = [float(held) for held in candidate.state_bytes]
     saved_bytes = [float(held) - state for held, state in zip(cost.memory_bytes, state_bytes, strict=True)]
-    stage = Column("stage", [str(s) for s in range(plan.stages)])
-    where = layers_column(problem.profile, ran)
+    stage = stage_columns(problem.profile, plan)
     devices = Column("devices", list(map(span, plan.stage_devices(problem.cluster.devices))))
     degrees = Column("d × t", [f"{d} × {t}" for d, t in candidate.degrees])
-    forward, backward, gradients = (
-        Column("forward", times(cost.forward_s)),
-        Column("backward", times(cost.backward_s)),
-        Column("gradients", times(cost.all_reduce_s)),
-    )
-    transfer = Column("transfer", [*times(cost.transfer_s[: plan.stages - 1]), ""])
+    forward, backward, transfer, gradients = time_columns(cost, "gradients")
     state, saved = Column("state", list(map(size, state_bytes))), list(map(size, saved_bytes))
     wide = (devices, degrees, forward, backward, transfer, gradients, state, Column("saved\nactivations", saved))
     stacked = (
@@ -154,7 +147,7 @@ def stages(candidate: Candidate, width: int) -> Table:
         transfer.over(gradients),
         state.over(Column("activations", saved)),
     )
-    return table(width, (stage, where, *wide), (stage, where, *stacked))
+    return table(width, (*stage, *wide), (*stage, *stacked))
 
 
 def facts(explored: Explored) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ from ..commands.parsing import in_options
 from ..commands.replan import Replanned
 from ..requests import ReplanRequest
 from ..runner import Report
-from .advice import certainty, headline, shorter_facts
+from .advice import certainty, headline, shorter_facts, tuned_data_parallelism
 from .text import Column, fact_table, plain, print_parts, table
 
 if TYPE_CHECKING:
@@ -85,22 +85,38 @@ def shape(report: PlanReport) -> str:
 def stage_table(report: PlanReport, width: int) -> Table:
     """One row a stage: its first and last layer, its devices, its times for one micro-batch, its memory."""
     plan, problem, cost = report.plan, report.problem, report.cost
-    ran = plan.stage_instructions(len(problem.profile))
     held = plan.stage_devices(problem.cluster.devices)
-    stage = Column("stage", [str(s) for s in range(plan.stages)])
-    where = layers_column(problem.profile, ran)
-    instructions = Column("instr.", list(map(span, ran)))
+    instructions = Column("instr.", list(map(span, plan.stage_instructions(len(problem.profile)))))
     devices = Column("devices", [f"{span(ends)}\n× {ends[1] - ends[0] + 1}" for ends in held])
-    forward, backward, transfer, all_reduce = (
-        Column("forward", times(cost.forward_s)),
-        Column("backward", times(cost.backward_s)),
-        Column("transfer", [*times(cost.transfer_s[: plan.stages - 1]), ""]),
-        Column("all-reduce", times(cost.all_reduce_s)),
-    )
+    fixed = (*stage_columns(problem.profile, plan), instructions, devices)
+    forward, backward, transfer, all_reduce = time_columns(cost, "all-reduce")
     memory = memory_column(cost)
-    wide = (stage, where, instructions, devices, forward, backward, transfer, all_reduce, memory)
-    stacked = (stage, where, instructions, devices, forward.over(backward), transfer.over(all_reduce), memory)
-    return table(width, wide, stacked)
+    wide = (*fixed, forward, backward, transfer, all_reduce, memory)
+    return table(width, wide, (*fixed, forward.over(backward), transfer.over(all_reduce), memory))
+
+
+def stage_columns(profile: Profile, plan: StagedPlan) -> tuple[Column, Column]:
+    """The number of each stage, and its first and last layer, a line each."""
+    ran = plan.stage_instructions(len(profile))
+
+    def cells(width: int) -> list[str]:
+        return [layers(profile, *ends, width) for ends in ran]
+
+    return Column("stage", [str(s) for s in range(plan.stages)]), Column("layers", cells, least=LEAST_NAMES, left=True)
+
+
+def time_columns(cost: StagedCost, gradients: str) -> tuple[Column, Column, Column, Column]:
+    """Forward, backward, transfer and sum of gradients of each stage; the last sum under that heading."""
+    columns = {
+        "forward": cost.forward_s,
+        "backward": cost.backward_s,
+        "transfer": cost.transfer_s[: len(cost.forward_s) - 1],
+        gradients: cost.all_reduce_s,
+    }
+    cells = {name: [seconds(float(time_s)) for time_s in times_s] for name, times_s in columns.items()}
+    cells["transfer"].append("")
+    forward, backward, transfer, sums = (Column(name, texts) for name, texts in cells.items())
+    return forward, backward, transfer, sums
 
 
 def memory_column(cost: StagedCost) -> Column:
@@ -109,20 +125,6 @@ def memory_column(cost: StagedCost) -> Column:
     if len(set(limits)) == 1:
         return Column(f"memory\nof {limits[0]}", held)
     return Column("memory", [f"{own}\nof {limit}" for own, limit in zip(held, limits, strict=True)])
-
-
-def times(times_s: FloatArray) -> list[str]:
-    """As people read them, one a stage."""
-    return [seconds(float(time_s)) for time_s in times_s]
-
-
-def layers_column(profile: Profile, stages: Sequence[tuple[int, int]]) -> Column:
-    """The first and the last layer of each stage, a line each."""
-
-    def cells(width: int) -> list[str]:
-        return [layers(profile, *ends, width) for ends in stages]
-
-    return Column("layers", cells, least=LEAST_NAMES, left=True)
 
 
 def layers(profile: Profile, first: int, last: int, width: int) -> str:
@@ -209,8 +211,7 @@ def _speed_ups(report: PlanReport) -> Iterator[str]:
     if problem.slowdowns is not None:  # the profile's device is one; that is what the others count as
         devices += f", worth {problem.capacity:.3g} of these"
     yield f"{over_one:.2f}× over one device ({percent(over_one / problem.capacity)} of {devices})"
-    tuned = report.data_parallel_micro_batches
-    best = "data parallelism" + ("" if tuned is None else f" in {rounds(tuned)}")
+    best = tuned_data_parallelism(report)
     for name, baseline_s in ((best, report.data_parallel_s), ("uniform cuts", report.uniform_s)):
         if baseline_s is None:
             yield f"{name} does not fit the memory" if name == best else f"{name} do not fit the memory"
