@@ -7,9 +7,6 @@ One plan by default; with `--sweep` many, one a combination; with `--observed` t
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from automap_models.core.result import PlanReport
-    from automap_models.planners.base import Watch
     from automap_models.planners.portfolio.sweep import Sweep
     from automap_models.simulate.engine import Timeline
 
@@ -257,27 +253,15 @@ def _planned(request: InferRequest) -> PlanReport:
     from automap_models.formats.hardware_yaml import known_clusters, read_cluster
     from automap_models.planners.portfolio.planning import planned
 
+    from ..reports.text import Steps
+
     profile = sized_profile(request.profile, None)
     if request.topo is None:
         raise BadInput(
             "no cluster is given", where="--topo", do=f"choose from {', '.join(known_clusters())} or give a YAML file"
         )
-    with _watching() as watch:
-        return planned(profile, read_cluster(request.topo), request.options, watch)
-
-
-@contextmanager
-def _watching() -> Iterator[Watch]:
-    """A line on the terminal, if there is one, for what may take seconds."""
-    from automap_models.planners.base import SILENT
-
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield SILENT
-        return
-    from ..reports.text import Steps
-
     with Steps() as steps:
-        yield steps.watch
+        return planned(profile, read_cluster(request.topo), request.options, steps.watch)
 
 
 def _read_back(request: InferRequest, path: Path) -> PlanReport:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
 import time
 from dataclasses import asdict, replace
 from functools import partial
@@ -241,7 +239,7 @@ def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
     for kind in kinds.values() or (device,):
         require_device(kind, strategy)
     source = replace(request.source, dtype=strategy.dtype)
-    with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
+    with Steps() as steps:
         work = work_once(source, _cache(request), steps.begin)
     return strategy_estimate(work, strategy, cluster, device, Runtime(flash=wanted.flash), kinds)
 
@@ -289,13 +287,12 @@ def _read_back(request: PlanRequest) -> Candidate:
 
 
 def _profiled(request: PlanRequest, cluster: Cluster, cache: Cache, steps: Steps) -> tuple[str, ProfiledModel]:
-    """What identifies the model, and the model; what user code prints goes to stderr."""
+    """What identifies the model, and the model."""
     from automap_models.formats.hardware_yaml import device_of
     from automap_models.planners.portfolio.model import profiled_once
 
     device = device_of(cluster, request.device)
-    with contextlib.redirect_stdout(sys.stderr):
-        return profiled_once(request.source, device, request.microbatch_size, cluster, cache, steps.begin)
+    return profiled_once(request.source, device, request.microbatch_size, cluster, cache, steps.begin)
 
 
 def _cache(request: PlanRequest) -> Cache:

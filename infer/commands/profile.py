@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -137,7 +135,7 @@ def run(request: ProfileRequest) -> Profile | None:
 def profile_of(
     source: Source, device: str | None, framework: Framework | None = None, measuring: Mapping[str, Any] | None = None
 ) -> Profile:
-    """Read, trace, cost or measure: whatever the profile takes. What user code prints goes to stderr.
+    """Read, trace, cost or measure: whatever the profile takes.
 
     Raises:
         BadInput: it cannot be made.
@@ -148,7 +146,7 @@ def profile_of(
     from ..reports.text import Steps
 
     timed = read_device(device or DEFAULT_DEVICE)
-    with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
+    with Steps() as steps:
         return profile_source(source, framework, timed, measuring, steps.begin, steps.advance)
 
 

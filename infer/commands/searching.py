@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -67,7 +65,7 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
     device = device_of(cluster, request.device)
     usual = StrategiesConfig()
     budget_s = request.options.budget_s or usual.budget_s
-    with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
+    with Steps() as steps:
 
         def work(dtype: str) -> ModelWork:
             source = replace(request.source, dtype=dtype)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from itertools import zip_longest
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.units import size
@@ -199,48 +200,49 @@ def _of_groups(cluster: Cluster, text: Callable[[NodeGroup], str]) -> str:
 
 
 class Steps:
-    """A context in which one line at the bottom of the terminal (stderr) says what goes on; it leaves no trace."""
+    """A context in which one line at the bottom of the terminal (stderr), if there is one, says what goes on.
+
+    It leaves no trace. What the user's own code prints goes to stderr meanwhile.
+    """
 
     def __init__(self) -> None:
-        self._progress = _make()
-        self._task = self._progress.add_task("starting", total=None)
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._progress = _progress() if terminal else None
+        self._redirected = redirect_stdout(sys.stderr)
 
     def __enter__(self) -> Steps:
-        from automap_models.core.compiled import when_compiling
+        self._redirected.__enter__()
+        if self._progress is not None:
+            from automap_models.core.compiled import when_compiling
 
-        self._progress.start()
-        when_compiling(lambda: self.begin("compiling searches, once: about 15 s"))
+            self._progress.start()
+            when_compiling(lambda: self.begin("compiling searches, once: about 15 s"))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+        self._redirected.__exit__(None, None, None)
 
     def begin(self, what: str) -> None:
         """A step of unknown length begins."""
-        self._progress.update(self._task, description=what, total=None)
+        self.advance(0, None, what)
 
     def advance(self, done: int, total: int | None, what: str) -> None:
         """That much of a step is done; `what` comes next."""
-        self._progress.update(self._task, description=what, completed=done, total=total)
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], description=what, completed=done, total=total)
 
     def watch(self, news: Progress) -> None:
         """What a planner tells while it works (planners.base)."""
         self.advance(news.done or 0, news.total, news.what)
 
 
-def _make() -> ProgressBar:
+def _progress() -> ProgressBar:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=30),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=30))
+    progress = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+    progress.add_task("starting", total=None)
+    return progress
