@@ -4,7 +4,7 @@ Checkpoint files are written whole or not at all, read without unpickling, and r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, make_dataclass
 from functools import cache
@@ -195,42 +195,51 @@ class LoggerSettings:
     tensorboard: bool
 
 
-LEAST = {
-    "seed": 0,
-    "episodes": 1,
-    "visits": 1,
-    "data.validation_groups": 1,
-    "data.min_stages": 2,
-    "data.batch": 1,
-    "agent.learner.branches": 1,
-    "data.steps_per_epoch": 1,
-    "env.points": 2,
-    "env.max_stages": 2,
-    "env.max_devices": 2,
-    "agent.size.hidden": 1,
-    "agent.agent.n_steps": 1,
-    "trainer.devices": 1,
-    "trainer.num_nodes": 1,
-    "trainer.threads": 0,
-}
-"""The smallest value of every whole number in the config."""
 MOST = 2**31 - 1
-"""Of them all."""
+"""Of every whole number in the config."""
 GROUPS = ("data", "env", "agent", "agent.size", "agent.agent", "agent.learner", "trainer", "logger")
 """Groups of settings."""
-FILES = {"out": False, "ckpt_path": True, "init_from": True}
-"""Setting that names a file or a folder → whether it may be null."""
 
 
-SHARES = tuple(f"agent.agent.{name}" for name in ("gamma", "epsilon_start", "epsilon_end", "local_share"))
-"""Every number from 0 to 1 in the config."""
+def _path(value: object) -> bool:
+    return isinstance(value, str) and value != "" and "\0" not in value
 
 
-RESIDUALS = ("none", "linear", "log")
+def _whole(least: int, *keys: str) -> dict[str, tuple[Callable[[Any], bool], str]]:
+    do = f"give a whole number from {least} to {MOST:,}"
+    return {key: (lambda value: type(value) is int and least <= value <= MOST, do) for key in keys}
+
+
+def _choice(key: str, names: Iterable[str]) -> dict[str, tuple[Callable[[Any], bool], str]]:
+    return {key: (lambda value: value in [*names], f"choose from {', '.join(names)}")}
+
+
+def _share(*keys: str) -> dict[str, tuple[Callable[[Any], bool], str]]:
+    return {
+        key: (lambda value: type(value) in (int, float) and 0 <= value <= 1, "give a number from 0 to 1")
+        for key in keys
+    }
+
+
+SETTINGS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "out": (_path, "give a path"),
+    **{key: (lambda value: value is None or _path(value), "give a path or null") for key in ("ckpt_path", "init_from")},
+    **_whole(0, "seed", "trainer.threads"),
+    **_whole(1, "episodes", "visits", "data.validation_groups", "data.batch", "data.steps_per_epoch"),
+    **_whole(1, "agent.learner.branches", "agent.size.hidden", "agent.agent.n_steps"),
+    **_whole(1, "trainer.devices", "trainer.num_nodes"),
+    **_whole(2, "data.min_stages", "env.points", "env.max_stages", "env.max_devices"),
+    "export": (lambda value: isinstance(value, bool), "give true or false"),
+    **_share(*(f"agent.agent.{name}" for name in ("gamma", "epsilon_start", "epsilon_end", "local_share"))),
+    **_choice("agent.network", NETWORKS),
+    **_choice("agent.size.residual", ("none", "linear", "log")),
+    **_choice("env.reward", REWARDS),
+}
+"""Setting → whether a value is one of its own, and what to give."""
 
 
 def require_settings(config: DictConfig) -> None:
-    """Check what is a group of settings, names a file, counts something or is a share.
+    """Check what is a group of settings, and what SETTINGS holds.
 
     Raises:
         BadInput: one is of another kind or out of its range.
@@ -239,21 +248,10 @@ def require_settings(config: DictConfig) -> None:
         value = OmegaConf.select(config, key)
         if not isinstance(value, DictConfig):
             raise BadInput(f"is {value!r}, not a group of settings", where=key, do="see conf/train.yaml")
-    for key, optional in FILES.items():
+    for key, (right, do) in SETTINGS.items():
         value = OmegaConf.select(config, key)
-        if not (value is None and optional) and not (isinstance(value, str) and value and "\0" not in value):
-            raise BadInput(f"is {value!r}", where=key, do=f"give a path{' or null' if optional else ''}")
-    for key, least in LEAST.items():
-        value = OmegaConf.select(config, key)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-            raise BadInput(f"is {value!r}", where=key, do=f"give a whole number from {least} to {MOST:,}")
-    export = OmegaConf.select(config, "export")
-    if not isinstance(export, bool):
-        raise BadInput(f"is {export!r}", where="export", do="give true or false")
-    for key in SHARES:
-        value = OmegaConf.select(config, key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            raise BadInput(f"is {value!r}", where=key, do="give a number from 0 to 1")
+        if not right(value):
+            raise BadInput(f"is {value!r}", where=key, do=do)
 
 
 def build_module(config: DictConfig) -> RainbowModule:
@@ -263,15 +261,7 @@ def build_module(config: DictConfig) -> RainbowModule:
         BadInput: a setting is unknown or holds what cannot be meant.
     """
     network = config.agent.network
-    if network not in NETWORKS:
-        raise BadInput(f"is {network!r}", where="agent.network", do=f"choose from {', '.join(NETWORKS)}")
     size = checked(NetworkSize, "agent.size", config.agent.size, config.env)
-    if size["residual"] not in RESIDUALS:
-        raise BadInput(
-            f"is {size['residual']!r}", where="agent.size.residual", do=f"choose from {', '.join(RESIDUALS)}"
-        )
-    if size["reward"] not in REWARDS:
-        raise BadInput(f"is {size['reward']!r}", where="env.reward", do=f"choose from {', '.join(REWARDS)}")
     _require_objective(size["objective"])
     agent = checked(AgentConfig, "agent.agent", config.agent.agent)
     learner = checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)
