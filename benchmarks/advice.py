@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import EXAMPLES, hugging_face
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import BLOCKS, Constraints
@@ -60,7 +61,6 @@ from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.frameworks import block_ends, framework_plans, layer_ends
 from automap_models.simulate.step import step_cost
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 DEVICES = {"A": "v100", "B": "v100", "C": "v100", "p4d-4": "a100", "dgx-h100-4": "h100"}
 """Cluster → the devices for which Hugging Face models are profiled; profiles in files keep their times."""
 DTYPES = {"v100": "float32", "a100": "bfloat16", "h100": "bfloat16"}
@@ -101,21 +101,12 @@ class Rival:
         return step_s > self.step_s * (1.0 + tolerance) * (1.0 + TIE)
 
 
-def hugging_face(name: str, device: str) -> Profile:
-    """The profile of a model built from its configuration on the meta device, which allocates nothing."""
-    import torch
-    import transformers
-
+def profile_of(name: str, device: str) -> Profile:
+    """The profile of a model built from its configuration."""
     from automap_models.torch_export.profile import profile_module
 
-    family, sizes = MODELS[name]
-    head = "ForMaskedLM" if family == "Bert" else "LMHeadModel" if family == "GPT2" else "ForCausalLM"
-    config = getattr(transformers, f"{family}Config")(**sizes)
-    config.use_cache = False
-    with torch.device("meta"):
-        model = getattr(transformers, family + head)(config).to(getattr(torch, DTYPES[device]))
-        ids = torch.ones(SAMPLES, TOKENS, dtype=torch.int64)
-    return profile_module(model, (), {"input_ids": ids, "labels": ids}, device=read_device(device), name=name)
+    model, inputs = hugging_face(*MODELS[name], SAMPLES, TOKENS, DTYPES[device])
+    return profile_module(model, (), inputs, device=read_device(device), name=name)
 
 
 def problem_of(profile: Profile, cluster: Cluster, stages: int) -> StagedProblem:
@@ -221,7 +212,7 @@ def sources(shared: Path | None, folder: Path) -> dict[str, Callable[[str], Prof
         def make(device: str) -> Profile:
             path = folder / f"{name}-{device}.npz"
             if not path.exists():
-                write_npz(path, hugging_face(name, device))
+                write_npz(path, profile_of(name, device))
             return read_profile(path)
 
         return make

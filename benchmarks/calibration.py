@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from common import hugging_face
 from rich.console import Console
 from rich.table import Table
 
@@ -66,28 +67,21 @@ OTHERS = (
 def profiled(sizes: Sizes, folder: Path, repeats: int) -> Profile:
     """The measured profile of a GPT-2, from the folder where it is there."""
     import torch
-    import transformers
 
     path = folder / ("-".join(map(str, sizes)) + ".npz")
     if not path.exists():
         torch.set_num_threads(1)
-        config = transformers.GPT2Config(
-            n_embd=sizes.width,
-            n_layer=sizes.layers,
-            n_head=sizes.heads,
-            vocab_size=sizes.vocabulary,
-            n_positions=1024,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-        config.use_cache = False
-        with torch.device("meta"):
-            model = transformers.GPT2LMHeadModel(config)
-            ids = torch.ones(sizes.samples, sizes.tokens, dtype=torch.int64)
-        source = Source(sizes.name, SourceKind.FACTORY, model=(model, {"input_ids": ids, "labels": ids}))
+        config = {
+            "n_embd": sizes.width,
+            "n_layer": sizes.layers,
+            "n_head": sizes.heads,
+            "vocab_size": sizes.vocabulary,
+            "n_positions": 1024,
+            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+            **dict.fromkeys(("bos_token_id", "eos_token_id"), None),
+        }
+        model = hugging_face("GPT2", config, sizes.samples, sizes.tokens)
+        source = Source(sizes.name, SourceKind.FACTORY, model=model)
         measuring = {"repeats": repeats, "warmup": 2}
         write_npz(path, profile_source(source, None, machine(1e11, 1e10), measuring, lambda _: None, lambda *_: None))
     return read_npz(path)

@@ -9,7 +9,6 @@ parameters, and a trainable parameter: cost-model.md), and replicas without a sa
 with an empty cache of compiled functions, too. After the rows stand
 
     the certificate of `--stages S`, for every S up to the nodes of A, B and C: how many gaps are at most 2 %
-    compiled functions, numbers at module level, lines and files of the source (tests/packaging/test_budget.py)
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import EXAMPLES
 from rich.console import Console
 from rich.table import Table
 
@@ -34,7 +34,6 @@ from automap_models.core.constraints import stages_without_work
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 CLUSTERS = ("A", "B", "C", "p4d-4", "dgx-h100-4")
 MIN_STAGE = 0.25
 NEAR = 0.02

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from common import refuse
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -47,7 +47,9 @@ from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.simulate.calibration import (
     MeasuredKind,
+    SourceErrors,
     errors_by_source,
+    errors_of,
     fit_constants,
     fit_kinds,
     left_out_of_kinds_s,
@@ -119,25 +121,6 @@ def _priced(step: MeasuredStep | SkippedStep, works: MeasuredWorks, devices: dic
         return Price(step, estimate, None, time.process_time() - begin_s)
     except BadInput as error:
         return Price(step, None, str(error))
-
-
-class Errors(NamedTuple):
-    """Of predictions: how many, median and 90th percentile of |error|, and the median ratio; shares of 1."""
-
-    rows: int
-    median: float
-    p90: float
-    bias: float
-
-
-def errors_of(predicted: ArrayLike, measured: ArrayLike) -> Errors:
-    """Relative errors of predictions; NaN where there are none."""
-    ratios = np.asarray(predicted, float) / np.asarray(measured, float)
-    if not ratios.size:
-        return Errors(0, np.nan, np.nan, np.nan)
-    errors = np.abs(ratios - 1)
-    median, p90 = np.percentile(errors, [50, 90])
-    return Errors(ratios.size, float(median), float(p90), float(np.median(ratios)))
 
 
 @dataclass(frozen=True)
@@ -296,9 +279,10 @@ def add_means(table: Table, groups: Sequence[Ranking], which: str) -> None:
 
 
 def _cells(prices: Iterable[Price], what: str) -> tuple[str, ...]:
-    errors = errors_of(*pairs_of(prices, what))
-    shown = _in_words(errors.median, errors.p90, errors.bias) if errors.rows else ("", "", "")
-    return (*([str(errors.rows)] if what == "memory" else []), *shown)
+    predicted, measured = pairs_of(prices, what)
+    errors = errors_of(what, np.array(predicted) / np.array(measured))
+    shown = _in_words(errors) if errors.steps else ("", "", "")
+    return (*([str(errors.steps)] if what == "memory" else []), *shown)
 
 
 def pairs_of(prices: Iterable[Price], what: str) -> tuple[list[float], list[float]]:
@@ -330,18 +314,15 @@ def left_out(steps: Iterable[MeasuredStep | SkippedStep], works: MeasuredWorks, 
     }
     fitted = fit_kinds(kinds, {kind: devices[kind].constants for kind in kinds})
     seconds = left_out_of_kinds_s(kinds, fitted)
-    predicted: list[float] = []
     dense: list[float] = []
     for kind, (observations, _) in kinds.items():
         for of_source in errors_by_source(observations, seconds[kind]):
-            shares = _in_words(of_source.median, of_source.p90, of_source.ratio)
-            table.add_row(kind, of_source.source, str(of_source.steps), *shares)
+            table.add_row(kind, of_source.source, str(of_source.steps), *_in_words(of_source))
         for predicted_s, step in zip(seconds[kind].tolist(), own[kind], strict=True):
             if not step.shape.experts and step.step_s is not None:
-                predicted.append(predicted_s)
-                dense.append(step.step_s)
-    together = errors_of(predicted, dense)
-    table.add_row("all", "dense models", str(together.rows), *_in_words(together.median, together.p90, together.bias))
+                dense.append(predicted_s / step.step_s)
+    together = errors_of("dense models", dense)
+    table.add_row("all", together.source, str(together.steps), *_in_words(together))
     return table
 
 
@@ -371,14 +352,15 @@ def own_constants(prices: Iterable[Price], works: MeasuredWorks, devices: dict[s
     usual = {name for names in KINDS.values() for name in names}
     dense = [price for price in anew if isinstance(price.step, MeasuredStep) and price.step.device in usual]
     dense = [price for price in dense if isinstance(price.step, MeasuredStep) and not price.step.shape.experts]
-    together = errors_of(*pairs_of(dense, "step_s"))
+    predicted, measured = pairs_of(dense, "step_s")
+    together = errors_of("dense models", np.array(predicted) / np.array(measured))
     table = Table("each source's own constants", "rows", "median", "p90", "ratio")
-    table.add_row("dense models", str(together.rows), *_in_words(together.median, together.p90, together.bias))
+    table.add_row(together.source, str(together.steps), *_in_words(together))
     return [*tables(anew), table]
 
 
-def _in_words(median: float, p90: float, ratio: float) -> tuple[str, str, str]:
-    return f"{100 * median:.1f} %", f"{100 * p90:.1f} %", f"{ratio:.2f}"
+def _in_words(errors: SourceErrors) -> tuple[str, str, str]:
+    return f"{100 * errors.median:.1f} %", f"{100 * errors.p90:.1f} %", f"{errors.ratio:.2f}"
 
 
 def scatter(prices: list[Price]) -> Figure:

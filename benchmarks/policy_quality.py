@@ -34,8 +34,6 @@ from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
 
 SHIPPED_BEAM = PolicyConfig().beam
-WORST = 12
-"""Problems shown one by one."""
 
 
 def fitting(problem: StagedProblem, plan: StagedPlan | None) -> StagedPlan | None:
@@ -55,29 +53,6 @@ def summary(table: Table, label: str, ratios: NDArray[np.float64]) -> None:
     values = (fits.mean(), np.median(fits), np.quantile(fits, 0.99), fits.max()) if fits.size else ()
     cells = [f"{value:.4f}" for value in values] or ["–"] * 4
     table.add_row(label, str(len(ratios)), *cells, str(len(ratios) - len(fits)))
-
-
-def features(problem: StagedProblem) -> dict[str, float]:
-    """What may make a problem hard; all-reduces and transfers are relative to even computation."""
-    profile, cluster = problem.profile, problem.cluster
-    even_s = profile.C.sum() / cluster.devices
-    held = problem.state_factor * profile.W.sum() / problem.stages + profile.stash.sum() / cluster.devices
-    return {
-        "stages": problem.stages,
-        "devices": cluster.devices,
-        "M": problem.micro_batches,
-        "all-reduce": profile.W.sum() / cluster.inter / (problem.micro_batches * even_s),
-        "transfers": float(np.median(profile.A)) / cluster.inter / even_s,
-        "memory": held / cluster.memory,
-    }
-
-
-def worst(label: str, ratios: NDArray[np.float64], rows: Sequence[dict[str, float]], kinds: Sequence[str]) -> Table:
-    """The WORST problems with the largest ratios, one a row."""
-    table = Table("L ratio", *rows[0], "drawn from", title=f"the {WORST} worst, {label}")
-    for i in np.argsort(-ratios)[:WORST].tolist():
-        table.add_row(f"{ratios[i]:.4f}", *(f"{value:.3g}" for value in rows[i].values()), kinds[i])
-    return table
 
 
 def random_part(console: Console, arguments: argparse.Namespace) -> None:
@@ -103,7 +78,6 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
     plans["as shipped: proven or corrected, refined"] = [
         as_shipped(problem, plan, budget_s) for problem, plan in proven
     ]
-    rows, kinds = [features(problem) for problem in problems], [names[i] for i in distribution]
     for name, own in plans.items():
         ratios = np.array([ratio(*case) for case in zip(problems, own, optima, strict=True)])
         table = Table("problems", "count", "mean", "median", "p99", "max", "do not fit", title=f"L / L*, {name}")
@@ -113,7 +87,6 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
         for i, kind in enumerate(names):
             summary(table, kind, ratios[distribution == i])
         console.print(table)
-        console.print(worst(name, ratios, rows, kinds))
 
 
 def as_shipped(problem: StagedProblem, plan: StagedPlan | None, budget_s: float) -> StagedPlan | None:

@@ -187,17 +187,7 @@ def _true_profile(profile: Profile, world: World, random: np.random.Generator) -
     """The profile with every part of the model off by a factor of its own."""
     part = np.arange(len(profile)) * PARTS // len(profile)
     off = np.exp(world.profile_error * random.standard_normal(PARTS))[part]
-    return Profile.create(
-        C=profile.C * off,
-        A=profile.A,
-        W=profile.W,
-        C_fwd=profile.C_fwd * off,
-        stash=profile.stash,
-        names=profile.names,
-        layers=profile.layers,
-        meta=profile.meta,
-        shared_parameters=profile.shared_parameters,
-    )
+    return replace(profile, C=profile.C * off, C_fwd=profile.C_fwd * off)
 
 
 def _measured(

@@ -1,11 +1,11 @@
-"""The V100's roofline against what others measured on V100: time computed over time measured.
+"""The V100's clock against what others measured on V100: time computed over time measured.
 
     OMP_NUM_THREADS=1 python benchmarks/roofline_accuracy.py --profiles FOLDER
 
 FOLDER holds profiles measured by PipeDream (vgg16, resnet50; PyTorch) and DAPPLE (bert-24 with 6 sequences of 384
 tokens, bert-48 with 2; TensorFlow), which are not part of the repository. The models are this package's own, traced at
 the measured batch: convolutional networks as a whole but for their input pipeline, BERT per encoder layer (the middle
-one). Rooflines assume XLA's fusion; the rows `alone` time every instruction by itself.
+one). The clock assumes XLA's fusion; the rows `alone` time every instruction by itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def unfused(graph: InstructionGraph) -> InstructionGraph:
 
 
 def computed_ms(graph: InstructionGraph, layers: str) -> tuple[float, float]:
-    """Forward and backward time by the roofline of the layers with that prefix."""
+    """Forward and backward time by the clock of the layers with that prefix."""
     times_s = clock_times(graph, read_device("v100"))
     counted = np.array([layer.startswith(layers) for layer in graph.layers])
     forward, backward = (

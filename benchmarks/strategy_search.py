@@ -17,15 +17,16 @@ from itertools import product
 from rich.console import Console
 from rich.table import Table
 
+from automap_models.api import strategy_problem
 from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate, strategy_in_words
 from automap_models.core.strategy import Recompute, Strategy
 from automap_models.errors import BadInput
-from automap_models.formats.hardware_yaml import read_cluster, read_device, read_kinds
+from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.planners import effort
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
+from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing
 from automap_models.workloads.source import read_model_work
 
@@ -49,8 +50,9 @@ RECOMPUTED: tuple[Recompute, ...] = ("none", "selective", "full")
 WAYS = (("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-v", 2), ("dualpipev", 2))
 
 
-def plain_sweep(problem: StrategyProblem, pricing: StrategyPricing) -> tuple[Estimate | None, int]:
+def plain_sweep(problem: StrategyProblem) -> tuple[Estimate | None, int]:
     """The best strategy of equal stages with usual degrees, and how many were priced."""
+    pricing = StrategyPricing(problem.work, problem.cluster, problem.device, kinds=problem.kinds)
     devices, shape, best, count = problem.cluster.devices, problem.work.shape, None, 0
     for tp, cp, pp in product(DEGREES, DEGREES, [n for n in range(1, devices + 1) if devices % n == 0]):
         dp, odd = divmod(devices, tp * cp * pp)
@@ -86,14 +88,17 @@ def plain_sweep(problem: StrategyProblem, pricing: StrategyPricing) -> tuple[Est
     return best, count
 
 
-def strategy_problem(name: str) -> StrategyProblem:
+def problem_of(name: str) -> StrategyProblem:
     """The problem of one of CASES, its model traced."""
-    device_name, cluster, samples, sequence = CASES[name]
-    device, placed = read_device(device_name), read_cluster(cluster) if isinstance(cluster, str) else cluster
-    kinds = read_kinds(placed)
-    dtype = {"bf16": "bfloat16", "fp16": "float16"}[usual_precision([*kinds.values()] or [device])]
-    work = read_model_work(name.partition(",")[0], sequence=sequence, dtype=dtype)
-    return StrategyProblem(work=work, cluster=placed, device=device, global_batch=samples, kinds=kinds)
+    device, cluster, samples, sequence = CASES[name]
+    return strategy_problem(
+        lambda dtype: read_model_work(name.partition(",")[0], sequence=sequence, dtype=dtype),
+        read_cluster(cluster) if isinstance(cluster, str) else cluster,
+        read_device(device),
+        global_batch=samples,
+        fixed={},
+        reserve_bytes=0.0,
+    )
 
 
 def main() -> None:
@@ -119,13 +124,12 @@ def main() -> None:
     for name, (*_, samples, _) in CASES.items():
         if options.only and name not in options.only:
             continue
-        problem = strategy_problem(name)
-        work, placed, device, kinds = problem.work, problem.cluster, problem.device, problem.kinds
+        problem = problem_of(name)
         begun_s, before_s = time.process_time(), effort.counted_s()
         result = StrategiesPlanner(StrategiesConfig(budget_s=options.budget)).solve(problem)
         taken_s, counted_s = time.process_time() - begun_s, effort.counted_s() - before_s
         best, bound = result.cost, result.bound
-        row = [name, placed.name, str(samples)]
+        row = [name, problem.cluster.name, str(samples)]
         if best is None:
             row += [result.status, "", "", f"{taken_s:.1f}", f"{counted_s:.1f}"]
         else:
@@ -134,7 +138,7 @@ def main() -> None:
             row += [f"{result.facts['families']:,}", strategy_in_words(best)]
             plain, count = None, 0
             if not options.no_sweep:
-                plain, count = plain_sweep(problem, StrategyPricing(work, placed, device, kinds=kinds))
+                plain, count = plain_sweep(problem)
             if plain is not None:
                 row += [f"{plain.step_s:.3f} of {count:,}", f"{best.step_s / plain.step_s:.3f}"]
                 row.append(strategy_in_words(plain))

@@ -1,7 +1,8 @@
 """What the commands are asked for.
 
-A request is a frozen record, checked as far as that takes no long work; `None` is what the user left open where the
-default depends on something else. Nothing here imports numpy: help is to be fast.
+A request is a frozen record, checked as far as that takes no long work. A field is the option of that name, which says
+what it means in the command's help; `None` is what the user left open where the default depends on something else.
+Nothing here imports numpy: help is to be fast.
 """
 
 from __future__ import annotations
@@ -24,11 +25,7 @@ class ProfileRequest:
 
     Attributes:
         source: None where only the built-in models shall be listed.
-        framework: what a factory's model must be written in; None: whatever it is.
-        model: name that the profile shall have.
-        device: clock of a known device or one in a file; None for the default, or where the step is measured.
         measuring: options of measuring by name, such as repeats; None where nothing is measured.
-        show, instructions: whether totals and every instruction are printed.
     """
 
     source: Source | None
@@ -45,14 +42,7 @@ class ExportRequest:
     """`automap export`.
 
     Attributes:
-        plan: the file of a plan of any kind.
-        source: the model that it was made for; None where it is not given.
-        to: the target's name.
-        out: where it goes; None: to standard output.
-        snap: whether the nearest plan may take its place.
-        check: whether the target's parser shall read it back.
-        topo: the cluster of a strategy, by name or file; None where it is not given.
-        device, microbatch_size: as the model was profiled.
+        source: the model that the plan was made for; None where it is not given.
     """
 
     plan: Path
@@ -68,16 +58,7 @@ class ExportRequest:
 
 @dataclass(frozen=True)
 class CalibrateRequest:
-    """`automap calibrate`.
-
-    Attributes:
-        files: measured steps, and profiles that were measured.
-        device: the kind of device, by name or file.
-        also: further kinds that have the constants in common.
-        model: built-in model or config.json of profiles that do not say.
-        sequence: tokens of a sample of profiles that do not say.
-        pull: how much constants are pulled to the usual ones; None is as much as is usual.
-    """
+    """`automap calibrate`."""
 
     files: tuple[Path, ...]
     device: str
@@ -149,12 +130,8 @@ class PlanRequest:
     """`automap plan`.
 
     Attributes:
-        topo: the cluster, by name or file.
-        device: clock of a model's times, by name or file.
-        microbatch_size: samples in the profiled micro-batch of a profile that does not say.
         options: what is asked of the plans.
         cached: whether results are kept and taken from the cache.
-        plan: a plan.json to cost, instead of making one.
         strategy: to search or to price; None for the search of plans of stages.
     """
 
@@ -170,16 +147,7 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class InferRequest:
-    """`automap infer`: one plan.
-
-    Attributes:
-        profile: its file.
-        topo: the cluster, by name or file.
-        options: what is asked of the plan.
-        plan: a plan.json to cost, instead of making one.
-        verbose: whether everything tried is printed.
-        out: where the plan is written; None: nowhere.
-    """
+    """`automap infer`: one plan. `options` are what is asked of it."""
 
     profile: Path
     topo: str | None
@@ -191,7 +159,7 @@ class InferRequest:
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """`automap infer --sweep`: a plan for every combination in a file. Attributes as in InferRequest."""
+    """`automap infer --sweep`: a plan for every combination in a file."""
 
     profile: Path
     sweep: Path
@@ -203,11 +171,6 @@ class ReplanRequest:
     """`automap infer --observed`: the next plan of a running job.
 
     Attributes:
-        plan: what is running.
-        observed: its measured stage times.
-        policy: an exported policy for the plans from which the search starts.
-        attribute: what a stage all of whose devices are slow is put down to.
-        restart_s: seconds that a move costs beside moving bytes.
         names_corrected: whether the user knows where the corrected profile goes.
     """
 
@@ -224,20 +187,7 @@ class ReplanRequest:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """`automap run`.
-
-    Attributes:
-        plan: the plan.json.
-        source: the model that it was made for.
-        backend: framework that runs it; None for the model's own.
-        device: kind of devices; None for what there is.
-        schedule, virtual: the order of passes; None for the plan's own and what the schedule has.
-        executor: who runs the passes; None for the backend's choice.
-        zero: stage of ZeRO among the replicas of a stage.
-        steps, warmup: that are measured, and before them.
-        seed: of weights and data.
-        check: whether one process is to give the same.
-    """
+    """`automap run`; `virtual` is the number of stages that share a rank's devices."""
 
     plan: Path
     source: Source
@@ -259,16 +209,7 @@ class SearchRequest:
 
     Attributes:
         search: "opp" partitions trainable parameters, "adp" inputs.
-        topo: the cluster, by name or file.
         mesh: devices along the one axis, or axes with their sizes; None for all devices of the cluster.
-        objective: "time", "memory" or "count".
-        device: the cluster's devices, by name or file.
-        rules: what may be sharded, by name or file.
-        plan: a plan.json to price, instead of searching one.
-        verify: whether the step is run with the plan and compared.
-        planner: by name.
-        agent, episodes, stop_at_optimum, seed: of a planner that plays.
-        show_groups: whether the linkage groups are printed.
     """
 
     search: str
@@ -290,20 +231,7 @@ class SearchRequest:
 
 @dataclass(frozen=True)
 class OnlineRequest:
-    """`automap search pp`.
-
-    Attributes:
-        source: where the profile comes from.
-        device: clock of a model's times, by name or file.
-        topo: the cluster, by name or file.
-        stages, micro_batches: numbers; None for one stage a node and the default.
-        state_factor: bytes of training state a byte of parameters.
-        radius: devices around the node boundaries.
-        agent: hyper-parameters, by name or file.
-        episodes: to play; None for the agent's.
-        seed: of random draws.
-        warm_start: "policy" or a plan.json to begin with.
-    """
+    """`automap search pp`."""
 
     source: Source
     device: str | None

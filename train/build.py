@@ -4,7 +4,7 @@ Checkpoint files are written whole or not at all, read without unpickling, and r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, make_dataclass
 from functools import cache
@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint, ProgressBar
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from omegaconf import DictConfig, OmegaConf
@@ -24,7 +24,7 @@ from automap_models.core.schedules import SCHEDULES
 from automap_models.envs.pipeline.env import REWARDS, Problems
 from automap_models.envs.pipeline.objective import OBJECTIVES
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import write_atomically
+from automap_models.formats.atomic import write_atomically, write_text
 from automap_models.resources import is_file
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.networks.pipeline import NetworkSize
@@ -195,42 +195,51 @@ class LoggerSettings:
     tensorboard: bool
 
 
-LEAST = {
-    "seed": 0,
-    "episodes": 1,
-    "visits": 1,
-    "data.validation_groups": 1,
-    "data.min_stages": 2,
-    "data.batch": 1,
-    "agent.learner.branches": 1,
-    "data.steps_per_epoch": 1,
-    "env.points": 2,
-    "env.max_stages": 2,
-    "env.max_devices": 2,
-    "agent.size.hidden": 1,
-    "agent.agent.n_steps": 1,
-    "trainer.devices": 1,
-    "trainer.num_nodes": 1,
-    "trainer.threads": 0,
-}
-"""The smallest value of every whole number in the config."""
 MOST = 2**31 - 1
-"""Of them all."""
+"""Of every whole number in the config."""
 GROUPS = ("data", "env", "agent", "agent.size", "agent.agent", "agent.learner", "trainer", "logger")
 """Groups of settings."""
-FILES = {"out": False, "ckpt_path": True, "init_from": True}
-"""Setting that names a file or a folder → whether it may be null."""
 
 
-SHARES = tuple(f"agent.agent.{name}" for name in ("gamma", "epsilon_start", "epsilon_end", "local_share"))
-"""Every number from 0 to 1 in the config."""
+def _path(value: object) -> bool:
+    return isinstance(value, str) and value != "" and "\0" not in value
 
 
-RESIDUALS = ("none", "linear", "log")
+def _whole(least: int, *keys: str) -> dict[str, tuple[Callable[[Any], bool], str]]:
+    do = f"give a whole number from {least} to {MOST:,}"
+    return {key: (lambda value: type(value) is int and least <= value <= MOST, do) for key in keys}
+
+
+def _choice(key: str, names: Iterable[str]) -> dict[str, tuple[Callable[[Any], bool], str]]:
+    return {key: (lambda value: value in [*names], f"choose from {', '.join(names)}")}
+
+
+def _share(*keys: str) -> dict[str, tuple[Callable[[Any], bool], str]]:
+    return {
+        key: (lambda value: type(value) in (int, float) and 0 <= value <= 1, "give a number from 0 to 1")
+        for key in keys
+    }
+
+
+SETTINGS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "out": (_path, "give a path"),
+    **{key: (lambda value: value is None or _path(value), "give a path or null") for key in ("ckpt_path", "init_from")},
+    **_whole(0, "seed", "trainer.threads"),
+    **_whole(1, "episodes", "visits", "data.validation_groups", "data.batch", "data.steps_per_epoch"),
+    **_whole(1, "agent.learner.branches", "agent.size.hidden", "agent.agent.n_steps"),
+    **_whole(1, "trainer.devices", "trainer.num_nodes"),
+    **_whole(2, "data.min_stages", "env.points", "env.max_stages", "env.max_devices"),
+    "export": (lambda value: isinstance(value, bool), "give true or false"),
+    **_share(*(f"agent.agent.{name}" for name in ("gamma", "epsilon_start", "epsilon_end", "local_share"))),
+    **_choice("agent.network", NETWORKS),
+    **_choice("agent.size.residual", ("none", "linear", "log")),
+    **_choice("env.reward", REWARDS),
+}
+"""Setting → whether a value is one of its own, and what to give."""
 
 
 def require_settings(config: DictConfig) -> None:
-    """Check what is a group of settings, names a file, counts something or is a share.
+    """Check what is a group of settings, and what SETTINGS holds.
 
     Raises:
         BadInput: one is of another kind or out of its range.
@@ -239,21 +248,10 @@ def require_settings(config: DictConfig) -> None:
         value = OmegaConf.select(config, key)
         if not isinstance(value, DictConfig):
             raise BadInput(f"is {value!r}, not a group of settings", where=key, do="see conf/train.yaml")
-    for key, optional in FILES.items():
+    for key, (right, do) in SETTINGS.items():
         value = OmegaConf.select(config, key)
-        if not (value is None and optional) and not (isinstance(value, str) and value and "\0" not in value):
-            raise BadInput(f"is {value!r}", where=key, do=f"give a path{' or null' if optional else ''}")
-    for key, least in LEAST.items():
-        value = OmegaConf.select(config, key)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-            raise BadInput(f"is {value!r}", where=key, do=f"give a whole number from {least} to {MOST:,}")
-    export = OmegaConf.select(config, "export")
-    if not isinstance(export, bool):
-        raise BadInput(f"is {export!r}", where="export", do="give true or false")
-    for key in SHARES:
-        value = OmegaConf.select(config, key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            raise BadInput(f"is {value!r}", where=key, do="give a number from 0 to 1")
+        if not right(value):
+            raise BadInput(f"is {value!r}", where=key, do=do)
 
 
 def build_module(config: DictConfig) -> RainbowModule:
@@ -263,18 +261,10 @@ def build_module(config: DictConfig) -> RainbowModule:
         BadInput: a setting is unknown or holds what cannot be meant.
     """
     network = config.agent.network
-    if network not in NETWORKS:
-        raise BadInput(f"is {network!r}", where="agent.network", do=f"choose from {', '.join(NETWORKS)}")
-    size = _checked(NetworkSize, "agent.size", config.agent.size, config.env)
-    if size["residual"] not in RESIDUALS:
-        raise BadInput(
-            f"is {size['residual']!r}", where="agent.size.residual", do=f"choose from {', '.join(RESIDUALS)}"
-        )
-    if size["reward"] not in REWARDS:
-        raise BadInput(f"is {size['reward']!r}", where="env.reward", do=f"choose from {', '.join(REWARDS)}")
+    size = checked(NetworkSize, "agent.size", config.agent.size, config.env)
     _require_objective(size["objective"])
-    agent = _checked(AgentConfig, "agent.agent", config.agent.agent)
-    learner = _checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)
+    agent = checked(AgentConfig, "agent.agent", config.agent.agent)
+    learner = checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)
     if config.distillation is not None and not isinstance(config.distillation, DictConfig):
         raise BadInput(f"is {config.distillation!r}", where="distillation", do="set null, or take experiment=learned")
     if config.distillation is not None and network != "one_step":
@@ -282,7 +272,7 @@ def build_module(config: DictConfig) -> RainbowModule:
     rainbow = {"network": network, "size": size, "agent": agent, "learner": learner, "seed": config.seed}
     with _enough_memory():
         if config.distillation is not None:
-            distillation = _checked(DistillationConfig, "distillation", config.distillation)
+            distillation = checked(DistillationConfig, "distillation", config.distillation)
             return DistillationModule(distillation=distillation, **rainbow)
         return RainbowModule(**rainbow)
 
@@ -316,8 +306,18 @@ def _enough_memory() -> Iterator[None]:
         raise BadInput("needs more memory than there is", where="agent", do=do) from error
 
 
-def _checked(record: type[Any], where: str, *settings: DictConfig) -> dict[str, Any]:
-    """Settings as a plain mapping with the keys and types of a record."""
+def checked(record: type[Any], where: str, *settings: DictConfig, do: str = "see conf/train.yaml") -> dict[str, Any]:
+    """Settings as a plain mapping with the keys and types of a record.
+
+    Args:
+        record: whose fields the settings are.
+        where: their group.
+        settings: values, the last ones of a key first.
+        do: what a user is told to do about a mistake.
+
+    Raises:
+        BadInput: one is unknown, or of another kind than the field.
+    """
     try:
         resolved = [
             OmegaConf.to_container(own, resolve=True) for own in settings
@@ -328,7 +328,7 @@ def _checked(record: type[Any], where: str, *settings: DictConfig) -> dict[str, 
         )
     except OmegaConfBaseException as error:
         key = f"{where}.{error.full_key}" if error.full_key else where
-        raise BadInput(str(error).splitlines()[0], where=key, do="see conf/train.yaml") from None
+        raise BadInput(str(error).splitlines()[0], where=key, do=do) from None
     record(**merged)
     return dict(merged)
 
@@ -354,14 +354,14 @@ def build_data(config: DictConfig) -> PipelineData:
     Raises:
         BadInput: a setting is unknown or of another kind.
     """
-    settings = _checked(_data_settings(), "data", config.data)
+    settings = checked(_data_settings(), "data", config.data)
     return PipelineData(**settings, seed=config.seed, objective=config.env.objective)
 
 
 def build_loggers(config: DictConfig) -> list[Logger]:
     """The loggers that a config switches on; each run under `out` gets the next version_N and keeps older curves."""
     loggers: list[Logger] = []
-    wanted = _checked(LoggerSettings, "logger", config.logger)
+    wanted = checked(LoggerSettings, "logger", config.logger)
     if wanted["csv"]:
         loggers.append(CSVLogger(config.out, name="csv"))
     if wanted["tensorboard"]:
@@ -369,13 +369,44 @@ def build_loggers(config: DictConfig) -> list[Logger]:
     return loggers
 
 
-def build_checkpoints(config: DictConfig) -> list[ModelCheckpoint]:
-    """Best by mean L/L* first, then the newest, after every epoch; the newest remembers the best, too."""
+def checkpoints(config: DictConfig, monitor: str, mode: str = "min") -> list[Callback]:
+    """Best by what is logged under that name first, then the newest, after every epoch; the newest remembers both."""
     common: dict[str, Any] = {"dirpath": Path(config.out) / FOLDER, "enable_version_counter": False}
     return [
-        ModelCheckpoint(**common, filename=BEST, monitor="val/gap_mean"),
+        ModelCheckpoint(**common, filename=BEST, monitor=monitor, mode=mode),
         ModelCheckpoint(**common, filename=LAST),
     ]
+
+
+def trainer_of(config: DictConfig, epochs: int, logger: Any, callbacks: list[Callback], **options: Any) -> L.Trainer:
+    """A Trainer as all runs of this program have it: no more checks and no other files than they make themselves."""
+    return L.Trainer(
+        **options,
+        max_epochs=epochs,
+        logger=logger,
+        callbacks=callbacks,
+        plugins=[AtomicCheckpoints()],
+        default_root_dir=config.out,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        reload_dataloaders_every_n_epochs=1,
+        enable_model_summary=False,
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
+    )
+
+
+def write_config(config: DictConfig) -> None:
+    """Keep what was composed beside its results.
+
+    Raises:
+        BadInput: `out` cannot be written.
+    """
+    out = Path(config.out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot be made ({error.strerror})", where=str(out), do="set another out=") from error
+    write_text(out / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
 
 
 def build_trainer(config: DictConfig, epochs: int, gap: float | None = None) -> L.Trainer:
@@ -396,20 +427,9 @@ def build_trainer(config: DictConfig, epochs: int, gap: float | None = None) -> 
     if options.get("accelerator") in ("gpu", "cuda") and torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")  # TF32
     loggers, watchers = build_loggers(config), progress(epochs * episodes_per_epoch(config), gap)
+    rates = [LearningRateMonitor()] if loggers else []
     try:
-        return L.Trainer(
-            **options,
-            max_epochs=epochs,
-            logger=loggers,
-            callbacks=[*build_checkpoints(config), *watchers, *([LearningRateMonitor()] if loggers else [])],
-            plugins=[AtomicCheckpoints()],
-            default_root_dir=config.out,
-            num_sanity_val_steps=0,
-            use_distributed_sampler=False,
-            reload_dataloaders_every_n_epochs=1,
-            enable_model_summary=False,
-            enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in watchers),
-        )
+        return trainer_of(config, epochs, loggers, [*checkpoints(config, "val/gap_mean"), *watchers, *rates], **options)
     except (MisconfigurationException, TypeError, ValueError) as error:
         raise BadInput(str(error), where="trainer", do="see conf/trainer") from error
 

@@ -13,8 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from automap_models.core.streams import one_line_errors
 from automap_models.core.units import percent
-from automap_models.errors import BadInput
-from automap_models.formats.atomic import write_text
 from automap_models.resources import conf_dir
 
 from .build import (
@@ -28,6 +26,7 @@ from .build import (
     require_resumable,
     require_settings,
     resume_from,
+    write_config,
 )
 from .console import quiet, say
 from .data import PipelineData
@@ -67,7 +66,7 @@ def train(config: DictConfig) -> L.Trainer:
         module.load_state_dict(saved["state_dict"])
         gap = _say_gap(config, data, module)
     trainer: L.Trainer = build_trainer(config, epochs, gap)
-    _write_config(config)
+    write_config(config)
     _say_plan(config, data, epochs)
     fit(trainer, module, data, newest)
     if trainer.is_global_zero:
@@ -96,20 +95,6 @@ def _say_gap(config: DictConfig, data: PipelineData, module: RainbowModule) -> f
     words = "no plan fits the memory" if gap is None else f"gap to the optimum {percent(gap)}"
     say(f"before this training: {words} (the {len(gaps)} smallest held-out problems)")
     return gap
-
-
-def _write_config(config: DictConfig) -> None:
-    """Keep what was composed beside its results.
-
-    Raises:
-        BadInput: `out` cannot be written.
-    """
-    out = Path(config.out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"cannot be made ({error.strerror})", where=str(out), do="set another out=") from error
-    write_text(out / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
 
 
 def _finish(config: DictConfig, trainer: L.Trainer, module: RainbowModule, data: PipelineData) -> None:

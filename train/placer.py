@@ -18,22 +18,19 @@ import lightning as L
 import numpy as np
 import onnx
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 from torch import Tensor
 
 from automap_models.core.placement import PlacementGraph, PlacementProblem
 from automap_models.envs.placement.features import DEVICES, SEGMENT, PlacerInputs
 from automap_models.envs.placement.generator import random_problem
 from automap_models.errors import AutomapError, BadInput
-from automap_models.formats.atomic import write_text
 from automap_models.onnx_runtime import OnnxFile
 from automap_models.planners.placement.learned import KIND, OUTPUT, VERSION
 from automap_models.rl.networks.placement import PlacerNetwork, PlacerSize
 
-from .build import AtomicCheckpoints
+from .build import FOLDER, LAST, checked, checkpoints, resume_from, trainer_of, write_config
 from .console import say
 from .interrupts import fit
 from .placer_examples import MoveExample, examples, stacked, varied
@@ -256,18 +253,14 @@ def placer_config(config: DictConfig) -> dict[str, Any]:
     """
     if not isinstance(config.get("placement"), DictConfig):
         raise BadInput("is not a group of settings", where="placement", do=SEE)
-    try:
-        merged: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(PlacerConfig), config.placement))
-    except OmegaConfBaseException as error:
-        key = f"placement.{error.full_key}" if error.full_key else "placement"
-        raise BadInput(str(error).splitlines()[0], where=key, do=SEE) from None
+    merged = checked(PlacerConfig, "placement", config.placement, do=SEE)
     unknown = sorted(set(merged["size"]) - set(asdict(PlacerSize())))
     if unknown:
         raise BadInput("is no setting", where=f"placement.size.{unknown[0]}", do=SEE)
     for key in ("steps", "moves", "batch", "validate", "held_out"):
         if merged[key] < 1:
             raise BadInput(f"is {merged[key]}", where=f"placement.{key}", do="give a whole number of at least 1")
-    return dict(merged)
+    return merged
 
 
 def train_placer(config: DictConfig) -> L.Trainer:
@@ -284,35 +277,19 @@ def train_placer(config: DictConfig) -> L.Trainer:
     if config.init_from is not None and config.ckpt_path is None:
         load_placer(module, Path(config.init_from))
         say(f"starting with the weights of {config.init_from}")
-    folder = out / "checkpoints"
-    last = folder / "last.ckpt" if config.ckpt_path == "last" else config.ckpt_path and Path(config.ckpt_path)
-    if last and not last.is_file():
+    last = resume_from(config)
+    if last is not None and not last.is_file():
         raise BadInput("no such checkpoint", where=str(last), do="give an existing file as ckpt_path=")
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
+    write_config(config)
     keep_examples(settings, config.seed, out)
-    common: dict[str, Any] = {"dirpath": folder, "enable_version_counter": False}
-    trainer = L.Trainer(
-        accelerator="cpu",
-        devices=1,
-        max_epochs=-(-settings["steps"] // settings["validate"]),
-        logger=CSVLogger(config.out, name="csv"),
-        callbacks=[
-            ModelCheckpoint(**common, filename="best", monitor="val/top", mode="max"),
-            ModelCheckpoint(**common, filename="last"),
-        ],
-        plugins=[AtomicCheckpoints()],
-        num_sanity_val_steps=0,
-        reload_dataloaders_every_n_epochs=1,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-        log_every_n_steps=20,
-    )
+    epochs, logger = -(-settings["steps"] // settings["validate"]), CSVLogger(config.out, name="csv")
+    options: dict[str, Any] = {"accelerator": "cpu", "devices": 1, "log_every_n_steps": 20}
+    trainer = trainer_of(config, epochs, logger, checkpoints(config, "val/top", "max"), **options)
     held_out = settings["held_out"] + len(settings["graphs"])
-    fit(trainer, module, StepNumbers(settings["validate"], held_out), last or None)
+    fit(trainer, module, StepNumbers(settings["validate"], held_out), last)
     if config.export:
         best: Any = trainer.checkpoint_callback
-        load_placer(module, Path(best.best_model_path or folder / "last.ckpt"))
+        load_placer(module, Path(best.best_model_path or out / FOLDER / f"{LAST}.ckpt"))
         difference = export_placer(module, out / "policy.onnx")
         say(f"{out / 'policy.onnx'}: agrees with torch, largest difference {difference:.1e}")
     return trainer

@@ -53,11 +53,6 @@ class OfflineLearnerConfig(LearnerConfig):
     final_learning_rate: float = 1e-5
     branches: int = 1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.branches > 0:
-            raise BadInput(f"is {self.branches}", where="agent.learner.branches", do="give more than 0")
-
 
 class RainbowModule(L.LightningModule):
     """Rainbow on the pipeline environment.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from automap_models.core.result import Result
@@ -197,7 +197,9 @@ def config_of(config_type: type[ConfigT], where: str, **options: Any) -> ConfigT
     Raises:
         BadInput: the configuration has no such option; those that it has are listed.
     """
-    known = [field.name for field in fields(config_type)]  # type: ignore[arg-type]
+    inherited = {field.name for base in config_type.__bases__ if is_dataclass(base) for field in fields(base)}
+    names = [field.name for field in fields(config_type)]  # type: ignore[arg-type]
+    known = sorted(names, key=inherited.__contains__)  # what a configuration adds to another one first
     for name in options:
         if name not in known:
             raise BadInput(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,23 +46,13 @@ _TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
 
 
 @dataclass(frozen=True)
-class PlanOptions:
-    """One plan of pipeline stages: `automap-infer`, `automap_models.plan`.
+class StageOptions:
+    """What is asked of plans of stages, one or several.
 
     Attributes:
-        stages: S; None or "auto" is the best number. With the objective "length" None is one stage a node, or one stage
-            where that is shorter.
-        micro_batches: M; "auto" is the best divisor of the global batch. None is the same where there is one, else 16;
-            with the objective "length" it is what the global batch makes of the profiled micro-batch.
-        global_batch: samples between two updates.
-        microbatch_size: samples in the profiled micro-batch of a profile that does not say.
+        global_batch: samples between two updates; None is 16 micro-batches of the profiled size.
         state_factor: bytes of training state a byte of parameters.
-        granularity: points at which the model may be cut.
-        planner: who plans, by name.
-        beam: first cuts from which the policy goes on.
-        policy: an exported policy in place of the shipped one.
-        certify_s, refine_s: how long the proof and the refinement may take, seconds; 0 leaves them out.
-        schedule: under which the step runs; None is the best of COMPETING. By the objective "length" it is only drawn.
+        schedule: under which the step runs; None is the best of COMPETING.
         objective: one of OBJECTIVES.
         min_gain: how much shorter, relatively, the step of a harder kind of plan has to be; None is 0.02.
         equal_replicas: whether every stage gets equally many devices.
@@ -72,20 +62,11 @@ class PlanOptions:
         target: what the framework asks that is planned for; its schedules are in place of COMPETING.
 
     Raises:
-        BadInput: a value that cannot be meant, or one that the planner does not read.
+        BadInput: a value that cannot be meant.
     """
 
-    stages: int | str | None = None
-    micro_batches: int | str | None = None
     global_batch: int | None = None
-    microbatch_size: int | None = None
     state_factor: float | None = None
-    granularity: int | None = None
-    planner: str = AUTO
-    beam: int | None = None
-    policy: Path | str | None = None
-    certify_s: float | None = None
-    refine_s: float | None = None
     schedule: str | None = None
     objective: str = DEFAULT_OBJECTIVE
     min_gain: float | None = None
@@ -96,24 +77,92 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         _require_types(self)
+        _set_whole(self, "global_batch")
+        if self.objective not in OBJECTIVES:
+            do = f"choose from {', '.join(OBJECTIVES)}"
+            raise BadInput(f"unknown objective {self.objective!r}", where="`objective`", do=do)
+        if self.schedule is not None:
+            require_schedule(self.schedule)
+        if self.min_gain is not None:
+            require_gain(self.min_gain)
+        if self.min_stage is not None and not 0.0 <= self.min_stage <= 1.0:
+            do = "give a share from 0 to 1, such as 0.25"
+            raise BadInput(f"is {self.min_stage:g}", where="`min_stage`", do=do)
+        for name in ("min_gain", "min_stage"):
+            if self.objective == "length" and getattr(self, name) is not None:
+                raise BadInput("is about the step", where=f"`{name}`", do="leave it out, or take the step as objective")
+
+    @property
+    def step_schedule(self) -> str | None:
+        """The schedule whose step counts; None with the objective "length"."""
+        return None if self.objective == "length" else self.schedule or DEFAULT_SCHEDULE
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """Those that compete: the one that was asked for, or else those that the target or any framework runs."""
+        if self.objective == "length":
+            return ()
+        return (self.schedule,) if self.schedule else COMPETING if self.target is None else self.target.schedules
+
+    @property
+    def constraints(self) -> Constraints:
+        """What every plan must satisfy."""
+        from automap_models.core.constraints import Constraints
+
+        default = 0.0 if self.objective == "length" else DEFAULT_MIN_STAGE
+        least = default if self.min_stage is None else self.min_stage
+        return Constraints(equal_replicas=self.equal_replicas, cut_at=self.cut_at, min_stage=least, target=self.target)
+
+
+@dataclass(frozen=True)
+class PlanOptions(StageOptions):
+    """One plan of pipeline stages: `automap-infer`, `automap_models.plan`.
+
+    By the objective "length" the schedule is only drawn.
+
+    Attributes:
+        stages: S; None or "auto" is the best number. With the objective "length" None is one stage a node, or one stage
+            where that is shorter.
+        micro_batches: M; "auto" is the best divisor of the global batch. None is the same where there is one, else 16;
+            with the objective "length" it is what the global batch makes of the profiled micro-batch.
+        microbatch_size: samples in the profiled micro-batch of a profile that does not say.
+        granularity: points at which the model may be cut.
+        planner: who plans, by name.
+        beam: first cuts from which the policy goes on.
+        policy: an exported policy in place of the shipped one.
+        certify_s, refine_s: how long the proof and the refinement may take, seconds; 0 leaves them out.
+
+    Raises:
+        BadInput: a value that cannot be meant, or one that the planner does not read.
+    """
+
+    stages: int | str | None = None
+    micro_batches: int | str | None = None
+    microbatch_size: int | None = None
+    granularity: int | None = None
+    planner: str = AUTO
+    beam: int | None = None
+    policy: Path | str | None = None
+    certify_s: float | None = None
+    refine_s: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("stages", "micro_batches"):
             number = getattr(self, name)
-            if number not in (None, AUTO):
+            if number != AUTO:
                 _set_whole(self, name, " or 'auto'")
-            elif number == AUTO and self.planner != AUTO:
+            elif self.planner != AUTO:
                 where, do = f"`{name}='auto'`", "give a number, or leave `planner` out"
                 raise BadInput(f"planner {self.planner} does not choose", where=where, do=do)
-        for name in ("global_batch", "microbatch_size", "granularity", "beam"):
-            if getattr(self, name) is not None:
-                _set_whole(self, name)
+        for name in ("microbatch_size", "granularity", "beam"):
+            _set_whole(self, name)
         if self.beam is not None and self.beam < 1:
             raise BadInput(f"a beam of {self.beam}", where="`beam`", do="give at least 1")
         for name in ("certify_s", "refine_s"):
             seconds = getattr(self, name)
             if seconds is not None and not seconds >= 0:
                 raise BadInput(f"{seconds:g} seconds", where=f"`{name}`", do="give 0 or more")
-        _require_objective(self.objective, self.schedule, self.min_gain)
-        _require_min_stage(self.objective, self.min_stage)
         self._require_read()
 
     def _require_read(self) -> None:
@@ -137,24 +186,6 @@ class PlanOptions:
         for name, reason in unread.items():
             if getattr(self, name) is not None:
                 raise BadInput(reason, where=f"`{name}`", do="leave it out")
-
-    @property
-    def step_schedule(self) -> str | None:
-        """The schedule whose step counts; None with the objective "length"."""
-        return _step_schedule(self.objective, self.schedule)
-
-    @property
-    def constraints(self) -> Constraints:
-        """What every plan must satisfy."""
-        from automap_models.core.constraints import Constraints
-
-        least = _min_stage(self.objective, self.min_stage)
-        return Constraints(equal_replicas=self.equal_replicas, cut_at=self.cut_at, min_stage=least, target=self.target)
-
-    @property
-    def schedules(self) -> tuple[str, ...]:
-        """Those that compete: the one that was asked for, or else those that the target or any framework runs."""
-        return _schedules(self.objective, self.schedule, self.target)
 
     def given(self, *names: str) -> dict[str, Any]:
         """Those of the named options that are not left open."""
@@ -180,59 +211,38 @@ class PlanOptions:
 
 
 @dataclass(frozen=True)
-class ExploreOptions:
+class ExploreOptions(StageOptions):
     """The best plan of every kind: `automap-plan`, `automap_models.explore`.
 
     Attributes:
-        global_batch: samples between two updates; None is 16 micro-batches of the profiled size.
-        state_factor: bytes of training state a byte of parameters.
         pins: layers with the stage that each shall run in, as "layer=stage".
         together: patterns of layers that no cut may part.
         max_stages: of the deepest pipeline.
-        equal_replicas: whether every stage gets equally many devices.
-        cut_at: pattern of the layers after which the model may be cut, or "blocks"; None is anywhere.
         memory_bytes: of a device that plans may use; None is all.
         forbidden: kinds of parallelism: "data", "operator", "pipeline".
         budget_s: counted seconds (planners.effort) of the exact search.
         thorough: whether everything is searched to the end, and an agent trained.
         seed: of random draws.
-        schedule: under which the step runs; None is the best of COMPETING.
-        objective: one of OBJECTIVES.
-        min_gain: how much shorter, relatively, the step of a harder kind of plan has to be; None is 0.02.
-        min_stage, target: as of PlanOptions.
 
     Raises:
         BadInput: a value that cannot be meant.
     """
 
-    global_batch: int | None = None
-    state_factor: float | None = None
     pins: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
     max_stages: int | None = None
-    equal_replicas: bool = False
-    cut_at: str | None = None
     memory_bytes: float | None = None
     forbidden: tuple[Technique, ...] = ()
     budget_s: float | None = None
     thorough: bool = False
     seed: int = 0
-    schedule: str | None = None
-    objective: str = DEFAULT_OBJECTIVE
-    min_gain: float | None = None
-    min_stage: float | None = None
-    target: StageLimits | None = None
 
     def __post_init__(self) -> None:
-        _require_types(self)
-        _require_objective(self.objective, self.schedule, self.min_gain)
-        _require_min_stage(self.objective, self.min_stage)
+        super().__post_init__()
         if self.objective == "length" and self.schedule is not None:
             raise BadInput("is not that of a length", where="`schedule`", do="leave it out, or take the step")
-        for name in ("global_batch", "max_stages"):
-            if getattr(self, name) is not None:
-                _set_whole(self, name)
-        _set_whole(self, "seed")
+        for name in ("max_stages", "seed"):
+            _set_whole(self, name)
         for name in ("pins", "together", "forbidden"):  # one of them, or several in any collection
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
@@ -242,29 +252,17 @@ class ExploreOptions:
                 raise BadInput(f"is {value!r}", where=f"`{name}`", do="give a positive number")
 
     @property
-    def step_schedule(self) -> str | None:
-        """The schedule whose step counts; None with the objective "length"."""
-        return _step_schedule(self.objective, self.schedule)
-
-    @property
-    def schedules(self) -> tuple[str, ...]:
-        """As those of PlanOptions."""
-        return _schedules(self.objective, self.schedule, self.target)
-
-    @property
     def constraints(self) -> Constraints:
         """What every plan must satisfy.
 
         Raises:
             BadInput: a pin that is none, or a kind of parallelism that does not exist.
         """
-        from automap_models.core.constraints import Constraints, Pin
+        from automap_models.core.constraints import Pin
 
-        pins = tuple(map(Pin.parse, self.pins))
-        forbidden = frozenset(self.forbidden)
-        least = _min_stage(self.objective, self.min_stage)
-        return Constraints(
-            pins, self.together, self.max_stages, forbidden, self.equal_replicas, self.cut_at, least, self.target
+        pins, forbidden = tuple(map(Pin.parse, self.pins)), frozenset(self.forbidden)
+        return replace(
+            super().constraints, pins=pins, together=self.together, max_stages=self.max_stages, forbidden=forbidden
         )
 
     def limited(self, cluster: Cluster) -> Cluster:
@@ -283,54 +281,6 @@ class ExploreOptions:
         return cluster.with_memory_at_most(memory_bytes)
 
 
-def _require_objective(objective: str, schedule: str | None, min_gain: float | None) -> None:
-    """Refuse an objective, a schedule or a gain that cannot be meant.
-
-    Raises:
-        BadInput: there is none of that name, the gain is no share, or it is given for the length L.
-    """
-    if objective not in OBJECTIVES:
-        raise BadInput(
-            f"unknown objective {objective!r}", where="`objective`", do=f"choose from {', '.join(OBJECTIVES)}"
-        )
-    if schedule is not None:
-        require_schedule(schedule)
-    if min_gain is not None:
-        require_gain(min_gain)
-        if objective == "length":
-            raise BadInput("is about the step", where="`min_gain`", do="leave it out, or take the step as objective")
-
-
-def _require_min_stage(objective: str, min_stage: float | None) -> None:
-    """Refuse a least stage that cannot be meant.
-
-    Raises:
-        BadInput: it is no share, or given for the length L.
-    """
-    if min_stage is None:
-        return
-    if not 0.0 <= min_stage <= 1.0:
-        raise BadInput(f"is {min_stage:g}", where="`min_stage`", do="give a share from 0 to 1, such as 0.25")
-    if objective == "length":
-        raise BadInput("is about the step", where="`min_stage`", do="leave it out, or take the step as objective")
-
-
-def _schedules(objective: str, schedule: str | None, target: StageLimits | None) -> tuple[str, ...]:
-    if objective == "length":
-        return ()
-    return (schedule,) if schedule else COMPETING if target is None else target.schedules
-
-
-def _min_stage(objective: str, min_stage: float | None) -> float:
-    if objective == "length":
-        return 0.0
-    return DEFAULT_MIN_STAGE if min_stage is None else min_stage
-
-
-def _step_schedule(objective: str, schedule: str | None) -> str | None:
-    return None if objective == "length" else schedule or DEFAULT_SCHEDULE
-
-
 def _require_types(options: object) -> None:
     """Refuse a value that is not of its option's type.
 
@@ -344,12 +294,14 @@ def _require_types(options: object) -> None:
 
 
 def _set_whole(options: object, name: str, other: str = "") -> None:
-    """Make a whole number an int, as numpy's integers are none.
+    """Make a whole number that is given an int, as numpy's integers are none.
 
     Raises:
         BadInput: it is no whole number, such as the text of one.
     """
     value = getattr(options, name)
+    if value is None and getattr(type(options), name) is None:
+        return
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise BadInput(f"is {value!r}", where=f"`{name}`", do=f"give a whole number{other}")
     object.__setattr__(options, name, operator.index(value))

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from automap_models.core.device import USUAL, Device, StepConstants
 from automap_models.core.model_work import ModelWork
@@ -280,6 +280,15 @@ class SourceErrors(NamedTuple):
     ratio: float
 
 
+def errors_of(source: str, ratios: ArrayLike) -> SourceErrors:
+    """The errors of predictions whose ratios to what was measured are given; NaN where there are none."""
+    values = np.asarray(ratios, np.float64)
+    if not values.size:
+        return SourceErrors(source, 0, np.nan, np.nan, np.nan)
+    median, p90 = np.percentile(np.abs(values - 1), [50, 90])
+    return SourceErrors(source, values.size, float(median), float(p90), float(np.median(values)))
+
+
 def errors_by_source(observations: Sequence[Observation], predicted: FloatArray) -> list[SourceErrors]:
     """The errors of each source, by name.
 
@@ -290,18 +299,12 @@ def errors_by_source(observations: Sequence[Observation], predicted: FloatArray)
     ratios: dict[str, list[float]] = defaultdict(list)
     for observation, seconds in zip(observations, predicted.tolist(), strict=True):
         ratios[observation.source].append(seconds / float(observation.parts_s.sum()))
-    result = []
-    for source, values in sorted(ratios.items()):
-        median, p90 = np.percentile(np.abs(np.array(values) - 1), [50, 90])
-        result.append(SourceErrors(source, len(values), float(median), float(p90), float(np.median(values))))
-    return result
+    return [errors_of(source, values) for source, values in sorted(ratios.items())]
 
 
 def errors_of_all(observations: Sequence[Observation], predicted: FloatArray) -> SourceErrors:
     """The errors of all observations together; see `errors_by_source`."""
-    ratios = predicted / np.array([float(o.parts_s.sum()) for o in observations])
-    median, p90 = np.percentile(np.abs(ratios - 1), [50, 90])
-    return SourceErrors("all", ratios.size, float(median), float(p90), float(np.median(ratios)))
+    return errors_of("all", predicted / np.array([float(o.parts_s.sum()) for o in observations]))
 
 
 def ends_of_ranges(constants: StepConstants) -> list[tuple[str, float]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,7 +148,7 @@ def _price(request: ExportRequest) -> Price | None:
 
 
 def _profiled(request: ExportRequest, source: StagedSource) -> ProfiledModel:
-    """The model as it was planned, on the cluster of the plan; what user code prints goes to stderr."""
+    """The model as it was planned, on the cluster of the plan."""
     from automap_models.formats.atomic import Cache, cache_folder
     from automap_models.formats.hardware_yaml import device_of
     from automap_models.planners.portfolio.model import profiled_once
@@ -159,7 +157,7 @@ def _profiled(request: ExportRequest, source: StagedSource) -> ProfiledModel:
 
     assert request.source is not None
     device = device_of(source.written.cluster, request.device)
-    with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
+    with Steps() as steps:
         return profiled_once(
             request.source, device, request.microbatch_size, source.written.cluster, Cache(cache_folder()), steps.begin
         )[1]

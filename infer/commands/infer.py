@@ -7,9 +7,6 @@ One plan by default; with `--sweep` many, one a combination; with `--observed` t
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
@@ -39,10 +36,7 @@ from .targets import add_target, narrow
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matplotlib.figure import Figure
-
     from automap_models.core.result import PlanReport
-    from automap_models.planners.base import Watch
     from automap_models.planners.portfolio.sweep import Sweep
     from automap_models.simulate.engine import Timeline
 
@@ -259,38 +253,22 @@ def _planned(request: InferRequest) -> PlanReport:
     from automap_models.formats.hardware_yaml import known_clusters, read_cluster
     from automap_models.planners.portfolio.planning import planned
 
+    from ..reports.text import Steps
+
     profile = sized_profile(request.profile, None)
     if request.topo is None:
         raise BadInput(
             "no cluster is given", where="--topo", do=f"choose from {', '.join(known_clusters())} or give a YAML file"
         )
-    with _watching() as watch:
-        return planned(profile, read_cluster(request.topo), request.options, watch)
-
-
-@contextmanager
-def _watching() -> Iterator[Watch]:
-    """A line on the terminal, if there is one, for what may take seconds."""
-    from automap_models.planners.base import SILENT
-
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield SILENT
-        return
-    from ..reports.text import Steps
-
     with Steps() as steps:
-        yield steps.watch
+        return planned(profile, read_cluster(request.topo), request.options, steps.watch)
 
 
 def _read_back(request: InferRequest, path: Path) -> PlanReport:
     """A plan in a file, costed again."""
-    from automap_models.formats.hardware_yaml import read_cluster
-    from automap_models.formats.plan_reader import read_plan
-    from automap_models.planners.staged.evaluate import evaluate
+    from automap_models.api import read_plan
 
-    cluster = None if request.topo is None else read_cluster(request.topo)
-    read = read_plan(path, sized_profile(request.profile, request.options.microbatch_size), cluster)
-    return evaluate(read, notes=(f"read from {path}, costed again",))
+    return read_plan(path, sized_profile(request.profile, None), request.topo).report
 
 
 def _swept(request: SweepRequest) -> Sweep:
@@ -334,35 +312,23 @@ def report(request: InferRequest | SweepRequest | ReplanRequest, outcome: PlanRe
 def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
     from automap_models.formats.chrome_trace import write_trace
     from automap_models.formats.plan_json import plan_document
+    from automap_models.plots.pipeline import draw
+    from automap_models.simulate.step import timeline
 
     from ..reports.advice import next_commands
     from ..reports.pipeline import print_report
 
-    def timeline() -> Timeline:
-        from automap_models.simulate.step import timeline
+    def drawn() -> Timeline:
+        schedule = request.options.schedule or plan.problem.schedule or DEFAULT_SCHEDULE
+        return timeline(plan.cost, plan.plan.micro_batches, schedule)
 
-        drawn = request.options.schedule or plan.problem.schedule or DEFAULT_SCHEDULE
-        return timeline(plan.cost, plan.plan.micro_batches, drawn)
-
-    def draw() -> Figure:
-        from automap_models.plots.pipeline import draw
-
-        return draw(plan, timeline())
-
-    def steps() -> Iterator[tuple[str, str]]:
-        if request.plan is not None:
-            return iter(())
-        topo = None if request.topo is None else str(request.topo)
-        return next_commands(plan, str(request.profile), topo, None if request.out is None else str(request.out))
-
-    def trace(path: Path) -> None:
-        write_trace(path, timeline())
-
+    out = None if request.out is None else str(request.out)
+    steps = () if request.plan is not None else next_commands(plan, str(request.profile), request.topo, out)
     return Report(
-        lambda: print_report(plan, steps(), verbose=request.verbose),
+        lambda: print_report(plan, steps, verbose=request.verbose),
         lambda: plan_document(plan),
-        {"trace": trace},
-        draw,
+        {"trace": lambda path: write_trace(path, drawn())},
+        lambda: draw(plan, drawn()),
     )
 
 

@@ -48,11 +48,6 @@ LONGEST_NAME, LONGEST_PATH = 255, 4095
 """Bytes of a file's name and of a whole path that a file system takes."""
 
 
-def given(arguments: object, *names: str) -> dict[str, Any]:
-    """Those of the named arguments, or fields of a request, that are not None."""
-    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
-
-
 def flag(name: str) -> str:
     """An argument's name as it is written: `state_factor` → `--state-factor`."""
     return "--" + name.replace("_", "-")
@@ -115,6 +110,11 @@ def in_options(text: str) -> str:
         return ARGUMENTS[name] + (f" {value.strip(chr(39))}" if value else "")
 
     return _MENTION.sub(option, text)
+
+
+def given(arguments: object, *names: str) -> dict[str, Any]:
+    """Those of the named arguments, or fields of a request, that are not None."""
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def refuse(namespace: argparse.Namespace, names: Iterable[str], reason: str) -> None:
@@ -289,10 +289,17 @@ def add_profiled_size(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--microbatch-size", metavar="N", type=at_least(1), help=shown)
 
 
-def family_lines(indent: int, width: int = 120) -> str:
-    """The values of model_type that are read, as lines of an epilog."""
-    space = " " * indent
-    return textwrap.fill(", ".join(MODEL_TYPES), width, initial_indent=space, subsequent_indent=space)
+def kinds_of_models(names: str) -> str:
+    """What MODEL|FILE stands for where operations are needed, as lines of an epilog; `names` are built-in models."""
+    space = " " * 29
+    types = textwrap.fill(", ".join(MODEL_TYPES), 120, initial_indent=space, subsequent_indent=space)
+    return f"""MODEL|FILE is one of
+  a built-in model           {names}
+  Hugging Face's config.json path/to/config.json of a model; only it is read. Known values of model_type:
+{types}
+  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
+                             or an nn.Module and its inputs
+  HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)"""
 
 
 def add_state_factor(group: argparse._ArgumentGroup) -> None:
@@ -362,8 +369,8 @@ def add_seed(group: argparse._ArgumentGroup, shown: str = "of random draws (defa
     group.add_argument("--seed", metavar="N", type=at_least(0), help=shown)
 
 
-def filled(request_type: type[RequestT], namespace: argparse.Namespace, **others: Any) -> RequestT:
-    """A request whose fields are the arguments of the same names, but for `others`."""
+def filled(request_type: type[RequestT], namespace: object, **others: Any) -> RequestT:
+    """A record whose fields are the arguments, or fields of a request, of the same names, but for `others`."""
     names = [field.name for field in fields(request_type)]  # type: ignore[arg-type]
     return request_type(**{name: getattr(namespace, name) for name in names if name not in others}, **others)
 

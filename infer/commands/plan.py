@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
 import time
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from automap_models.core.pass_orders import WARM_UPS
@@ -27,9 +26,9 @@ from .parsing import (
     add_step_arguments,
     add_topo,
     at_least,
-    family_lines,
     file_argument,
     filled,
+    kinds_of_models,
     name_argument,
     positive,
     refuse,
@@ -40,8 +39,6 @@ from .strategies import add_strategy, strategy_of, strategy_request
 from .targets import add_target, narrow
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from automap_models.core.cluster import Cluster
     from automap_models.core.estimate import Estimate
     from automap_models.core.profiled_model import ProfiledModel
@@ -75,13 +72,7 @@ EPILOG = f"""Two searches:
                      --equal-replicas, --cut-at, --min-gain, --objective length, --thorough, --batch, --dtype and
                      --state-factor, which strategies do not know
 
-MODEL|FILE is one of
-  a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
-  Hugging Face's config.json path/to/config.json of a model; only it is read. Known values of model_type:
-{family_lines(29)}
-  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
-                             or an nn.Module and its inputs
-  HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
+{kinds_of_models("bert48, t5_11b, gpt3_7b, …: see automap-profile --list")}
   a profile                  of automap-profile or another tool: no operations, so no plans that partition them
 
 examples:
@@ -248,7 +239,7 @@ def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
     for kind in kinds.values() or (device,):
         require_device(kind, strategy)
     source = replace(request.source, dtype=strategy.dtype)
-    with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
+    with Steps() as steps:
         work = work_once(source, _cache(request), steps.begin)
     return strategy_estimate(work, strategy, cluster, device, Runtime(flash=wanted.flash), kinds)
 
@@ -296,13 +287,12 @@ def _read_back(request: PlanRequest) -> Candidate:
 
 
 def _profiled(request: PlanRequest, cluster: Cluster, cache: Cache, steps: Steps) -> tuple[str, ProfiledModel]:
-    """What identifies the model, and the model; what user code prints goes to stderr."""
+    """What identifies the model, and the model."""
     from automap_models.formats.hardware_yaml import device_of
     from automap_models.planners.portfolio.model import profiled_once
 
     device = device_of(cluster, request.device)
-    with contextlib.redirect_stdout(sys.stderr):
-        return profiled_once(request.source, device, request.microbatch_size, cluster, cache, steps.begin)
+    return profiled_once(request.source, device, request.microbatch_size, cluster, cache, steps.begin)
 
 
 def _cache(request: PlanRequest) -> Cache:
@@ -343,42 +333,28 @@ def _remembered(entry: bytes | None, space: PlanningSpace) -> Exploration | None
 def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Searched) -> Report:
     """The ranking of all plans and the best one, or the one plan or strategy that was searched or given."""
     from automap_models.core.estimate import Estimate
-    from automap_models.formats.atomic import write_json
     from automap_models.workloads.source import notes_of
 
-    unpriced = notes_of(request.source)
+    from ..reports.strategies import Searched
 
+    unpriced = notes_of(request.source)
     if isinstance(outcome, Estimate):
         from automap_models.formats.strategy_json import estimate_document
 
         from ..reports.estimate import print_estimate
 
-        price = outcome
-        return Report(
-            lambda: print_estimate(price),
-            lambda: estimate_document(price),
-            {"plan": lambda path: write_json(path, estimate_document(price))},
-            warnings=unpriced,
-        )
-    from ..reports.strategies import Searched, print_searched, searched_document
-
+        return Report(partial(print_estimate, outcome), partial(estimate_document, outcome), warnings=unpriced)
     if isinstance(outcome, Searched):
-        searched = outcome
-
-        def draw_search() -> Figure:
-            from automap_models.plots.strategies import draw_strategies
-
-            named = [(of.name, of.estimate) for of in (*searched.compared.choices, *searched.compared.kinds)]
-            sizes = [(of.problem.cluster.devices, of.cost) for of in searched.sizes]
-            return draw_strategies(searched.best, named, searched.compared.memory, sizes)
+        from ..reports.strategies import draw_searched, print_searched, searched_document
 
         return Report(
-            lambda: print_searched(searched),
-            lambda: searched_document(searched),
-            {"plan": lambda path: write_json(path, searched_document(searched))},
-            draw_search,
+            partial(print_searched, outcome),
+            partial(searched_document, outcome),
+            draw=partial(draw_searched, outcome),
             warnings=unpriced,
         )
+    from automap_models.plots.exploration import draw_candidates
+
     from ..reports.exploration import (
         Explored,
         candidate_document,
@@ -389,18 +365,12 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
     )
 
     if not isinstance(outcome, Explored):
-        return Report(lambda: print_candidate(outcome), lambda: candidate_document(outcome), warnings=unpriced)
-
-    def draw() -> Figure:
-        from automap_models.plots.exploration import draw_candidates
-
-        return draw_candidates(outcome.exploration)
-
+        return Report(partial(print_candidate, outcome), partial(candidate_document, outcome), warnings=unpriced)
     return Report(
-        lambda: print_explored(outcome),
-        lambda: explored_document(outcome),
+        partial(print_explored, outcome),
+        partial(explored_document, outcome),
         {"plan": lambda path: write_best(path, outcome)},
-        draw,
+        partial(draw_candidates, outcome.exploration),
         warnings=unpriced,
     )
 

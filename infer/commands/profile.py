@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
@@ -19,27 +16,19 @@ from .parsing import (
     add_seed,
     add_step_arguments,
     at_least,
-    family_lines,
     given,
+    kinds_of_models,
     name_argument,
     source_of,
     superfluous,
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from automap_models.core.profile import Profile
     from automap_models.workloads.source import Framework, Source
 
 MEASURING = ("repeats", "warmup", "seed")
-EPILOG = f"""MODEL|FILE is one of
-  a built-in model           bert48, t5_base, vgg19, llama3-8b, mixtral-8x7b, …: see --list
-  Hugging Face's config.json path/to/config.json of a model; only it is read. Known values of model_type:
-{family_lines(29)}
-  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
-                             or an nn.Module and its inputs
-  HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
+EPILOG = f"""{kinds_of_models("bert48, t5_base, vgg19, llama3-8b, mixtral-8x7b, …: see --list")}
   another tool's profile     PipeDream's and DAPPLE's graph.txt, JSON of dnn-partitioning and Piper; or an .npz
 A file's format is recognised from its content.
 
@@ -146,7 +135,7 @@ def run(request: ProfileRequest) -> Profile | None:
 def profile_of(
     source: Source, device: str | None, framework: Framework | None = None, measuring: Mapping[str, Any] | None = None
 ) -> Profile:
-    """Read, trace, cost or measure: whatever the profile takes. What user code prints goes to stderr.
+    """Read, trace, cost or measure: whatever the profile takes.
 
     Raises:
         BadInput: it cannot be made.
@@ -157,12 +146,15 @@ def profile_of(
     from ..reports.text import Steps
 
     timed = read_device(device or DEFAULT_DEVICE)
-    with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
+    with Steps() as steps:
         return profile_source(source, framework, timed, measuring, steps.begin, steps.advance)
 
 
 def report(request: ProfileRequest, profile: Profile | None) -> Report:
     """Tables on standard output; warnings and the summary on standard error."""
+    from automap_models.formats.npz import write_npz
+    from automap_models.plots.profile import draw_profile
+
     from ..reports.profile import (
         every_instruction,
         known_document,
@@ -186,23 +178,11 @@ def report(request: ProfileRequest, profile: Profile | None) -> Report:
     return Report(
         show,
         lambda: summary_document(profile),
-        {"profile": lambda path: _write(path, profile)},
-        lambda: _draw(profile),
+        {"profile": lambda path: write_npz(path, profile)},
+        lambda: draw_profile(profile),
         warnings=tuple(warnings(profile)),
         remarks=(summary_line(profile),),
     )
-
-
-def _write(path: Path, profile: Profile) -> None:
-    from automap_models.formats.npz import write_npz
-
-    write_npz(path, profile)
-
-
-def _draw(profile: Profile) -> Figure:
-    from automap_models.plots.profile import draw_profile
-
-    return draw_profile(profile)
 
 
 COMMAND = Command(

@@ -129,21 +129,7 @@ def run(request: RunRequest) -> RunOutcome:
     with Steps() as steps:
         steps.begin(f"building {request.source.what}")
         backend = make_backend(request.backend or _framework(request))
-        record = backend.run(
-            RunProblem(
-                plan=plan,
-                source=request.source,
-                schedule=schedule,
-                steps=request.steps,
-                warmup=request.warmup,
-                device=request.device,
-                executor=request.executor,
-                zero=request.zero,
-                check=request.check,
-                seed=request.seed,
-                say=steps.begin,
-            )
-        )
+        record = backend.run(filled(RunProblem, request, plan=plan, schedule=schedule, say=steps.begin))
     if record is None:
         raise SystemExit(0)
     return RunOutcome(record, predicted_timeline(plan, schedule))

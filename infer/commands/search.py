@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,39 +19,28 @@ from .parsing import (
     add_step_arguments,
     add_topo,
     at_least,
-    family_lines,
     file_argument,
     filled,
     flag,
     given,
+    kinds_of_models,
     mesh_argument,
     name_argument,
     step_source,
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from automap_models.core.cluster import Cluster
     from automap_models.core.mesh import Mesh, PlanKind
     from automap_models.core.result import Result
     from automap_models.core.sharding import Collectives, Objective, ShardingPlan, ShardingProblem
-    from automap_models.hlo.rule_sets import RuleSet
-    from automap_models.planners.sharding.traced import TracedSharding
 
     from ..reports.sharding import Sharded
-    from ..reports.text import Steps
 
 KINDS: Mapping[str, PlanKind] = {"opp": "operator", "adp": "data"}
 """Search → kind of the plans that it makes."""
 DESCRIPTION = "Search for the best way of training a model by its own operations."
-EPILOG = f"""MODEL|FILE is one of
-  a built-in model           bert48, t5_base, vgg19, …: see automap-profile --list
-  Hugging Face's config.json path/to/config.json of a model; only it is read. Known values of model_type:
-{family_lines(29)}
-  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
-                             or an nn.Module and its inputs
-  HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
+EPILOG = f"""{kinds_of_models("bert48, t5_base, vgg19, …: see automap-profile --list")}
 
 examples:
   automap-search opp t5_base --topo B --mesh 4           the fastest step: what to partition on 4 devices
@@ -201,109 +188,82 @@ def run(request: SearchRequest) -> Sharded:
         Infeasible: no plan fits the devices' memory.
         UserCodeError: the user's own code raised.
     """
-    from automap_models.formats.hardware_yaml import read_cluster
+    from automap_models.formats.hardware_yaml import device_of, read_cluster
+    from automap_models.formats.sharding_json import ShardingReport, mesh_of, read_sharding_plan
     from automap_models.hlo.rule_sets import read_rule_set
-
-    from ..reports.text import Steps
-
-    begun_s = time.perf_counter()
-    cluster, rule_set = read_cluster(request.topo), read_rule_set(request.rules)
-    with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
-        search = _counted if request.objective == COUNTING else _priced
-        return search(request, cluster, rule_set, steps, begun_s)
-
-
-def _counted(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: Steps, begun_s: float) -> Sharded:
-    from automap_models.formats.sharding_json import ShardingReport
-    from automap_models.planners.registry import make_planner
-    from automap_models.planners.sharding.traced import TracedSharding
-
-    from ..reports.sharding import Sharded
-
-    mesh = _one_axis(request, cluster)
-    options = given(request, "agent", "episodes", "stop_at_optimum", "seed")
-    planner = make_planner(request.planner, kind="sharding", **options)
-    step = TracedSharding.of(request.source, rule_set, steps.begin)
-    problem = step.counted(cluster, mesh)
-    steps.begin(f"searching {len(problem.along[0].candidate_dims)} dimensions")
-    result = planner.solve(problem, watch=lambda news: steps.begin(news.what))
-    planning_s = time.perf_counter() - begun_s
-    inserted = _inserted(step, result.required_plan(), steps)
-    notes = (*_count_notes(result, inserted or {}), *step.module.notes)
-    return Sharded(ShardingReport(result, planning_s, notes), inserted)
-
-
-def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: Steps, begun_s: float) -> Sharded:
-    from automap_models.formats.hardware_yaml import device_of
-    from automap_models.formats.sharding_json import mesh_of, read_sharding_plan
     from automap_models.planners.registry import make_planner
     from automap_models.planners.sharding.evaluate import evaluated
     from automap_models.planners.sharding.traced import TracedSharding, price_report
     from automap_models.run.verify_sharding import verify_beside_data_parallelism
 
     from ..reports.sharding import Sharded
+    from ..reports.text import Steps
 
-    device = device_of(cluster, request.device)
-    mesh = mesh_of(request.plan) if request.plan else _mesh(request, cluster)
-    step = TracedSharding.of(request.source, rule_set, steps.begin)
-    if request.verify and not step.runs_with_xla:
-        what = (
-            "compiles the partitioned step with XLA, which has no PyTorch operators; how these are partitioned is "
-            "tested operator by operator, on halves and against DTensor"
-        )
-        raise BadInput(what, where="--verify", do="leave it out, or give the same model in JAX")
-    steps.begin(f"pricing {len(step.module.operations):,} operations")
-    objective: Objective = "memory" if request.objective == "memory" else "time"
-    problem = step.priced(cluster, mesh, objective, device)
-    steps.begin("searching")
-    if request.plan:
-        result = evaluated(problem, read_sharding_plan(request.plan, problem))
-    else:
-        result = make_planner(request.planner, kind="sharding").solve(problem)
-    report = price_report(result, lambda: time.perf_counter() - begun_s)
-    report = replace(report, notes=(*report.notes, *step.module.notes))
-    inserted = _inserted(step, report.plan, steps)
-    if not request.verify:
-        return Sharded(report, inserted)
-    separate = step.priced(cluster, mesh, objective, device, reassociated=False)
-    return Sharded(report, inserted, verify_beside_data_parallelism(request.source, report, separate, steps.begin))
+    begun_s = time.perf_counter()
+    cluster, rule_set = read_cluster(request.topo), read_rule_set(request.rules)
+    counting = request.objective == COUNTING
+    with Steps() as steps:
+        device = None if counting else device_of(cluster, request.device)
+        mesh = mesh_of(request.plan) if request.plan else _mesh(request, cluster)
+        options = given(request, "agent", "episodes", "stop_at_optimum", "seed")
+        planner = make_planner(request.planner, kind="sharding", **options)
+        step = TracedSharding.of(request.source, rule_set, steps.begin)
+        if request.verify and not step.runs_with_xla:
+            what = (
+                "compiles the partitioned step with XLA, which has no PyTorch operators; how these are partitioned is "
+                "tested operator by operator, on halves and against DTensor"
+            )
+            raise BadInput(what, where="--verify", do="leave it out, or give the same model in JAX")
 
+        def problem_of(**options: bool) -> ShardingProblem:
+            if device is None:
+                return step.counted(cluster, mesh)
+            steps.begin(f"pricing {len(step.module.operations):,} operations")
+            objective: Objective = "memory" if request.objective == "memory" else "time"
+            return step.priced(cluster, mesh, objective, device, **options)
 
-def _inserted(step: TracedSharding, plan: ShardingPlan, steps: Steps) -> Mapping[str, Collectives] | None:
-    steps.begin("checking the plan with Shardy")
-    return step.inserted_by_shardy(plan)
+        problem = problem_of()
+        steps.begin(f"searching {sum(len(along.candidate_dims) for along in problem.along)} dimensions")
+        if request.plan:
+            result = evaluated(problem, read_sharding_plan(request.plan, problem))
+        else:
+            result = planner.solve(problem, watch=lambda news: steps.begin(news.what))
+        if counting:
+            result.required_plan()
+            report = ShardingReport(result, time.perf_counter() - begun_s, result.notes)
+        else:
+            report = price_report(result, lambda: time.perf_counter() - begun_s)
+        steps.begin("checking the plan with Shardy")
+        inserted = step.inserted_by_shardy(report.plan)
+        notes = (*report.notes, *(_count_notes(result, inserted or {}) if counting else ()), *step.module.notes)
+        report = replace(report, notes=notes)
+        if not request.verify:
+            return Sharded(report, inserted)
+        separate = problem_of(reassociated=False)
+        return Sharded(report, inserted, verify_beside_data_parallelism(request.source, report, separate, steps.begin))
 
 
 def _mesh(request: SearchRequest, cluster: Cluster) -> Mesh:
-    """The mesh that was asked for; by default one axis of all the cluster's devices."""
-    from automap_models.core.mesh import MeshAxis
-
-    if isinstance(request.mesh, tuple):
-        return tuple(MeshAxis(name, size) for name, size in request.mesh)
-    return (MeshAxis(_axis_name(request), request.mesh or cluster.devices),)
-
-
-def _one_axis(request: SearchRequest, cluster: Cluster) -> Mesh:
-    """The mesh of a plan that is made by counting.
+    """The mesh that was asked for; by default one axis of all the cluster's devices.
 
     Raises:
-        BadInput: two axes, or the other one.
+        BadInput: variables are counted, and it has two axes, or the other one.
     """
-    mesh = _mesh(request, cluster)
-    if [axis.kind for axis in mesh] != [KINDS[request.search]]:
-        do = f"give {_axis_name(request)}=N, or --objective time"
+    from automap_models.core.mesh import AXES, MeshAxis
+
+    kind = KINDS[request.search]
+    name = next(name for name, of in AXES.items() if of == kind)
+    if not isinstance(request.mesh, tuple):
+        return (MeshAxis(name, request.mesh or cluster.devices),)
+    mesh = tuple(MeshAxis(axis, size) for axis, size in request.mesh)
+    if request.objective == COUNTING and [axis.kind for axis in mesh] != [kind]:
+        do = f"give {name}=N, or --objective time"
         raise BadInput("variables are counted along one axis", where="--mesh", do=do)
     return mesh
 
 
-def _axis_name(request: SearchRequest) -> str:
-    from automap_models.core.mesh import AXES
-
-    return next(name for name, kind in AXES.items() if kind == KINDS[request.search])
-
-
 def _count_notes(result: Result[ShardingProblem, ShardingPlan], inserted: Mapping[str, Collectives]) -> tuple[str, ...]:
-    notes = list(result.notes)
+    notes = []
     if result.facts.get("interrupted"):
         notes.append(f"interrupted after {result.facts['episodes']:,} episodes: the best plan until then")
     if reshards := inserted.get("reshard"):
@@ -317,21 +277,17 @@ def report(request: SearchRequest, outcome: Sharded) -> Report:
     A plan that does not compute what one device does is a defect, and the exit code says so.
     """
     from automap_models.formats.sharding_json import write_sharding_plan
+    from automap_models.plots.exploration import draw_search
 
-    from ..reports.sharding import count_document, price_document, print_counted, print_priced
+    from ..reports.sharding import print_sharded, sharded_document
 
-    def draw() -> Figure:
-        from automap_models.plots.exploration import draw_search
-
-        return draw_search(outcome.report)
-
-    writers = {"plan": lambda path: write_sharding_plan(path, outcome.report)}
-    if request.objective != COUNTING:
-        code = 0 if outcome.verified is None or outcome.verified.equal else 1
-        return Report(lambda: print_priced(outcome), lambda: price_document(outcome), writers, exit_code=code)
     groups = request.show_groups
     return Report(
-        lambda: print_counted(outcome, groups=groups), lambda: count_document(outcome, groups=groups), writers, draw
+        lambda: print_sharded(outcome, groups=groups),
+        lambda: sharded_document(outcome, groups=groups),
+        {"plan": lambda path: write_sharding_plan(path, outcome.report)},
+        lambda: draw_search(outcome.report),
+        exit_code=0 if outcome.verified is None or outcome.verified.equal else 1,
     )
 
 

@@ -26,8 +26,6 @@ from .parsing import (
 from .profile import profile_of
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from automap_models.core.result import Result
     from automap_models.core.staged import StagedPlan, StagedProblem
 
@@ -95,7 +93,15 @@ def run(request: OnlineRequest) -> Result[StagedProblem, StagedPlan]:
         Infeasible: no plan fits the memory.
         UserCodeError: the user's own code raised.
     """
-    result = _trained(request, _problem(request))
+    from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner
+
+    from ..reports.text import Steps
+
+    problem = _problem(request)
+    config = filled(OnlineConfig, request, warm_start=_warm_start(request.warm_start, problem), prove_s=PROVE_S)
+    with Steps() as steps:
+        steps.begin("training")
+        result = OnlinePlanner(config).solve(problem, watch=steps.watch)
     result.required_plan()
     return result
 
@@ -104,17 +110,12 @@ def report(request: OnlineRequest, result: Result[StagedProblem, StagedPlan]) ->
     """The plan as `automap infer` tells it; a picture of how the training went."""
     from automap_models.formats.plan_json import plan_document
     from automap_models.planners.staged.evaluate import evaluate
+    from automap_models.plots.exploration import draw_online
 
     from ..reports.pipeline import print_report
 
     evaluated = evaluate(result, seed=request.seed)
-
-    def draw() -> Figure:
-        from automap_models.plots.exploration import draw_online
-
-        return draw_online(result)
-
-    return Report(lambda: print_report(evaluated), lambda: plan_document(evaluated), draw=draw)
+    return Report(lambda: print_report(evaluated), lambda: plan_document(evaluated), draw=lambda: draw_online(result))
 
 
 def _problem(request: OnlineRequest) -> StagedProblem:
@@ -132,24 +133,6 @@ def _problem(request: OnlineRequest) -> StagedProblem:
     profile = profile_of(request.source, request.device or cluster.kind)
     fields = given(request, "micro_batches", "state_factor")
     return at_instructions(StagedProblem(profile, cluster, request.stages or cluster.nodes, **fields))
-
-
-def _trained(request: OnlineRequest, problem: StagedProblem) -> Result[StagedProblem, StagedPlan]:
-    from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner
-
-    from ..reports.text import Steps
-
-    config = OnlineConfig(
-        agent=request.agent,
-        radius=request.radius,
-        episodes=request.episodes,
-        seed=request.seed,
-        warm_start=_warm_start(request.warm_start, problem),
-        prove_s=PROVE_S,
-    )
-    with Steps() as steps:
-        steps.begin("training")
-        return OnlinePlanner(config).solve(problem, watch=steps.watch)
 
 
 def _warm_start(name: str | None, problem: StagedProblem) -> StagedPlan | None:

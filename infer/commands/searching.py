@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +11,7 @@ from ..requests import PlanRequest, StrategyRequest
 
 if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
+    from automap_models.core.model_work import ModelWork
     from automap_models.formats.atomic import Cache
 
     from ..reports.strategies import Searched
@@ -48,16 +47,14 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
         BadInput: fields that are given contradict the model, the cluster or one another.
         Infeasible: nothing fits; says what would.
     """
-    from automap_models.core.strategy import Strategy
+    from automap_models.api import strategy_problem
     from automap_models.cost.layer_times import Runtime
-    from automap_models.export.targets import strategy_limits
-    from automap_models.formats.hardware_yaml import device_of, read_kinds
+    from automap_models.formats.hardware_yaml import device_of
     from automap_models.planners import effort
     from automap_models.planners.portfolio.work import work_once
     from automap_models.planners.strategies.choices import compared, of_sizes
     from automap_models.planners.strategies.config import StrategiesConfig
     from automap_models.planners.strategies.planner import StrategiesPlanner
-    from automap_models.planners.strategies.problem import RESERVE, StrategyProblem, usual_precision
     from automap_models.planners.strategies.remedies import what_would_fit
     from automap_models.workloads.source import transformer
 
@@ -65,29 +62,29 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
     from ..reports.text import Steps
 
     assert request.options.global_batch is not None
-    device, kinds = device_of(cluster, request.device), read_kinds(cluster)
-    within = None if wanted.target is None else strategy_limits(wanted.target)
-    precision = wanted.fields.get("precision") or usual_precision([*kinds.values()] or [device], within)
-    dtype = Strategy(micro_batch=1, global_batch=1, precision=precision).dtype
-    source = replace(request.source, dtype=dtype)
-    transformer(source).shape()
+    device = device_of(cluster, request.device)
     usual = StrategiesConfig()
     budget_s = request.options.budget_s or usual.budget_s
-    with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
-        problem = StrategyProblem(
-            work=work_once(source, cache, steps.begin),
-            cluster=cluster,
-            device=device,
+    with Steps() as steps:
+
+        def work(dtype: str) -> ModelWork:
+            source = replace(request.source, dtype=dtype)
+            transformer(source).shape()
+            return work_once(source, cache, steps.begin)
+
+        problem = strategy_problem(
+            work,
+            cluster,
+            device,
             global_batch=request.options.global_batch,
             fixed=wanted.fields,
-            reserve_bytes=RESERVE * cluster.memory if wanted.reserve_bytes is None else wanted.reserve_bytes,
+            target=wanted.target,
+            reserve_bytes=wanted.reserve_bytes,
             rank_reserve_bytes=wanted.rank_reserve_bytes,
-            within=within,
             runtime=Runtime(flash=wanted.flash),
-            kinds=kinds,
         )
         clusters = [] if wanted.sizes is None else _clusters(cluster, *wanted.sizes)
-        searches = 1 + len(clusters) + (within is not None)
+        searches = 1 + len(clusters) + (wanted.target is not None)
         config = replace(usual, budget_s=SEARCHING * budget_s / searches)
         begun_s = effort.counted_s()
         result = StrategiesPlanner(config).solve(problem, watch=steps.watch)

@@ -10,12 +10,14 @@ from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Alternative, PlanReport
 from automap_models.core.units import counted, percent, rounds, seconds, size
 
-from .proof import optimality_in_words
+from ..commands.parsing import in_options
 
 AT_RISK = 0.92
 """Of a device's memory: above that a plan is at risk, as allocators and communication buffers take some, too."""
 NEARLY = 5e-4
 """A step that differs relatively by less is as long to a reader."""
+ROUNDING = 1e-9
+"""Lengths that differ relatively by no more are equal."""
 
 
 def headline(report: PlanReport) -> str:
@@ -71,6 +73,37 @@ def certainty(report: PlanReport) -> str:
     return f"{optimality_in_words(report)}; {times_in_words(report)}"
 
 
+def optimality_in_words(report: PlanReport) -> str:
+    """How far the step can be from the best one on the grid."""
+    proven, plans = report.bound, field_in_words(report)
+    if proven is None:
+        return "nothing is proven"
+    grid, gap = f"on the {report.problem.granularity} grid", report.cost.step_s / proven.value - 1.0
+    if report.plan.stages == 1 and not report.search_log and proven.proof == "exact" and gap <= ROUNDING:
+        return "data parallelism is the only plan with one stage"
+    if gap < -ROUNDING:
+        return f"proven: {percent(-gap)} shorter than every plan with {plans} {grid}, by cuts between its points"
+    if gap <= ROUNDING and report.plan.coarse_cuts is None:
+        return f"proven: no plan with {plans} {grid} is shorter; cuts between its points may be"
+    if proven.proof == "exact":
+        where = f"of all plans with {plans} {grid}"
+        return (
+            f"proven: this is the shortest {where}" if gap <= ROUNDING else f"{percent(gap)} above the shortest {where}"
+        )
+    return f"at most {percent(gap)} above the shortest plan {grid} (proven lower bound {seconds(proven.value)})"
+
+
+def field_in_words(report: PlanReport) -> str:
+    """The plans that a proof is about: `4 stages`, `1 or 4 stages`, `any of the 17 combinations tried`."""
+    if len({attempt.micro_batches for attempt in report.search_log}) > 1:
+        return f"any of the {len(report.search_log)} combinations tried"
+    stages = sorted({attempt.stages for attempt in report.search_log}) or [report.plan.stages]
+    last = counted(stages[-1], "stage")
+    shown = last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
+    restrictions = report.problem.constraints.in_words
+    return f"{shown}, {in_options(restrictions)}," if restrictions else shown
+
+
 def times_in_words(report: PlanReport) -> str:
     """Where the profile's times come from, and how far its clock is off measured steps where that is known."""
     from automap_models.formats.hardware_yaml import known_devices, read_device
@@ -101,9 +134,14 @@ def _restricted(report: PlanReport) -> Iterator[Alternative]:
     """Data parallelism where it is shorter, which only an option can have kept from being the answer."""
     baseline_s = report.data_parallel_s
     if baseline_s is not None and baseline_s < report.cost.step_s * (1.0 - NEARLY):
-        tuned = report.data_parallel_micro_batches
-        what = "data parallelism" + ("" if tuned is None else f" in {rounds(tuned)}")
+        what = tuned_data_parallelism(report)
         yield Alternative(what, baseline_s, "to leave out the option that asks for another plan")
+
+
+def tuned_data_parallelism(report: PlanReport) -> str:
+    """`data parallelism in 4 micro-batches`, whose number is the best one where that is known."""
+    tuned = report.data_parallel_micro_batches
+    return "data parallelism" + ("" if tuned is None else f" in {rounds(tuned)}")
 
 
 def next_commands(report: PlanReport, profile: str, topo: str | None, out: str | None) -> Iterator[tuple[str, str]]:

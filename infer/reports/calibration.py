@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import date
 from typing import Any
@@ -19,7 +20,7 @@ from automap_models.simulate.calibration import (
     errors_of_all,
 )
 
-from .text import Column, console, table
+from .text import Column, plain, print_parts, table
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,16 +66,12 @@ class Calibrated:
 
 def print_calibration(calibrated: Calibrated) -> None:
     """Print the constants beside the usual ones, errors by source, and why rows were left out."""
-    screen = console()
-    screen.print(f"{len(calibrated.observations)} steps on {calibrated.device.name}\n")
     fitted, usual = asdict(calibrated.fit.constants), asdict(calibrated.usual)
     columns = (
         Column("constant", [name.replace("_", " ") for name in fitted], left=True),
         Column("fitted", [f"{value:.3g}" for value in fitted.values()]),
         Column("usual", [f"{usual[name]:.3g}" for name in fitted]),
     )
-    screen.print(table(screen.width, columns))
-    screen.print()
     left_out = {errors.source: errors for errors in calibrated.validated}
     rows = [(errors, left_out.get(errors.source)) for errors in calibrated.fitted]
     if len(rows) > 1:
@@ -87,16 +84,23 @@ def print_calibration(calibrated: Calibrated) -> None:
         Column("left out:\nmedian", ["" if out is None else _share(out.median) for _, out in rows]),
         Column("90 %\nbelow", ["" if out is None else _share(out.p90) for _, out in rows]),
     )
-    screen.print(table(screen.width, errors_table))
+    print_parts(
+        [f"{len(calibrated.observations)} steps on {calibrated.device.name}"],
+        [lambda width: table(width, columns)],
+        [lambda width: table(width, errors_table)],
+        *([plain(remark)] for remark in _remarks(calibrated)),
+    )
+
+
+def _remarks(calibrated: Calibrated) -> Iterator[str]:
     if not calibrated.validated:
-        screen.print("\nThere is one source: how well the constants predict another one is not known.")
+        yield "There is one source: how well the constants predict another one is not known."
     if not calibrated.links:
-        screen.print("\nProfiles say nothing of links and of overlap: their three constants are as before.")
+        yield "Profiles say nothing of links and of overlap: their three constants are as before."
     for name, end in ends_of_ranges(calibrated.fit.constants):
-        what = f"{name.replace('_', ' ')} is at the end of its range, {end:g}: check the peaks of the device."
-        screen.print(f"\n{what}", markup=False)
+        yield f"{name.replace('_', ' ')} is at the end of its range, {end:g}: check the peaks of the device."
     for reason, count in Counter(row.reason for row in calibrated.skipped).items():
-        screen.print(f"\n{count} row(s) left out: {reason}", markup=False)
+        yield f"{count} row(s) left out: {reason}"
 
 
 def _share(value: float) -> str:
@@ -110,15 +114,11 @@ def calibration_document(calibrated: Calibrated) -> dict[str, Any]:
         "steps": len(calibrated.observations),
         "other_rows": calibrated.others,
         "constants": asdict(calibrated.fit.constants),
-        "fitted": [_errors_document(errors) for errors in calibrated.fitted],
-        "left_out": [_errors_document(errors) for errors in calibrated.validated],
-        "together": [_errors_document(errors) for errors in calibrated.together if errors is not None],
+        "fitted": [errors._asdict() for errors in calibrated.fitted],
+        "left_out": [errors._asdict() for errors in calibrated.validated],
+        "together": [errors._asdict() for errors in calibrated.together if errors is not None],
         "skipped": [{"id": row.name, "reason": row.reason} for row in calibrated.skipped],
     }
-
-
-def _errors_document(errors: SourceErrors) -> dict[str, Any]:
-    return errors._asdict()
 
 
 def device_comment(calibrated: Calibrated, rows: str) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
 from automap_models.core.units import percent, seconds, size
 from automap_models.planners.strategies.problem import RESERVE
 
-from .text import Column, console, fact_table, plain, table
+from .text import Column, fact_table, plain, print_parts, table
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
 PARTS = {
@@ -28,16 +30,29 @@ PARTS = {
 """Field of `StepParts` → how people call it."""
 
 
-def print_estimate(estimate: Estimate) -> None:
-    """Print a price for people."""
-    screen = console()
-    screen.print(f"[bold]{plain(estimate.model)}[/bold] on {plain(estimate.cluster)} ({plain(estimate.device)})")
-    screen.print(f"strategy: {strategy_in_words(estimate)}\n")
-    screen.print(parts_table(estimate, screen.width))
-    screen.print()
-    screen.print(memory_table(estimate, screen.width))
-    screen.print()
-    screen.print(fact_table(facts(estimate)))
+def print_estimate(
+    estimate: Estimate,
+    what: str = "strategy",
+    *tables: Sequence[Callable[[int], RenderableType]],
+    further: Iterable[tuple[str, str]] = (),
+) -> None:
+    """Print a price for people, and what else is known of the strategy.
+
+    Args:
+        what: how the strategy is called.
+        tables: below its own, functions of a width.
+        further: labels and sentences below its own.
+    """
+    print_parts(
+        [
+            f"[bold]{plain(estimate.model)}[/bold] on {plain(estimate.cluster)} ({plain(estimate.device)})",
+            f"{what}: {strategy_in_words(estimate)}",
+        ],
+        [partial(parts_table, estimate)],
+        [partial(memory_table, estimate)],
+        *tables,
+        [fact_table([*facts(estimate), *further])],
+    )
 
 
 def parts_table(estimate: Estimate, width: int) -> Table:

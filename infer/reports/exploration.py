@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,11 @@ from automap_models.planners.staged.evaluate import evaluate
 from automap_models.simulate.breakdown import Breakdown
 
 from ..commands.parsing import in_options
-from .pipeline import heading, layers_column, listed, tied_facts, times
-from .text import Column, console, fact_table, fits, plain, table
+from .pipeline import heading, listed, stage_columns, tied_facts, time_columns
+from .text import Column, fact_table, fits, plain, print_parts, reasons_below, table
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
 KIND = "explored"
@@ -52,30 +54,28 @@ class Explored:
 
 def print_explored(explored: Explored) -> None:
     """Print an exploration for people."""
-    screen, exploration = console(), explored.exploration
-    space = exploration.space
+    exploration = explored.exploration
+    space, best = exploration.space, exploration.best
     samples = "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')} a step"
-    screen.print(f"{heading(space.model.profile, space.cluster)}{samples}")
-    screen.print()
-    for part in ranking(exploration, screen.width):
-        screen.print(part)
-    screen.print()
-    screen.print(f"best: [bold]{plain(exploration.best.name)}[/bold], {shape(exploration.best)}\n")
-    screen.print(stages(exploration.best, screen.width))
-    screen.print()
-    screen.print(fact_table(facts(explored), (*exploration.notes, *_about_samples(exploration.best))))
+    print_parts(
+        [f"{heading(space.model.profile, space.cluster)}{samples}"],
+        [partial(ranking, exploration)],
+        [f"best: [bold]{plain(best.name)}[/bold], {shape(best)}"],
+        [partial(stages, best)],
+        [fact_table(facts(explored), (*exploration.notes, *_about_samples(best)))],
+    )
 
 
 def print_candidate(plan: Candidate) -> None:
     """Print one plan for people."""
-    screen, pipeline = console(), plan.problem
-    screen.print(f"{heading(pipeline.profile, pipeline.cluster)}\n[bold]{plain(plan.name)}[/bold], {shape(plan)}\n")
-    screen.print(stages(plan, screen.width))
-    screen.print()
-    screen.print(fact_table(plan_facts(plan), _about_samples(plan)))
+    print_parts(
+        [heading(plan.problem.profile, plan.problem.cluster), f"[bold]{plain(plan.name)}[/bold], {shape(plan)}"],
+        [partial(stages, plan)],
+        [fact_table(plan_facts(plan), _about_samples(plan))],
+    )
 
 
-def ranking(exploration: Exploration, width: int) -> Iterator[Table | str]:
+def ranking(exploration: Exploration, width: int) -> RenderableType:
     """A row for each sort of plan: what it is, how long a step takes, what it needs, why it is not the best.
 
     The reasons are the last column where there is room for them, else they stand below the table.
@@ -95,13 +95,10 @@ def ranking(exploration: Exploration, width: int) -> Iterator[Table | str]:
     named = Column("plan", list(reasons), left=True)
     beside = [Column(heading, [*cells, *nothing]) for heading, cells in zip(headings, shown, strict=True)]
     if fits(width, (named, *beside, reason_column)):
-        yield table(width, (named, *beside, reason_column), styles=[*styles, *("dim" for _ in nothing)])
-        return
+        return table(width, (named, *beside, reason_column), styles=[*styles, *("dim" for _ in nothing)])
     above = [Column(heading, cells) for heading, cells in zip(headings, shown, strict=True)]
-    yield table(width, (Column("plan", [plan.name for plan in candidates], left=True), *above), styles=styles)
-    if any(reasons.values()):
-        yield "\n[bold]why not the others[/bold]"
-        yield fact_table((name, reason) for name, reason in reasons.items() if reason)
+    named = Column("plan", [plan.name for plan in candidates], left=True)
+    return reasons_below(table(width, (named, *above), styles=styles), reasons.items())
 
 
 def _ranked(candidate: Candidate) -> tuple[str, ...]:
@@ -136,19 +133,12 @@ def shape(candidate: Candidate) -> str:
 def stages(candidate: Candidate, width: int) -> Table:
     """One row a stage: layers, devices, how these share the work, times for one micro-batch, memory."""
     problem, plan, cost = candidate.problem, candidate.plan, candidate.cost
-    ran = plan.stage_instructions(len(problem.profile))
     state_bytes = [float(held) for held in candidate.state_bytes]
     saved_bytes = [float(held) - state for held, state in zip(cost.memory_bytes, state_bytes, strict=True)]
-    stage = Column("stage", [str(s) for s in range(plan.stages)])
-    where = layers_column(problem.profile, ran)
+    stage = stage_columns(problem.profile, plan)
     devices = Column("devices", list(map(span, plan.stage_devices(problem.cluster.devices))))
     degrees = Column("d × t", [f"{d} × {t}" for d, t in candidate.degrees])
-    forward, backward, gradients = (
-        Column("forward", times(cost.forward_s)),
-        Column("backward", times(cost.backward_s)),
-        Column("gradients", times(cost.all_reduce_s)),
-    )
-    transfer = Column("transfer", [*times(cost.transfer_s[: plan.stages - 1]), ""])
+    forward, backward, transfer, gradients = time_columns(cost, "gradients")
     state, saved = Column("state", list(map(size, state_bytes))), list(map(size, saved_bytes))
     wide = (devices, degrees, forward, backward, transfer, gradients, state, Column("saved\nactivations", saved))
     stacked = (
@@ -157,7 +147,7 @@ def stages(candidate: Candidate, width: int) -> Table:
         transfer.over(gradients),
         state.over(Column("activations", saved)),
     )
-    return table(width, (stage, where, *wide), (stage, where, *stacked))
+    return table(width, (*stage, *wide), (*stage, *stacked))
 
 
 def facts(explored: Explored) -> Iterator[tuple[str, str]]:

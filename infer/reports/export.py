@@ -10,7 +10,7 @@ from automap_models.export.exporter import Exported
 from automap_models.export.sources import ShardingSource
 from automap_models.export.target import Written
 
-from .text import console, fact_table, plain
+from .text import fact_table, plain, print_parts
 
 SCHEMA = 1
 
@@ -22,9 +22,8 @@ def print_text(written: Written) -> None:
 
 def print_export(exported: Exported) -> None:
     """Print what is in the file."""
-    screen = console()
-    screen.print(f"[bold]{plain(exported.source.name)}[/bold] for {plain(exported.target)}\n")
-    screen.print(fact_table(facts(exported)))
+    title = f"[bold]{plain(exported.source.name)}[/bold] for {plain(exported.target)}"
+    print_parts([title], [fact_table(facts(exported))])
 
 
 def facts(exported: Exported) -> Iterator[tuple[str, str]]:

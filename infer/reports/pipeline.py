@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,8 +25,8 @@ from ..commands.parsing import in_options
 from ..commands.replan import Replanned
 from ..requests import ReplanRequest
 from ..runner import Report
-from .advice import certainty, headline, shorter_facts
-from .text import Column, console, fact_table, plain, table
+from .advice import certainty, headline, shorter_facts, tuned_data_parallelism
+from .text import Column, fact_table, plain, print_parts, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,17 +50,13 @@ def print_report(report: PlanReport, next_steps: Iterable[tuple[str, str]] = (),
         next_steps: label and command a row.
         verbose: whether all that is known about it follows, and what else was tried.
     """
-    screen = console()
-    screen.print(f"[bold]{plain(headline(report))}[/bold]")
-    screen.print(plain(certainty(report)))
-    screen.print(f"\n{heading(report.problem.profile, report.problem.cluster)}")
-    screen.print(stage_table(report, screen.width))
-    screen.print()
-    if verbose and report.search_log:
-        screen.print(search_log_table(report.search_log, screen.width))
-        screen.print()
     shown = [*shorter_facts(report), *(facts(report) if verbose else ()), *next_steps]
-    screen.print(fact_table(shown, map(in_options, report.notes)))
+    print_parts(
+        [f"[bold]{plain(headline(report))}[/bold]", plain(certainty(report))],
+        [heading(report.problem.profile, report.problem.cluster), partial(stage_table, report)],
+        [partial(search_log_table, report.search_log)] if verbose and report.search_log else [],
+        [fact_table(shown, map(in_options, report.notes))],
+    )
 
 
 def heading(profile: Profile, cluster: Cluster) -> str:
@@ -88,22 +85,38 @@ def shape(report: PlanReport) -> str:
 def stage_table(report: PlanReport, width: int) -> Table:
     """One row a stage: its first and last layer, its devices, its times for one micro-batch, its memory."""
     plan, problem, cost = report.plan, report.problem, report.cost
-    ran = plan.stage_instructions(len(problem.profile))
     held = plan.stage_devices(problem.cluster.devices)
-    stage = Column("stage", [str(s) for s in range(plan.stages)])
-    where = layers_column(problem.profile, ran)
-    instructions = Column("instr.", list(map(span, ran)))
+    instructions = Column("instr.", list(map(span, plan.stage_instructions(len(problem.profile)))))
     devices = Column("devices", [f"{span(ends)}\n× {ends[1] - ends[0] + 1}" for ends in held])
-    forward, backward, transfer, all_reduce = (
-        Column("forward", times(cost.forward_s)),
-        Column("backward", times(cost.backward_s)),
-        Column("transfer", [*times(cost.transfer_s[: plan.stages - 1]), ""]),
-        Column("all-reduce", times(cost.all_reduce_s)),
-    )
+    fixed = (*stage_columns(problem.profile, plan), instructions, devices)
+    forward, backward, transfer, all_reduce = time_columns(cost, "all-reduce")
     memory = memory_column(cost)
-    wide = (stage, where, instructions, devices, forward, backward, transfer, all_reduce, memory)
-    stacked = (stage, where, instructions, devices, forward.over(backward), transfer.over(all_reduce), memory)
-    return table(width, wide, stacked)
+    wide = (*fixed, forward, backward, transfer, all_reduce, memory)
+    return table(width, wide, (*fixed, forward.over(backward), transfer.over(all_reduce), memory))
+
+
+def stage_columns(profile: Profile, plan: StagedPlan) -> tuple[Column, Column]:
+    """The number of each stage, and its first and last layer, a line each."""
+    ran = plan.stage_instructions(len(profile))
+
+    def cells(width: int) -> list[str]:
+        return [layers(profile, *ends, width) for ends in ran]
+
+    return Column("stage", [str(s) for s in range(plan.stages)]), Column("layers", cells, least=LEAST_NAMES, left=True)
+
+
+def time_columns(cost: StagedCost, gradients: str) -> tuple[Column, Column, Column, Column]:
+    """Forward, backward, transfer and sum of gradients of each stage; the last sum under that heading."""
+    columns = {
+        "forward": cost.forward_s,
+        "backward": cost.backward_s,
+        "transfer": cost.transfer_s[: len(cost.forward_s) - 1],
+        gradients: cost.all_reduce_s,
+    }
+    cells = {name: [seconds(float(time_s)) for time_s in times_s] for name, times_s in columns.items()}
+    cells["transfer"].append("")
+    forward, backward, transfer, sums = (Column(name, texts) for name, texts in cells.items())
+    return forward, backward, transfer, sums
 
 
 def memory_column(cost: StagedCost) -> Column:
@@ -112,20 +125,6 @@ def memory_column(cost: StagedCost) -> Column:
     if len(set(limits)) == 1:
         return Column(f"memory\nof {limits[0]}", held)
     return Column("memory", [f"{own}\nof {limit}" for own, limit in zip(held, limits, strict=True)])
-
-
-def times(times_s: FloatArray) -> list[str]:
-    """As people read them, one a stage."""
-    return [seconds(float(time_s)) for time_s in times_s]
-
-
-def layers_column(profile: Profile, stages: Sequence[tuple[int, int]]) -> Column:
-    """The first and the last layer of each stage, a line each."""
-
-    def cells(width: int) -> list[str]:
-        return [layers(profile, *ends, width) for ends in stages]
-
-    return Column("layers", cells, least=LEAST_NAMES, left=True)
 
 
 def layers(profile: Profile, first: int, last: int, width: int) -> str:
@@ -212,8 +211,7 @@ def _speed_ups(report: PlanReport) -> Iterator[str]:
     if problem.slowdowns is not None:  # the profile's device is one; that is what the others count as
         devices += f", worth {problem.capacity:.3g} of these"
     yield f"{over_one:.2f}× over one device ({percent(over_one / problem.capacity)} of {devices})"
-    tuned = report.data_parallel_micro_batches
-    best = "data parallelism" + ("" if tuned is None else f" in {rounds(tuned)}")
+    best = tuned_data_parallelism(report)
     for name, baseline_s in ((best, report.data_parallel_s), ("uniform cuts", report.uniform_s)):
         if baseline_s is None:
             yield f"{name} does not fit the memory" if name == best else f"{name} do not fit the memory"
@@ -294,12 +292,14 @@ def print_adjustment(outcome: Replanned, *, names_corrected: bool) -> None:
         names_corrected: whether the user knows where the corrected profile goes, which the plan belongs to.
     """
     result, report = outcome.result, outcome.report
-    screen = console()
-    screen.print(heading(report.problem.profile, report.problem.cluster))
-    screen.print(f"plan [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
-    screen.print(stage_table(replace(report, result=replace(report.result, cost=result.cost)), screen.width))
-    screen.print()
-    screen.print(fact_table(_facts(result, outcome.observed), _notes(result, names_corrected)))
+    print_parts(
+        [
+            heading(report.problem.profile, report.problem.cluster),
+            f"plan [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}",
+        ],
+        [partial(stage_table, replace(report, result=replace(report.result, cost=result.cost)))],
+        [fact_table(_facts(result, outcome.observed), _notes(result, names_corrected))],
+    )
 
 
 def _facts(result: ReplanResult, observed: Observed) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,10 +21,12 @@ from automap_models.core.units import counted, percent, seconds, shortened, size
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.npz import shared_document
 
-from .text import Column, console, fact_table, plain, table
+from .text import Column, fact_table, plain, print_parts, table
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from .text import Printed
 
 UNSTEADY = 0.2
 """Share of what was measured whose runs may disagree; more is said."""
@@ -205,23 +208,20 @@ NO_LAYER = "(no layer)"
 
 def print_profile(profile: Profile) -> None:
     """Print totals, the heaviest instructions and layers, the cheapest cuts and what was reported."""
-    screen = console()
-    screen.print(f"[bold]{plain(profile.model)}[/bold]: {plain(origin(profile))}\n")
-    screen.print(fact_table(totals(profile)))
-    groups = layer_groups(profile)
-    if any(group.pattern for group in groups):
-        screen.print("\n[bold]heaviest layers[/bold], alike ones together")
-        screen.print(layer_table(profile, groups, screen.width))
-    screen.print("\n[bold]heaviest instructions[/bold]")
-    screen.print(instruction_table(profile, screen.width))
-    cuts = cheapest_cuts(profile)
-    if cuts:
-        screen.print("\n[bold]cheapest cuts[/bold], one about every tenth of the time")
-        screen.print(cut_table(profile, cuts, screen.width))
-    reported = [*warnings(profile), *notes(profile)]
-    if reported:
-        screen.print()
-        screen.print(fact_table((), reported))
+    groups, cuts, reported = layer_groups(profile), cheapest_cuts(profile), [*warnings(profile), *notes(profile)]
+    layers: list[Printed] = ["[bold]heaviest layers[/bold], alike ones together", partial(layer_table, profile, groups)]
+    places: list[Printed] = [
+        "[bold]cheapest cuts[/bold], one about every tenth of the time",
+        partial(cut_table, profile, cuts),
+    ]
+    print_parts(
+        [f"[bold]{plain(profile.model)}[/bold]: {plain(origin(profile))}"],
+        [fact_table(totals(profile))],
+        layers if any(group.pattern for group in groups) else [],
+        ["[bold]heaviest instructions[/bold]", partial(instruction_table, profile)],
+        places if cuts else [],
+        [fact_table((), reported)] if reported else [],
+    )
 
 
 def origin(profile: Profile) -> str:
@@ -398,7 +398,6 @@ def _place(profile: Profile, i: int) -> dict[str, object]:
 
 def print_known() -> None:
     """Print a table of models and one of devices."""
-    screen = console()
     names = workloads.names()
     texts = [workloads.summary(name) for name in names]
     what = "what it is, parameters, defaults of a micro-batch"
@@ -406,8 +405,6 @@ def print_known() -> None:
         Column("model", list(names), left=True),
         Column(what, lambda room: [textwrap.fill(text, room, break_on_hyphens=False) for text in texts], 36, left=True),
     )
-    screen.print(table(screen.width, models))
-    screen.print()
     known = [read_device(name) for name in known_devices()]
     devices = (
         Column("--device", list(known_devices()), left=True),
@@ -416,7 +413,7 @@ def print_known() -> None:
         Column("memory", [f"{size(device.bandwidth)}/s" for device in known]),
         Column("attained of both", [_attained(device) for device in known]),
     )
-    screen.print(table(screen.width, devices))
+    print_parts([lambda width: table(width, models)], [lambda width: table(width, devices)])
 
 
 def _attained(device: Device) -> str:

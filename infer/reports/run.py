@@ -19,15 +19,13 @@ from automap_models.formats.run_json import (
 )
 from automap_models.simulate.engine import Timeline
 
-from .text import Column, console, fact_table, table
+from .text import Column, fact_table, print_parts, table
 
 
 def print_run(record: RunRecord, predicted: Timeline) -> None:
     """The table of the stages, facts below it."""
-    screen = console()
-    screen.print(table(screen.width, _columns(record, predicted)))
-    screen.print()
-    screen.print(fact_table(_facts(record, predicted), _notes(record)))
+    columns = _columns(record, predicted)
+    print_parts([lambda width: table(width, columns)], [fact_table(_facts(record, predicted), _notes(record))])
 
 
 def _columns(record: RunRecord, predicted: Timeline) -> list[Column]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.result import Bound
@@ -20,10 +21,12 @@ from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
 from automap_models.formats.sharding_json import ShardingReport, sharding_document
 from automap_models.run.verify_sharding import TOLERANCE, Verified
 
-from .text import Column, console, fact_table, plain, table
+from .text import Column, fact_table, plain, print_parts, table
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from .text import Printed
 
 
 @dataclass(frozen=True)
@@ -42,34 +45,43 @@ class Sharded:
     verified: Verified | None = None
 
 
-_NOUNS = {"parameter": "trainable parameter", "input": "input"}
-
-
-def count_document(outcome: Sharded, *, groups: bool) -> dict[str, Any]:
-    """The plan's JSON document; with `groups`, the linkage group of every decision beside it."""
+def sharded_document(outcome: Sharded, *, groups: bool) -> dict[str, Any]:
+    """The plan's JSON document; with `groups` the linkage group of every decision, and what XLA made of it if asked."""
     document = sharding_document(outcome.report)
-    return {**document, "linkage_groups": _group_documents(outcome)} if groups else document
-
-
-def print_counted(outcome: Sharded, *, groups: bool) -> None:
-    """Print a plan for people; with `groups`, the linkage groups, too."""
-    screen, report = console(), outcome.report
-    cluster = report.problem.cluster
-    axis = report.plan.mesh[0]
-    screen.print(
-        f"[bold]{plain(report.problem.model)}[/bold] on {axis.size} of the {cluster.devices} devices of "
-        f"{plain(cluster.name)}, rules {plain(report.problem.rules)}"
-    )
-    screen.print(f"{axis.kind} plan by [bold]{plain(report.plan.planner)}[/bold]\n")
-    screen.print(variable_table(report.plan, screen.width))
-    screen.print()
     if groups:
-        screen.print(group_table(outcome, screen.width))
-        screen.print("[dim]every other dimension conflicts when it is partitioned[/dim]\n")
-    screen.print(fact_table(count_facts(outcome), report.notes))
+        document["linkage_groups"] = _group_documents(outcome)
+    return {**document, "verified": _verified_document(outcome.verified)} if outcome.verified else document
 
 
-def variable_table(plan: ShardingPlan, width: int, axis: int = 0) -> Table:
+def print_sharded(outcome: Sharded, *, groups: bool) -> None:
+    """Print a plan for people; with `groups`, the linkage groups, too."""
+    report = outcome.report
+    problem, mesh = report.problem, report.plan.mesh
+    counting = problem.objective == "count"
+    axes = " × ".join(f"{axis.name} {axis.size}" for axis in mesh)
+    devices = f"{mesh[0].size}" if counting else f"a mesh of {axes}"
+    kind = f"{mesh[0].kind} plan" if counting else f"plan of least {problem.objective}"
+    conflicts = "[dim]every other dimension conflicts when it is partitioned[/dim]"
+    print_parts(
+        [
+            f"[bold]{plain(problem.model)}[/bold] on {devices} of the {problem.cluster.devices} devices of "
+            f"{plain(problem.cluster.name)}, rules {plain(problem.rules)}",
+            f"{kind} by [bold]{plain(report.plan.planner)}[/bold]",
+        ],
+        *(_along(report.plan, a) for a in range(len(mesh))),
+        [partial(group_table, outcome), conflicts] if groups else [],
+        [] if counting else [partial(_prices, report)],
+        [fact_table(_count_facts(outcome) if counting else _price_facts(outcome), report.notes)],
+    )
+
+
+def _along(plan: ShardingPlan, axis: int) -> Iterator[Printed]:
+    if len(plan.mesh) > 1:
+        yield f"along [bold]{plan.mesh[axis].name}[/bold]"
+    yield partial(variable_table, plan, axis)
+
+
+def variable_table(plan: ShardingPlan, axis: int, width: int) -> Table:
     """One row for the variables of a kind; the partitioned dimension's size is divided by the axis's devices."""
     rows = list(variable_rows(plan, axis))
     shapes = [{variable.shape for variable in row.variables} for row in rows]
@@ -110,15 +122,11 @@ def group_table(outcome: Sharded, width: int) -> Table:
     return table(width, (named, *counts))
 
 
-def count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
+def _count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
     report, plan = outcome.report, outcome.report.plan
     decided, known, (along,) = plan.candidates(), report.result.facts, report.problem.along
-    kind = CANDIDATES[along.axis.kind]
-    whole = sum(variable.nbytes for variable in decided) or 1.0
-    split = sum(variable.nbytes for variable, dim in decided.items() if dim != REPLICATED)
-    noun = counted(len(decided), _NOUNS[kind])
-    yield "result", f"{plan.partitioned()} of {noun} partitioned, {percent(split / whole)} of their bytes"
+    yield "result", _partitioned(plan, 0)
     followers = sum(dim != REPLICATED for v, dim in plan.by_variable().items() if v not in decided)
     if followers:
         yield "follows", f"{counted(followers, 'other argument')} of the step, the optimiser's state among them"
@@ -136,12 +144,26 @@ def count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
         cut_off = ", then interrupted" if known["interrupted"] else ""
         yield "episodes", f"{episodes:,}{cut_off}; the plan's reward is {known['reward'][0]:.1f}"
     yield "optimum", _count_optimum(plan, report.result.bound)
+    yield from _checks(outcome)
+
+
+def _partitioned(plan: ShardingPlan, axis: int) -> str:
+    """How many of the variables that an axis may divide it does."""
+    decided = plan.candidates(axis)
+    whole = sum(variable.nbytes for variable in decided) or 1.0
+    split = sum(variable.nbytes for variable, dim in decided.items() if dim != REPLICATED)
+    noun = counted(len(decided), "input" if plan.mesh[axis].kind == "data" else "trainable parameter")
+    return f"{plan.partitioned(axis)} of {noun} partitioned, {percent(split / whole)} of their bytes"
+
+
+def _checks(outcome: Sharded) -> Iterator[tuple[str, str]]:
+    """What Shardy and XLA made of the plan, and how long it took."""
     if outcome.inserted is not None:
         yield "Shardy", shardy_sentence(outcome.inserted)
-    yield (
-        "time",
-        f"{seconds(report.planning_s)} from the model to the plan, {seconds(report.result.taken_s)} of it searching",
-    )
+    if outcome.verified:
+        yield from _verified_facts(outcome.verified)
+    searched = seconds(outcome.report.result.taken_s)
+    yield "time", f"{seconds(outcome.report.planning_s)} from the model to the plan, {searched} of it searching"
 
 
 def _memory(plan: ShardingPlan) -> str:
@@ -194,32 +216,6 @@ def _divided(shape: tuple[int, ...], dim: int, devices: int) -> str:
     return f"[{', '.join(f'{n}/{devices}' if i == dim else str(n) for i, n in enumerate(shape))}]"
 
 
-def price_document(outcome: Sharded) -> dict[str, Any]:
-    """The plan's JSON document, with what XLA made of it where that was asked for."""
-    document = sharding_document(outcome.report)
-    return {**document, "verified": _verified_document(outcome.verified)} if outcome.verified else document
-
-
-def print_priced(outcome: Sharded) -> None:
-    """Print a plan for people."""
-    screen, report = console(), outcome.report
-    problem, mesh = report.problem, report.plan.mesh
-    axes = " × ".join(f"{axis.name} {axis.size}" for axis in mesh)
-    screen.print(
-        f"[bold]{plain(problem.model)}[/bold] on a mesh of {axes} of the {problem.cluster.devices} devices of "
-        f"{plain(problem.cluster.name)}, rules {plain(problem.rules)}"
-    )
-    screen.print(f"plan of least {problem.objective} by [bold]{plain(report.plan.planner)}[/bold]\n")
-    for a, axis in enumerate(mesh):
-        if len(mesh) > 1:
-            screen.print(f"along [bold]{axis.name}[/bold]")
-        screen.print(variable_table(report.plan, screen.width, a))
-        screen.print()
-    screen.print(_prices(report, screen.width))
-    screen.print()
-    screen.print(fact_table(_price_facts(outcome), report.notes))
-
-
 def _prices(report: ShardingReport, width: int) -> Table:
     """The plan beside doing everything everywhere and data parallelism: time in its parts, memory."""
     prices = {
@@ -243,18 +239,9 @@ def _price_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
     report = outcome.report
     for a, axis in enumerate(report.plan.mesh):
-        decided, partitioned = report.plan.candidates(a), report.plan.partitioned(a)
-        whole = sum(variable.nbytes for variable in decided)
-        split = sum(variable.nbytes for variable, dim in decided.items() if dim != REPLICATED)
-        noun = counted(len(decided), "input" if axis.kind == "data" else "trainable parameter")
-        yield axis.name, f"{partitioned} of {noun} partitioned, {percent(split / (whole or 1.0))} of their bytes"
+        yield axis.name, _partitioned(report.plan, a)
     yield "optimum", _price_optimum(report)
-    if outcome.inserted is not None:
-        yield "Shardy", shardy_sentence(outcome.inserted)
-    if outcome.verified:
-        yield from _verified_facts(outcome.verified)
-    searched = seconds(report.result.taken_s)
-    yield "time", f"{seconds(report.planning_s)} from the model to the plan, {searched} of it searching"
+    yield from _checks(outcome)
 
 
 def _price_optimum(report: ShardingReport) -> str:

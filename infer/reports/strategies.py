@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.estimate import Estimate, strategy_in_words
@@ -13,11 +14,14 @@ from automap_models.core.units import percent, seconds, size
 from automap_models.formats.strategy_json import estimate_document
 from automap_models.planners.strategies.choices import Alternative, Compared
 from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.plots.strategies import draw_strategies
 
-from .estimate import PARTS, facts, memory_table, parts_table
-from .text import Column, console, fact_table, fits, plain, table
+from .estimate import PARTS, print_estimate
+from .text import Column, fits, reasons_below, table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import RenderableType
     from rich.table import Table
 
 StrategyResult = Result[StrategyProblem, Strategy]
@@ -56,30 +60,15 @@ def gap(result: StrategyResult) -> float | None:
 
 def print_searched(searched: Searched) -> None:
     """Print the best strategy for people."""
-    best, screen = searched.best, console()
-    screen.print(f"[bold]{plain(best.model)}[/bold] on {plain(best.cluster)} ({plain(best.device)})")
-    screen.print(f"best strategy: {strategy_in_words(best)}\n")
-    screen.print(parts_table(best, screen.width))
-    screen.print()
-    screen.print(memory_table(best, screen.width))
-    screen.print()
-    if len(searched.compared.kinds) > 1:
-        for part in kinds_parts(searched, screen.width):
-            screen.print(part)
-        screen.print()
-    if searched.compared.choices:
-        screen.print(choices_table(searched, screen.width))
-        screen.print()
-    if len(searched.compared.memory) > 1:
-        screen.print(less_memory_table(searched.compared.memory, screen.width))
-        screen.print()
-    if searched.sizes:
-        screen.print(sizes_table(searched.sizes, screen.width))
-        screen.print()
-    screen.print(
-        fact_table(
-            [*facts(best), *_order(searched.result), *_limits(searched), *_uneven(searched), *_proof(searched.result)]
-        )
+    result, compared = searched.result, searched.compared
+    print_estimate(
+        searched.best,
+        "best strategy",
+        [partial(kinds_table, searched)] if len(compared.kinds) > 1 else [],
+        [partial(choices_table, searched)] if compared.choices else [],
+        [partial(less_memory_table, compared.memory)] if len(compared.memory) > 1 else [],
+        [partial(sizes_table, searched.sizes)] if searched.sizes else [],
+        further=[*_order(result), *_limits(searched), *_uneven(searched), *_proof(result)],
     )
 
 
@@ -121,7 +110,7 @@ def _limits(searched: Searched) -> Iterator[tuple[str, str]]:
     yield f"for {within.name}", f"costs {percent(best.step_s / free.step_s - 1)} at least: {gain}"
 
 
-def kinds_parts(searched: Searched, width: int) -> Iterator[Table | str]:
+def kinds_table(searched: Searched, width: int) -> RenderableType:
     """One row a kind of parallelism with its best strategy, and why it is not the best one; or that stands below."""
     best, kinds = searched.best, searched.compared.kinds
     reasons = [why_not(of, best) for of in kinds]
@@ -132,10 +121,10 @@ def kinds_parts(searched: Searched, width: int) -> Iterator[Table | str]:
     )
     strategy = Column("strategy", [strategy_in_words(of.estimate) if of.estimate else "" for of in kinds], left=True)
     reason_column = Column("why not", reasons, left=True)
-    yield table(width, (named, *beside, reason_column, strategy), (named, *beside, reason_column), (named, *beside))
-    if not fits(width, (named, *beside, reason_column)) and any(reasons):
-        yield "\n[bold]why not the others[/bold]"
-        yield fact_table((of.name, reason) for of, reason in zip(kinds, reasons, strict=True) if reason)
+    narrow, wide = (named, *beside), (named, *beside, reason_column)
+    if fits(width, wide):
+        return table(width, (*wide, strategy), wide)
+    return reasons_below(table(width, narrow), ((of.name, reason) for of, reason in zip(kinds, reasons, strict=True)))
 
 
 def _step(alternative: Alternative) -> str:
@@ -193,6 +182,14 @@ def sizes_table(results: Sequence[StrategyResult], width: int) -> Table:
     )
     strategy = Column("strategy", [strategy_in_words(of.cost) if of.cost else "" for of in results], left=True)
     return table(width, (*layout, strategy), layout)
+
+
+def draw_searched(searched: Searched) -> Figure:
+    """The parts of the best strategy's step and its memory beside those of the others."""
+    compared = searched.compared
+    named = [(of.name, of.estimate) for of in (*compared.choices, *compared.kinds)]
+    sizes = [(of.problem.cluster.devices, of.cost) for of in searched.sizes]
+    return draw_strategies(searched.best, named, compared.memory, sizes)
 
 
 def searched_document(searched: Searched) -> dict[str, Any]:

@@ -7,12 +7,12 @@ import io
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import has_clock, profiled_size
-from automap_models.core.profile import Profile
 from automap_models.core.units import counted, percent, seconds
 from automap_models.errors import Infeasible
 from automap_models.formats.atomic import write_json, write_text
@@ -20,14 +20,14 @@ from automap_models.formats.hardware_yaml import cluster_document
 from automap_models.formats.plan_json import SCHEMA
 from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows
+from automap_models.plots.sweep import draw_sweep
 from automap_models.version import __version__
 
 from ..commands.parsing import in_options
 from ..runner import Report
-from .text import Column, console, fact_table, plain, table
+from .text import Column, fact_table, plain, print_parts, table
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.table import Table
 
 MOST_ROWS = 60
@@ -37,35 +37,26 @@ LEAST_CLUSTER = 18
 
 def sweep_report(sweep: Sweep) -> Report:
     """A table, a picture, and the rows as JSON or CSV."""
-
-    def draw() -> Figure:
-        from automap_models.plots.sweep import draw_sweep
-
-        return draw_sweep(sweep.profile.model, sweep.rows, same_batch=sweep.global_batch is not None)
-
     return Report(
-        lambda: print_sweep(sweep.profile, sweep.rows, sweep.global_batch),
-        lambda: sweep_document(sweep.profile, sweep.rows),
-        {"plan": lambda path: write_rows(path, sweep_document(sweep.profile, sweep.rows))},
-        draw,
+        lambda: print_sweep(sweep),
+        lambda: sweep_document(sweep),
+        {"plan": lambda path: write_rows(path, sweep_document(sweep))},
+        lambda: draw_sweep(sweep.profile.model, sweep.rows, same_batch=sweep.global_batch is not None),
         names={"plan": "rows"},
     )
 
 
-def print_sweep(profile: Profile, rows: list[Row], global_batch: int | None) -> None:
-    """Print a sweep for people.
-
-    Args:
-        global_batch: samples between two updates, if they are the same for all rows.
-    """
-    screen = console()
+def print_sweep(sweep: Sweep) -> None:
+    """Print a sweep for people."""
+    profile, rows = sweep.profile, sweep.rows
     best = best_rows(rows)
     clusters = counted(len({row.cluster.name for row in rows}), "cluster")
-    screen.print(f"[bold]{plain(profile.model)}[/bold]: {counted(len(rows), 'combination')} on {clusters}\n")
     shown = rows if len(rows) <= MOST_ROWS else list(best.values())
-    screen.print(sweep_table(shown, best, screen.width))
-    screen.print()
-    screen.print(fact_table(_facts(rows, shown, best), _notes(rows, global_batch, profile)))
+    print_parts(
+        [f"[bold]{plain(profile.model)}[/bold]: {counted(len(rows), 'combination')} on {clusters}"],
+        [partial(sweep_table, shown, best)],
+        [fact_table(_facts(rows, shown, best), _notes(sweep))],
+    )
 
 
 def sweep_table(rows: list[Row], best: Mapping[str, Row], width: int) -> Table:
@@ -86,19 +77,15 @@ def sweep_table(rows: list[Row], best: Mapping[str, Row], width: int) -> Table:
     )
     cluster = Column("cluster", lambda room: named(room, False), LEAST_CLUSTER, left=True)
     with_devices = Column("cluster", lambda room: named(room, True), LEAST_CLUSTER, left=True)
-    wide = (cluster, Column("devices", list(map(_devices, rows))), *others)
+    wide = (cluster, Column("devices", [row.cluster.shape for row in rows]), *others)
     narrow = (with_devices, *others)
     return table(width, wide, narrow, styles=["bold" if is_best else "" for is_best in marked])
-
-
-def _devices(row: Row) -> str:
-    return row.cluster.shape
 
 
 def _cluster_cells(group: Sequence[Row], width: int, devices: bool) -> Iterator[str]:
     """Cells of a cluster's rows: a line each of its name and perhaps of its devices, the last one all that is left."""
     lines = textwrap.wrap(group[0].cluster.name, width, break_on_hyphens=False) or [""]
-    lines += [f"{_devices(group[0])} devices"] if devices else []
+    lines += [f"{group[0].cluster.shape} devices"] if devices else []
     for _ in group[:-1]:
         yield lines.pop(0) if lines else ""
     yield "\n".join(lines)
@@ -132,31 +119,28 @@ def _facts(rows: list[Row], shown: list[Row], best: Mapping[str, Row]) -> Iterat
         yield "shown", "the best of each cluster; --out writes all rows, --json prints them"
 
 
-def _notes(rows: list[Row], global_batch: int | None, profile: Profile) -> Iterator[str]:
-    profiled = profiled_size(profile)
+def _notes(sweep: Sweep) -> Iterator[str]:
+    rows, profiled = sweep.rows, profiled_size(sweep.profile)
     outside = {row.outcome.outside for row in rows if row.outcome.plan is not None} - {None}
     if outside:
         reason = min(map(str, outside))
         yield f"* planned outside what the policy was trained for, perhaps longer than need be: {reason}"
-    if global_batch is None and len({row.micro_batches for row in rows}) > 1:
+    if sweep.global_batch is None and len({row.micro_batches for row in rows}) > 1:
         yield "more micro-batches make a larger global batch: the best of a cluster is the one with the best speed"
     if any(row.microbatch_size not in (None, profiled) for row in rows):
-        how = (
-            "those of the clock"
-            if has_clock(profile)
-            else "taken in proportion, though small ones run less efficiently"
-        )
+        proportional = "taken in proportion, though small ones run less efficiently"
+        how = "those of the clock" if has_clock(sweep.profile) else proportional
         yield f"times of other micro-batches than the {profiled} samples profiled are {how}"
 
 
-def sweep_document(profile: Profile, rows: list[Row]) -> dict[str, Any]:
+def sweep_document(sweep: Sweep) -> dict[str, Any]:
     """The sweep as plain Python numbers, lists and dictionaries; steps and lengths in seconds."""
-    best = best_rows(rows)
+    profile, best = sweep.profile, best_rows(sweep.rows)
     return {
         "schema": SCHEMA,
         "kind": "sweep",
         "model": profile.model,
-        "rows": [_row(row, best.get(row.cluster.name) is row) for row in rows],
+        "rows": [_row(row, best.get(row.cluster.name) is row) for row in sweep.rows],
         "provenance": {
             "automap_version": __version__,
             "profile_fingerprint": profile.fingerprint,

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from itertools import zip_longest
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.units import size
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress as ProgressBar
     from rich.table import Table
 
     from automap_models.core.cluster import Cluster, NodeGroup
     from automap_models.planners.base import Progress
+
+    Printed = str | Table | Callable[[int], RenderableType]
 
 WIDTH_WITHOUT_A_TERMINAL = 100
 
@@ -45,6 +48,19 @@ def console() -> Console:
     if not screen.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         screen.width = WIDTH_WITHOUT_A_TERMINAL
     return screen
+
+
+def print_parts(*parts: Iterable[Printed]) -> None:
+    """Print parts with an empty line between two; what a part holds stands one directly below the other.
+
+    A function makes what is printed for the console's width. A part that holds nothing is left out.
+    """
+    screen = console()
+    for number, part in enumerate(filter(None, map(list, parts))):
+        if number:
+            screen.print()
+        for printed in part:
+            screen.print(printed(screen.width) if callable(printed) else printed)
 
 
 def plain(text: str) -> str:
@@ -151,6 +167,14 @@ def fact_table(facts: Iterable[tuple[str, str]], notes: Iterable[str] = ()) -> T
     return sentences
 
 
+def reasons_below(ranking: Table, reasons: Iterable[tuple[str, str]]) -> RenderableType:
+    """A table for whose reasons there is no room, and below it those that are not empty, by name."""
+    from rich.console import Group
+
+    given = [(name, reason) for name, reason in reasons if reason]
+    return Group(ranking, "\n[bold]why not the others[/bold]", fact_table(given)) if given else ranking
+
+
 def print_clusters() -> None:
     """The shipped clusters: how many devices they have, how these are linked, their memory, and their kind."""
     from automap_models.formats.hardware_yaml import known_clusters, read_cluster
@@ -167,8 +191,7 @@ def print_clusters() -> None:
         Column("memory", [_of_groups(cluster, lambda group: size(group.memory)) for cluster in clusters]),
         Column("device", [_of_groups(cluster, lambda group: group.device) for cluster in clusters], left=True),
     )
-    screen = console()
-    screen.print(table(screen.width, layout))
+    print_parts([lambda width: table(width, layout)])
 
 
 def _of_groups(cluster: Cluster, text: Callable[[NodeGroup], str]) -> str:
@@ -177,48 +200,49 @@ def _of_groups(cluster: Cluster, text: Callable[[NodeGroup], str]) -> str:
 
 
 class Steps:
-    """A context in which one line at the bottom of the terminal (stderr) says what goes on; it leaves no trace."""
+    """A context in which one line at the bottom of the terminal (stderr), if there is one, says what goes on.
+
+    It leaves no trace. What the user's own code prints goes to stderr meanwhile.
+    """
 
     def __init__(self) -> None:
-        self._progress = _make()
-        self._task = self._progress.add_task("starting", total=None)
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._progress = _progress() if terminal else None
+        self._redirected = redirect_stdout(sys.stderr)
 
     def __enter__(self) -> Steps:
-        from automap_models.core.compiled import when_compiling
+        self._redirected.__enter__()
+        if self._progress is not None:
+            from automap_models.core.compiled import when_compiling
 
-        self._progress.start()
-        when_compiling(lambda: self.begin("compiling searches, once: about 15 s"))
+            self._progress.start()
+            when_compiling(lambda: self.begin("compiling searches, once: about 15 s"))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+        self._redirected.__exit__(None, None, None)
 
     def begin(self, what: str) -> None:
         """A step of unknown length begins."""
-        self._progress.update(self._task, description=what, total=None)
+        self.advance(0, None, what)
 
     def advance(self, done: int, total: int | None, what: str) -> None:
         """That much of a step is done; `what` comes next."""
-        self._progress.update(self._task, description=what, completed=done, total=total)
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], description=what, completed=done, total=total)
 
     def watch(self, news: Progress) -> None:
         """What a planner tells while it works (planners.base)."""
         self.advance(news.done or 0, news.total, news.what)
 
 
-def _make() -> ProgressBar:
+def _progress() -> ProgressBar:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=30),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=30))
+    progress = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+    progress.add_task("starting", total=None)
+    return progress
