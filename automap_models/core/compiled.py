@@ -42,9 +42,13 @@ def _compiled(function: FunctionT, inline: str) -> FunctionT:
     from numba import njit
 
     _listen()
-    compiled = njit(error_model="numpy", nogil=True, inline=inline)(function)
+    options = {"error_model": "numpy", "nogil": True, "inline": inline, "no_cfunc_wrapper": True}
+    compiled = njit(**options)(function)
     compiled._cache = _cache_type()(function)
-    compiled.get_call_template = _for_any_number(compiled.get_call_template)
+    # what only compiled functions call needs no arguments taken apart from Python's objects: a quarter of compiling
+    compiled.called = njit(no_cpython_wrapper=True, **options)(function)
+    compiled.get_call_template = _for_any_number(compiled.called.get_call_template)
+    compiled.get_overload = compiled.called.get_overload
     return cast(FunctionT, compiled)
 
 

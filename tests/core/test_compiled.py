@@ -59,7 +59,7 @@ def summed(n):
     return total
 
 
-print(summed(3), len(added.signatures))
+print(summed(3), len(added.called.signatures))
 """
 
 
