@@ -60,7 +60,7 @@ SUFFIXES = Work(9.0e-6, 4.0e-9)
 BEHIND = Work(0.0, 3.0e-9)
 """The least of what follows such a stage, by pairs of the next one's devices and beginnings."""
 
-RESTS = Work(0.0, 1.5e-8)
+RESTS = Work(0.0, 5e-9)
 """The least of what is left of a pipeline (step_bounds), by stages, pairs of their boundaries and lanes."""
 
 BRANCHES = Work(0.0, 4.0e-7)

@@ -92,7 +92,7 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
             turns = (rounds - stages.held[s]) // (1 + stages.held[s] - stages.held[s + 1])
         for a in range(min(s, end), end if s else 1):
             for q in range(a + 1, end + 1 - (count - 1 - s)):
-                if (q == end) != (s == count - 1) or not some_sharding(stages, bounds[a], bounds[q]):
+                if (q == end) != (s == count - 1):
                     continue
                 behind[:], behind[last] = np.inf, 0.0 if q == end else np.inf
                 for e in range(q + 1, end + 1):
@@ -128,15 +128,6 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
         i, a, q = to[0, s, i, a, q], q, to[1, s, i, a, q]
         route[BOUNDARY, s + 1], route[DEVICE, s + 1] = points[i], bounds[a]
     return least, route
-
-
-@jit
-def some_sharding(stages: StageArrays, a: int, q: int) -> bool:
-    """Whether a stage may be on devices a … q-1."""
-    some = False
-    for j in range(stages.kind.shape[0]):
-        some = some or stages.kind[j, a, q] >= 0
-    return some
 
 
 @jit

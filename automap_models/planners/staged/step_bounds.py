@@ -76,8 +76,6 @@ HELD, HIDDEN, TURNS, OTHERS, ROUNDS, MORE, BACK = COUNTS = range(7)
 passes that they leave, the same of the rounds through all; and messages back that wait for the last one forth."""
 BIG = 1e300
 """Of what is not: finite, so that nothing times it is nothing."""
-ENDLESS = 1e200
-"""In place of no limit."""
 MOST_BYTES = 1 << 28
 """Of the numbers of a table; larger ones are left alone."""
 
@@ -128,7 +126,7 @@ class StepBounds:
             limit_s: plans that take longer are of no interest.
             deadline: when to stop; loops are counted (planners.effort).
         """
-        stages, limit_s = self._stages, min(limit_s, ENDLESS)
+        stages, limit_s = self._stages, min(limit_s, SLACK * BIG)
         shape = stages.devices + 1, stages.last + 1, len(NUMBERS), stages.stages
         if 8 * int(np.prod(shape)) > MOST_BYTES or deadline.passed:
             return None

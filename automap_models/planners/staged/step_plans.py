@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.planners.staged.improve import Moves
+from automap_models.planners.staged.improve import PASSES, Moves
 from automap_models.planners.staged.table_plans import Look, table_plans
 
 LOOKS: tuple[tuple[float, tuple[Look, ...]], ...] = (
@@ -30,8 +30,6 @@ STARTS = 2
 bound as a further start, in the same time (benchmarks/results/scheduled_policy.md)."""
 ROUTES = 2
 """Times as many plans by tables are looked at as moves set out from."""
-PASSES = 8e5
-"""Of the simulator, in all, about: some 25 ms."""
 
 
 def step_plan(
@@ -60,5 +58,5 @@ def moved_plan(problem: StagedProblem, plans: Sequence[StagedPlan], starts: int 
         starts: from how many of them, the shortest ones, moves set out; None for all.
     """
     moves = Moves(problem, planner=plans[0].planner)
-    _, plan = moves.improved(plans, equal=False, count=starts or len(plans), passes=PASSES)
+    _, plan = moves.improved(plans, equal=False, count=starts or len(plans), passes=2.0 * PASSES)
     return plans[0] if plan is None else plan

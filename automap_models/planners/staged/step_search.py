@@ -15,10 +15,10 @@ from automap_models.planners.base import Deadline
 from automap_models.planners.staged.branch_and_bound import shortest_below
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, SearchResult
 from automap_models.planners.staged.frameworks import balanced
-from automap_models.planners.staged.improve import Moves, cut_places
+from automap_models.planners.staged.improve import PASSES, Moves, cut_places
 
-STARTS, PASSES = 4, 1.6e6
-"""Plans from which moves set out, and passes of the simulator that these may take about."""
+STARTS = 4
+"""Plans from which moves set out."""
 PLANNER = "exact"
 """Who makes the plans that come out."""
 
@@ -50,7 +50,7 @@ def shortest_step(
     if not moves.can_cut:
         return SearchResult(None, None, upper_s, finished=True)
     every = [*starts, *moves.constructed(), *_even(moves)]
-    step_s, plan = moves.improved(every, equal=False, count=STARTS, passes=PASSES)
+    step_s, plan = moves.improved(every, equal=False, count=STARTS, passes=STARTS * PASSES)
     if plan is not None and step_s < upper_s * (1.0 - LENGTH_ROUNDING) and costs(plan).feasible:
         best = plan
     limit_s = upper_s if best is None else costs(best).step_s
