@@ -69,10 +69,6 @@ class Contraction:
         """[n] device of each node from the [m] devices of the units."""
         return unit_devices[self.unit_of]
 
-    def restrict(self, devices: IntArray) -> IntArray:
-        """[m] device of each unit's first node, from the [n] devices of the nodes."""
-        return devices[np.unique(self.unit_of, return_index=True)[1]]
-
 
 def contract(problem: PlacementProblem, *, lossless: bool = False) -> Contraction:
     """The problem on units.

@@ -89,7 +89,7 @@ def _starts(problem: PlacementProblem, units: Contraction, deadline: Deadline) -
     yield min(possible, key=lambda device: _latency_s(problem, units, device), default=None)
     pipeline = replace(problem, objective="throughput", pieces=1)
     split = IdealsPlanner(IdealsConfig(SPLIT_IDEALS)).search(pipeline, deadline, SILENT).plan
-    yield None if split is None else units.restrict(split.assignment)
+    yield None if split is None else split.assignment[np.unique(units.unit_of, return_index=True)[1]]
     yield np.full(len(units), problem.accelerators) if problem.cpus else None
 
 

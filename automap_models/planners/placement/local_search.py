@@ -1,10 +1,10 @@
-"""Local search: one unit to another device at a time, always the best such move, from the best placement along a line.
+"""Local search: one unit to another device at a time, always the best such move, from many starts.
 
-As the published baseline moves (Tarnawski et al., NeurIPS 2020: best single reassignment until there is none), on
-colour classes with cycles fused (core.contraction), and further: among placements with the same slowest device the
-evener one counts as better, and from the best local optimum some units are thrown about at random and the search goes
-on (iterated local search). Devices may depend on each other both ways: the placements need not be contiguous, so that
-they can be better than the best contiguous one.
+As the published baseline does it (Tarnawski et al., NeurIPS 2020: random starts, best single reassignment until there
+is none), on colour classes with cycles fused (core.contraction), and further: among placements with the same slowest
+device the evener one counts as better, and from the best local optimum some units are thrown about at random and the
+search goes on (iterated local search). Devices may depend on each other both ways: the placements need not be
+contiguous, so that they can be better than the best contiguous one.
 
 What every move of one unit to another device would lead to is known at once. A net, an output with the units that write
 and read it, loads every accelerator that holds some but not all of its units. A move of a unit from a to b changes how
@@ -210,6 +210,7 @@ class LocalSearchConfig(SeedConfig):
     """The configuration of `local-search`.
 
     Attributes:
+        starts: random ones, after the best placement along a line.
         kicks: times that the best placement is thrown about.
         kicked: share of the units that then go to random devices, at least two.
         work: moves weighed in all without a deadline, each counted once for every net that the moved unit is in: about
@@ -217,14 +218,15 @@ class LocalSearchConfig(SeedConfig):
         latency_moves: moves looked at for latency without a deadline; each costs an evaluation of the whole placement.
     """
 
-    kicks: int = 300
+    starts: int = 10
+    kicks: int = 100
     kicked: float = 0.05
     work: float = 2e8
     latency_moves: int = 4000
 
 
 class LocalSearchPlanner(PlacementPlanner[LocalSearchConfig]):
-    """Single moves and kicks, for so much work without a deadline, else until it."""
+    """Single moves from random starts, for so much work without a deadline, else until it."""
 
     name: ClassVar[str] = "local-search"
     config_type: ClassVar[type[LocalSearchConfig]] = LocalSearchConfig
@@ -254,18 +256,22 @@ def search_throughput(
     """[m] devices of the units in the best local optimum reached, memory first; None if it does not fit the memory."""
     allowed, effort = supported_devices(problem, units), Effort(deadline, config.work)
     random = np.random.default_rng(config.seed)
-    line = plan_along_line(problem)
-    start = _random(allowed, random) if line is None else units.restrict(line.assignment)
-    best, best_score = _descent(Loads(problem, units, start), allowed, effort)
-    for turn in range(config.kicks):
-        watch(Progress(f"local search, {best_score.value_s:.4g} s", turn, config.kicks))
+    best, best_score = None, None
+    turns = config.starts + 1 + config.kicks
+    for turn in range(turns):
+        watch(Progress(f"local search from start {turn + 1} of {turns}", turn, turns))
+        if best is None or turn <= config.starts:
+            start = _start(turn, problem, units, allowed, random)
+        else:
+            some = random.random(best.size) < max(config.kicked, 2.0 / best.size)
+            start = np.where(some, _random(allowed, random), best)
+        if start is not None:
+            device, score = _descent(Loads(problem, units, start), allowed, effort)
+            if best_score is None or score.better_than(best_score):
+                best, best_score = device, score
         if effort.spent:
             break
-        some = random.random(best.size) < max(config.kicked, 2.0 / best.size)
-        device, score = _descent(Loads(problem, units, np.where(some, _random(allowed, random), best)), allowed, effort)
-        if score.better_than(best_score):
-            best, best_score = device, score
-    return None if best_score.excess > 0 else best
+    return None if best_score is None or best_score.excess > 0 else best
 
 
 def _descent(loads: Loads, allowed: BoolArray, effort: Effort) -> tuple[IntArray, Score]:
@@ -279,6 +285,17 @@ def _descent(loads: Loads, allowed: BoolArray, effort: Effort) -> tuple[IntArray
         loads.move(*move[:2])
         score = move[2]
     return loads.device, score
+
+
+def _start(
+    turn: int, problem: PlacementProblem, units: Contraction, allowed: BoolArray, random: np.random.Generator
+) -> IntArray | None:
+    """The best placement along a line first, then random ones, on accelerators wherever these can be used."""
+    if turn == 0:
+        line = plan_along_line(problem)
+        return None if line is None else line.assignment[np.unique(units.unit_of, return_index=True)[1]]
+    wanted = allowed & (np.arange(problem.devices) < problem.accelerators)
+    return _random(np.where(wanted.any(axis=1, keepdims=True), wanted, allowed), random)
 
 
 def _random(allowed: BoolArray, random: np.random.Generator) -> IntArray:
