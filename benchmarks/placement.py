@@ -36,24 +36,24 @@ from automap_models.planners.registry import make_planner, planner_names
 WARM_UP = "LayerGraphs_bert24_inference"
 PUBLISHED_MS: Mapping[tuple[str, str], Mapping[str, float]] = {
     ("throughput", "LayerGraphs_bert24_inference"): {
-        "single": 92.41, "expert": 20.08, "local-search": 17.78, "linear": 17.79, "ideals": 17.79, "milp": 17.715,
+        "expert": 20.08, "local-search": 17.78, "ideals": 17.79, "milp": 17.715,
     },
     ("throughput", "LayerGraphs_bert24_training"): {
-        "single": 217.81, "expert": 49.40, "local-search": 39.94, "linear": 41.75, "ideals": 41.75, "milp": 39.79,
+        "expert": 49.40, "local-search": 39.94, "ideals": 41.75, "milp": 39.79,
     },
     ("throughput", "LayerGraphs_resnet50_inference"): {
-        "single": 201.45, "expert": 43.92, "local-search": 35.89, "linear": 33.77, "ideals": 33.77, "milp": 33.305,
+        "expert": 43.92, "local-search": 35.89, "ideals": 33.77, "milp": 33.305,
     },
     ("throughput", "LayerGraphs_resnet50_training"): {
-        "single": 462.38, "expert": 112.11, "linear": 78.65, "ideals": 78.63,
+        "expert": 112.11, "ideals": 78.63,
     },
     ("throughput", "OperatorGraphs_bert_l-3_inference"): {
-        "single": 49.35, "local-search": 27.57, "linear": 27.92, "ideals": 27.92, "milp": 21.91,
+        "local-search": 27.57, "ideals": 27.92, "milp": 21.91,
     },
-    ("throughput", "OperatorGraphs_bert_l-3_training"): {"single": 122.99, "linear": 65.30, "ideals": 65.30},
-    ("latency", "LayerGraphs_bert24_inference"): {"greedy": 100.22, "milp": 100.22},
-    ("latency", "LayerGraphs_resnet50_inference"): {"greedy": 4197.06, "milp": 1443.79},
-    ("latency", "OperatorGraphs_bert_l-3_inference"): {"greedy": 416.20, "milp": 408.47},
+    ("throughput", "OperatorGraphs_bert_l-3_training"): {"ideals": 65.30},
+    ("latency", "LayerGraphs_bert24_inference"): {"milp": 100.22},
+    ("latency", "LayerGraphs_resnet50_inference"): {"milp": 1443.79},
+    ("latency", "OperatorGraphs_bert_l-3_inference"): {"milp": 408.47},
 }  # fmt: skip
 """Objective and graph → planner → value in ms."""
 

@@ -102,16 +102,6 @@ def gap(result: PlacementResult) -> float | None:
     return max(0.0, float(result.cost.value_s) / result.bound.value - 1.0)
 
 
-def throughput_s(problem: PlacementProblem, assignment: IntArray) -> float:
-    """Time per sample of the pipeline in steady state: the largest load, or the sum of each pass's largest.
-
-    Args:
-        problem: n nodes.
-        assignment: [n] device of each.
-    """
-    return _slowest_s(problem, *_pass_times(problem, PlacementPlan("", assignment)))
-
-
 def latency_s(problem: PlacementProblem, plan: PlacementPlan) -> float:
     """Time from the first operator of one sample to the end of the last; infinite where subgraphs wait for each other.
 

@@ -39,7 +39,7 @@ DEFAULT_LINK_BYTES_PER_S = 12e9  # what PCIe 3.0 with 16 lanes, 15.75 GB/s, move
 DEFAULT_MEMORY_BYTES = 32e9
 DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp", "step": "learned"}
 """Objective → planner."""
-STEP_PLANNERS = ("learned", "m-etf")
+STEP_PLANNERS = ("learned", "metis", "m-etf")
 """They place the operations of a step, and nothing else."""
 FIELDS = {
     "devices": "accelerators",
@@ -85,8 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--planner",
         metavar="NAME",
-        help="ideals (default for throughput), linear, milp (default for latency), milp-contiguous, milp-ordered, "
-        "metis, greedy, local-search, expert, single, m-etf (step), learned (default for step)",
+        help="ideals (default for throughput), milp (default for latency), milp-ordered, local-search, expert, "
+        "metis (step), m-etf (step), learned (default for step)",
     )
     how.add_argument("--split", metavar="FILE", type=file_argument, help="for expert: a split file of dnn-partitioning")
     how.add_argument(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from automap_models.core.contraction import Contraction, contract
 from automap_models.core.dag import find_cycle
 from automap_models.core.placement import PlacementPlan, PlacementProblem, device_memory_bytes
-from automap_models.cost.placement import throughput_s
+from automap_models.cost.placement import placement_cost
 from automap_models.formats.placement_json import parse_placement
 
 
@@ -161,7 +161,7 @@ def test_units_say_what_their_nodes_say(problem: PlacementProblem, lossless: boo
             some = held[units.net_units[units.net_start[net] : units.net_start[net + 1]]]
             load += float(units.net_s[net]) * (device < problem.accelerators and some.any() and not some.all())
         loads.append(load)
-    np.testing.assert_allclose(max(loads), throughput_s(problem, assignment), rtol=1e-12)
+    np.testing.assert_allclose(max(loads), placement_cost(problem, PlacementPlan("", assignment)).value_s, rtol=1e-12)
     supported = PlacementPlan("units", assignment).check_valid(problem)[0]
     fits = (memory[: problem.accelerators] <= problem.memory_bytes).all()
     assert supported == bool(fits and units.supported[devices < problem.accelerators].all())

@@ -226,7 +226,7 @@ def test_the_published_latency_of_a_split_is_no_less_than_its_step(name: str, sh
     from automap_models.planners.registry import make_planner
 
     latency = PlacementProblem.of(graph, objective="latency")
-    plan = make_planner("greedy", kind="placement").plan(latency)
+    plan = make_planner("local-search", kind="placement").plan(latency)
     step = PlacementProblem.of(graph, objective="step")
     assert placement_cost(step, plan).value_s <= placement_cost(latency, plan).value_s * (1 + 1e-9)
 

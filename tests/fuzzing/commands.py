@@ -46,11 +46,11 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
         ["hybrid.json", "step.mlir", "--to", "jax", "--json"],
     ],
     "place": [
-        ["graph.json", "--planner", "greedy"],
+        ["graph.json", "--planner", "ideals"],
         ["graph.json", "--plan", "placement.json"],
         ["graph.json", "--devices", "2", "--time-limit", "1"],
         ["graph.json", "--planner", "expert", "--split", "split.json"],
-        ["step.hlo", "--devices", "2", "--planner", "greedy", "--accelerator", "device.yaml", "--out", "out.json"],
+        ["step.hlo", "--devices", "2", "--planner", "ideals", "--accelerator", "device.yaml", "--out", "out.json"],
     ],
     "profile": [
         ["good.npz"],

@@ -56,7 +56,7 @@ def test_everything_is_forward(file: Path) -> None:
 
 @pytest.mark.parametrize("objective", ["throughput", "latency", "step"])
 def test_devices_hold_the_weights(objective: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    planner = ["--planner", "m-etf"] if objective == "step" else ["--planner", "greedy"]
+    planner = ["--planner", "m-etf"] if objective == "step" else ["--planner", "local-search"]
     arguments = [str(file), "--devices", "2", "--objective", objective, *planner, "--json"]
     assert app.place(arguments) == 0
     placed = json.loads(capsys.readouterr().out)

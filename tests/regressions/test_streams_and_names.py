@@ -26,7 +26,7 @@ CALLS = [
     ["infer", PROFILE, "--topo", "A", "--planner", "uniform", "--json"],
     ["infer", "--list-clusters"],
     ["profile", PROFILE, "--show"],
-    ["place", "graph.json", "--planner", "single"],
+    ["place", "graph.json", "--planner", "ideals"],
     ["export", "plan.json", "--to", "torch-csv", "--out", "schedule.csv"],
     ["export", "plan.json", "--to", "torch-csv"],
     ["export", "--list"],

@@ -9,15 +9,16 @@ for those.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from automap_models.core.contraction import Contraction, contract
 from automap_models.core.dag import depth_first_order
-from automap_models.core.placement import PlacementPlan, PlacementProblem, model_name
-from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.base import NEVER, Deadline, OutOfTime, Progress, Watch
+from automap_models.core.placement import Objective, PlacementPlan, PlacementProblem
+from automap_models.errors import Infeasible
+from automap_models.planners.base import NEVER, SILENT, Deadline, OutOfTime, Progress, Watch
 from automap_models.planners.placement.ideal_kernel import unit_loads
 from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, ideal_lattice, line_lattice
 from automap_models.planners.placement.ideal_search import (
@@ -42,89 +43,62 @@ class _Best(NamedTuple):
 class IdealsPlanner(PlacementPlanner[IdealsConfig]):
     """The best contiguous placement, by dynamic programming over the ideals of the graph.
 
-    Stopped by its deadline it returns the best placement along one line, and a lower bound.
+    Stopped by its deadline it returns the best placement along one line, and a lower bound; that placement alone where
+    the graph has too many ideals.
     """
 
     name: ClassVar[str] = "ideals"
     config_type: ClassVar[type[IdealsConfig]] = IdealsConfig
+    objectives: ClassVar[tuple[Objective, ...]] = ("throughput",)
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The contiguous placement with the smallest time per sample; the bound holds for the contiguous ones.
 
-        Status "feasible" where the search was stopped and, without a bound, where memory is scarce and so many
-        operators take no time that only placements with these beside their only neighbour were looked at.
-
-        Raises:
-            BadInput: the objective is latency, or the graph has too many ideals.
+        Status "feasible" where the search was stopped and, without a bound, where there are too many ideals, or memory
+        is scarce and so many operators take no time that only placements with these beside their only neighbour were
+        looked at.
         """
-        _require_throughput(self.name, problem)
         watch(Progress("counting ideals"))
         contraction, lattice = _units_and_ideals(problem, self.config)
-        line = _search(problem, contraction, _line(contraction), NEVER, watch)
-        best = _search(problem, contraction, lattice, deadline, watch, line.split)
-        return _outcome(self.name, problem, contraction, best)
+        line = _line_split(problem, contraction, self.config, watch)
+        if lattice is not None:
+            best = _search(problem, contraction, lattice, deadline, watch, line)
+            return _outcome(self.name, problem, contraction, best)
+        note = "too many ideals: the best placement along one line; planner milp-ordered needs no ideals"
+        return replace(_outcome(self.name, problem, contraction, _Best(line, 0.0, finished=False)), notes=(note,))
 
 
-class LinearPlanner(PlacementPlanner[IdealsConfig]):
-    """The best placement in consecutive parts of a depth-first order of the graph: nearly as good.
+def plan_along_line(problem: PlacementProblem) -> PlacementPlan | None:
+    """The best placement in consecutive parts of a depth-first order of the graph: nearly as good as the best one.
 
-    It is so quick that no deadline stops it.
+    None where none of them fits, or there are too many operators for so many devices. It is so quick that no deadline
+    stops it.
     """
-
-    name: ClassVar[str] = "linear"
-    config_type: ClassVar[type[IdealsConfig]] = IdealsConfig
-
-    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
-        """The placement with the smallest time per sample of those along the order; none where none of them fits.
-
-        Raises:
-            BadInput: the objective is latency, or there are too many operators for so many devices.
-        """
-        _require_throughput(self.name, problem)
-        contraction = contract(problem)
-        if len(contraction) + 1 > (limit := _ideal_limit(problem, len(contraction), self.config)):
-            raise BadInput(
-                f"{len(contraction):,} units to place on {problem.devices} devices, {limit:,} are possible",
-                where=model_name(problem.graph),
-                do="try fewer `accelerators` and `cpus`, or `planner='greedy'`",
-            )
-        best = _search(problem, contraction, _line(contraction), NEVER, watch)
-        return _outcome(self.name, problem, contraction, _Best(best.split, 0.0, finished=False))
+    contraction = contract(problem)
+    split = _line_split(problem, contraction, IdealsConfig())
+    return None if split is None else PlacementPlan("", contraction.expand(split.devices))
 
 
-def _line(contraction: Contraction) -> Lattice:
-    """The prefixes of a depth-first order of the units."""
-    return line_lattice(np.array(depth_first_order(contraction.successors()), dtype=np.int64))
+def _line_split(
+    problem: PlacementProblem, contraction: Contraction, config: IdealsConfig, watch: Watch = SILENT
+) -> Split | None:
+    """The best split whose ideals are the prefixes of a depth-first order of the units; see `plan_along_line`."""
+    if len(contraction) + 1 > _ideal_limit(problem, len(contraction), config):
+        return None
+    line = line_lattice(np.array(depth_first_order(contraction.successors()), dtype=np.int64))
+    return _search(problem, contraction, line, NEVER, watch).split
 
 
-def _require_throughput(planner: str, problem: PlacementProblem) -> None:
-    if problem.objective != "throughput":
-        raise BadInput(
-            f"planner {planner} is for throughput, not for {problem.objective}",
-            where="`planner`",
-            do="choose milp or greedy, or `objective='throughput'`",
-        )
-
-
-def _units_and_ideals(problem: PlacementProblem, config: IdealsConfig) -> tuple[Contraction, Lattice]:
-    """Units and their ideals, without loss if that has few enough ideals.
-
-    Raises:
-        BadInput: there are too many ideals either way.
-    """
+def _units_and_ideals(problem: PlacementProblem, config: IdealsConfig) -> tuple[Contraction, Lattice | None]:
+    """Units and their ideals, without loss if that has few enough ideals; None where there are too many either way."""
     contraction = contract(problem)
     candidates = [contraction] if contraction.lossless else [contract(problem, lossless=True), contraction]
     for units in candidates:
-        limit = _ideal_limit(problem, len(units), config)
         try:
-            return units, ideal_lattice(len(units), units.order, limit)
+            return units, ideal_lattice(len(units), units.order, _ideal_limit(problem, len(units), config))
         except TooManyIdeals:
             continue
-    raise BadInput(
-        f"{limit:,} ideals were counted and there are more, too many for planner ideals",
-        where=model_name(problem.graph),
-        do="try `planner='linear'`, which is nearly as good, or milp-ordered, which needs no ideals",
-    )
+    return contraction, None
 
 
 def _ideal_limit(problem: PlacementProblem, units: int, config: IdealsConfig) -> int:

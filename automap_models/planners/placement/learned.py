@@ -16,14 +16,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from automap_models.core.placement import FloatArray, PlacementGraph, PlacementPlan, PlacementProblem
+from automap_models.core.placement import FloatArray, Objective, PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.core.units import counted, percent, seconds
 from automap_models.envs.placement.features import DEVICES, PlacerInputs, unknown_opcodes
 from automap_models.errors import BadInput
 from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.packing import no_placement
-from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, require_step
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
 from automap_models.planners.placement.step_groups import StepUnits
 from automap_models.planners.placement.step_moves import MoveSpace, Scorer
 from automap_models.planners.placement.step_search import ANNEALING, anneal, best_start
@@ -54,15 +54,14 @@ class LearnedPlanner(PlacementPlanner[LearnedConfig]):
 
     name: ClassVar[str] = "learned"
     config_type: ClassVar[type[LearnedConfig]] = LearnedConfig
-    plans_steps: ClassVar[bool] = True
+    objectives: ClassVar[tuple[Objective, ...]] = ("step",)
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The placement; none where none of those that it looked at fits the memory.
 
         Raises:
-            BadInput: the objective is not the step, there are too many devices, or the policy file cannot be used.
+            BadInput: there are too many devices, or the policy file cannot be used.
         """
-        require_step(self.name, problem)
         policy = read_placer(Path(self.config.policy or zoo_dir() / "placer.onnx"))
         _require_devices(problem)
         units, seed = StepUnits.of(problem), self.config.seed

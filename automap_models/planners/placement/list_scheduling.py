@@ -15,12 +15,20 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from automap_models.core.compiled import jit
-from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntArray, PlacementPlan, PlacementProblem
+from automap_models.core.placement import (
+    ROUNDING,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Objective,
+    PlacementPlan,
+    PlacementProblem,
+)
 from automap_models.cost.makespan import longest_paths
 from automap_models.cost.step_tables import StepTables
 from automap_models.planners.base import Deadline, NoConfig, Progress, Watch
 from automap_models.planners.placement.packing import no_placement
-from automap_models.planners.placement.planner import Outcome, PlacementPlanner, require_step
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner
 from automap_models.planners.placement.step_groups import StepUnits
 
 
@@ -28,15 +36,10 @@ class EtfPlanner(PlacementPlanner[NoConfig]):
     """Of all operations that are ready, the one that can start first, where it can."""
 
     name: ClassVar[str] = "m-etf"
-    plans_steps: ClassVar[bool] = True
+    objectives: ClassVar[tuple[Objective, ...]] = ("step",)
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
-        """The placement; none where the memory was used up.
-
-        Raises:
-            BadInput: the objective is not the step.
-        """
-        require_step(self.name, problem)
+        """The placement; none where the memory was used up."""
         watch(Progress(f"scheduling {len(problem.graph):,} operations by m-ETF", 0, 1))
         device = etf(StepUnits.of(problem))
         if device is None:

@@ -11,51 +11,33 @@ and read it, loads every accelerator that holds some but not all of its units. A
 many of them a and b hold, and nothing elsewhere; the loads after all m·D moves are two products with the sparse
 incidence matrix of units and nets.
 
-For latency a move is judged by the latency itself, and placements whose subgraphs would wait for each other are out.
-For a step it is annealing from the best baseline (step_search).
+For latency see latency_search; for a step it is annealing from the best baseline (step_search).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from automap_models.core.contraction import Contraction, contract
-from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntArray, PlacementPlan, PlacementProblem
+from automap_models.core.placement import (
+    ROUNDING,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Objective,
+    PlacementPlan,
+    PlacementProblem,
+)
 from automap_models.core.result import TIE
-from automap_models.cost.placement import latency_s
 from automap_models.planners.base import Deadline, Progress, Watch
-from automap_models.planners.placement.heuristics import supported_devices, unit_greedy
+from automap_models.planners.placement.ideals import plan_along_line
+from automap_models.planners.placement.latency_search import Effort, search_latency, supported_devices
 from automap_models.planners.placement.packing import no_placement
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
 from automap_models.planners.placement.step_search import search_step
-
-
-class Effort:
-    """How long a search may go on: until its deadline or, where that never comes, for so much work.
-
-    Unlike seconds, work gives the same result everywhere.
-
-    Args:
-        deadline: when to stop.
-        work: how much may be done without a deadline, in any unit.
-    """
-
-    def __init__(self, deadline: Deadline, work: float) -> None:
-        self._deadline = deadline
-        self._left = work if np.isinf(deadline.left_s) else np.inf
-
-    @property
-    def spent(self) -> bool:
-        """Whether to stop."""
-        return self._left <= 0 or self._deadline.passed
-
-    def spend(self, work: float) -> None:
-        """Count work that was done."""
-        self._left -= work
 
 
 @dataclass(frozen=True)
@@ -228,7 +210,7 @@ class LocalSearchConfig(SeedConfig):
     """The configuration of `local-search`.
 
     Attributes:
-        starts: random ones, after the greedy placement.
+        starts: random ones, after the best placement along a line.
         kicks: times that the best placement is thrown about.
         kicked: share of the units that then go to random devices, at least two.
         work: moves weighed in all without a deadline, each counted once for every net that the moved unit is in: about
@@ -248,7 +230,7 @@ class LocalSearchPlanner(PlacementPlanner[LocalSearchConfig]):
 
     name: ClassVar[str] = "local-search"
     config_type: ClassVar[type[LocalSearchConfig]] = LocalSearchConfig
-    plans_steps: ClassVar[bool] = True
+    objectives: ClassVar[tuple[Objective, ...]] = ("throughput", "latency", "step")
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The best local optimum; none where none of those that it reached fits the memory."""
@@ -258,8 +240,11 @@ class LocalSearchPlanner(PlacementPlanner[LocalSearchConfig]):
                 return Outcome(reason=no_placement(problem, self.name))
             return Outcome(PlacementPlan(self.name, of_nodes))
         units = contract(problem)
-        search = search_throughput if problem.objective == "throughput" else search_latency
-        device = search(problem, units, self.config, deadline, watch)
+        if problem.objective == "latency":
+            moves, seed = self.config.latency_moves, self.config.seed
+            device = search_latency(problem, units, moves, seed, deadline, watch)
+        else:
+            device = search_throughput(problem, units, self.config, deadline, watch)
         if device is None:
             return Outcome(reason=no_placement(problem, self.name))
         return Outcome(PlacementPlan(self.name, units.expand(device)))
@@ -276,12 +261,12 @@ def search_throughput(
     for turn in range(turns):
         watch(Progress(f"local search from start {turn + 1} of {turns}", turn, turns))
         if best is None or turn <= config.starts:
-            start = _start(turn, problem, units, allowed, random, deadline)
+            start = _start(turn, problem, units, allowed, random)
         else:
             some = random.random(best.size) < max(config.kicked, 2.0 / best.size)
             start = np.where(some, _random(allowed, random), best)
         if start is not None:
-            device, score = descend(Loads(problem, units, start), lambda _: allowed, effort)
+            device, score = _descent(Loads(problem, units, start), allowed, effort)
             if best_score is None or score.better_than(best_score):
                 best, best_score = device, score
         if effort.spent:
@@ -289,18 +274,12 @@ def search_throughput(
     return None if best_score is None or best_score.excess > 0 else best
 
 
-def descend(loads: Loads, allowed: Callable[[IntArray], BoolArray], effort: Effort) -> tuple[IntArray, Score]:
-    """[m] devices in the local optimum that best moves lead to, and its score.
-
-    Args:
-        loads: the start.
-        allowed: from the devices of the units to the [m, D] moves to choose from.
-        effort: when to stop at the latest.
-    """
+def _descent(loads: Loads, allowed: BoolArray, effort: Effort) -> tuple[IntArray, Score]:
+    """[m] devices in the local optimum that best moves of those allowed, [m, D], lead to, and its score."""
     score = loads.score()
     while not effort.spent:
         effort.spend(loads.work)
-        move = loads.best_move(allowed(loads.device))
+        move = loads.best_move(allowed)
         if move is None or not move[2].better_than(score):
             break
         loads.move(*move[:2])
@@ -308,91 +287,13 @@ def descend(loads: Loads, allowed: Callable[[IntArray], BoolArray], effort: Effo
     return loads.device, score
 
 
-def search_latency(
-    problem: PlacementProblem, units: Contraction, config: LocalSearchConfig, deadline: Deadline, watch: Watch
-) -> IntArray | None:
-    """[m] devices of the units in the best local optimum from the greedy placements and from none on accelerators.
-
-    None where none of these starts fits.
-    """
-    best, best_s = None, np.inf
-    random = np.random.default_rng(config.seed)
-    for turn, start in enumerate(_latency_starts(problem, units, deadline)):
-        watch(Progress(f"local search from start {turn + 1}", turn))
-        if start is None or not np.isfinite(latency_s(problem, PlacementPlan("", units.expand(start)))):
-            continue
-        device = improve_latency(problem, units, start, random, Effort(deadline, config.latency_moves))
-        value_s = latency_s(problem, PlacementPlan("", units.expand(device)))
-        if value_s < best_s:
-            best, best_s = device, value_s
-        if deadline.passed:
-            break
-    return best
-
-
-def _latency_starts(problem: PlacementProblem, units: Contraction, deadline: Deadline) -> Iterator[IntArray | None]:
-    """[m] placements to start from."""
-    yield unit_greedy(problem, units, deadline)
-    yield unit_greedy(replace(problem, objective="throughput", pieces=1), units, deadline)
-    if problem.cpus:
-        yield np.full(len(units), problem.accelerators)
-
-
-def improve_latency(
-    problem: PlacementProblem,
-    units: Contraction,
-    start: IntArray,
-    random: np.random.Generator,
-    effort: Effort,
-) -> IntArray:
-    """[m] devices after single moves that each shorten the latency, units in random order.
-
-    Args:
-        problem: for latency.
-        units: of the problem.
-        start: [m] devices of a placement that fits.
-        random: where the orders come from.
-        effort: when to stop; a move that is looked at is work of 1.
-    """
-    allowed, device = supported_devices(problem, units), start.copy()
-    best_s = latency_s(problem, PlacementPlan("", units.expand(device)))
-    improved = True
-    while improved:
-        improved = False
-        for unit in random.permutation(len(units)).tolist():
-            for target in np.flatnonzero(allowed[unit]).tolist():
-                if target == device[unit] or not _has_room(problem, units, device, unit, target):
-                    continue
-                if effort.spent:
-                    return device
-                effort.spend(1)
-                home, device[unit] = int(device[unit]), target
-                value_s = latency_s(problem, PlacementPlan("", units.expand(device)))
-                if value_s < best_s * (1.0 - TIE):
-                    best_s, improved = value_s, True
-                else:
-                    device[unit] = home
-    return device
-
-
-def _has_room(problem: PlacementProblem, units: Contraction, device: IntArray, unit: int, target: int) -> bool:
-    if target >= problem.accelerators:
-        return True
-    used = float(units.memory_bytes[device == target].sum())
-    return used + float(units.memory_bytes[unit]) <= problem.memory_bytes * (1.0 + ROUNDING)
-
-
 def _start(
-    turn: int,
-    problem: PlacementProblem,
-    units: Contraction,
-    allowed: BoolArray,
-    random: np.random.Generator,
-    deadline: Deadline,
+    turn: int, problem: PlacementProblem, units: Contraction, allowed: BoolArray, random: np.random.Generator
 ) -> IntArray | None:
-    """The greedy placement first, then random ones, on accelerators wherever these can be used."""
+    """The best placement along a line first, then random ones, on accelerators wherever these can be used."""
     if turn == 0:
-        return unit_greedy(problem, units, deadline)
+        line = plan_along_line(problem)
+        return None if line is None else line.assignment[np.unique(units.unit_of, return_index=True)[1]]
     wanted = allowed & (np.arange(problem.devices) < problem.accelerators)
     return _random(np.where(wanted.any(axis=1, keepdims=True), wanted, allowed), random)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from automap_models.core.placement import (
+    Objective,
     PlacementPlan,
     PlacementProblem,
     PlacementResult,
@@ -21,6 +22,8 @@ from automap_models.cost.step_tables import StepTables
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, ConfigT, Deadline, Planner, Watch
 
+WORDS: Mapping[Objective, str] = {"throughput": "throughput", "latency": "latency", "step": "steps"}
+"""What messages call the objectives."""
 HALVINGS = 60
 """Of an interval, until nothing changes any more: a double has 53 binary digits."""
 
@@ -63,14 +66,11 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
     Status "optimal", the bound and status "infeasible" are about the plans that the planner chooses from: `ideals`,
     for one, chooses from contiguous placements only.
 
-    A planner that does not plan steps itself is asked for the best throughput on as many devices of equal kind; that
-    placement's step is simulated, and nothing but the bound of all placements is claimed for it.
-
     Attributes:
-        plans_steps: whether `search` itself looks for a short step.
+        objectives: what it plans for.
     """
 
-    plans_steps: ClassVar[bool] = False
+    objectives: ClassVar[tuple[Objective, ...]]
 
     @abstractmethod
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
@@ -82,7 +82,7 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
             watch: is told how far the search is.
 
         Raises:
-            BadInput: the planner is not made for such a problem.
+            BadInput: the planner is not made for such a problem, its objective aside.
         """
 
     def solve(self, problem: PlacementProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> PlacementResult:
@@ -91,8 +91,12 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
         Raises:
             BadInput: the planner is not made for such a problem, or a package that it needs is not installed.
         """
+        if problem.objective not in self.objectives:
+            known = " and ".join(WORDS[objective] for objective in self.objectives)
+            do = "give another `objective` or another planner"
+            raise BadInput(f"is for {known} only", where=f"planner {self.name}", do=do)
         begin_s = time.perf_counter()
-        outcome = self._searched(problem, deadline, watch)
+        outcome = self.search(problem, deadline, watch)
         plan, cost, reason = outcome.plan, outcome.cost, outcome.reason
         if plan is not None and cost is None:
             cost = placement_cost(problem, plan)
@@ -114,29 +118,12 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
         notes = outcome.notes if plan is not None else ()
         return Result(problem, plan, cost, status, bound, notes, facts=facts, taken_s=taken_s, reason=reason)
 
-    def _searched(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
-        if problem.objective != "step" or self.plans_steps:
-            return self.search(problem, deadline, watch)
-        outcome = self.search(replace(problem, objective="throughput", network=None), deadline, watch)
-        note = f"{self.name} plans for throughput; the step of that placement was simulated"
-        return Outcome(outcome.plan, reason=outcome.reason, notes=(note,))
-
 
 def _with_bound(problem: PlacementProblem, outcome: Outcome, cost: PlacementCost) -> Outcome:
     """With the bound of all placements; one that reaches it is the best."""
     bound_s = max(outcome.bound_s, makespan_bound_s(StepTables.of(problem)))
     reached = cost.value_s <= bound_s * (1.0 + TIE)
     return replace(outcome, bound_s=cost.value_s if reached else bound_s, optimal=outcome.optimal or reached)
-
-
-def require_step(planner: str, problem: PlacementProblem) -> None:
-    """Refuse another objective.
-
-    Raises:
-        BadInput: the objective is not the step.
-    """
-    if problem.objective != "step":
-        raise BadInput("is for steps only", where=f"planner {planner}", do="give `objective='step'` or another planner")
 
 
 def _invalid(planner: str, problem: PlacementProblem, plan: PlacementPlan, cost: PlacementCost) -> Infeasible:

@@ -16,11 +16,11 @@ import numpy as np
 from automap_models.core.placement import IntArray, PlacementProblem
 from automap_models.cost.makespan import step_values
 from automap_models.planners.base import Deadline, Progress, Watch
+from automap_models.planners.placement.expert import layers_in_order
 from automap_models.planners.placement.list_scheduling import etf
 from automap_models.planners.placement.packing import packed
 from automap_models.planners.placement.partition import numbered_along, several_parts
 from automap_models.planners.placement.step_groups import StepUnits, grouped, weights
-from automap_models.planners.placement.step_layers import layers_in_order
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,12 @@ def starts(units: StepUnits, seed: int, deadline: Deadline) -> Iterator[tuple[st
 
     The first is made whatever the time.
     """
-    problem = units.problem
     yield "single", units.repaired(np.full(len(units), int(np.argmin(units.problem.step_devices.slowdown))))
     if not deadline.passed:
         yield "expert", units.repaired(layers_in_order(units))
     if not deadline.passed and (device := etf(units)) is not None:
         yield "m-etf", of_operations(units, device)
-    yield from (("metis", device) for device in metis_starts(units, problem.devices, seed, deadline))
+    yield from (("metis", device) for device in metis_starts(units, seed, deadline))
 
 
 def of_operations(units: StepUnits, device: IntArray) -> IntArray:
@@ -99,9 +98,9 @@ def of_operations(units: StepUnits, device: IntArray) -> IntArray:
     return of_unit
 
 
-def metis_starts(units: StepUnits, devices: int, seed: int, deadline: Deadline) -> Iterator[IntArray]:
+def metis_starts(units: StepUnits, seed: int, deadline: Deadline) -> Iterator[IntArray]:
     """[u] devices from METIS, into as many parts as there are devices and into fewer; one is made whatever the time."""
-    accelerators = units.problem.accelerators or devices
+    accelerators = units.problem.accelerators or units.problem.devices
     for parts in dict.fromkeys((accelerators, max(accelerators // 2, 1))):
         several = several_parts(units.adjacency, weights(units, parts, 0.1), parts, seed)
         for drawn in several:

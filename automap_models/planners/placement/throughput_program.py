@@ -205,27 +205,6 @@ def free_program(
     return ThroughputProgram(problem, times, program, place)
 
 
-def contiguous_program(
-    problem: PlacementProblem, times: UnitTimes, upper: float, deadline: Deadline = NEVER
-) -> ThroughputProgram:
-    """As `free_program`, and no path of the forward pass leaves a device and comes back: §4.1's z, as published.
-
-    z says that a node is on the device or behind such a one with none in between elsewhere. Two devices may still
-    wait for each other, each contiguous; `ordered_program` excludes that.
-    """
-    placed, graph = free_program(problem, times, upper, deadline), problem.graph
-    edges = graph.edges[~graph.backward[graph.edges].any(axis=1)].tolist()
-    for device in range(problem.devices):
-        at, z = placed.place[times.unit_of, device].tolist(), placed.program.add(len(graph)).tolist()
-        for node in np.unique(edges).astype(np.int64).tolist():
-            placed.program.at_most([(at[node], 1), (z[node], -1)], 0)
-        for u, v in edges:
-            placed.program.at_most([(z[v], 1), (z[u], -1)], 0)
-            if at[u] != at[v]:
-                placed.program.at_most([(z[v], 1), (at[v], -1), (at[u], 1)], 1)
-    return placed
-
-
 def ordered_program(
     problem: PlacementProblem, times: UnitTimes, unit_edges: IntArray, upper: float, deadline: Deadline = NEVER
 ) -> ThroughputProgram:

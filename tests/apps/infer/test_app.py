@@ -27,7 +27,7 @@ COMMANDS = tuple(app.SUMMARIES)
 CALLS = {
     "infer": [PROFILE, "--topo", "A", "--planner", "uniform", "--json"],
     "profile": [PROFILE, "--json"],
-    "place": ["line.json", "--planner", "greedy", "--json"],
+    "place": ["line.json", "--planner", "ideals", "--json"],
     "export": ["strategy.json", "--to", "megatron", "--json"],
 }
 """Command → arguments of a quick run; `plan`, `search` and `calibrate` take seconds and go through the same code."""

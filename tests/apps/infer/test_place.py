@@ -100,8 +100,8 @@ def placed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
 
 
 def test_a_placement_is_printed_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = printed(capsys, "line.json", "--planner", "expert")
-    for word in ("line on 3 accelerators with 6.00 GB and 1 CPU", "device", "transfer", "layer 1", "speed-up", "idle"):
+    out = printed(capsys, "line.json", "--planner", "local-search", "--devices", "7", "--memory", "20e9")
+    for word in ("line on 7 accelerators with 20.0 GB and 1 CPU", "device", "transfer", "layer 1", "speed-up", "idle"):
         assert word in out
     assert max(map(len, out.splitlines())) <= WIDTH
     assert sorted(path.name for path in folder.glob("*.json")) == ["forward.json", "line.json"]
@@ -110,7 +110,7 @@ def test_a_placement_is_printed_for_people(folder: Path, capsys: pytest.CaptureF
 def test_json_is_the_only_thing_on_stdout_and_the_same_as_the_file(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = placed(capsys, "line.json", "--planner", "greedy", "--out", "placement.json", "--plot", "p.png")
+    plan = placed(capsys, "line.json", "--planner", "ideals", "--out", "placement.json", "--plot", "p.png")
     assert plan == json.loads((folder / "placement.json").read_text(encoding="utf-8"))
     assert (plan["schema"], plan["kind"], plan["objective"], plan["accelerators"]) == (1, "placement", "throughput", 3)
     assert plan["value"] == max(plan["loads_s"])
@@ -122,9 +122,12 @@ def test_json_is_the_only_thing_on_stdout_and_the_same_as_the_file(
 def test_every_planner_can_be_asked_for_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On a line of three operators the best is one of each on each device: 20 ms and up to 4 transfers of 1 ms."""
     Path("short.json").write_text(json.dumps(document(operators=3)), encoding="utf-8")
+    split = {"fpgas": [{"nodes": [node]} for node in (1, 2, 3)], "cpus": []}
+    Path("split.json").write_text(json.dumps(split), encoding="utf-8")
     for planner in planner_names("placement"):
-        plan = placed(capsys, "short.json", "--planner", planner, "--time-limit", "2", "--memory", "20e9")
-        objective = "step" if planner in ("m-etf", "learned") else "throughput"
+        more = ("--split", "split.json") if planner == "expert" else ()
+        plan = placed(capsys, "short.json", "--planner", planner, "--time-limit", "2", "--memory", "20e9", *more)
+        objective = "step" if planner in ("metis", "m-etf", "learned") else "throughput"
         assert (plan["planner"], plan["objective"]) == (planner, objective)
         assert plan["value"] >= 0.024 * (1 - 1e-9)
         assert plan["bound"] is None or plan["bound"] <= plan["value"] * (1 + 1e-9)
@@ -154,7 +157,7 @@ def test_help_names_every_planner(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(names) == sorted(planner_names("placement"))
 
 
-@pytest.mark.parametrize("planner", ["greedy", "local-search"])
+@pytest.mark.parametrize("planner", ["milp", "local-search"])
 def test_a_sample_s_latency_is_what_the_model_says(
     planner: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,9 +178,9 @@ def test_devices_and_memory_can_be_other_than_the_graph_s(folder: Path, capsys: 
 
 
 def test_options_of_the_cost_model_change_the_value(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    single = ("line.json", "--planner", "expert", "--memory", "20e9")
-    both, most = placed(capsys, *single), placed(capsys, *single, "--communication", "max")
-    split = placed(capsys, *single, "--split-passes")
+    free = ("line.json", "--planner", "local-search", "--memory", "20e9")
+    both, most = placed(capsys, *free), placed(capsys, *free, "--communication", "max")
+    split = placed(capsys, *free, "--split-passes")
     assert both["value"] == max(np.add(both["compute_s"], both["transfer_s"]))
     assert most["value"] == max(np.maximum(most["compute_s"], most["transfer_s"]))
     assert split["split_passes"]
@@ -194,7 +197,7 @@ def test_an_expert_s_split_is_taken_from_its_file(folder: Path, capsys: pytest.C
 
 
 def test_a_placement_read_back_is_costed_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = placed(capsys, "line.json", "--planner", "greedy", "--devices", "2", "--out", "p.json")
+    first = placed(capsys, "line.json", "--planner", "ideals", "--devices", "2", "--out", "p.json")
     again = placed(capsys, "line.json", "--plan", "p.json")
     for key in ("planner", "accelerators", "value", "assignment", "loads_s", "status"):
         assert again[key] == first[key]
@@ -222,7 +225,9 @@ def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.Capture
     text = jax.jit(sys.modules["their_layers"].loss).lower(*arguments).as_text(debug_info=True)
     Path("loss.mlir").write_text(text, encoding="utf-8")
     capsys.readouterr()
-    plan = placed(capsys, "loss.mlir", "--devices", "1", "--cpus", "1", "--objective", "latency", "--planner", "greedy")
+    plan = placed(
+        capsys, "loss.mlir", "--devices", "1", "--cpus", "1", "--objective", "latency", "--planner", "local-search"
+    )
     assert plan["objective"] == "latency"
     assert plan["value"] > 0
 
@@ -244,7 +249,7 @@ def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.Capture
         (["line.json", "--time-limit", "inf"], "--time-limit: inf seconds"),
         (["line.json", "--finetune", "-3"], "--finetune: -3 seconds"),
         (["line.json", "--objective", "latency"], "line: has a backward pass"),
-        (["line.json", "--planner", "greedy", "--split", "s.json"], "--split: is for --planner expert"),
+        (["line.json", "--planner", "ideals", "--split", "s.json"], "--split: is for --planner expert"),
         (["line.json", "--planner", "expert", "--split", "s.json"], "s.json: cannot be read"),
         (["line.json", "--pieces", "2"], "--pieces: 2 subgraphs a device; they are for latency only"),
         (["line.json", "--out", "line.json"], "line.json for the placement: is an input, too"),
@@ -258,7 +263,7 @@ def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.Capture
     ],
 )
 def test_a_mistake_costs_one_line(arguments: list[str], message: str, refused: Callable[..., str]) -> None:
-    planner = () if "--plan" in arguments else ("--planner", "single")
+    planner = () if "--plan" in arguments else ("--planner", "local-search")
     assert message in refused(*planner, *arguments)
 
 
@@ -282,14 +287,14 @@ def test_files_that_are_no_graphs_are_refused(folder: Path, refused: Callable[..
         ("unknown.json", "edges[0]: there is no node with id 99"),
         ("unsupported.json", "no device supports node 1 (layer 1)"),
     ):
-        assert message in refused(name, "--planner", "single")
+        assert message in refused(name, "--planner", "ideals")
 
 
 @pytest.mark.parametrize("objective", ["throughput", "step"])
 def test_what_fits_nowhere_is_infeasible(objective: str, refused: Callable[..., str]) -> None:
     """12 GB of operators, 2 GB a class, on two accelerators of 4 GB; of 6 GB each would hold three classes."""
     arguments = ("line.json", "--devices", "2", "--cpus", "0", "--objective", objective)
-    planner = "greedy" if objective == "throughput" else "learned"
+    planner = "local-search" if objective == "throughput" else "learned"
     sentence = refused(*arguments, "--memory", "4e9", "--planner", planner, code=3)
     assert "nothing fits below 6 GB for each" in sentence
     assert "try 6 GB for each accelerator, with which there is one" in sentence
@@ -331,7 +336,7 @@ def test_ctrl_c_still_belongs_to_python_after_cp_sat(folder: Path) -> None:
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from automap_models.infer.app import place as main
-assert main(["line.json", "--planner", "milp-contiguous", "--time-limit", "1"]) == 0
+assert main(["line.json", "--planner", "milp-ordered", "--time-limit", "1"]) == 0
 try:
     os.kill(os.getpid(), signal.SIGINT)
 except KeyboardInterrupt:
@@ -361,7 +366,7 @@ def test_the_times_of_a_step_are_those_of_the_kind_that_the_cluster_is_made_of(
     cluster = "nodes: 1\ndevices_per_node: 1\nintra: 10 GB/s\ninter: 1 GB/s\nmemory: 32 GB\ndevice: h100\n"
     (folder / "one.yaml").write_text(cluster)
     (folder / "silent.yaml").write_text(cluster.replace("device: h100", ""))
-    model = ("their_layers:make_step", "--batch", "1024", "--objective", "step", "--planner", "single")
+    model = ("their_layers:make_step", "--batch", "1024", "--objective", "step", "--planner", "expert")
     assert main((*model, "--devices", "1", "--json")) == 0
     capsys.readouterr()  # the user's module greets when it is imported
     named = placed(capsys, *model, "--devices", "one.yaml", "--out", "p.json")
@@ -389,9 +394,9 @@ def test_a_placed_step_runs_on_devices_of_this_host_and_gives_what_one_device_gi
 
 
 def test_what_cannot_be_verified_is_refused(refused: Callable[..., str]) -> None:
-    step = ("--objective", "step", "--planner", "single")
+    step = ("--objective", "step", "--planner", "expert")
     assert "line.json is a profile" in refused("line.json", "--verify", *step)
-    assert "--verify: is for --objective step" in refused("vgg19", "--verify", "--devices", "2", "--planner", "single")
+    assert "--verify: is for --objective step" in refused("vgg19", "--verify", "--devices", "2", "--planner", "ideals")
 
 
 def test_what_a_step_does_not_have_is_refused(refused: Callable[..., str]) -> None:

@@ -147,7 +147,7 @@ def test_auto_data_parallelism_finds_the_batch(answered: Run) -> None:
 
 
 def test_its_operators_are_placed(answered: Run) -> None:
-    document = answered("place", "their_models:make_model", "--devices", "2", "--nodes", "12", "--planner", "greedy")
+    document = answered("place", "their_models:make_model", "--devices", "2", "--nodes", "12", "--planner", "ideals")
     assert document["model"] == "their_models:make_model"
     assert len(document["assignment"]) > 2
     assert all(load_s > 0 for load_s in document["loads_s"])

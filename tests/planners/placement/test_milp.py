@@ -23,11 +23,11 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.placement_json import parse_placement, read_placement
 from automap_models.planners.base import NEVER, SILENT, Deadline
 from automap_models.planners.placement.latency_program import latency_program
-from automap_models.planners.placement.milp import Known, MilpContiguousPlanner, MilpOrderedPlanner, MilpPlanner, solved
+from automap_models.planners.placement.milp import Known, MilpPlanner, solved
 from automap_models.planners.placement.program import Answer, Program, in_ticks, memory_steps, solve_program
 from automap_models.planners.registry import make_planner
 
-KINDS = ("milp", "milp-contiguous", "milp-ordered")
+KINDS = ("milp", "milp-ordered")
 LIMIT_S = 20.0
 """More than any of the small problems takes."""
 
@@ -87,19 +87,10 @@ def allowed(problem: PlacementProblem, plan: PlacementPlan, kind: str) -> bool:
     if kind == "milp":
         return True
     forward = [(u, v) for u, v in graph.edges.tolist() if not graph.backward[[u, v]].any()]
-    if kind == "milp-ordered":
-        after: list[set[int]] = [set() for _ in range(problem.devices)]
-        for u, v in forward:
-            after[device[u]] |= {int(device[v])} - {int(device[u])}
-        return find_cycle([sorted(devices) for devices in after]) is None
-    for d in range(problem.devices):
-        left: set[int] = set()  # nodes behind one of d with one elsewhere in between, or such a one themselves
-        for u, v in sorted(forward):  # positions are in topological order
-            if device[u] != device[v] == d and u in left:
-                return False
-            if (device[u] == d or u in left) and device[v] != d:
-                left.add(v)
-    return True
+    after: list[set[int]] = [set() for _ in range(problem.devices)]
+    for u, v in forward:
+        after[device[u]] |= {int(device[v])} - {int(device[u])}
+    return find_cycle([sorted(devices) for devices in after]) is None
 
 
 def best_s(problem: PlacementProblem, kind: str = "milp") -> float:
@@ -129,16 +120,15 @@ def memory_of(graph: PlacementGraph, seed: int) -> float:
     return 1e9 if seed % 3 == 0 else max(4.0, 0.6 * float(graph.memory_bytes.sum()))
 
 
-@pytest.mark.parametrize("kind", ["milp", "milp-contiguous"])
 @pytest.mark.parametrize("seed", range(8))
-def test_throughput_is_that_of_the_best_of_all_placements(kind: str, seed: int) -> None:
+def test_throughput_is_that_of_the_best_of_all_placements(seed: int) -> None:
     graph = random_graph(seed, 6, training=seed % 2 == 1)
     more: dict[str, Any] = {"communication": "max" if seed % 4 == 2 else "sum", "split_passes": seed % 4 == 3}
     try:
         problem = PlacementProblem.of(graph, memory_bytes=memory_of(graph, seed), **more)
     except Infeasible:  # a class needs more than one accelerator has
         problem = PlacementProblem.of(graph, **more)
-    assert solved_s(problem, kind) == pytest.approx(best_s(problem, kind), rel=2e-6)
+    assert solved_s(problem, "milp") == pytest.approx(best_s(problem), rel=2e-6)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -163,11 +153,10 @@ def test_latency_is_that_of_the_best_of_all_placements(seed: int, pieces: int) -
     assert solved_s(problem, "milp") == pytest.approx(best_s(problem), rel=2e-6)
 
 
-def test_the_published_contiguous_program_is_weaker_than_one_with_an_order_of_devices() -> None:
+def test_devices_in_an_order_do_not_wait_for_each_other() -> None:
     """0→1 and 2→3: {0, 3} and {1, 2} are contiguous, each of them, but wait for each other."""
     problem = PlacementProblem.of(graph_of([1.0, 3.0, 4.0, 6.0], [(0, 1), (2, 3)]))
     assert solved_s(problem, "milp") == pytest.approx(7e-3)
-    assert solved_s(problem, "milp-contiguous") == pytest.approx(7e-3)
     assert solved_s(problem, "milp-ordered") == pytest.approx(8e-3)
 
 
@@ -190,13 +179,6 @@ def test_what_does_not_fit_is_proven_not_to_fit() -> None:
         assert (result.status, result.plan, result.cost, result.bound) == ("infeasible", None, None, None)
         with pytest.raises(Infeasible, match="no placement fits the memory: that is proven"):
             result.required_plan()
-
-
-@pytest.mark.parametrize("planner", [MilpContiguousPlanner(), MilpOrderedPlanner()])
-def test_contiguous_programs_are_for_throughput(planner: MilpContiguousPlanner | MilpOrderedPlanner) -> None:
-    problem = PlacementProblem.of(graph_of([1.0], []), objective="latency")
-    with pytest.raises(BadInput, match="is for throughput only; use planner milp"):
-        planner.plan(problem)
 
 
 def test_times_of_zero_are_solved() -> None:
@@ -259,7 +241,7 @@ def test_a_search_that_is_interrupted_keeps_what_it_has(monkeypatch: pytest.Monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr("automap_models.planners.placement.milp.solve_program", interrupted)
-    known = solved(problem, MilpPlanner().state(problem), [start], NEVER, SILENT, work_s=1.0, seed=0)
+    known = solved(problem, MilpPlanner().state(problem), start, NEVER, SILENT, work_s=1.0, seed=0)
     assert known.plan is start
     assert (known.closed, known.bound_s) == (False, 0.0)
 
@@ -331,8 +313,6 @@ PROVEN_MS = [
     ("milp", "LayerGraphs_bert24_training", 39.79),
     ("milp", "OperatorGraphs_bert_l-3_inference", 21.91),
     ("milp", "LayerGraphs_bert24_inference", 17.715),
-    ("milp-contiguous", "OperatorGraphs_bert_l-3_inference", 27.92),
-    ("milp-contiguous", "LayerGraphs_resnet50_inference", 33.77),
     ("milp-ordered", "LayerGraphs_bert24_inference", 17.79),
     ("milp-ordered", "OperatorGraphs_bert_l-3_inference", 27.92),
     ("milp-ordered", "LayerGraphs_resnet50_inference", 33.77),

@@ -1,4 +1,4 @@
-"""A placement as a person makes it for a step: whole layers, in order, in runs of about equal time.
+"""A placement as a person makes it: a split in a file or, for a step, whole layers in order, in runs of equal time.
 
     layers      embed  lstm_0  lstm_1  lstm_2  softmax
     devices     └── 0 ──┘      └─ 1 ─┘ └──── 2 ────┘
@@ -9,13 +9,62 @@ order, with one thing better: the runs are the best that there are in that order
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
 import numpy as np
 
 from automap_models.core.contraction import contract
 from automap_models.core.dag import topological_order
-from automap_models.core.placement import FloatArray, IntArray
-from automap_models.planners.placement.planner import least_enough
+from automap_models.core.placement import FloatArray, IntArray, Objective, PlacementPlan, PlacementProblem
+from automap_models.errors import BadInput
+from automap_models.formats.placement_plan import read_split
+from automap_models.planners.base import Deadline, Progress, Watch
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, least_enough
 from automap_models.planners.placement.step_groups import StepUnits
+
+
+@dataclass(frozen=True)
+class ExpertConfig:
+    """The configuration of `expert`.
+
+    Attributes:
+        split: an expert's placement in a file (formats.placement_plan); None, for a step, places layers in their order.
+    """
+
+    split: str | os.PathLike[str] | None = None
+
+
+class ExpertPlanner(PlacementPlanner[ExpertConfig]):
+    """A human expert's split from a file or, for a step, runs of layers of about equal time."""
+
+    name: ClassVar[str] = "expert"
+    config_type: ClassVar[type[ExpertConfig]] = ExpertConfig
+    objectives: ClassVar[tuple[Objective, ...]] = ("throughput", "latency", "step")
+
+    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
+        """The expert's placement; none where it does not fit the memory.
+
+        Raises:
+            BadInput: there is no split file, or it is none, or one of another graph.
+        """
+        split = self.config.split
+        if split is None:
+            if problem.objective != "step":
+                do = "give the expert's placement, or another planner"
+                raise BadInput("planner expert reads a split from a file", where="`split`", do=do)
+            watch(Progress("putting layers on devices in their order", 0, 1))
+            units = StepUnits.of(problem)
+            return Outcome(PlacementPlan(self.name, units.expand(units.repaired(layers_in_order(units)))))
+        watch(Progress(f"reading {split}", 0, 1))
+        plan = PlacementPlan(self.name, read_split(split, problem))
+        total = float(problem.graph.memory_bytes.sum())
+        roomy = replace(problem, memory_bytes=max(problem.memory_bytes, total))
+        valid, objection = plan.check_valid(roomy)
+        if not valid:
+            raise BadInput(objection, where=str(split), do="give a split made for this graph and these devices")
+        return Outcome(plan)
 
 
 def layers_in_order(units: StepUnits) -> IntArray:
