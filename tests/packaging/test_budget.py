@@ -23,14 +23,14 @@ import pytest
 BUDGET = {
     "automap_models": (963, 8),
     "core": (7_496, 37),
-    "cost": (3_553, 18),
+    "cost": (3_543, 18),
     "envs": (3_992, 23),
     "export": (2_341, 16),
     "formats": (5_553, 24),
     "hlo": (8_176, 41),
-    "planners": (934, 6),
+    "planners": (930, 6),
     "planners/online": (582, 3),
-    "planners/placement": (4_025, 21),
+    "planners/placement": (3_610, 21),
     "planners/portfolio": (3_361, 18),
     "planners/replan": (722, 4),
     "planners/sharding": (1_008, 7),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (4_470, 22),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 81_666, "files": 446, "compiled": 130, "numbers": 547}
+TOTALS = {"lines": 81_237, "files": 446, "compiled": 130, "numbers": 547}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
