@@ -61,8 +61,16 @@ def nothing_fits(space: PlanningSpace, problems: Sequence[StagedProblem]) -> Inf
 
 
 def _balanced_plans(problems: Sequence[StagedProblem]) -> Iterator[tuple[StagedProblem, StagedPlan, StagedCost]]:
-    """For each problem the plan whose largest state is least, on devices shared out evenly, and what it costs."""
+    """For each S and M the plan whose largest state is least, on devices shared out evenly, and what it costs.
+
+    It is under the schedule that holds fewest micro-batches.
+    """
+    fewest: dict[tuple[int, int], StagedProblem] = {}
     for problem in problems:
+        other = fewest.get((problem.stages, problem.micro_batches))
+        if other is None or problem.in_flight(0) < other.in_flight(0):
+            fewest[problem.stages, problem.micro_batches] = problem
+    for problem in fewest.values():
         devices, stages, profile = problem.cluster.devices, problem.stages, problem.profile
         places = problem.grid.to_instructions(tuple(problem.grid.cut_points.tolist()))
         held = problem.state_factor * profile.W + profile.frozen + profile.stash
