@@ -87,7 +87,7 @@ def test_equal_replicas_are_equal(planned) -> None:
     plan = planned("--topo", "six.yaml", "--stages", "3", "--equal-replicas", *AMPLE)
     assert [stage["devices"] for stage in plan["stages"]] == [[0, 1], [2, 3], [4, 5]]
     free = planned("--topo", "six.yaml", "--stages", "3", "--min-gain", "0", *AMPLE)
-    assert free["step_s"] <= plan["step_s"] * (1 + 1e-9)
+    assert free["step_s"] <= plan["step_s"] * (1 + 1e-7)  # moves and proofs leave out what is shorter by less
 
 
 @pytest.mark.parametrize("pattern", ["conv*", "blocks"])
@@ -114,7 +114,7 @@ def test_stages_without_work_are_there_only_where_they_are_allowed(planned) -> N
         own = slice(stage["first"], stage["last"] + 1)
         shares = [of[own].sum() / of.sum() for of in (profile.C, profile.W)]
         assert shares[1] > 0 and 5 * max(shares) >= 0.25 * (1 - 1e-9)
-    assert free["step_s"] <= plan["step_s"] * (1 + 1e-9)
+    assert free["step_s"] <= plan["step_s"] * (1 + 1e-7)  # moves and proofs leave out what is shorter by less
 
 
 def test_a_plan_comes_back_with_its_schedule(planned, folder: Path, refused) -> None:
