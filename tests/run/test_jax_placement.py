@@ -33,8 +33,7 @@ def traced_step() -> TracedStep:
 def run_on_devices() -> None:
     """The process with eight devices: random placements against the jitted step and one device."""
     from automap_models.hlo.sharded_step import on_one_device
-    from automap_models.run.base import TOLERANCE
-    from automap_models.run.jax_run import gradient_errors
+    from automap_models.run.base import TOLERANCE, gradient_errors
 
     traced = traced_step()
     step, nodes = traced.step, step_nodes(traced.graph).size

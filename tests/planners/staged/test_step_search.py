@@ -11,6 +11,7 @@ from draw_counts import counts
 from hybrid_problems import demands, every_plan, hybrid_problem
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.constraints import UNCONSTRAINED
 from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.staged import StagedProblem
@@ -60,7 +61,8 @@ def random_problem(make_problem: MakeProblem, seed: int, schedule: str) -> Stage
 
 def brute_force_s(problem: StagedProblem) -> float:
     """The shortest step of all valid plans that fit."""
-    costs = (step_cost(problem, plan) for plan in every_plan(problem, anywhere=True) if plan.check_valid(problem)[0])
+    free = replace(problem, constraints=UNCONSTRAINED)  # every_plan goes on by devices where a plan is not valid
+    costs = (step_cost(problem, plan) for plan in every_plan(free, anywhere=True) if plan.check_valid(problem)[0])
     return min((cost.step_s for cost in costs if cost.feasible), default=np.inf)
 
 
