@@ -34,7 +34,7 @@ from automap_models.planners.portfolio.simplicity import simplest, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.space_search import SpaceSearch, one_stage_plans, search_space
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
-from automap_models.planners.staged.device_tables import device_tables
+from automap_models.planners.staged.device_tables import require_few_devices
 from automap_models.planners.staged.frameworks import block_ends
 from automap_models.planners.staged.policy import PolicyConfig
 from automap_models.simulate.step import step_cost
@@ -141,7 +141,7 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
                 search has tables for.
         """
         space = PlanningSpace.of(problem) if isinstance(problem, StagedProblem) else problem
-        device_tables(space.cluster)
+        require_few_devices(space.cluster)
         space.constraints.check(space.model.profile)
         _require_a_technique(space)
         begun_s = time.perf_counter()

@@ -27,6 +27,7 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs
+from automap_models.planners.staged.device_tables import MOST_DEVICES, require_few_devices
 from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
 from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans
 from automap_models.planners.staged.improve import Moves, cut_places
@@ -93,9 +94,11 @@ class Portfolio:
         """The shortest plan of each kind and number of stages, refined and costed; none where nothing fits.
 
         Raises:
-            BadInput: the space's constraints contradict one another.
+            BadInput: the space's constraints contradict one another, or there are too many devices.
         """
         self.space.require_some()
+        if self.space.several:  # there is a stage for every pair of devices
+            require_few_devices(self.space.cluster, 2 * MOST_DEVICES)
         self._replicate()
         problems = self._problems()
         self.steps |= dict.fromkeys(problems, np.inf)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,28 +13,74 @@ from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
 from automap_models.planners.staged.pareto import IntArray
 
+MOST_DEVICES = 512
+"""Of a cluster whose transfers are tabulated: there are D³ / 6 of them, 180 MB for 512 devices."""
+
+
+def require_few_devices(cluster: Cluster, most: int = MOST_DEVICES) -> None:
+    """Nothing, where a cluster has no more than so many devices.
+
+    Raises:
+        BadInput: it has.
+    """
+    if cluster.devices > most:
+        raise BadInput(
+            f"has {cluster.devices:,} devices, plans are searched and proven for at most {most:,}",
+            where=f"cluster {cluster.name}",
+            do="describe groups of devices that always work together as one device each",
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class DeviceTables:
     """Seconds per byte for every choice of device cuts (cost.collectives, tabulated).
 
     Attributes:
+        cluster: of the devices.
         inside: for each speed inside nodes, how many of the devices a … q-1 are in one node of it at most, [D+1, D+1].
         across: [D+1, D+1] in how many nodes the devices a … q-1 are.
         link: [D+1, D+1] the slowest of the links of these nodes, bytes/s.
-        transfer: for each boundary q an array [q, D-q]: from devices a … q-1 to q … e-1, at [a, e-q-1].
-        arrival: [D+1, D+1] least over senders of the transfer into devices a … q-1.
-        boundary: [D+1] least transfer over boundary q.
-        from_first: [D+1, D+1] from devices 0 … q-1 to q … e-1.
     """
 
+    cluster: Cluster
     inside: tuple[tuple[float, IntArray], ...]
     across: IntArray
     link: FloatArray
-    transfer: tuple[FloatArray, ...]
-    arrival: FloatArray
-    boundary: FloatArray
-    from_first: FloatArray
+
+    @cached_property
+    def transfer(self) -> tuple[FloatArray, ...]:
+        """For each boundary q an array [q, D-q]: from devices a … q-1 to q … e-1, at [a, e-q-1].
+
+        Raises:
+            BadInput: there are more than MOST_DEVICES devices.
+        """
+        cluster, devices = self.cluster, self.cluster.devices
+        require_few_devices(cluster)
+        cut, first, stop = np.arange(devices + 1), cluster.node_bounds[:-1], cluster.node_bounds[1:]
+        held = np.minimum(cut[None, :, None], stop) - np.maximum(cut[:, None, None], first)
+        share = np.maximum(held, 0) / np.maximum(cut[None, :] - cut[:, None], 1)[:, :, None]
+        return (np.zeros((0, devices)), *(_transfers(cluster, share, q) for q in range(1, devices)))
+
+    @cached_property
+    def arrival(self) -> FloatArray:
+        """[D+1, D+1] least over senders of the transfer into devices a … q-1."""
+        arrival = np.zeros_like(self.link)
+        for q in range(1, len(self.transfer)):
+            arrival[q, q + 1 :] = self.transfer[q].min(0)
+        return arrival
+
+    @cached_property
+    def boundary(self) -> FloatArray:
+        """[D+1] least transfer over boundary q."""
+        return np.array([0.0, *(of_boundary.min() for of_boundary in self.transfer[1:]), 0.0])
+
+    @cached_property
+    def from_first(self) -> FloatArray:
+        """[D+1, D+1] from devices 0 … q-1 to q … e-1."""
+        from_first = np.zeros_like(self.link)
+        for q in range(1, len(self.transfer)):
+            from_first[q, q + 1 :] = self.transfer[q][0]
+        return from_first
 
     def replica_all_reduce(self, degree: int, *, shortest: bool) -> FloatArray:
         """[D+1, D+1] all-reduce over the replicas on devices a … q-1, of so many devices each (`stage_rates`).
@@ -57,49 +104,21 @@ class DeviceTables:
         return np.where(self.across > 1, np.minimum(both, 2.0 * (replicas - 1) / replicas * hop), both)
 
 
-MOST_DEVICES = 512
-"""Of a cluster whose transfers are tabulated: there are D³ / 6 of them, 180 MB for 512 devices."""
-
-
 @lru_cache(maxsize=8)
 def device_tables(cluster: Cluster) -> DeviceTables:
-    """Tabulate a cluster's collectives.
-
-    Raises:
-        BadInput: it has more than MOST_DEVICES devices.
-    """
-    if cluster.devices > MOST_DEVICES:
-        raise BadInput(
-            f"has {cluster.devices:,} devices, plans are searched and proven for at most {MOST_DEVICES}",
-            where=f"cluster {cluster.name}",
-            do="describe groups of devices that always work together as one device each",
-        )
-    devices = cluster.devices
-    cut, first, stop = np.arange(devices + 1), cluster.node_bounds[:-1], cluster.node_bounds[1:]
-    held = np.minimum(cut[None, :, None], stop) - np.maximum(cut[:, None, None], first)
-    held = np.maximum(held, 0)
-    across = np.maximum((held > 0).sum(2), 1)
-    inside = tuple(
-        (float(intra), held[:, :, cluster.node_intra == intra].max(2)) for intra in np.unique(cluster.node_intra)
-    )
-    link = np.full(across.shape, cluster.node_inter.max())
-    for inter in np.unique(cluster.node_inter)[::-1]:
-        link[(held[:, :, cluster.node_inter == inter] > 0).any(2)] = inter
-    share = held / np.maximum(cut[None, :] - cut[:, None], 1)[:, :, None]
-    transfer = [np.zeros((0, devices)), *(_transfers(cluster, share, q) for q in range(1, devices))]
-    (arrival, from_first), boundary = np.zeros((2, devices + 1, devices + 1)), np.zeros(devices + 1)
-    for q in range(1, devices):
-        from_first[q, q + 1 :] = transfer[q][0]
-        arrival[q, q + 1 :], boundary[q] = transfer[q].min(0), transfer[q].min()
-    return DeviceTables(
-        inside=inside,
-        across=across,
-        link=link,
-        transfer=tuple(transfer),
-        arrival=arrival,
-        boundary=boundary,
-        from_first=from_first,
-    )
+    """Tabulate a cluster's collectives."""
+    cut = np.arange(cluster.devices + 1)
+    shape = cut.size, cut.size
+    inside = {float(intra): np.zeros(shape, dtype=np.int64) for intra in np.unique(cluster.node_intra)}
+    across, link = np.zeros(shape, dtype=np.int64), np.full(shape, np.inf)
+    for node, (first, stop) in enumerate(pairwise(cluster.node_bounds.tolist())):
+        held = np.maximum(np.minimum(cut, stop) - np.maximum(cut[:, None], first), 0)
+        of_speed = inside[float(cluster.node_intra[node])]
+        np.maximum(of_speed, held, out=of_speed)
+        across += held > 0
+        link = np.where(held > 0, np.minimum(link, cluster.node_inter[node]), link)
+    link[np.isinf(link)] = cluster.node_inter.max()
+    return DeviceTables(cluster, tuple(inside.items()), np.maximum(across, 1), link)
 
 
 def _transfers(cluster: Cluster, share: FloatArray, q: int) -> FloatArray:

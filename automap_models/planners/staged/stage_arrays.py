@@ -116,7 +116,7 @@ def stage_arrays(problem: StagedProblem, places: IntArray | None = None) -> tupl
     Raises:
         BadInput: constraints contradict one another, or leave no way to share the devices out among the stages.
     """
-    arrays, boundary = _arrays(_Places(problem, places))
+    arrays, boundary = arrays_of(Places(problem, places))
     least = _least_work(problem)
     windows = stage_windows(problem.stages, boundary.size) if _alike(problem) else arrays.windows
     held = np.array([problem.in_flight(s) for s in range(problem.stages)], dtype=np.int64)
@@ -133,7 +133,7 @@ def _alike(problem: StagedProblem) -> bool:
     return free and not problem.shardings and problem.stages > 1
 
 
-class _Places:
+class Places:
     """A problem between places to cut; equal to another one where stages cost the same."""
 
     def __init__(self, problem: StagedProblem, places: IntArray | None) -> None:
@@ -148,15 +148,19 @@ class _Places:
         return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Places) and self.key == other.key
+        return isinstance(other, Places) and self.key == other.key
 
 
 @lru_cache(maxsize=64)
-def _arrays(where: _Places) -> tuple[StageArrays, IntArray]:
+def arrays_of(where: Places) -> tuple[StageArrays, IntArray]:
     """See stage_arrays; of any problem that is equal to this one."""
     problem = where.problem
     tables = tables_of(problem, cut=where.places)
     kinds, kind = _kinds(tables)
+    paces = np.stack([_paces(of) for of in tables.shardings])
+    if where.places is not None and _alike(problem):  # of a thousand devices they take 50 MB
+        elsewhere = arrays_of(Places(problem, None))[0]
+        kind, paces = elsewhere.kind, elsewhere.paces
     copies_end, copies_nbytes = _copies(tables, kinds)
     shared, links = problem.profile.shared_parameters, problem.links
     intra = links.node_intra
@@ -165,7 +169,7 @@ def _arrays(where: _Places) -> tuple[StageArrays, IntArray]:
         sums=np.stack([_sums(of, place) for of, place in kinds]),
         crossing=tables.A,
         kind=kind,
-        paces=np.stack([_paces(of) for of in tables.shardings]),
+        paces=paces,
         copies_end=copies_end,
         copies_nbytes=copies_nbytes,
         tied_until=_until([parameter.instructions for parameter in shared], tables.boundary),

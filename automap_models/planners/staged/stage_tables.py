@@ -16,7 +16,7 @@ from automap_models.core.profile import FloatArray, SharedParameter
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import before_stage, stage_memory_bytes
-from automap_models.planners.staged.device_tables import DeviceTables, device_tables
+from automap_models.planners.staged.device_tables import DeviceTables, device_tables, require_few_devices
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.search_arrays import ShardingArrays, StageLimits
 
@@ -385,7 +385,13 @@ def coarse_cuts(problem: StagedProblem, stride: int = 1) -> IntArray:
 
 
 def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTables:
-    """Tables of a problem whose stages may end after these instructions, ascending; None: after those on the grid."""
+    """Tables of a problem whose stages may end after these instructions, ascending; None: after those on the grid.
+
+    Raises:
+        BadInput: it is of the length L, and has too many devices for tables of transfers.
+    """
+    if problem.schedule is None:
+        require_few_devices(problem.cluster)
     profile, devices = problem.profile, device_tables(problem.links)
     cut = coarse_cuts(problem) if cut is None else cut
     boundary = np.concatenate(([0], cut + 1, [len(profile)]))

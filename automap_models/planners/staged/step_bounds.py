@@ -40,7 +40,7 @@ behind it and comes back; with GPipe all M messages back follow that trip. No te
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -64,8 +64,10 @@ from automap_models.planners.staged.stage_arrays import (
     C,
     F,
     H,
+    Places,
     StageArrays,
     W,
+    arrays_of,
     stage_arrays,
 )
 from automap_models.planners.staged.stage_kernel import SLACK, enough, least_copies_s, moved_s
@@ -100,7 +102,7 @@ class StepBounds:
     @cached_property
     def messages(self) -> FloatArray:
         """[D+1, D+1] see least_messages."""
-        return least_messages(self._stages)
+        return _messages(Places(self._deepest, self._places))
 
     @cached_property
     def _counts(self) -> FloatArray:
@@ -177,6 +179,11 @@ def step_bounds(problems: Iterable[StagedProblem], places: IntArray | None) -> l
         alone = problem.stages if constraints.equal_replicas or constraints.pins or constraints.together else 0
         groups.setdefault((problem.micro_batches, problem.schedule, alone), []).append(problem)
     return [StepBounds(group, places) for group in groups.values()]
+
+
+@lru_cache(maxsize=16)
+def _messages(where: Places) -> FloatArray:
+    return least_messages(arrays_of(where)[0])
 
 
 @jit
