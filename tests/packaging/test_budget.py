@@ -31,10 +31,10 @@ BUDGET = {
     "planners": (930, 6),
     "planners/online": (582, 3),
     "planners/placement": (3_610, 21),
-    "planners/portfolio": (3_372, 18),
+    "planners/portfolio": (3_370, 18),
     "planners/replan": (722, 4),
     "planners/sharding": (1_008, 7),
-    "planners/staged": (6_959, 38),
+    "planners/staged": (6_958, 38),
     "planners/strategies": (3_175, 17),
     "plots": (1_193, 9),
     "rl": (2_158, 15),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (4_470, 22),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 81_284, "files": 446, "compiled": 130, "numbers": 547}
+TOTALS = {"lines": 81_281, "files": 446, "compiled": 130, "numbers": 547}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,7 +19,7 @@ class Attempt:
     """A problem and what is known about it so far.
 
     Attributes:
-        problem: one of those that compete; `relaxed` is the same without a limit of replicas under a schedule.
+        problem: one of those that compete.
         first: the best plan before the exact search looked at it; None where none fits.
         plan: the best plan; None where none fits.
         step_s: what its step takes; inf without one.
@@ -39,9 +39,7 @@ class Attempt:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # What is proven about plans with any number of replicas is true of those that give each one a sample.
-        self.relaxed = replace(self.problem, max_replicas=None) if self.problem.schedule else self.problem
-        self.costs = Costs(self.relaxed)
+        self.costs = Costs(self.problem)
 
     @property
     def closed(self) -> bool:

@@ -51,7 +51,7 @@ def prove(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> B
     """
     for attempt in attempts:
         attempt.first = attempt.plan
-    if attempts[0].relaxed.schedule is None:
+    if attempts[0].problem.schedule is None:
         together = deadline.part(AT_MOST * budget_s, effort.counted_s)
         for attempt in sorted(attempts, key=lambda attempt: attempt.step_s):
             if not attempt.closed:
@@ -70,7 +70,7 @@ def _raise_lengths(attempts: Sequence[Attempt], shares: Sequence[float], deadlin
             limit_s = share * best_of(attempts).step_s
             if attempt.closed or attempt.bound_s >= limit_s or deadline.passed:
                 continue
-            attempt.take_search(search_below(attempt.relaxed, deadline, limit_s, attempt.costs))
+            attempt.take_search(search_below(attempt.problem, deadline, limit_s, attempt.costs))
 
 
 def _raise_steps(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> None:

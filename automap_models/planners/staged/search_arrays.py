@@ -50,15 +50,14 @@ class StageLimits(NamedTuple):
         micro_batches: M.
         in_flight: micro-batches whose activations it holds at once.
         state_factor: σ.
-        overlap: whether all-reduces go on beside the last backward pass.
-        hidden, update_s: share of them that does, and seconds of updating a byte of parameters (StagedProblem).
+        hidden, update_s: share of all-reduces that goes on beside the last backward pass, and seconds of updating a byte
+            of parameters (StagedProblem).
         length_s: of a plan at most.
     """
 
     micro_batches: int
     in_flight: int
     state_factor: float
-    overlap: bool
     hidden: float
     update_s: float
     length_s: float

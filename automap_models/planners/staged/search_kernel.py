@@ -79,7 +79,7 @@ def least_through(
                     least[0, r, k] = value + (compute + gather)
                 elif c == 1:
                     least[1, r, k] = value + ahead
-                elif not stage.overlap:
+                else:
                     least[0, r, k] = max(least[0, r, k], value + (reduce + gather))
     return least
 

@@ -316,7 +316,7 @@ class StageTables:
 
     def limits(self, stage: int, length_s: float) -> StageLimits:
         """What a stage of a plan of at most that length is bounded by, for compiled loops."""
-        held, ending = self.in_flight(stage), (self.scheduled, self.overlap, self.update_s_per_byte)
+        held, ending = self.in_flight(stage), (self.overlap, self.update_s_per_byte)
         return StageLimits(self.micro_batches, held, float(self.state_factor), *ending, float(length_s))
 
     def stage_numbers(
