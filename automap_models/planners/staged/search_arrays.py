@@ -50,8 +50,8 @@ class StageLimits(NamedTuple):
         micro_batches: M.
         in_flight: micro-batches whose activations it holds at once.
         state_factor: σ.
-        hidden, update_s: share of all-reduces that goes on beside the last backward pass, and seconds of updating a byte
-            of parameters (StagedProblem).
+        hidden, update_s: share of all-reduces that goes on beside the last backward pass, and seconds of updating a
+            byte of parameters (StagedProblem).
         length_s: of a plan at most.
     """
 
