@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.units import rounds
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import untrained_in_words
-from automap_models.planners.staged.frameworks import balanced
+from automap_models.planners.staged.frameworks import packed
 
 
 def nothing_fits(space: PlanningSpace, problems: Sequence[StagedProblem]) -> Infeasible:
@@ -51,8 +49,8 @@ def nothing_fits(space: PlanningSpace, problems: Sequence[StagedProblem]) -> Inf
             do="take other numbers of stages, or `min_stage=0`, which allows stages without work",
         )
     return Infeasible(
-        f"no plan fits the {limit / 1e9:.1f} GB of a device of cluster {space.cluster.name}: of {len(problems)} "
-        f"combinations {shape} comes nearest, whose stage {stage} needs {needed / 1e9:.1f} GB"
+        f"no plan was found that fits the {limit / 1e9:.1f} GB of a device of cluster {space.cluster.name}: of "
+        f"{len(problems)} combinations {shape} comes nearest, whose stage {stage} needs {needed / 1e9:.1f} GB"
         f"{f', {untrained}' if untrained else ''}",
         where=where,
         do="use more nodes, devices with more memory, smaller micro-batches or a smaller `state_factor`; "
@@ -61,7 +59,7 @@ def nothing_fits(space: PlanningSpace, problems: Sequence[StagedProblem]) -> Inf
 
 
 def _balanced_plans(problems: Sequence[StagedProblem]) -> Iterator[tuple[StagedProblem, StagedPlan, StagedCost]]:
-    """For each S and M the plan whose largest state is least, on devices shared out evenly, and what it costs.
+    """For each S and M the plan whose fullest device holds least, on devices shared out evenly, and what it costs.
 
     It is under the schedule that holds fewest micro-batches.
     """
@@ -71,13 +69,8 @@ def _balanced_plans(problems: Sequence[StagedProblem]) -> Iterator[tuple[StagedP
         if other is None or problem.in_flight(0) < other.in_flight(0):
             fewest[problem.stages, problem.micro_batches] = problem
     for problem in fewest.values():
-        devices, stages, profile = problem.cluster.devices, problem.stages, problem.profile
-        places = problem.grid.to_instructions(tuple(problem.grid.cut_points.tolist()))
-        held = problem.state_factor * profile.W + profile.frozen + profile.stash
-        cuts = balanced(np.asarray(held), places, stages) if stages > 1 else ()
-        if cuts is not None:
-            device_cuts = tuple(devices * s // stages for s in range(1, stages))
-            plan = StagedPlan(cuts, device_cuts, problem.micro_batches, "balanced")
+        plan = packed(problem, problem.grid.to_instructions(tuple(problem.grid.cut_points.tolist())))
+        if plan is not None:
             yield problem, plan, plan_cost(problem, plan)
 
 

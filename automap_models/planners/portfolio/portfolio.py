@@ -29,11 +29,11 @@ from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs
 from automap_models.planners.staged.device_tables import MOST_DEVICES, require_few_devices
 from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
-from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans
+from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans, packed
 from automap_models.planners.staged.improve import Moves, cut_places
 from automap_models.planners.staged.stage_arrays import stage_arrays
 
-CLOSE, FAR = 0.15, 1.0
+CLOSE, FAR = 0.3, 1.0
 """How much longer than the best known step, relatively, a start may be to be moved on from: on equal devices, and on
 unequal ones."""
 PAIRS = 4
@@ -170,7 +170,7 @@ class Portfolio:
             device_cuts = tuple(range(devices // stages, devices, devices // stages))
             cuts = _balanced_cuts(problem.profile, moves.cuts, stages)
             own = [] if cuts is None else [StagedPlan(cuts, device_cuts, problem.micro_batches, moves.planner)]
-            self._move(Simplicity.EQUAL, moves, [*own, *starts])
+            self._move(Simplicity.EQUAL, moves, _with_packed(moves, [*own, *starts]))
 
     def _move(self, kind: Simplicity, moves: Moves, starts: list[StagedPlan]) -> Incumbent | None:
         """The plan that moves lead to from the shortest of some starts, where these are near the best so far."""
@@ -231,7 +231,7 @@ class Portfolio:
             equal = [self.incumbents.get((kind, problem.stages)) for kind in (Simplicity.BLOCKS, Simplicity.EQUAL)]
             starts += [incumbent.plan for incumbent in equal if incumbent is not None and incumbent.problem is problem]
             starts += moves.constructed() if moves.can_cut else []
-            before = self._move(Simplicity.UNEQUAL, moves, starts)
+            before = self._move(Simplicity.UNEQUAL, moves, _with_packed(moves, starts))
             if before is not None:
                 yield before
             near = before is not None and before.step_s <= self.best_s * (1.0 + CLOSE)
@@ -298,6 +298,14 @@ def _shares_out(problem: StagedProblem) -> bool:
     except BadInput:
         return False
     return True
+
+
+def _with_packed(moves: Moves, starts: list[StagedPlan]) -> list[StagedPlan]:
+    """The starts, and where none of them fits the memory one that packs it as well as can be."""
+    if any(np.isfinite(moves.step_s(start)) for start in starts):
+        return starts
+    fullest = packed(moves.problem, moves.cuts)
+    return starts if fullest is None else [*starts, fullest]
 
 
 def _splits(problem: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:

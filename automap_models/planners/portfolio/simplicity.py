@@ -7,6 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan
 from automap_models.planners.portfolio.candidate import Candidate
 
@@ -62,17 +63,23 @@ def simplicity(plan: StagedPlan, devices: int, ends: Collection[int]) -> Simplic
 def simplest(candidates: Sequence[tuple[Simplicity, Candidate]], min_gain: float) -> Candidate:
     """The simplest of nearly equal plans.
 
-    From the simplest kind to the hardest, and in one kind from few stages to many: a later plan is taken where its step
-    is more than `min_gain` shorter than that of the one taken before, relatively, for each step that it is harder.
+    From the simplest kind to the hardest, in one kind from few stages to many, and of these from 1F1B, which holds the
+    fewest micro-batches, to other schedules: a later plan is taken where its step is more than `min_gain` shorter than
+    that of the one taken before, relatively, for each step that it is harder.
 
     Args:
         candidates: at least one that fits.
         min_gain: 0 takes the shortest of all, of those that tie the simplest.
     """
     fitting = [(kind, c) for kind, c in candidates if c.fits]
-    ordered = sorted(fitting, key=lambda entry: (entry[0], entry[1].plan.stages, entry[1].step_s))
+    ordered = sorted(fitting, key=lambda entry: (entry[0], *_order(entry[1])))
     before, chosen = ordered[0]
     for kind, candidate in ordered[1:]:
         if candidate.step_s < chosen.step_s * (1.0 - max(min_gain * max(kind - before, 1), 1e-9)):
             before, chosen = kind, candidate
     return chosen
+
+
+def _order(candidate: Candidate) -> tuple[int, bool, float]:
+    """Fewer stages, then 1F1B, then the shorter step."""
+    return candidate.plan.stages, candidate.problem.schedule != DEFAULT_SCHEDULE, candidate.step_s

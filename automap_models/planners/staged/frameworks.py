@@ -96,21 +96,21 @@ def balanced(weights: FloatArray, ends: Sequence[int], stages: int) -> tuple[int
     least[j] after s rounds is the smallest largest sum of s stages that hold the first j units, one or more each.
 
     Args:
-        weights: [n] of each instruction.
+        weights: [n] of each instruction, or [S, n] where they are others in each stage.
         ends: last instruction of each unit but the model's last, ascending.
         stages: S.
 
     Returns:
         None where there are fewer units than stages.
     """
-    total = np.concatenate(([0.0], np.cumsum(weights)[[*ends, len(weights) - 1]]))
-    units = len(total) - 1
+    units = len(ends) + 1
     if stages > units:
         return None
     least, begins = np.where(np.arange(units + 1) == 0, 0.0, np.inf), []
-    sums = np.where(np.tri(units + 1, dtype=bool), np.inf, total[None, :] - total[:, None])
-    for _ in range(stages):
-        largest = np.maximum(least[:, None], sums)
+    behind = np.tri(units + 1, dtype=bool)
+    for of_stage in np.broadcast_to(weights, (stages, weights.shape[-1])):
+        total = np.concatenate(([0.0], np.cumsum(of_stage)[[*ends, weights.shape[-1] - 1]]))
+        largest = np.maximum(least[:, None], np.where(behind, np.inf, total[None, :] - total[:, None]))
         begins.append(largest.argmin(0))
         least = largest.min(0)
     cuts, unit = [], units
@@ -118,6 +118,19 @@ def balanced(weights: FloatArray, ends: Sequence[int], stages: int) -> tuple[int
         unit = int(begin[unit])
         cuts.append(int(ends[unit - 1]))
     return tuple(reversed(cuts))
+
+
+def packed(problem: StagedProblem, places: Sequence[int]) -> StagedPlan | None:
+    """Stages on equally many devices whose fullest device holds as little as can be, cut after some of the places.
+
+    What several instructions use counts where it stands. None where there are fewer places than stages.
+    """
+    devices, stages, profile = problem.cluster.devices, problem.stages, problem.profile
+    device_cuts = tuple(devices * s // stages for s in range(1, stages))
+    parts = problem.shares[max(devices // stages, 1)]
+    waiting = np.array([problem.in_flight(s) for s in range(stages)], dtype=np.float64)[:, None] / parts
+    cuts = balanced(problem.state_factor * profile.W + profile.frozen + waiting * profile.stash, places, stages)
+    return None if cuts is None else StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER)
 
 
 def _without_head(profile: Profile, ends: Sequence[int]) -> tuple[int, ...]:

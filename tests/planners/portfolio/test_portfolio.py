@@ -78,7 +78,7 @@ def test_nothing_that_a_report_shows_is_shorter_than_what_it_recommends(model: s
         assert "1f1b-deep" in alternative.what or alternative.step_s >= nearly_s
     for schedule in COMPETING:
         cost = step_cost(replace(report.problem, schedule=schedule), report.plan)
-        assert not cost.feasible or cost.step_s >= step_s * (1 - 1e-9)
+        assert not cost.feasible or cost.step_s >= step_s * (1 - MIN_GAIN)
 
 
 @pytest.mark.parametrize(("model", "cluster"), [*FEW, *REST])
@@ -100,6 +100,40 @@ def _data_parallel_s(space: PlanningSpace, micro_batches: int) -> float:
     problem = space.pipeline(1, micro_batches, "1f1b")
     cost = step_cost(problem, StagedPlan((), (), micro_batches, "by hand"))
     return cost.step_s if cost.feasible else np.inf
+
+
+# --- what hardly fits ----------------------------------------------------------------------------------------------
+
+
+def test_t5_11b_fits_sixteen_devices_where_no_cut_of_a_framework_does() -> None:
+    """It was said to fit none of A, B and C: no start did, and moves set out from plans that do."""
+    report = default_report("t5_11b_v100", "A")
+    cost = step_cost(report.problem, report.plan)
+    assert report.plan.stages == 16
+    assert cost.feasible and (cost.memory_bytes <= report.problem.cluster.memory).all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_where_one_plan_alone_fits_the_memory_it_is_found(seed: int) -> None:
+    """Devices have what the fullest one of the best packed plan needs, by trying all cuts."""
+    rng, n, stages = np.random.default_rng(seed), 10, 4
+    profile = Profile.create(
+        rng.uniform(1, 2, n), rng.uniform(0, 1, n), rng.uniform(0, 9, n), stash=rng.uniform(0, 4, n)
+    )
+    problem = StagedProblem(profile, Cluster(1, stages, 1e9, 1e9, 1e18), stages, 8, schedule="1f1b")
+    plans = (StagedPlan(cuts, (1, 2, 3), 8, "all") for cuts in combinations(range(n - 1), stages - 1))
+    least = min(step_cost(problem, plan).memory_bytes.max() for plan in plans)
+    space = PlanningSpace(
+        ProfiledModel(profile),
+        replace(problem.cluster, memory=least * (1 + 1e-6)),
+        constraints=Constraints(min_stage=0.0),
+        schedule="1f1b",
+        stages=(stages,),
+        micro_batches=8,
+    )
+    result = AutoPlanner(AutoConfig()).solve(space)
+    assert result.plan is not None
+    assert result.cost.feasible
 
 
 # --- the same every time -----------------------------------------------------------------------------------------
@@ -131,7 +165,7 @@ def _spin(done: threading.Event) -> None:
         sum(range(1000))
 
 
-MOST_PASSES, MOST_WITHOUT_PROOF = 8e7, 1e7
+MOST_PASSES, MOST_WITHOUT_PROOF = 8e7, 1.5e7
 """Passes of the simulator that a default plan may take, whatever the model, with its proof and without; everything is
 counted in terms of these (planners.effort)."""
 

@@ -95,3 +95,14 @@ def test_a_plan_that_gains_less_than_asked_leaves_the_simpler_one() -> None:
     assert simplest([data, blocks, deeper, unequal], 0.02) is deeper[1]
     assert simplest([data, blocks, deeper, unequal], 0.0) is unequal[1]
     assert simplest([data, blocks, deeper, unequal], 0.015) is unequal[1]
+
+
+@pytest.mark.parametrize(("step_s", "schedule"), [(1.0, "1f1b"), (0.99, "1f1b"), (0.97, "gpipe")])
+def test_another_schedule_than_1f1b_has_to_gain_what_a_harder_plan_has_to(step_s: float, schedule: str) -> None:
+    """GPipe holds every micro-batch's activations at once."""
+    ours, other = candidate(1.0, 2), candidate(step_s, 2)
+    other = replace(other, problem=replace(other.problem, schedule="gpipe"))
+    for plans in ([ours, other], [other, ours]):
+        chosen = simplest([(Simplicity.BLOCKS, plan) for plan in plans], 0.02)
+        assert chosen.problem.schedule == schedule
+    assert simplest([(Simplicity.BLOCKS, plan) for plan in (ours, other)], 0.0).step_s == min(1.0, step_s)
