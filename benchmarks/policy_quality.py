@@ -1,125 +1,121 @@
-"""How close the policy's plans are to the optimum: L / L* on fresh random problems and on real profiles.
+"""How close the plans of the policy, and of compiled tables, are to the optimum by the length L, and in what time.
 
-    python benchmarks/policy_quality.py [--problems 2000] [--seed 2026] [--policy FILE] [--profiles FOLDER]
+    OMP_NUM_THREADS=1 python benchmarks/policy_quality.py [--problems 2000] [--policy FILE …] [--profiles FOLDER]
+    python benchmarks/policy_quality.py --problems 0 --run FOLDER … --plot FILE
 
-Random problems are drawn like the training set (dist=mixed), on the bandwidths of clusters A, B and C only, with a
-seed of their own. L* is the exact planner's on the grid, which refinement by single instructions may fall below. The
-claims, for L / L*: greedy mean ≤ 1.005 and p99 ≤ 1.05, as shipped without proof (beam and refinement) mean ≤ 1.001 and
-max ≤ 1.02 on the random problems; on each real profile with S = nodes and M = 16 greedy ≤ 1.02. Budgets are of
-processor time.
+Random problems are drawn as training sets are (dist=mixed), 2 to 4 stages on the clusters A, B and C, with a seed of
+their own; real ones are profiles on A, B and C with S = nodes and M = 16. L* is the exact planner's on the grid. First
+cuts: from so many the network plans greedily; "searched": a compiled beam search goes on from the shortest plan. Times
+are of processor time, of one problem after another. The claims for L / L*: all real problems optimal from four first
+cuts, searched; random ones ≤ 1.003 in the mean from sixteen; at most 5 ms a plan on C. `--plot` draws the curves of
+training runs (`out=` of train/run.py) on their held-out problems.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import csv
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from common import add_profiles, fresh_problems, optimum_s, processor_time, profile_files
+from common import add_profiles, fresh_problems, optimum_s, profile_files, timed
 from numpy.typing import NDArray
+from rich.box import MARKDOWN
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import plan_cost
-from automap_models.errors import Infeasible
+from automap_models.core.staged import StagedProblem
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.planners.portfolio.auto import AutoConfig
+from automap_models.planners.base import Planner
 from automap_models.planners.staged.baselines import UniformPlanner
-from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
-from automap_models.planners.staged.refine import refine
+from automap_models.planners.staged.tables import TablesConfig, TablesPlanner
 
-SHIPPED_BEAM = PolicyConfig().beam
+FIRST_CUTS = (1, 4, 16)
+REACH = PolicyConfig().reach
+HEADS = ("planner", "first cuts", "searched", "problems", "mean", "median", "p99", "max", "do not fit", "ms")
 
-
-def fitting(problem: StagedProblem, plan: StagedPlan | None) -> StagedPlan | None:
-    """The plan if there is one and it fits the memory."""
-    return plan if plan is not None and plan_cost(problem, plan).feasible else None
-
-
-def ratio(problem: StagedProblem, plan: StagedPlan | None, optimum_s: float) -> float:
-    """L / L*; infinite without a plan that fits."""
-    plan = fitting(problem, plan)
-    return plan_cost(problem, plan).length_s / optimum_s if plan else float("inf")
+Problems = Sequence[tuple[StagedProblem, float]]
+"""With their optima."""
 
 
-def summary(table: Table, label: str, ratios: NDArray[np.float64]) -> None:
-    """One row: count, mean, median, p99, maximum, plans that do not fit."""
-    fits = ratios[np.isfinite(ratios)]
-    values = (fits.mean(), np.median(fits), np.quantile(fits, 0.99), fits.max()) if fits.size else ()
-    cells = [f"{value:.4f}" for value in values] or ["–"] * 4
-    table.add_row(label, str(len(ratios)), *cells, str(len(ratios) - len(fits)))
+def planners(files: Sequence[Path | None]) -> Iterator[tuple[tuple[str, str, str], Planner[Any, Any, Any]]]:
+    """All that are compared: their first cells, and they."""
+    yield ("uniform cuts", "", ""), UniformPlanner()
+    for beam in FIRST_CUTS[:2]:
+        yield ("tables", str(beam), "yes"), TablesPlanner(TablesConfig(beam))
+    for file, beam, reach in product(files, FIRST_CUTS, (0, REACH)):
+        name = "policy" if file is None else f"policy {file}"
+        yield (name, str(beam), "yes" if reach else ""), PolicyPlanner(PolicyConfig(file, beam, reach))
 
 
-def random_part(console: Console, arguments: argparse.Namespace) -> None:
-    """L / L* on random problems, in all, by stages and by distribution."""
-    problems, distribution, names = fresh_problems(arguments.problems, arguments.seed)
-    optima = np.array([optimum_s(p) for p in track(problems, "exact optima", console=Console(stderr=True))])
-    solvable = np.flatnonzero(np.isfinite(optima))
-    problems, optima, distribution = [problems[i] for i in solvable], optima[solvable], distribution[solvable]
-    stages = np.array([p.stages for p in problems])
-    greedy, beam = (PolicyPlanner(PolicyConfig(arguments.policy, b)) for b in (1, SHIPPED_BEAM))
-    plans = {"greedy": greedy.raw_plans(problems), f"beam {SHIPPED_BEAM}": beam.raw_plans(problems)}
-    refined = track(
-        list(zip(problems, plans[f"beam {SHIPPED_BEAM}"], strict=True)), "refining", console=Console(stderr=True)
-    )
-    plans[f"beam {SHIPPED_BEAM}, refined"] = [
-        plan and refine(problem, plan, processor_time(AutoConfig().refine_s))
-        for problem, plan in ((problem, fitting(problem, plan)) for problem, plan in refined)
-    ]
-    budget_s = AutoConfig().certify_s
-    proven = track(
-        list(zip(problems, plans[f"beam {SHIPPED_BEAM}"], strict=True)), "proving", console=Console(stderr=True)
-    )
-    plans["as shipped: proven or corrected, refined"] = [
-        as_shipped(problem, plan, budget_s) for problem, plan in proven
-    ]
-    for name, own in plans.items():
-        ratios = np.array([ratio(*case) for case in zip(problems, own, optima, strict=True)])
-        table = Table("problems", "count", "mean", "median", "p99", "max", "do not fit", title=f"L / L*, {name}")
-        summary(table, "all", ratios)
-        for s in np.unique(stages):
-            summary(table, f"{s} stages", ratios[stages == s])
-        for i, kind in enumerate(names):
-            summary(table, kind, ratios[distribution == i])
-        console.print(table)
+def compared(problems: Problems, files: Sequence[Path | None]) -> Table:
+    """L / L* of every planner on problems."""
+    table = Table(*HEADS, box=MARKDOWN)
+    for cells, planner in planners(files):
+        planner.solve(problems[0][0])  # has the loops compiled
+        results, taken_s = timed(lambda planner=planner: [planner.solve(problem) for problem, _ in problems])  # type: ignore[misc]
+        lengths = [result.cost.length_s if result.plan is not None else np.inf for result in results]
+        ratios = np.array(lengths) / [optimum for _, optimum in problems]
+        fits = ratios[np.isfinite(ratios)]
+        values = (fits.mean(), np.median(fits), np.quantile(fits, 0.99), fits.max())
+        numbers = [f"{value:.4f}" for value in values]
+        lost, ms = len(ratios) - len(fits), 1e3 * taken_s / len(problems)
+        table.add_row(*cells, str(len(ratios)), *numbers, str(lost), f"{ms:.1f}")
+    return table
 
 
-def as_shipped(problem: StagedProblem, plan: StagedPlan | None, budget_s: float) -> StagedPlan | None:
-    """What the default planner makes of the policy's plan, if the number of stages is given."""
-    plan = fitting(problem, plan)
-    if plan is None:
-        return None
-    certificate = certify(problem, plan, processor_time(budget_s))
-    proven = certificate.bound.proof == "exact"
-    return refine(problem, certificate.plan or plan, processor_time(AutoConfig().refine_s), proven=proven)
+def random_problems(count: int, seed: int) -> Problems:
+    problems = fresh_problems(count, seed)[0]
+    optima = [optimum_s(problem) for problem in track(problems, "exact optima", console=Console(stderr=True))]
+    return [(problem, optimum) for problem, optimum in zip(problems, optima, strict=True) if np.isfinite(optimum)]
 
 
-def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequence[Path]) -> None:
-    """L / L* on real profiles on A, B and C with S = nodes and M = 16."""
-    table = Table("profile", "cluster", "L*", "greedy", f"beam {SHIPPED_BEAM}", "uniform", "device cuts of L*")
-    greedy, beam = (PolicyPlanner(PolicyConfig(arguments.policy, b)) for b in (1, SHIPPED_BEAM))
-    for path in profiles:
-        profile = read_profile(path)
-        for name in "ABC":
-            cluster = read_cluster(name)
-            # T5 is trained with Adafactor, which keeps one number a parameter where Adam keeps two.
-            state = 2.0 if path.stem.startswith("t5") else 4.0
-            problem = StagedProblem(profile, cluster, stages=cluster.nodes, state_factor=state)
-            try:
-                best = ExactPlanner().plan(problem)
-            except Infeasible:
-                table.add_row(path.stem, name, "nothing fits", "", "", "", "")
-                continue
-            length = plan_cost(problem, best).length_s
-            plans = [planner.raw_plans([problem])[0] for planner in (greedy, beam)] + [UniformPlanner().plan(problem)]
-            cells = [f"{ratio(problem, plan, length):.4f}" for plan in plans]
-            table.add_row(path.stem, name, f"{length:.4f} s", *cells, str(best.device_cuts))
-    console.print(table)
+def real_problems(profiles: Sequence[Path]) -> Problems:
+    """T5 is trained with Adafactor, which keeps one number a parameter where Adam keeps two."""
+    problems = []
+    for path, name in product(profiles, "ABC"):
+        cluster, state = read_cluster(name), 2.0 if path.stem.startswith("t5") else 4.0
+        problem = StagedProblem(read_profile(path), cluster, stages=cluster.nodes, state_factor=state)
+        optimum = optimum_s(problem)
+        if np.isfinite(optimum):
+            problems.append((problem, optimum))
+    return problems
+
+
+def curve(run: Path) -> NDArray[np.float64]:
+    """[epochs, 3] episodes, mean and 99th percentile of L / L* after each epoch of a run, gone on with or not."""
+    points: dict[float, tuple[float, float]] = {}
+    for log in sorted(run.glob("csv/*/metrics.csv")):
+        with log.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        episodes = {row["epoch"]: float(row["train/episodes"]) for row in rows if row.get("train/episodes")}
+        for row in rows:
+            if row.get("val/gap_mean") and row["epoch"] in episodes:
+                points[episodes[row["epoch"]]] = float(row["val/gap_mean"]), float(row["val/gap_p99"])
+    return np.array([(number, *points[number]) for number in sorted(points)])
+
+
+def plot(runs: Sequence[Path], path: Path) -> None:
+    """The curves of some runs, every run a line."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0, 4.6), layout="constrained")
+    axes = figure.subplots(1, 2)
+    for run in runs:
+        history = curve(run)
+        for column, title in enumerate(("mean", "99th percentile"), 1):
+            axes[column - 1].plot(history[:, 0] / 1e6, 100 * (history[:, column] - 1), ".-", label=run.name)
+            axes[column - 1].set(title=title, yscale="log", xlabel="episodes, millions")
+            axes[column - 1].grid(visible=True, which="both", alpha=0.3)
+    axes[0].set_ylabel("greedy length over the optimum, %")
+    axes[0].legend(frameon=False)
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
@@ -127,12 +123,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=2026)
-    parser.add_argument("--policy", type=Path, default=None, help="policy file (default: the shipped one)")
+    parser.add_argument("--policy", type=Path, nargs="*", default=[], help="policy files beside the shipped one")
+    parser.add_argument("--run", type=Path, nargs="*", default=[], help="folders of training runs")
+    parser.add_argument("--plot", type=Path, help="draw the runs' curves")
     add_profiles(parser)
     arguments = parser.parse_args()
-    console = Console()
-    real_part(console, arguments, profile_files(arguments.profiles))
-    random_part(console, arguments)
+    if arguments.plot:
+        plot(arguments.run, arguments.plot)
+    if arguments.problems:
+        console, files = Console(width=140), (None, *arguments.policy)
+        console.print("Real profiles", compared(real_problems(profile_files(arguments.profiles)), files))
+        console.print("Random problems", compared(random_problems(arguments.problems, arguments.seed), files))
 
 
 if __name__ == "__main__":

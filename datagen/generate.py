@@ -71,7 +71,7 @@ def _draw_scalars(recipe: Recipe, rng: np.random.Generator, count: int) -> Field
     weights = np.asarray(recipe.mixture.weights)
     nodes, per_node = cluster.nodes.draw(rng, count), cluster.devices_per_node.draw(rng, count)
     n = problem.instructions.draw(rng, count)
-    matched = (rng.random(count) < problem.stages_match_nodes) & (nodes > 1)
+    matched = (rng.random(count) < problem.stages_match_nodes) & (nodes > 1) & (nodes <= max(problem.stages.values))
     stages = np.where(matched, nodes, problem.stages.draw(rng, count))
     most = np.minimum(nodes * per_node, np.minimum(n, recipe.granularity))
     ratio = cluster.inter_over_intra.draw(rng, count)[:, 0]
@@ -87,9 +87,6 @@ def _draw_scalars(recipe: Recipe, rng: np.random.Generator, count: int) -> Field
         "weights_to_compute": problem.weights_to_compute.draw(rng, count),
         "activation_to_compute": problem.activation_to_compute.draw(rng, count),
     }
-    if problem.whole_samples:
-        counted = rng.random(count) < problem.whole_samples
-        scalars["samples"] = np.where(counted, problem.samples.draw(rng, count), 0).astype(np.int32)
     return scalars
 
 

@@ -148,10 +148,8 @@ class ProblemSettings:
         forward_share: range of the group's mean of C_fwd / C.
         forward_fixed: share of the groups where it is 1/3 throughout, as in profiles without C_fwd.
         micro_batches: range of M.
-        whole_samples: share of the groups whose replicas get whole samples of a micro-batch.
-        samples: range of how many samples a micro-batch has in those.
         stages: S to choose from; a group gets fewer where devices or distinct cut points do not allow as many.
-        stages_match_nodes: share of the groups with S = nodes instead.
+        stages_match_nodes: share of the groups with S = nodes instead, where S may be as many.
         cluster, memory: see there.
     """
 
@@ -161,8 +159,6 @@ class ProblemSettings:
     forward_share: PartRange
     forward_fixed: Share
     micro_batches: CountRange
-    whole_samples: Share
-    samples: CountRange
     stages: Choice
     stages_match_nodes: Share
     cluster: ClusterSettings

@@ -239,8 +239,7 @@ class OnlineRequest:
     stages: int | None
     micro_batches: int | None
     state_factor: float | None
-    radius: int
     agent: str
-    episodes: int | None
+    episodes: int
     seed: int
     warm_start: str | None

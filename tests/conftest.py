@@ -10,7 +10,6 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +21,6 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.mesh import MeshAxis
-from automap_models.core.microbatch import with_microbatch_size
 from automap_models.core.profile import Profile
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, Variable
@@ -122,12 +120,25 @@ def random_problems() -> Callable[..., list[StagedProblem]]:
 @pytest.fixture(scope="session")
 def flat_policy(
     random_problems: Callable[..., list[StagedProblem]], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Any, Any]:
-    """The paper's network for 16 points, 4 stages and 16 devices, with random weights, and its ONNX graph.
+) -> tuple[Any, Path]:
+    """The paper's network for 16 points, 4 stages and 16 devices, with random weights, and its policy file.
 
     All tests share it, and so do the processes of pytest-xdist.
     """
-    import onnx
+    return _exported("flat", random_problems, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def choice_policy(
+    random_problems: Callable[..., list[StagedProblem]], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Path]:
+    """The same of the network that is shared by all choices."""
+    return _exported("choices", random_problems, tmp_path_factory)
+
+
+def _exported(
+    network: str, random_problems: Callable[..., list[StagedProblem]], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Path]:
     import torch
     from filelock import FileLock
 
@@ -136,20 +147,20 @@ def flat_policy(
     from automap_models.train import export
     from automap_models.train.rainbow import RainbowModule
 
-    size = {"points": 16, "max_stages": 4, "max_devices": 16, "hidden": 16, "residual": "none"}
-    module = RainbowModule("flat", size, {"log_values": False}, {}, seed=1)
+    size = {"points": 16, "max_stages": 4, "max_devices": 16, "hidden": 16}
+    module = RainbowModule(network, "ideal_over_length", size, {}, {}, seed=1).eval()
     torch.manual_seed(1)
     for weight in module.online.parameters():
         torch.nn.init.normal_(weight, std=0.2)  # as large as trained ones
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
-    file = folder / "flat.onnx"
+    file = folder / f"{network}.onnx"
     with FileLock(file.with_suffix(".lock")):
         if not file.exists():
-            problems = Problems.from_encoded(encode(random_problems(11, 60)))
-            export.write_model(export.planner_model(module.eval(), problems), {}, file)
-    return module, onnx.load(file)
+            problems = Problems.of(encode(random_problems(11, 60, memory=(2.0, 50.0))))
+            export.write_policy(module, problems, export.policy_metadata(module, problems, {}), file)
+    return module, file
 
 
 def draw_problems(
@@ -160,7 +171,6 @@ def draw_problems(
     instructions: tuple[int, int] = (4, 40),
     memory: tuple[float, float] = (0.2, 20.0),
     clusters: Sequence[tuple[int, int]] = (),
-    whole_samples: float = 0.0,
 ) -> list[StagedProblem]:
     """Problems whose computation, transfers, gradients and memory each decide now and then.
 
@@ -168,16 +178,9 @@ def draw_problems(
         stages, instructions: smallest and largest S and n.
         memory: range of the device memory over what one of S equal stages on equal devices needs.
         clusters: nodes and devices in each to choose from, where not any of one to four.
-        whole_samples: share of the problems whose replicas get whole samples, under 1F1B.
     """
     random = np.random.default_rng(seed)
-    problems = [_draw_problem(random, granularity, stages, instructions, memory, clusters) for _ in range(count)]
-    counted = random.random(count) < whole_samples
-    samples = random.integers(1, 40, count).tolist()
-    return [
-        replace(problem, profile=with_microbatch_size(problem.profile, size), schedule="1f1b") if whole else problem
-        for problem, whole, size in zip(problems, counted, samples, strict=True)
-    ]
+    return [_draw_problem(random, granularity, stages, instructions, memory, clusters) for _ in range(count)]
 
 
 def _draw_problem(

@@ -20,19 +20,17 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from automap_models.core.schedules import SCHEDULES
-from automap_models.envs.pipeline.env import REWARDS, Problems
-from automap_models.envs.pipeline.objective import OBJECTIVES
+from automap_models.envs.pipeline.env import DEVICES, Problems
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically, write_text
 from automap_models.resources import is_file
 from automap_models.rl.agent import AgentConfig
-from automap_models.rl.networks.pipeline import NetworkSize
+from automap_models.rl.episodes import REWARDS
+from automap_models.rl.networks.pipeline import NETWORKS, ChoiceNetwork, NetworkSize
 
 from .console import progress
 from .data import PipelineData
-from .distillation import DistillationConfig, DistillationModule
-from .rainbow import NETWORKS, OfflineLearnerConfig, RainbowModule, require_processes
+from .rainbow import OfflineLearnerConfig, RainbowModule, require_processes
 
 FOLDER, BEST, LAST = "checkpoints", "best", "last"
 WRITTEN_BY_US = "give a checkpoint written by train/run.py"
@@ -98,12 +96,6 @@ def require_resumable(path: Path, module: RainbowModule, data: PipelineData, pro
     checkpoint = read_checkpoint(path, "ckpt_path")
     _require_same_network(checkpoint, module, path)
     _require_weights(checkpoint, module, path)
-    if ("distillation" in checkpoint["hyper_parameters"]) != isinstance(module, DistillationModule):
-        raise BadInput(
-            "was learned from episodes, or from a teacher, unlike this run",
-            where=str(path),
-            do="go on as it began (the same experiment=), or take the weights only with init_from=",
-        )
     for name in ("replay", "branches"):
         saved, wanted = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.settings, name)
         if _differs(saved, wanted):
@@ -125,16 +117,14 @@ def require_resumable(path: Path, module: RainbowModule, data: PipelineData, pro
 def load_weights(module: RainbowModule, path: Path, key: str = "init_from") -> None:
     """Take over the networks of a checkpoint, nothing else.
 
-    A network shared over candidates has the same weights for every number of stages and devices.
+    A network shared over choices has the same weights for every number of stages and devices.
 
     Raises:
         BadInput: the file is no checkpoint of such a network.
     """
     checkpoint = read_checkpoint(path, key)
-    shared = checkpoint["hyper_parameters"].get("network") in ("look_ahead", "one_step")
-    _require_same_network(
-        checkpoint, module, path, but_for=("max_stages", "max_devices", "objective") if shared else ()
-    )
+    shared = isinstance(module.online, ChoiceNetwork)
+    _require_same_network(checkpoint, module, path, but_for=("max_stages", "max_devices") if shared else ())
     _require_weights(checkpoint, module, path)
     module.load_state_dict(checkpoint["state_dict"])
 
@@ -232,7 +222,6 @@ SETTINGS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "export": (lambda value: isinstance(value, bool), "give true or false"),
     **_share(*(f"agent.agent.{name}" for name in ("gamma", "epsilon_start", "epsilon_end", "local_share"))),
     **_choice("agent.network", NETWORKS),
-    **_choice("agent.size.residual", ("none", "linear", "log")),
     **_choice("env.reward", REWARDS),
 }
 """Setting → whether a value is one of its own, and what to give."""
@@ -260,34 +249,15 @@ def build_module(config: DictConfig) -> RainbowModule:
     Raises:
         BadInput: a setting is unknown or holds what cannot be meant.
     """
-    network = config.agent.network
-    size = checked(NetworkSize, "agent.size", config.agent.size, config.env)
-    _require_objective(size["objective"])
+    env = {key: value for key, value in config.env.items() if key != "reward"}
+    size = checked(NetworkSize, "agent.size", config.agent.size, OmegaConf.create(env))
     agent = checked(AgentConfig, "agent.agent", config.agent.agent)
     learner = checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)
-    if config.distillation is not None and not isinstance(config.distillation, DictConfig):
-        raise BadInput(f"is {config.distillation!r}", where="distillation", do="set null, or take experiment=learned")
-    if config.distillation is not None and network != "one_step":
-        raise BadInput(f"is {network!r}", where="agent.network", do="distil with agent=one_step")
-    rainbow = {"network": network, "size": size, "agent": agent, "learner": learner, "seed": config.seed}
+    if agent["n_steps"] != 1 or agent["best_known"]:
+        do = "set agent.agent.n_steps=1 and agent.agent.best_known=false, or several agent.learner.branches"
+        raise BadInput("episodes of pipelines are learned one decision at a time", where="agent.agent", do=do)
     with _enough_memory():
-        if config.distillation is not None:
-            distillation = checked(DistillationConfig, "distillation", config.distillation)
-            return DistillationModule(distillation=distillation, **rainbow)
-        return RainbowModule(**rainbow)
-
-
-def _require_objective(objective: str) -> None:
-    """Whether plans can be paid by it.
-
-    Raises:
-        BadInput: they cannot.
-    """
-    if objective not in OBJECTIVES:
-        do = f"choose from {', '.join(OBJECTIVES)}"
-        if objective in SCHEDULES:
-            do += "; the others split their backward passes, of which the arrays do not say the parts"
-        raise BadInput(f"is {objective!r}", where="env.objective", do=do)
+        return RainbowModule(config.agent.network, config.env.reward, size, agent, learner, config.seed)
 
 
 @contextmanager
@@ -341,11 +311,9 @@ def _schema(record: type[Any]) -> Any:
 
 @cache
 def _data_settings() -> type[Any]:
-    """The arguments of PipelineData but its seed and its objective, as a record."""
+    """The arguments of PipelineData but its seed, as a record."""
     known = get_type_hints(PipelineData.__init__).items()
-    return make_dataclass(
-        "DataSettings", [(name, kind) for name, kind in known if name not in ("seed", "objective", "return")]
-    )
+    return make_dataclass("DataSettings", [(name, kind) for name, kind in known if name not in ("seed", "return")])
 
 
 def build_data(config: DictConfig) -> PipelineData:
@@ -355,7 +323,7 @@ def build_data(config: DictConfig) -> PipelineData:
         BadInput: a setting is unknown or of another kind.
     """
     settings = checked(_data_settings(), "data", config.data)
-    return PipelineData(**settings, seed=config.seed, objective=config.env.objective)
+    return PipelineData(**settings, seed=config.seed)
 
 
 def build_loggers(config: DictConfig) -> list[Logger]:
@@ -440,14 +408,16 @@ def require_fitting_problems(config: DictConfig, problems: Problems, path: Path)
     Raises:
         BadInput: they are on another grid, or larger.
     """
-    if problems.points != config.env.points:
+    points = problems.arrays.shape[2]
+    if points != config.env.points:
         raise BadInput(
-            f"its problems have {problems.points} points, the environment {config.env.points}",
+            f"its problems have {points} points, the environment {config.env.points}",
             where=str(path),
-            do=f"set env.points={problems.points} or make the data set with granularity={config.env.points}",
+            do=f"set env.points={points} or make the data set with granularity={config.env.points}",
         )
+    sizes = {"stages": problems.stages, "devices": problems.numbers[:, DEVICES]}
     for name, most in (("stages", config.env.max_stages), ("devices", config.env.max_devices)):
-        largest = int(getattr(problems, name).max())
+        largest = int(sizes[name].max())
         if largest > most:
             raise BadInput(
                 f"has problems of {largest} {name}, the environment at most {most}",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import lightning as L
@@ -15,19 +13,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
-from automap_models.envs.pipeline.env import Problems
-from automap_models.envs.pipeline.objective import LENGTH
+from automap_models.envs.pipeline.env import IDEAL, Floats, Problems
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.dataset import read_dataset
-from automap_models.planners.base import Deadline
 from automap_models.planners.staged.exact import ExactPlanner
-from automap_models.planners.staged.search import anytime_search
 
 from .console import narrated, say
 
-SEARCH_S = 2.0
-"""Of the search for the shortest step of a held-out problem."""
 PREVIEWED = 8
 """Held-out problems on which the gap is measured before anything else."""
 
@@ -88,7 +81,6 @@ class PipelineData(L.LightningDataModule):
         batch: problems per training step and process.
         steps_per_epoch: training steps between validations and checkpoints.
         seed: of the order of visits.
-        objective: what is to be short (envs.pipeline.objective).
     """
 
     def __init__(
@@ -101,10 +93,8 @@ class PipelineData(L.LightningDataModule):
         batch: int,
         steps_per_epoch: int,
         seed: int,
-        objective: str = LENGTH,
     ) -> None:
         super().__init__()
-        self.objective = objective
         self.min_stages, self.validation_devices = min_stages, validation_devices
         self.path, self.groups, self.validation_groups = Path(path), groups, validation_groups
         self.batch, self.steps_per_epoch, self.seed = batch, steps_per_epoch, seed
@@ -115,7 +105,7 @@ class PipelineData(L.LightningDataModule):
         if not hasattr(self, "problems"):
             self._optima(self._load()[1])
 
-    def preview(self) -> tuple[Problems, Tensor]:
+    def preview(self) -> tuple[Problems, Floats]:
         """The smallest held-out problems, where a training starts, with their optima: kept, or found within seconds."""
         self._loaded = self._load()
         held_out = self._loaded[1]
@@ -123,14 +113,8 @@ class PipelineData(L.LightningDataModule):
         size = np.where(held_out.stages >= self.min_stages, size, size.max(initial=0) + size)
         numbers = np.argsort(size, kind="stable")[:PREVIEWED]
         smallest, kept = held_out.take(numbers), _read_optima(self._optima_file(held_out), len(held_out))
-        optima = (
-            np.array([shortest(smallest, i, self.objective) for i in range(len(smallest))])
-            if kept is None
-            else kept[numbers]
-        )
-        solvable = np.isfinite(optima)
-        problems = Problems.from_encoded(smallest.take(solvable))
-        return problems, torch.from_numpy(optima[solvable]).float()
+        optima = np.array([shortest(smallest, i) for i in range(len(smallest))]) if kept is None else kept[numbers]
+        return _solvable(smallest, optima)
 
     def setup(self, stage: str | None = None) -> None:
         """Load everything into memory, once."""
@@ -142,11 +126,8 @@ class PipelineData(L.LightningDataModule):
         if not len(training):
             what = f"has no problem of {self.min_stages} stages or more to train on"
             raise BadInput(what, where=str(self.path), do="lower data.min_stages or make more groups")
-        optima = self._optima(held_out)
-        solvable = np.isfinite(optima)
-        self.problems = Problems.from_encoded(training)
-        self.validation = Problems.from_encoded(held_out.take(solvable))
-        self.optima = torch.from_numpy(optima[solvable]).float()
+        self.problems = Problems.of(training)
+        self.validation, self.optima = _solvable(held_out, self._optima(held_out))
         self._trained_on = _digest(training)
 
     def state_dict(self) -> dict[str, str]:
@@ -169,17 +150,15 @@ class PipelineData(L.LightningDataModule):
         return training, held_out
 
     def _optima_file(self, held_out: EncodedProblems) -> Path:
-        kind = "optima" if self.objective == LENGTH else f"steps-{self.objective}"
-        return self.path / f"{kind}-{_digest(held_out)[:16]}.npy"
+        return self.path / f"optima-{_digest(held_out)[:16]}.npy"
 
     def _optima(self, held_out: EncodedProblems) -> np.ndarray:
         """[V] of the held-out problems what `shortest` says; kept beside the data set."""
         cache = self._optima_file(held_out)
         optima = _read_optima(cache, len(held_out))
         if optima is None:
-            what = "exact optima" if self.objective == LENGTH else f"shortest {self.objective} steps known"
-            say(f"{self.path}: finding the {what} of {len(held_out)} held-out problems, once")
-            optima = np.array([shortest(held_out, i, self.objective) for i in narrated(range(len(held_out)), what)])
+            say(f"{self.path}: finding the exact optima of {len(held_out)} held-out problems, once")
+            optima = np.array([shortest(held_out, i) for i in narrated(range(len(held_out)), "exact optima")])
             content = optima
             write_atomically(cache, lambda file: np.save(file, content, allow_pickle=False))
         return optima
@@ -215,15 +194,14 @@ def _read_optima(cache: Path, count: int) -> np.ndarray | None:
     return optima if optima.shape == (count,) and optima.dtype == np.float64 else None
 
 
-def shortest(encoded: EncodedProblems, i: int, objective: str) -> float:
-    """What problem i takes at least, in units of its MAX; NaN where nothing fits.
+def _solvable(encoded: EncodedProblems, optima: Floats) -> tuple[Problems, Floats]:
+    """The problems that have a plan, and [V] their optima in ideal lengths."""
+    solvable = np.isfinite(optima)
+    problems = Problems.of(encoded.take(solvable))
+    return problems, optima[solvable] / problems.numbers[:, IDEAL]
 
-    Its exact optimum L*; or the shortest step known: that of a search of SEARCH_S of processor time, which on problems
-    of 2 to 4 stages mostly proves it to be the optimum.
-    """
-    if objective == LENGTH:
-        result = ExactPlanner().solve(replace(decode(encoded, i), schedule=None))
-        return result.cost.length_s if result.plan else float("nan")
-    problem = replace(decode(encoded, i), schedule=objective)
-    search = anytime_search(problem, Deadline(SEARCH_S, time.process_time), far=True)
-    return float("nan") if search.cost is None else search.cost.step_s
+
+def shortest(encoded: EncodedProblems, i: int) -> float:
+    """The exact optimum L* of problem i in units of its MAX; NaN where nothing fits."""
+    result = ExactPlanner().solve(decode(encoded, i))
+    return result.cost.length_s if result.plan else float("nan")

@@ -15,30 +15,13 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from automap_models.envs.pipeline.cost_to_go import POINTS, UNITS, CostToGo, levels
-from automap_models.envs.pipeline.env import PipelineEnv, Problems
+from automap_models.envs.pipeline.env import Floats, Problems, rewards
 from automap_models.errors import BadInput
 from automap_models.rl.agent import AgentConfig
+from automap_models.rl.episodes import PipelineAgent, empty_branches, empty_decision
 from automap_models.rl.learner import Learner, LearnerConfig
-from automap_models.rl.networks.one_step import OneStepQNetwork
-from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork, NetworkSize, SplitQNetwork
-from automap_models.rl.offline import (
-    PipelineAgent,
-    branch,
-    branch_loss,
-    empty_branches,
-    empty_transition,
-    replayed,
-    rollout,
-    transitions,
-)
+from automap_models.rl.networks.pipeline import NETWORKS, NetworkSize, PipelineNetwork
 from automap_models.rl.replay import Items, PrioritisedReplay
-
-NETWORKS: dict[str, type[SplitQNetwork] | type[FlatQNetwork]] = {
-    "look_ahead": LookAheadQNetwork,
-    "one_step": OneStepQNetwork,
-    "flat": FlatQNetwork,
-}
 
 
 @dataclass(frozen=True)
@@ -47,7 +30,7 @@ class OfflineLearnerConfig(LearnerConfig):
 
     Attributes:
         final_learning_rate: at the end of a cosine decay over the run; equal to the first for none.
-        branches: episodes played from one state of each problem (rl.offline); 1 is one ordinary episode a problem.
+        branches: episodes played from one state of each problem (rl.episodes); 1 is one ordinary episode a problem.
     """
 
     final_learning_rate: float = 1e-5
@@ -59,6 +42,7 @@ class RainbowModule(L.LightningModule):
 
     Args:
         network: one of NETWORKS.
+        reward: one of rl.episodes.REWARDS.
         size, agent, learner: plain mappings of NetworkSize, AgentConfig and OfflineLearnerConfig.
         seed: of exploration, of the replay's draws and of the weights; ranks add their number.
     """
@@ -66,6 +50,7 @@ class RainbowModule(L.LightningModule):
     def __init__(
         self,
         network: str,
+        reward: str,
         size: dict[str, Any],
         agent: dict[str, Any],
         learner: dict[str, Any],
@@ -75,18 +60,27 @@ class RainbowModule(L.LightningModule):
         self.save_hyperparameters()
         self.automatic_optimization = False  # a step has several learner iterations
         self.size, self.settings, self.seed = NetworkSize(**size), OfflineLearnerConfig(**learner), seed
+        self.reward, self.agent_config = reward, AgentConfig(**agent)
         torch.manual_seed(seed)
-        self.online: SplitQNetwork | FlatQNetwork = NETWORKS[network](self.size)
+        self.online: PipelineNetwork = NETWORKS[network](self.size)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
-        env = PipelineEnv(self.size.max_stages, self.size.max_devices, self.size.reward, self.size.objective)
-        self.agent = PipelineAgent(env, self.online, self.target, AgentConfig(**agent))
-        row, derived = self._empty_row(), self._empty_derived()
         self.replay = PrioritisedReplay(
-            self.settings.replay, {**row, **derived}, self.settings.alpha, self.settings.beta, derived
+            self.settings.replay, self._empty_row(), self.settings.alpha, self.settings.beta
         )
+        self.agent = self._agent(torch.Generator().manual_seed(seed))
         self.episodes = 0
-        self._gaps: list[Tensor] = []
+        self._gaps: list[Floats] = []
         self._started = (0.0, 0.0, 0)
+
+    def _agent(self, generator: torch.Generator) -> PipelineAgent:
+        describe = self.online.describe(self.size)
+        most = self.size.max_stages
+        return PipelineAgent(self.online, self.target, describe, most, self.reward, self.agent_config, generator)
+
+    def _empty_row(self) -> Items:
+        """One row of what is played as the replay wants to know it."""
+        branches, max_stages = self.settings.branches, self.size.max_stages
+        return empty_decision(max_stages) if branches == 1 else empty_branches(max_stages, branches)
 
     def setup(self, stage: str) -> None:
         """The learner and the random states of this process; a resumed run overwrites them with its checkpoint's."""
@@ -95,12 +89,7 @@ class RainbowModule(L.LightningModule):
         self.learner = Learner(
             self.online, self.target, self.replay, self.settings, rng, self._weighted_loss, self._optimise
         )
-        self.generator = torch.Generator().manual_seed(int(seeds[1].generate_state(1)[0]))
-
-    @property
-    def exact_decisions(self) -> int:
-        """The last decisions of an episode that the look-ahead makes exactly, with nothing to learn."""
-        return self.online.exact_last
+        self.agent = self._agent(torch.Generator().manual_seed(int(seeds[1].generate_state(1)[0])))
 
     @property
     def problems(self) -> Problems:
@@ -125,73 +114,30 @@ class RainbowModule(L.LightningModule):
 
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         """Play on each problem of the batch, then learn."""
-        epsilon = self.agent.config.epsilon(self.global_step)
-        reward = self._play(batch.cpu(), epsilon)
+        epsilon = self.agent_config.epsilon(self.global_step)
+        reward = self._play(batch.cpu().numpy(), epsilon)
         losses = [self.learner.learn() for _ in range(self.settings.iterations)]
         self.episodes += len(batch) * self.settings.branches * self.trainer.world_size
-        for name, value in (("loss", torch.stack(losses).mean()), ("reward", reward.mean())):
+        for name, value in (("loss", torch.stack(losses).mean()), ("reward", float(reward.mean()))):
             self.log(f"train/{name}", value, on_step=False, on_epoch=True)
         self.log("train/epsilon", epsilon, prog_bar=True, on_step=False, on_epoch=True)
 
-    def _play(self, index: Tensor, epsilon: float) -> Tensor:
-        """Episodes into the replay; rewards [B]."""
-        problems = self._pick(index)
-        items, reward = self._episodes(index, problems, epsilon)
-        if not self.replay.derived <= items.keys():
-            place = {number: row for row, number in enumerate(index.tolist())}
-            rows = torch.tensor([place[number] for number in items["problem"].tolist()], dtype=torch.int64)
-            items = items | self._derive(problems.take(rows), items)
-        self.replay.add(items)
-        return reward
-
-    def _episodes(self, index: Tensor, problems: Problems, epsilon: float) -> tuple[Items, Tensor]:
-        """One episode on each problem, or one for each branch: rows for the replay, rewards [B]."""
-        exact, branches = self.exact_decisions, self.settings.branches
+    def _play(self, index: Any, epsilon: float) -> Floats:
+        """Episodes into the replay, one on each problem or one for each branch; what they earned."""
+        problems, branches = self.problems.take(index), self.settings.branches
         if branches > 1:
-            return branch(self.agent, index, problems, branches, epsilon, self.generator, exact)
-        episodes = rollout(self.agent, problems, epsilon, self.generator)
-        return transitions(index, episodes, skip_last=exact), episodes.reward
-
-    def _empty_row(self) -> Items:
-        """One row of `_episodes` as the replay wants to know it."""
-        branches, max_stages = self.settings.branches, self.size.max_stages
-        return empty_transition(max_stages) if branches == 1 else empty_branches(max_stages, branches)
-
-    def _pick(self, index: Tensor) -> Problems:
-        """Problems of the training set with what the network derives once for all their states."""
-        return self.online.prepare(self.problems.take(index).to(self.device))
-
-    def _empty_derived(self) -> Items:
-        """One problem's cost-to-go tables as the replay wants to know them; none for a network that has none."""
-        if not isinstance(self.online, LookAheadQNetwork):
-            return {}
-        points = min(POINTS, self.size.points)
-        depth = 1 if self.settings.branches > 1 else levels(self.size.max_stages)
-        table = np.zeros((depth, points, UNITS), dtype=np.float32)
-        return dict.fromkeys(CostToGo._fields, table) | {"points": np.zeros(points, dtype=np.int64)}
-
-    def _derive(self, problems: Problems, items: Items) -> Items:
-        """The tables of the rows' problems; of one that holds a single state only what this state looks up."""
-        tables = problems.cost_to_go
-        if tables is None:
-            return {}
-        if self.settings.branches > 1:
-            stage = torch.from_numpy(items["step"]).long().to(self.device) // 2
-            tables = tables.only(problems.stages.long() - 1 - stage)
-        return {name: table.cpu().numpy() for name, table in tables._asdict().items()}
-
-    def _replayed(self, items: Items) -> Problems:
-        """The problems of replayed rows; their tables are remembered, as making them takes longer than learning."""
-        problems = self.problems.take(torch.from_numpy(items["problem"]))
-        if self.replay.derived:
-            problems = problems._replace(
-                cost_to_go=CostToGo(*(torch.from_numpy(items[name]) for name in CostToGo._fields))
-            )
-        return problems.to(self.device)
+            played = self.agent.branch(index, problems, branches, epsilon)
+        else:
+            played = self.agent.decisions(index, problems, epsilon)
+        self.replay.add(played.items)
+        return played.earned
 
     def _weighted_loss(self, items: Items, weights: Tensor) -> tuple[Tensor, Tensor]:
         """See rl.learner.Loss."""
-        return self._loss(self._replayed(items), items, weights.to(self.device))
+        problems, loss = self.problems.take(items["problem"]), self.agent.decision_loss
+        if self.settings.branches > 1:
+            loss = self.agent.branch_loss
+        return loss(problems, items, weights.to(self.device))
 
     def _optimise(self, loss: Tensor) -> None:
         """A step of the optimiser and of its schedule, by way of Lightning, which joins the processes' gradients."""
@@ -203,12 +149,6 @@ class RainbowModule(L.LightningModule):
         scheduler: Any = self.lr_schedulers()
         scheduler.step()
 
-    def _loss(self, problems: Problems, items: Items, importance: Tensor) -> tuple[Tensor, Tensor]:
-        """Weighted loss of replayed rows and the errors [B] that become their priorities."""
-        if self.settings.branches > 1:
-            return branch_loss(self.agent, problems, items, importance)
-        return self.agent.loss(problems, replayed(self.agent.config, problems, items), importance)
-
     def on_train_epoch_end(self) -> None:
         """Report episodes and their rate over the epoch, learning included, by the clock and by processor time."""
         since, busy_since, episodes = self._started
@@ -218,55 +158,43 @@ class RainbowModule(L.LightningModule):
         self.log("train/episodes_per_processor_s", played / max(1e-9, time.process_time() - busy_since))
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
-        """Greedy lengths, or steps, of held-out problems over their optima."""
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        self._gaps.append(self.gaps(data.validation.take(batch.cpu()), data.optima[batch.cpu()], self.generator))
+        """Greedy lengths of held-out problems over their optima."""
+        data, rows = self.trainer.datamodule, batch.cpu().numpy()  # type: ignore[attr-defined]
+        self._gaps.append(self.gaps(data.validation.take(rows), data.optima[rows]))
 
-    def gaps(self, problems: Problems, optima: Tensor, generator: torch.Generator) -> Tensor:
-        """[B] L/L* of greedy plans; inf where a plan does not fit. Under a schedule steps stand for lengths.
+    def gaps(self, problems: Problems, optima: Floats) -> Floats:
+        """[B] L/L* of greedy plans; inf where a plan does not fit.
 
         Args:
             problems: B of them.
-            optima: [B] their optimal lengths L*, or the shortest steps known.
-            generator: of random draws.
+            optima: [B] their optimal lengths L*, in ideal lengths.
         """
-        problems = problems.to(self.device)
-        episodes = rollout(self.agent, problems, 0.0, generator)
-        time, fits = self.agent.env.taken(problems, episodes.complete)
-        return torch.where(fits, time / optima.to(self.device), torch.inf)
+        earned = rewards(problems, self.agent.planned(problems))
+        return np.where(earned > 0.0, 1.0 / (np.maximum(earned, 1e-9) * optima), np.inf)
 
     def on_validation_epoch_end(self) -> None:
         """Log mean, 99th percentile and maximum of L/L*; plans that do not fit are counted apart.
 
         Where no plan fits, all three are infinite.
         """
-        ratio = torch.cat(self._gaps)
+        ratio = np.concatenate(self._gaps)
         self._gaps.clear()
-        fits = ratio[ratio.isfinite()]
-        percentile = fits.quantile(0.99) if len(fits) else torch.inf  # torch's quantile of infinities is NaN
-        if not len(fits):
-            fits = ratio.new_tensor([torch.inf])
-        self.log("val/gap_mean", fits.mean(), prog_bar=True, sync_dist=True)
-        self.log("val/gap_p99", percentile, sync_dist=True)
-        self.log("val/gap_max", fits.amax(), sync_dist=True)
-        self.log("val/out_of_memory", (~ratio.isfinite()).float().mean(), sync_dist=True)
+        fits = ratio[np.isfinite(ratio)]
+        fits = fits if len(fits) else np.array([np.inf])
+        percentile = np.quantile(fits, 0.99) if np.isfinite(fits[0]) else np.inf
+        self.log("val/gap_mean", float(fits.mean()), prog_bar=True, sync_dist=True)
+        self.log("val/gap_p99", float(percentile), sync_dist=True)
+        self.log("val/gap_max", float(fits.max()), sync_dist=True)
+        self.log("val/out_of_memory", float((~np.isfinite(ratio)).mean()), sync_dist=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add replay, counters and random states, of every process."""
-        mine = {**self.learner.state_dict(), "generator": self.generator.get_state()}
+        mine = {**self.learner.state_dict(), "generator": self.agent.generator.get_state()}
         states: list[Any] = [mine]
         if self.trainer.world_size > 1:
             states = [None] * self.trainer.world_size
             torch.distributed.all_gather_object(states, mine)
         checkpoint["rainbow"] = {"episodes": self.episodes, "processes": states}
-
-    def _remember_derived(self) -> None:
-        """Fill in what a checkpoint leaves out of the replay."""
-        for start in range(0, len(self.replay), 256):
-            rows = np.arange(start, min(start + 256, len(self.replay)))
-            items = {name: column[rows] for name, column in self.replay.items.items()}
-            for name, table in self._derive(self._pick(torch.from_numpy(items["problem"])), items).items():
-                self.replay.items[name][rows] = table
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on with replay, counters and random states as they were.
@@ -282,9 +210,7 @@ class RainbowModule(L.LightningModule):
         self.episodes = int(saved["episodes"])
         self.learner.load_state_dict(mine)
         self.learner.iteration = int(checkpoint["global_step"])
-        if self.replay.derived:
-            self._remember_derived()
-        self.generator.set_state(mine["generator"].cpu())
+        self.agent.generator.set_state(mine["generator"].cpu())
 
 
 def require_processes(saved: Mapping[str, Any], processes: int, where: str) -> None:

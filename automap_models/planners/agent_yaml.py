@@ -1,4 +1,4 @@
-"""Hyper-parameters of agents that learn while they search: conf/search, conf/online or the user's own YAML file."""
+"""Hyper-parameters of agents that learn while they search: conf/search, conf/agent or the user's own YAML file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from automap_models.errors import BadInput
 from automap_models.formats.schema import Document, Positive, Share, find_yaml, read_yaml
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.learner import LearnerConfig
@@ -37,78 +36,75 @@ class LearnerDocument(Document):
         return LearnerConfig(**msgspec.structs.asdict(self))
 
 
-class OnlineAgentDocument(Document):
+class PipelineAgentSettings(Document):
     """How the agent acts and learns; the keys are attributes of `rl.agent.AgentConfig`."""
 
     gamma: Share
-    n_steps: Samples
+    n_steps: Literal[1]
     log_values: bool
     double: bool
-    best_known: bool
+    best_known: Literal[False]
     huber: Positive
     epsilon_start: Share
     epsilon_end: Share
     epsilon_iterations: Steps
+    local_share: Share
+    local_radius: Annotated[int, Meta(ge=0)]
 
 
-class SmallLearnerDocument(LearnerDocument):
-    """A learner of batches that the network of a pivot's three features can use."""
+class PipelineLearnerDocument(LearnerDocument):
+    """A learner of episodes that branch; the learning rate stays the same online."""
 
     batch: Annotated[int, Meta(ge=1, le=1_024)]
+    branches: Annotated[int, Meta(ge=1, le=64)]
+    final_learning_rate: Positive
 
 
-class OnlineDocument(Document):
-    """A file of conf/online; the keys are the attributes of OnlineAgentConfig."""
+class SizeDocument(Document):
+    """Of the network."""
 
     hidden: Annotated[int, Meta(ge=1, le=1_024)]
-    look_ahead: bool
-    reward: Literal["ideal/L", "1/L"]
-    episodes: Steps
-    round: Annotated[int, Meta(ge=1, le=256)]
-    around: Annotated[int, Meta(ge=0, le=256)]
-    agent: OnlineAgentDocument
-    learner: SmallLearnerDocument
+
+
+class PipelineAgentDocument(Document):
+    """A file of conf/agent."""
+
+    network: Literal["choices", "flat"]
+    size: SizeDocument
+    agent: PipelineAgentSettings
+    learner: PipelineLearnerDocument
 
 
 @dataclass(frozen=True)
-class OnlineAgentConfig:
-    """How an agent trains online.
+class PipelineAgentConfig:
+    """How an agent plans pipelines and learns.
 
     Attributes:
-        hidden: width of the network.
-        look_ahead: whether it reads a lower bound of L, learns log(ideal / L), begins with the plan that the bound
-            suggests and explores only pivots that a shorter plan than the best one can have; without, the paper's
-            features and all pivots that its masks leave.
-        reward: what a plan earns: "ideal/L", which no unit scales, or "1/L".
-        episodes: how many to play, by default.
-        round: ε-greedy episodes between learner iterations; the first of several is greedy.
-        around: further ones that explore around the best plan so far (planners.online.search).
+        network: one of rl.networks.pipeline.NETWORKS.
+        hidden: width of its layers.
+        branches: episodes from one state (rl.episodes).
         agent, learner: the agent's and the learner's own.
     """
 
+    network: str
     hidden: int
-    look_ahead: bool
-    reward: str
-    episodes: int
-    round: int
-    around: int
+    branches: int
     agent: AgentConfig
     learner: LearnerConfig
 
 
-def read_online_agent(name_or_path: str | Path) -> OnlineAgentConfig:
+def read_pipeline_agent(name_or_path: str | Path) -> PipelineAgentConfig:
     """The shipped agent of that name (`default`, `paper`), or the one in that YAML file.
 
     Raises:
         BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
     """
-    path = find_yaml(name_or_path, "online", "agent")
-    document = read_yaml(path, OnlineDocument, do="see conf/online/default.yaml")
-    if document.around and not document.look_ahead:
-        raise BadInput(f"$.around is {document.around} without look_ahead", where=str(path), do="give around: 0")
-    agent = AgentConfig(**msgspec.structs.asdict(document.agent), local_share=0.0, local_radius=0)
-    fields = {**msgspec.structs.asdict(document), "agent": agent, "learner": document.learner.learner()}
-    return OnlineAgentConfig(**fields)
+    path = find_yaml(name_or_path, "agent", "agent")
+    document = read_yaml(path, PipelineAgentDocument, do="see conf/agent/default.yaml")
+    learner = msgspec.structs.asdict(document.learner)
+    branches, _ = learner.pop("branches"), learner.pop("final_learning_rate")
+    agent = AgentConfig(**msgspec.structs.asdict(document.agent))
+    return PipelineAgentConfig(document.network, document.size.hidden, branches, agent, LearnerConfig(**learner))
 
 
 class SearchAgentDocument(Document):

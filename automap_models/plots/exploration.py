@@ -184,15 +184,17 @@ def search_title(report: ShardingReport) -> str:
 
 def draw_online(result: Result[StagedProblem, StagedPlan]) -> Figure:
     """The figure; a notebook can show it as it is."""
-    problem, rounds, bound = result.problem, result.search_log, result.facts["candidate_bound"]
+    problem, rounds, bound = result.problem, result.search_log, result.bound
     stages = counted(problem.stages, "stage")
     title = f"{problem.profile.model} on {problem.cluster.name}, {stages}: online training"
     figure, axes = episodes_figure(title, "length L, s")
     best = np.repeat([entry.best_s for entry in rounds], [len(entry.lengths_s) for entry in rounds])
     draw_episodes(axes, [entry.lengths_s for entry in rounds], [entry.greedy_s for entry in rounds], best)
-    what = "shortest plan" if bound.proof == "exact" else "lower bound"
-    axes.axhline(bound.value, color="black", linestyle="--", linewidth=1, label=f"{what} on the candidates")
+    least = float(best.min())
+    if bound is not None:
+        what, least = "shortest plan" if bound.proof == "exact" else "lower bound", bound.value
+        axes.axhline(least, color="black", linestyle="--", linewidth=1, label=f"{what} on the grid")
     longest = max((length for entry in rounds for length in entry.lengths_s if length < np.inf), default=np.inf)
-    axes.set_ylim(0.98 * bound.value, min(1.02 * longest, HIGHEST * bound.value))
+    axes.set_ylim(0.98 * least, min(1.02 * longest, HIGHEST * least))
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return figure

@@ -2,7 +2,7 @@
 
 It plays on any environment of this shape, batched in torch: a batch of problems and a batch of states are named tuples
 of tensors with `take`, actions are the columns of a mask. How an episode is kept in a replay is the environment's
-matter (rl.offline, rl.learner); the agent learns from `Transitions`.
+matter (rl.learner); the agent learns from `Transitions`.
 """
 
 from __future__ import annotations

@@ -131,13 +131,16 @@ def _add_planner(how: argparse._ArgumentGroup) -> None:
         "--planner",
         metavar="NAME",
         default="auto",
-        help="who plans: policy (the trained policy), exact (the exact search), uniform (uniform cuts), data-parallel "
-        "(one stage on all devices), online (see automap-search pp), or auto (default): the simplest of nearly equal "
-        "plans of all kinds, or by the length L that of the policy, corrected by exact. A named planner's own plan is "
-        "returned as it is",
+        help="who plans: policy (the trained network), tables (compiled tables and moves), exact (the exact search), "
+        "uniform (uniform cuts), data-parallel (one stage on all devices), online (see automap-search pp), or auto "
+        "(default): the simplest of nearly equal plans of all kinds, or by the length L that of tables, corrected by "
+        "exact. A named planner's own plan is returned as it is",
     )
     how.add_argument(
-        "--beam", metavar="N", type=whole_number, help="first cuts that the policy goes on from (default 4; 1: greedy)"
+        "--beam",
+        metavar="N",
+        type=whole_number,
+        help="first cuts that policy or tables go on from (default 4; 1: greedy)",
     )
     how.add_argument(
         "--certify-budget",
@@ -280,13 +283,13 @@ def _swept(request: SweepRequest) -> Sweep:
 
     options = request.options
     spec, profile = read_sweep(request.sweep), sized_profile(request.profile, options.microbatch_size)
-    policy = options.make_planner("policy")
+    quick = options.make_planner("tables" if options.policy is None else "policy")
     of_problems = {
         **options.given("state_factor", "granularity"),
         "schedule": options.step_schedule,
         "constraints": options.constraints,
     }
-    chosen = combinations(spec, profile, of_problems, policy.out_of_range, str(request.sweep))
+    chosen = combinations(spec, profile, of_problems, quick.out_of_range, str(request.sweep))
     with Steps() as steps:
         steps.begin(f"planning {len(chosen)} combinations")
         planner = replace(options, certify_s=options.certify_s or 0.0) if options.planner == AUTO else options

@@ -72,7 +72,7 @@ ARGUMENTS: Mapping[str, str] = {
             ),
             *("framework", "global_batch", "granularity", "max_stages", "measure", "mesh", "micro_batches", "model"),
             *("microbatch_size", "min_gain", "min_stage", "nodes", "objective", "out", "pieces", "plan"),
-            *("planner", "policy", "radius", "rules", "schedule", "sequence", "split", "split_passes", "stages"),
+            *("planner", "policy", "rules", "schedule", "sequence", "split", "split_passes", "stages"),
             *("state_factor", "thorough", "trainable", "verify"),
             *("tp", "pp", "dp", "vp", "cp", "ep", "micro_batch", "recompute", "zero", "sequence_parallel"),
             *("precision", "layers", "check", "snap", "to"),

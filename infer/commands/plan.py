@@ -158,7 +158,7 @@ def _add_searching(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--thorough",
         action="store_true",
-        help="search all stages and micro-batches to the end, and train an agent on the model, too",
+        help="search all stages and micro-batches to the end",
     )
     add_seed(how)
     how.add_argument("--no-cache", action="store_true", help="neither read results of former runs nor keep this one")

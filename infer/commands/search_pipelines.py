@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from automap_models.core.staged import StagedPlan, StagedProblem
 
 ABOUT = (
-    "Pipeline parallelism by online training: an agent learns on the one profile where to cut it into stages, "
-    "instruction by instruction, and which devices near the node boundaries each stage gets."
+    "Pipeline parallelism by online training: an agent learns on the one profile where to cut it into stages and which "
+    "devices each stage gets."
 )
 POLICY = "policy"
 """The planner whose plan is a warm start by name."""
@@ -55,18 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     problem.add_argument("--stages", metavar="S", type=at_least(2), help="number of stages (default: one a node)")
     problem.add_argument("--micro-batches", metavar="M", type=at_least(1), help="in a global batch (default 16)")
     add_state_factor(problem)
-    problem.add_argument(
-        "--radius", metavar="N", type=at_least(0), default=3, help="devices around the node boundaries (default 3)"
-    )
     how = parser.add_argument_group("who learns, for how long")
     how.add_argument(
         "--agent",
         metavar="NAME|FILE",
         type=name_argument,
         default="default",
-        help="hyper-parameters: default, paper (Auto-MAP's own) or a YAML file like conf/online/default.yaml",
+        help="hyper-parameters: default, paper (Auto-MAP's own) or a YAML file like conf/agent/default.yaml",
     )
-    how.add_argument("--episodes", metavar="N", type=at_least(1), help="to play (default: the agent's)")
+    how.add_argument("--episodes", metavar="N", type=at_least(1), default=2304, help="to play (default 2304)")
     how.add_argument("--seed", metavar="N", type=at_least(0), default=0, help="of random draws (default 0)")
     how.add_argument(
         "--warm-start",
@@ -86,7 +82,7 @@ def request(namespace: argparse.Namespace) -> OnlineRequest:
 
 
 def run(request: OnlineRequest) -> Result[StagedProblem, StagedPlan]:
-    """Train on the grid of all instructions.
+    """Train on the profile.
 
     Raises:
         BadInput: a file or a value cannot be used.
@@ -119,20 +115,20 @@ def report(request: OnlineRequest, result: Result[StagedProblem, StagedPlan]) ->
 
 
 def _problem(request: OnlineRequest) -> StagedProblem:
-    """The problem on the grid of all instructions.
+    """The problem on its grid.
 
     Raises:
         BadInput: an argument or a file cannot be used.
     """
     from automap_models.core.staged import StagedProblem
     from automap_models.formats.hardware_yaml import read_cluster
-    from automap_models.planners.online.planner import agent_config, at_instructions
+    from automap_models.planners.online.planner import agent_config
 
     cluster = read_cluster(request.topo)
     agent_config(request.agent)
     profile = profile_of(request.source, request.device or cluster.kind)
     fields = given(request, "micro_batches", "state_factor")
-    return at_instructions(StagedProblem(profile, cluster, request.stages or cluster.nodes, **fields))
+    return StagedProblem(profile, cluster, request.stages or cluster.nodes, **fields)
 
 
 def _warm_start(name: str | None, problem: StagedProblem) -> StagedPlan | None:
@@ -149,10 +145,9 @@ def _warm_start(name: str | None, problem: StagedProblem) -> StagedPlan | None:
 
 
 def _policy_plan(problem: StagedProblem) -> StagedPlan:
-    from automap_models.core.coarsen import DEFAULT_GRANULARITY
     from automap_models.planners.registry import make_planner
 
-    return make_planner(POLICY).plan(replace(problem, granularity=DEFAULT_GRANULARITY))
+    return make_planner(POLICY).plan(problem)
 
 
 def _plan_in(path: Path, problem: StagedProblem) -> StagedPlan:

@@ -50,14 +50,14 @@ def test_every_shipped_choice_of_sizes_composes_and_is_drawn(name: str, tmp_path
 
 
 def test_the_sizes_are_the_paper_s_unless_said_otherwise() -> None:
-    """Clusters A, B and C: two to four nodes of eight; all sizes reach 16 stages on 128 devices, as the agent does."""
+    """Clusters A, B and C: two to four nodes of eight; all sizes reach 16 stages on 512 devices, as the agent does."""
     with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
         paper, widest = (hydra.compose("datagen", overrides=list(of)).problem for of in ((), ("sizes=all",)))
         env = hydra.compose("train", overrides=["experiment=all_sizes"]).env
     assert (paper.cluster.nodes["values"], paper.cluster.devices_per_node["values"]) == ([2, 3, 4], [8])
     assert max(widest.stages["values"]) == env.max_stages == 16
     most = max(widest.cluster.nodes["values"]) * max(widest.cluster.devices_per_node["values"])
-    assert most == env.max_devices == 128
+    assert most == env.max_devices == 512
 
 
 def test_the_default_folder_is_named_after_the_distribution() -> None:

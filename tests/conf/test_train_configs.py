@@ -8,8 +8,6 @@ import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from automap_models.envs.pipeline.env import REWARDS
-from automap_models.envs.pipeline.objective import OBJECTIVES
 from automap_models.errors import BadInput
 from automap_models.resources import conf_dir
 
@@ -18,10 +16,9 @@ pytest.importorskip("lightning")
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from automap_models.rl.networks.one_step import OneStepQNetwork
-from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork
+from automap_models.rl.episodes import REWARDS
+from automap_models.rl.networks.pipeline import ChoiceNetwork, FlatNetwork
 from automap_models.train.build import build_data, build_loggers, build_module, build_trainer, require_settings
-from automap_models.train.distillation import DistillationModule
 from automap_models.train.rainbow import RainbowModule
 
 pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
@@ -46,8 +43,7 @@ def build(config: DictConfig) -> RainbowModule:
 def test_every_agent_builds_its_module(name: str) -> None:
     config = compose(f"agent={name}")
     module = build(config)
-    kinds = {"paper": FlatQNetwork, "one_step": OneStepQNetwork}
-    assert isinstance(module.online, kinds.get(name, LookAheadQNetwork))
+    assert isinstance(module.online, FlatNetwork if name == "paper" else ChoiceNetwork)
     for part, settings in (("agent", module.agent.config), ("learner", module.settings)):
         for key, value in OmegaConf.to_container(config.agent[part]).items():  # type: ignore[union-attr]
             assert getattr(settings, str(key)) == value
@@ -55,14 +51,14 @@ def test_every_agent_builds_its_module(name: str) -> None:
 
 
 def test_the_agents_are_those_that_the_documentation_names() -> None:
-    assert {"default", "paper", "one_step"} <= set(shipped("agent"))
+    assert shipped("agent") == ["default", "paper"]
 
 
 def test_the_paper_s_agent_has_the_paper_s_numbers() -> None:
     """Auto-MAP, section 5.1, pipeline tasks."""
     module = build(compose("agent=paper"))
     agent, learner = module.agent.config, module.settings
-    assert (agent.gamma, agent.double, module.size.dueling, agent.n_steps) == (0.6, True, True, 1)
+    assert (agent.gamma, agent.double, agent.n_steps) == (0.6, True, 1)
     assert (learner.batch, learner.learning_rate, learner.replay, learner.target_every) == (64, 1e-3, 2000, 100)
     assert (learner.alpha, learner.beta) == (0.2, 0.6)
     assert [agent.epsilon(step) for step in (0, 10_000, 20_000)] == pytest.approx([1.0, 0.1, 0.1])
@@ -72,32 +68,16 @@ def test_the_paper_s_agent_has_the_paper_s_numbers() -> None:
 @pytest.mark.parametrize("name", shipped("env"))
 def test_every_environment_builds_a_module_of_its_size(name: str) -> None:
     config = compose(f"env={name}")
-    size = build(config).size
-    assert {key: getattr(size, str(key)) for key in config.env} == dict(config.env)
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_what_is_to_be_short_is_a_setting_of_the_environment_and_of_the_held_out_problems(objective: str) -> None:
-    config = compose(f"env.objective={objective}")
     module = build(config)
-    assert (module.agent.env.objective, module.size.objective) == (objective, objective)
-    assert build_data(config).objective == objective
-    assert module.exact_decisions == (2 if objective == "length" else 0)
-    assert build(compose()).agent.env.objective == "length"
+    size = {"reward": module.reward, **vars(module.size)}
+    assert {key: size[str(key)] for key in config.env} == dict(config.env)
 
 
 @pytest.mark.parametrize("reward", REWARDS)
 def test_the_reward_is_a_setting_of_the_environment_that_its_agent_plays_in(reward: str) -> None:
     module = build(compose(f"env.reward={reward}"))
-    assert (module.agent.env.reward, module.size.reward, module.online.size.reward) == (reward, reward, reward)
-    assert build(compose()).agent.env.reward == "ideal_over_length"
-
-
-def test_a_teacher_trains_the_network_that_sees_one_step() -> None:
-    module = build(compose("experiment=learned"))
-    assert isinstance(module, DistillationModule)
-    assert isinstance(module.online, OneStepQNetwork)
-    assert module.hparams["distillation"]["temperatures"] == module.distillation.temperatures
+    assert (module.reward, module.agent.reward) == (reward, reward)
+    assert build(compose()).agent.reward == "ideal_over_length"
 
 
 def test_the_paper_s_recipe_is_its_agent_on_arrays_alone_paid_by_one_over_the_length() -> None:
@@ -105,21 +85,13 @@ def test_the_paper_s_recipe_is_its_agent_on_arrays_alone_paid_by_one_over_the_le
     config, tuned = compose("experiment=paper"), compose("experiment=paper_cnn")
     for composed in (config, tuned):
         module = build(composed)
-        assert isinstance(module.online, FlatQNetwork)
-        assert (module.size.reward, module.agent.config.gamma, module.exact_decisions) == ("inverse_length", 0.6, 0)
+        assert isinstance(module.online, FlatNetwork)
+        assert (module.reward, module.agent.config.gamma, module.settings.branches) == ("inverse_length", 0.6, 1)
         assert composed.data.min_stages == 2
         assert composed.visits == 50
     assert tuned.init_from == f"{config.out}/checkpoints/last.ckpt"
     assert tuned.data.path == "data/cnn"
     assert (tuned.agent.agent.epsilon_start, config.agent.agent.epsilon_start) == (0.2, 1.0)
-
-
-def test_a_policy_for_a_schedule_goes_on_from_one_that_learned_the_length() -> None:
-    config, learned = compose("experiment=scheduled"), compose("experiment=learned")
-    module = build(config)
-    assert isinstance(module, DistillationModule)
-    assert (module.size.objective, module.exact_decisions, config.data.min_stages) == ("1f1b", 0, 2)
-    assert config.init_from == f"{learned.out}/checkpoints/best.ckpt"
 
 
 @pytest.mark.parametrize("name", shipped("trainer"))
@@ -160,22 +132,19 @@ def test_fine_tuning_starts_where_the_default_run_ends() -> None:
     assert fine_tuning.out != compose().out
 
 
-def test_all_sizes_start_where_the_default_run_ends_and_measure_what_can_be_solved() -> None:
+def test_all_sizes_are_those_of_the_environment_and_measured_on_what_can_be_solved() -> None:
     config = compose("experiment=all_sizes")
-    assert config.init_from == f"{compose().out}/checkpoints/best.ckpt"
     assert config.out != compose().out
-    size = build(config).size
-    assert (size.max_stages, size.max_devices) == (16, 128)
-    assert size.points == compose().env.points
-    assert build_data(config).validation_devices == 16
+    assert config.env == compose().env
+    assert build_data(config).validation_devices == 24
     assert build_data(compose()).validation_devices is None
 
 
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ("agent.network=deep", "agent.network: is 'deep'; choose from look_ahead, one_step, flat"),
-        ("agent.size.residual=square", "agent.size.residual"),
+        ("agent.network=deep", "agent.network: is 'deep'; choose from choices, flat"),
+        ("+agent.size.layers=3", "agent.size.layers"),
         ("agent.size.hidden=0", "agent.size.hidden: is 0"),
         ("+agent.agent.momentum=0.5", "agent.agent.momentum: .*not in"),
         ("agent.agent.gamma=high", "agent.agent.gamma: is 'high'"),
@@ -193,15 +162,9 @@ def test_all_sizes_start_where_the_default_run_ends_and_measure_what_can_be_solv
         ("trainer.devices=auto", "trainer.devices: is 'auto'"),
         ("env.max_devices=1", "env.max_devices"),
         ("seed=-1", "seed: is -1"),
-        ("env.objective=step", "env.objective: is 'step'; choose from length, 1f1b, 1f1b-deep, gpipe"),
-        (
-            "env.objective=zb-h1",
-            "env.objective: is 'zb-h1'; choose from length, 1f1b, 1f1b-deep, gpipe; the others split "
-            "their backward passes, of which the arrays do not say the parts",
-        ),
         ("env.reward=length", "env.reward: is 'length'; choose from ideal_over_length, inverse_length"),
-        ("distillation=true", "distillation: is True; set null, or take experiment=learned"),
-        ("+distillation={temperatures: []}", "agent.network: is 'look_ahead'; distil with agent=one_step"),
+        ("agent.agent.n_steps=3", "agent.agent: episodes of pipelines are learned one decision at a time"),
+        ("agent.agent.best_known=true", "agent.agent: episodes of pipelines are learned one decision at a time"),
     ],
 )
 def test_a_wrong_setting_is_named(override: str, named: str) -> None:
@@ -215,15 +178,3 @@ def test_a_wrong_setting_is_named(override: str, named: str) -> None:
 def test_a_wrong_trainer_option_is_refused(override: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="trainer: "):
         build_trainer(compose(override, f"out={tmp_path}"), epochs=1)
-
-
-@pytest.mark.parametrize(
-    ("override", "named"),
-    [
-        ("distillation.temperatures=[]", r"distillation.temperatures: is \[\]; give numbers above 0"),
-        ("distillation.temperatures=[0.02,0]", "distillation.temperatures: is"),
-    ],
-)
-def test_a_wrong_setting_of_a_teacher_is_named(override: str, named: str) -> None:
-    with pytest.raises(BadInput, match=named):
-        build(compose("experiment=learned", override))

@@ -8,6 +8,8 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
+from automap_models.envs.pipeline.features import FEATURES, GLOBAL_FEATURES
+from automap_models.envs.pipeline.flat import width
 from automap_models.planners.staged import policy_file
 
 RANGES = {name: [0.001, 64.0] for name in policy_file.RANGES}
@@ -19,49 +21,29 @@ METADATA = {
     "ranges": json.dumps(RANGES),
 }
 INPUTS = {
-    "arrays": (TensorProto.FLOAT, ["batch", 5, 16]),
-    "cut_mask": (TensorProto.BOOL, ["batch", 16]),
-    "beam": (TensorProto.INT64, [1]),
-    **{
-        name: (TensorProto.FLOAT, ["batch"])
-        for name in ("nodes", "devices_per_node", "inter_over_intra", "state_over_memory", "stages", "micro_batches")
-    },
+    "choices": {"features": ["batch", "choices", FEATURES], "globally": ["batch", GLOBAL_FEATURES]},
+    "flat": {"state": ["batch", width(16, 4, 16)]},
 }
 
 
 def write_policy(
     file: Path,
-    cuts: list[int],
-    device_cuts: list[int],
-    *,
-    metadata: dict[str, str] | None = None,
     nodes: list[onnx.NodeProto] | None = None,
-    cut_type: str = "value_ints",
+    *,
+    network: str = "choices",
+    metadata: dict[str, str] | None = None,
+    kind: int = TensorProto.FLOAT,
 ) -> Path:
-    """A policy file whose graph answers the same row of cuts and device cuts to every problem."""
-    constants = []
-    for name, values in (("flat_cuts", cuts), ("flat_device_cuts", device_cuts)):
-        attribute: dict[str, object] = {cut_type: [float(v) if cut_type == "value_floats" else v for v in values]}
-        constants.append(helper.make_node("Constant", [], [name], **attribute))
-    constants += [
-        helper.make_node("Constant", [], ["row"], value_ints=[1, 1, -1]),
-        helper.make_node("Reshape", ["flat_cuts", "row"], ["cuts"]),
-        helper.make_node("Reshape", ["flat_device_cuts", "row"], ["device_cuts"]),
+    """A policy file whose graph answers the sum of a choice's features, or what some nodes make, of a kind."""
+    total = [
+        helper.make_node("Constant", [], ["axis"], value_ints=[2]),
+        helper.make_node("ReduceSum", ["features", "axis"], [policy_file.VALUES], keepdims=0),
     ]
-    reward = [
-        helper.make_node("Constant", [], ["flat_reward"], value_floats=[0.5]),
-        helper.make_node("Constant", [], ["one"], value_ints=[1, 1]),
-        helper.make_node("Reshape", ["flat_reward", "one"], ["reward"]),
-    ]
-    kind = TensorProto.FLOAT if cut_type == "value_floats" else TensorProto.INT64
-    outputs = [
-        helper.make_tensor_value_info("cuts", kind, ["batch", "beam", None]),
-        helper.make_tensor_value_info("device_cuts", kind, ["batch", "beam", None]),
-        helper.make_tensor_value_info("reward", TensorProto.FLOAT, ["batch", "beam"]),
-    ]
-    inputs = [helper.make_tensor_value_info(name, *value) for name, value in INPUTS.items()]
-    graph = helper.make_graph([*constants, *(nodes or reward)], "planner", inputs, outputs)
+    outputs = [helper.make_tensor_value_info(policy_file.VALUES, kind, None)]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in INPUTS[network].items()]
+    inputs.append(helper.make_tensor_value_info(policy_file.LEGAL, TensorProto.BOOL, ["batch", "choices"]))
+    graph = helper.make_graph(nodes or total, "policy", inputs, outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    onnx.helper.set_model_props(model, METADATA | (metadata or {}))
+    onnx.helper.set_model_props(model, METADATA | {"network": network} | (metadata or {}))
     onnx.save(model, file)
     return file

@@ -1,7 +1,7 @@
 """`--policy FILE` with a damaged file ended in tracebacks of onnxruntime, or in a ZeroDivisionError of ours.
 
-A run that failed raised onnxruntime's own Fail or InvalidArgument; a graph that answered no cuts made a plan of empty
-stages, whose cost divides by zero; a damaged loop could run for ever and a damaged shape could ask for all memory.
+A run that failed raised onnxruntime's own Fail or InvalidArgument; what a graph answered was taken as it came; a
+damaged loop could run for ever and a damaged shape could ask for all memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from fuzzing.policies import RANGES, write_policy
+from fuzzing.policies import INPUTS, RANGES, write_policy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from onnx import TensorProto, helper
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
-from automap_models.envs.pipeline.encoding import encode
 from automap_models.envs.placement.features import PlacerInputs
 from automap_models.envs.placement.generator import random_problem
 from automap_models.errors import BadInput
@@ -32,27 +31,20 @@ from automap_models.planners.placement.step_groups import StepUnits
 from automap_models.planners.placement.step_moves import MoveSpace, drawn_moves
 from automap_models.planners.staged import policy_file
 from automap_models.planners.staged.policy import SHIPPED as SHIPPED_FILE
-from automap_models.planners.staged.policy_file import Policy
+from automap_models.planners.staged.policy_file import LEGAL, VALUES, Policy
 from automap_models.resources import zoo_dir
 
 SHIPPED = (zoo_dir() / SHIPPED_FILE).read_bytes()
 LENGTH = 30
 
 
-def problem(points: int) -> StagedProblem:
-    """Three stages on four devices."""
+def plan_with(file: Path, points: int) -> None:
+    """What PolicyPlanner does with a file, one plan wide: BadInput or a valid plan of three stages on four devices."""
     random = np.random.default_rng(0)
     profile = Profile.create(random.random(LENGTH), random.random(LENGTH) * 1e6, random.random(LENGTH) * 1e6)
-    return StagedProblem(profile, Cluster(2, 2, 1e10, 1e9, 1e9), 3, 8, granularity=points)
-
-
-def plan_with(file: Path, points: int) -> None:
-    """What PolicyPlanner does with a file, one plan wide: BadInput or a valid plan."""
-    trial = problem(points)
+    trial = StagedProblem(profile, Cluster(2, 2, 1e10, 1e9, 1e9), 3, 8, granularity=points)
     try:
-        opened = Policy(file)
-        cuts, device_cuts, _ = opened.plans(encode([trial]), 1)
-        plan = opened.plan_of(trial, cuts[0, 0], device_cuts[0, 0], "policy")
+        ((plan,),) = Policy(file).best_plans([trial], 1, "policy")
     except BadInput as error:
         assert str(file) in str(error) and "\n" not in str(error) and error.do
         raise
@@ -92,30 +84,41 @@ def damaged(shipped: bytes, damage: list[tuple[str, int, int]], folder: Path) ->
     return file
 
 
-def test_a_graph_that_answers_a_plan_is_a_policy(tmp_path: Path) -> None:
+def constant(values: NDArray[Any]) -> list[onnx.NodeProto]:
+    """Nodes of a graph that answers the same to all."""
+    return [helper.make_node("Constant", [], [VALUES], value=onnx.numpy_helper.from_array(values))]
+
+
+def test_a_graph_that_adds_up_features_is_a_policy(tmp_path: Path) -> None:
     """Else the refusals below would have other reasons."""
-    plan_with(write_policy(tmp_path / "policy.onnx", [4, 9, -1], [1, 3, -1]), 16)
+    plan_with(write_policy(tmp_path / "policy.onnx"), 16)
+
+
+@pytest.mark.parametrize("network", INPUTS)
+@pytest.mark.parametrize("number", [1.0, np.nan, np.inf, -np.inf])
+def test_whatever_numbers_a_graph_answers_legal_choices_are_taken(number: float, network: str, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["number"], value_float=number),
+        helper.make_node("Shape", [LEGAL], ["shape"]),
+        helper.make_node("Expand", ["number", "shape"], [VALUES]),
+    ]
+    plan_with(write_policy(tmp_path / "policy.onnx", nodes, network=network), 16)
 
 
 @pytest.mark.parametrize(
-    ("cuts", "device_cuts", "cut_type", "reason"),
+    ("answer", "reason"),
     [
-        ([-1, -1, -1], [1, 3, -1], "value_ints", "makes no valid plan"),
-        ([4, 4, -1], [1, 3, -1], "value_ints", "makes no valid plan"),
-        ([4, 99, -1], [1, 3, -1], "value_ints", "makes no valid plan"),
-        ([4, 9, -1], [0, 0, 0], "value_ints", "do not increase"),
-        ([4, 9, -1], [1, 2**62, -1], "value_ints", "do not increase"),
-        ([4, 9], [1, 3], "value_ints", r"answers cuts .* shape \(1, 1, 2\)"),
-        ([4, 9, -1], [1, 3, -1], "value_floats", "answers cuts of type float32"),
+        (np.zeros((1, 1), np.float32), r"answers values of type float32 and shape \(1, 1\), not float32 and \(1, 15\)"),
+        (np.zeros((), np.float32), r"answers values of type float32 and shape \(\)"),
+        (np.zeros((1, 15, 1), np.float32), r"answers values of type float32 and shape \(1, 15, 1\)"),
+        (np.zeros((1, 15), np.int64), "answers values of type int64"),
     ],
-    ids=["no cuts", "equal cuts", "beyond the grid", "no devices", "too many devices", "too few", "numbers"],
+    ids=["too few", "one number", "too many dimensions", "integers"],
 )
-def test_a_graph_that_answers_no_plan_is_refused(
-    cuts: list[int], device_cuts: list[int], cut_type: str, reason: str, tmp_path: Path
-) -> None:
-    file = write_policy(tmp_path / "policy.onnx", cuts, device_cuts, cut_type=cut_type)
+def test_a_graph_that_answers_no_values_is_refused(answer: NDArray[Any], reason: str, tmp_path: Path) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(answer.dtype)
     with pytest.raises(BadInput, match=reason):
-        plan_with(file, 16)
+        plan_with(write_policy(tmp_path / "policy.onnx", constant(answer), kind=kind), 16)
 
 
 @pytest.mark.parametrize(
@@ -130,18 +133,17 @@ def test_a_graph_that_answers_no_plan_is_refused(
         ({"ranges": json.dumps(RANGES | {"nodes": [0.0, 0.5]})}, "impossible problems"),
         ({"ranges": json.dumps(RANGES | {"nodes": [float("nan"), 2.0]})}, "impossible problems"),
         ({"ranges": json.dumps(RANGES | {"stages": [1.0, float("inf")]})}, "impossible problems"),
-        ({"points": "32"}, "fails while it plans"),
-        ({"max_stages": "7"}, "answers cuts"),
+        ({"network": "of choices"}, "not a pipeline policy"),
+        ({"network": "flat"}, "fails while it plans"),
     ],
 )
 def test_metadata_that_cannot_be_meant_are_refused(metadata: dict[str, str], reason: str, tmp_path: Path) -> None:
-    file = write_policy(tmp_path / "policy.onnx", [4, 9, -1], [1, 3, -1], metadata=metadata)
     with pytest.raises(BadInput, match=reason):
-        plan_with(file, 32 if metadata.get("points") == "32" else 16)
+        plan_with(write_policy(tmp_path / "policy.onnx", metadata=metadata), 16)
 
 
 def endless_loop() -> list[onnx.NodeProto]:
-    """A reward that 2^60 rounds of a loop add up."""
+    """Values that 2^60 rounds of a loop add up."""
     value = helper.make_tensor_value_info
     inputs = [value("round", TensorProto.INT64, []), value("going", TensorProto.BOOL, [])]
     body = helper.make_graph(
@@ -153,30 +155,29 @@ def endless_loop() -> list[onnx.NodeProto]:
     return [
         helper.make_node("Constant", [], ["start"], value=helper.make_tensor("s", TensorProto.FLOAT, [1, 1], [0.5])),
         helper.make_node("Constant", [], ["rounds"], value_int=2**60),
-        helper.make_node("Loop", ["rounds", "", "start"], ["reward"], body=body),
+        helper.make_node("Loop", ["rounds", "", "start"], [VALUES], body=body),
     ]
 
 
 def huge_tensor() -> list[onnx.NodeProto]:
-    """A reward that is the sum of 2^50 numbers."""
+    """Values that are sums of 2^50 numbers."""
     return [
         helper.make_node("Constant", [], ["shape"], value_ints=[1, 1, 2**50]),
         helper.make_node("ConstantOfShape", ["shape"], ["numbers"]),
         helper.make_node("Constant", [], ["axis"], value_ints=[2]),
-        helper.make_node("ReduceSum", ["numbers", "axis"], ["reward"], keepdims=0),
+        helper.make_node("ReduceSum", ["numbers", "axis"], [VALUES], keepdims=0),
     ]
 
 
 def test_a_loop_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy_file, "ALLOWANCE_S", 0.1)
-    monkeypatch.setattr(policy_file, "ALLOWANCE_PER_PLAN_S", 0.1)
-    file = write_policy(tmp_path / "policy.onnx", [4, 9, -1], [1, 3, -1], nodes=endless_loop())
+    monkeypatch.setattr(policy_file, "ALLOWANCE_S", 0.2)
+    file = write_policy(tmp_path / "policy.onnx", endless_loop())
     with pytest.raises(BadInput, match=r"no plan after 0\.2 s of processor time"):
         plan_with(file, 16)
 
 
 def test_a_tensor_larger_than_the_memory_is_refused(tmp_path: Path) -> None:
-    file = write_policy(tmp_path / "policy.onnx", [4, 9, -1], [1, 3, -1], nodes=huge_tensor())
+    file = write_policy(tmp_path / "policy.onnx", huge_tensor())
     with pytest.raises(BadInput, match="GB of memory to plan"):
         plan_with(file, 16)
 

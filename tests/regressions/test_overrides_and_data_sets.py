@@ -209,4 +209,4 @@ def test_damaged_optima_beside_a_data_set_are_found_again(header: bytes, data: P
         optima.append(trained.optima)
         (kept,) = folder.glob("optima-*.npy")
         kept.write_bytes(HEADER + header.ljust(117) + b"\n")
-    assert optima[0].equal(optima[1])
+    assert (optima[0] == optima[1]).all()

@@ -1,34 +1,21 @@
-"""The agent: what it explores, what it remembers and what it learns from, against slow loops."""
+"""The agent: what it explores, and what it learns from, against slow loops."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems, terminal_reward
+from automap_models.core.sharding import ShardingProblem
+from automap_models.envs.sharding.env import Decided, ShardingEnv, ShardingTables
 from automap_models.errors import BadInput
-from automap_models.rl.agent import AgentConfig, explore
-from automap_models.rl.networks.pipeline import FlatQNetwork, NetworkSize
-from automap_models.rl.offline import (
-    MAX_STEPS,
-    Episodes,
-    PipelineAgent,
-    action_at,
-    empty_transition,
-    next_explored,
-    replayed,
-    rollout,
-    transitions,
-    unpack,
-)
-from automap_models.rl.replay import Items, PrioritisedReplay
+from automap_models.rl.agent import Agent, AgentConfig, explore
+from automap_models.rl.learner import replayed, transitions
+from automap_models.rl.networks.sharding import ShardingQNetwork
 
-POINTS = 16
 PLAIN = AgentConfig(log_values=False)
 
 
@@ -85,170 +72,43 @@ def test_logarithms_of_rewards_cannot_be_discounted() -> None:
         AgentConfig(gamma=0.6, log_values=True)
 
 
-# --- episodes and transitions ------------------------------------------------------------------------------------
-
-
-def agent(env: PipelineEnv, config: AgentConfig) -> PipelineAgent:
-    """Online and target networks of different random weights."""
-    size = NetworkSize(POINTS, env.max_stages, env.max_devices, hidden=16)
-    return PipelineAgent(env, FlatQNetwork(size), FlatQNetwork(size), config)
-
-
-def play(env: PipelineEnv, problems: Problems, epsilon: float = 0.5, seed: int = 0) -> Episodes:
-    return rollout(agent(env, PLAIN), problems, epsilon, generator(seed))
-
-
-def test_episodes_are_legal_complete_and_paid(env: PipelineEnv, problems: Problems) -> None:
-    episodes = play(env, problems)
-    assert torch.equal(episodes.steps, 2 * (problems.stages.long() - 1))
-    assert torch.equal(episodes.complete.step, episodes.steps)
-    torch.testing.assert_close(episodes.reward, terminal_reward(problems, episodes.complete))
-    for t in range(int(episodes.steps.max())):
-        rows = (episodes.steps > t).nonzero().squeeze(1)
-        complete, step = episodes.complete.take(rows), torch.full((len(rows),), t)
-        legal = env.legal(problems.take(rows), complete.at_step(step))
-        assert legal.gather(1, action_at(complete, step, POINTS).unsqueeze(1)).all()
-
-
-def test_a_decision_is_marked_where_it_is_not_the_greedy_one(env: PipelineEnv, problems: Problems) -> None:
-    learner = agent(env, PLAIN)
-    episodes = rollout(learner, problems, 0.5, generator())
-    for t in range(int(episodes.steps.max())):
-        rows = (episodes.steps > t).nonzero().squeeze(1)
-        step = torch.full((len(rows),), t)
-        here, state = problems.take(rows), episodes.complete.take(rows).at_step(step)
-        q = torch.where(env.legal(here, state), learner.q(learner.online, here, state), -torch.inf)
-        other = action_at(episodes.complete.take(rows), step, POINTS) != q.argmax(1)
-        assert torch.equal((episodes.explored[rows] >> t) % 2 == 1, other)
-    assert not (episodes.explored >> episodes.steps).any()
-    assert not rollout(learner, problems, 0.0, generator()).explored.any()
-
-
-def test_the_same_seed_plays_the_same_episodes(env: PipelineEnv, problems: Problems) -> None:
-    learner = agent(env, PLAIN)
-    one, same, other = (rollout(learner, problems, 1.0, generator(seed)) for seed in (1, 1, 2))
-    assert torch.equal(one.complete.cuts, same.complete.cuts)
-    assert torch.equal(one.reward, same.reward)
-    assert not torch.equal(one.complete.cuts, other.complete.cuts)
-
-
-def test_every_decision_is_remembered_and_comes_back_from_the_replay(env: PipelineEnv, problems: Problems) -> None:
-    episodes = play(env, problems)
-    index = torch.arange(len(problems.stages)) + 100
-    items = transitions(index, episodes)
-    expected = [(e + 100, t) for e in range(len(index)) for t in range(int(episodes.steps[e]))]
-    assert list(zip(items["problem"].tolist(), items["step"].tolist(), strict=True)) == expected
-    replay = PrioritisedReplay(len(expected), empty_transition(env.max_stages), 0.5, 0.5)
-    replay.add(items)
-    complete, step, reward, explored = unpack(replay.items, torch.device("cpu"))
-    episode = torch.from_numpy(items["problem"]) - 100
-    assert torch.equal(complete.cuts, episodes.complete.cuts[episode])
-    assert torch.equal(complete.device_cuts, episodes.complete.device_cuts[episode])
-    assert torch.equal(complete.step, episodes.steps[episode])
-    assert torch.equal(reward, episodes.reward[episode])
-    assert torch.equal(explored, episodes.explored[episode])
-    assert step.tolist() == [t for _, t in expected]
-
-
-def test_the_actions_of_a_plan_lead_to_it(env: PipelineEnv, problems: Problems) -> None:
-    episodes = play(env, problems)
-    for i in range(len(problems.stages)):
-        row, complete = problems.take(torch.tensor([i])), episodes.complete.take(torch.tensor([i]))
-        partial = env.reset(row)
-        for t in range(int(episodes.steps[i])):
-            partial, _, _ = env.step(row, partial, action_at(complete, torch.tensor([t]), POINTS))
-        assert all(torch.equal(ours, theirs) for ours, theirs in zip(partial, complete, strict=True))
-
-
-def test_the_next_exploratory_decision_lies_strictly_behind() -> None:
-    """Bits 1, 3 and 4 of 0b11010."""
-    explored = torch.full((6,), 0b11010)
-    assert next_explored(explored, torch.arange(6)).tolist() == [1, 3, 3, 4, MAX_STEPS, MAX_STEPS]
-    assert next_explored(torch.tensor([0, 1 << (MAX_STEPS - 1)]), torch.tensor([0, 0])).tolist() == [62, 61]
-
-
-# --- the loss ----------------------------------------------------------------------------------------------------
-
-
-def slow_target(
-    learner: PipelineAgent, problems: Problems, items: Items, i: int
-) -> tuple[float, int, Partial, Problems]:
-    """Target of row i, its action and its state: replayed decision by decision, targets in plain floats."""
-    config, row = learner.config, problems.take(torch.tensor([i]))
-    cuts, device_cuts = items["cuts"][i], items["device_cuts"][i]
-    actions = [int(a) for pair in zip(cuts, device_cuts + POINTS - 1, strict=True) for a in pair][
-        : 2 * (int(problems.stages[i]) - 1)
-    ]
-    states = [learner.env.reset(row)]
-    for action in actions:
-        states.append(learner.env.step(row, states[-1], torch.tensor([action]))[0])
-    reward = float(items["reward"][i])
-    if config.log_values:
-        reward = max(-5.0, math.log(reward)) if reward > 0 else -6.0
-    t, explored, end = int(items["step"][i]), int(items["explored"][i]), len(actions)
-    stop = t + 1
-    while stop < end and stop < t + config.n_steps and not (explored >> stop) & 1:
-        stop += 1
-    monte_carlo = config.gamma ** (end - 1 - t) * reward
-    r, discount = (monte_carlo, 0.0) if stop == end else (0.0, config.gamma ** (stop - t))
-    target = r + discount * (_slow_value(learner, row, states[stop]) if stop < end else 0.0)
-    return max(target, monte_carlo) if config.best_known else target, actions[t], states[t], row
-
-
-def _slow_value(learner: PipelineAgent, row: Problems, state: Partial) -> float:
-    """What the target network says of the action chosen."""
-    chooser = learner.online if learner.config.double else learner.target
-    with torch.no_grad():
-        rating = learner.target(learner.target.describe(row, state))[0].numpy()
-        choice = chooser(chooser.describe(row, state))[0].numpy()
-    legal = np.flatnonzero(learner.env.legal(row, state)[0].numpy())
-    return float(rating[legal[int(np.argmax(choice[legal]))]])
-
+# --- the loss, on decisions of shardings ------------------------------------------------------------------------------
 
 CONFIGS = {
-    "one step": PLAIN,
     "as in the paper": AgentConfig(gamma=0.6, log_values=False),
-    "single Q": AgentConfig(double=False),
-    "two steps": AgentConfig(n_steps=2),
-    "as far as exploration allows": AgentConfig(gamma=0.9, n_steps=10, log_values=False),
-    "best known": AgentConfig(best_known=True),
-    "best known, discounted": AgentConfig(gamma=0.8, n_steps=2, log_values=False, best_known=True),
-    "logarithms": AgentConfig(),
+    "single Q": AgentConfig(gamma=0.6, log_values=False, double=False),
+    "two steps": AgentConfig(gamma=0.9, n_steps=2, log_values=False),
+    "best known": AgentConfig(gamma=0.8, n_steps=2, log_values=False, best_known=True),
 }
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 def test_the_loss_is_the_weighted_huber_loss_against_slow_targets(
-    env: PipelineEnv, problems: Problems, config: AgentConfig
+    random_sharding_problem: Callable[..., ShardingProblem], config: AgentConfig
 ) -> None:
-    learner, (rows, items, weights) = agent(env, config), replayable(env, problems)
-    loss, errors = learner.loss(rows, replayed(learner.config, rows, items), weights)
-    expected, losses = [], []
-    for i in range(len(weights)):
-        target, action, state, row = slow_target(learner, rows, items, i)
-        error = float(learner.q(learner.online, row, state)[0, action].detach()) - target
-        expected.append(abs(error))
+    tables = ShardingTables.from_problem(random_sharding_problem(5, classes=(8, 10)), linkage_groups=True)
+    online, target = (ShardingQNetwork(len(tables.order), hidden=16, layers=1) for _ in range(2))
+    learner = Agent(ShardingEnv(6), online, target, config)
+    start = learner.env.reset(tables)
+    played = list(learner.play(tables, start, 0.5, generator(1)))
+    batch = replayed(transitions(start, played, config), Decided)
+    weights = torch.rand(len(batch.r_t), generator=generator(2)) + 0.1
+    loss, errors = learner.loss(tables, batch, weights)
+    losses = []
+    for i in range(len(batch.r_t)):
+        goal, after = float(batch.r_t[i]), batch.s_t.take(torch.tensor([i]))
+        if batch.discount_t[i]:
+            legal = learner.env.legal(tables, after)[0].nonzero().squeeze(1)
+            rated, chooser = (learner.q(network, tables, after)[0, legal].detach() for network in (target, online))
+            best = (chooser if config.double else rated).argmax()
+            goal += float(batch.discount_t[i] * rated[best])
+        goal = max(goal, float(batch.return_t[i])) if config.best_known else goal
+        before = batch.s_tm1.take(torch.tensor([i]))
+        error = float(learner.q(online, tables, before)[0, batch.a_tm1[i]].detach()) - goal
+        assert float(errors[i]) == pytest.approx(abs(error), rel=1e-4, abs=1e-5)
         losses.append(float(weights[i]) * (0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5))
-    np.testing.assert_allclose(errors, expected, rtol=1e-4, atol=1e-5)
-    assert float(loss.detach()) == pytest.approx(float(np.mean(losses)), rel=1e-4)
-    assert loss.requires_grad
-    assert not errors.requires_grad
-
-
-def test_a_gradient_flows_into_the_online_network_only(env: PipelineEnv, problems: Problems) -> None:
-    learner, (rows, items, weights) = agent(env, CONFIGS["logarithms"]), replayable(env, problems)
-    learner.loss(rows, replayed(learner.config, rows, items), weights)[0].backward()
-    assert any(p.grad is not None and p.grad.any() for p in learner.online.parameters())  # type: ignore[attr-defined]
-    assert all(p.grad is None for p in learner.target.parameters())  # type: ignore[attr-defined]
-
-
-def replayable(env: PipelineEnv, problems: Problems) -> tuple[Problems, Items, Tensor]:
-    """All decisions of an episode on each problem, half of them exploratory, in a random order, with weights."""
-    episodes = play(env, problems)
-    items = transitions(torch.arange(len(problems.stages)), episodes)
-    order = np.random.default_rng(0).permutation(len(items["step"]))
-    items = {name: column[order] for name, column in items.items()}
-    assert {0, 1} <= {int(explored) >> int(t) & 1 for explored, t in zip(items["explored"], items["step"], strict=True)}
-    assert (items["reward"] == -1).any()
-    weights = torch.rand(len(order), generator=generator(1)) + 0.1
-    return problems.take(torch.from_numpy(items["problem"])), items, weights
+    assert float(loss.detach()) == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+    assert loss.requires_grad and not errors.requires_grad
+    loss.backward()
+    assert any(p.grad is not None and p.grad.any() for p in online.parameters())
+    assert all(p.grad is None for p in target.parameters())

@@ -35,7 +35,6 @@ class EncodedProblems:
         inter_over_intra: float32 [B] ratio of the two bandwidths.
         state_over_memory: float32 [B] σ·inter·MAX / memory: a stage's share of device memory per unit of W.
         stages, micro_batches: int32 [B].
-        samples: int32 [B] of a micro-batch, which replicas get as a whole; 0 where it splits evenly, None where all do.
     """
 
     arrays: NDArray[np.float32]
@@ -46,15 +45,13 @@ class EncodedProblems:
     state_over_memory: NDArray[np.float32]
     stages: NDArray[np.int32]
     micro_batches: NDArray[np.int32]
-    samples: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return int(self.arrays.shape[0])
 
     def as_dict(self) -> dict[str, NDArray[Any]]:
-        """Field name → array, of those that there are."""
-        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: array for name, array in arrays.items() if array is not None}
+        """Field name → array."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def take(self, index: slice | NDArray[np.int64] | NDArray[np.bool_]) -> EncodedProblems:
         """The problems selected by an index array, slice or mask."""
@@ -63,10 +60,7 @@ class EncodedProblems:
     @classmethod
     def concatenate(cls, parts: Sequence[EncodedProblems]) -> EncodedProblems:
         """Several batches as one."""
-        parts_of = [part.as_dict() for part in parts]
-        if any("samples" in arrays for arrays in parts_of):
-            parts_of = [{"samples": np.zeros_like(arrays["stages"]), **arrays} for arrays in parts_of]
-        return cls(**{name: np.concatenate([arrays[name] for arrays in parts_of]) for name in parts_of[0]})
+        return cls(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)})
 
     @classmethod
     def from_mapping(cls, arrays: Mapping[str, NDArray[Any]], where: str = "data set") -> EncodedProblems:
@@ -82,8 +76,6 @@ class EncodedProblems:
         numbers = {field.name: arrays[field.name] for field in fields(cls) if field.name in arrays}
         for field in fields(cls):
             if field.name not in numbers:
-                if field.name == "samples":
-                    continue
                 raise BadInput(f"has no array {field.name}", where=where, do=_REMAKE)
             _require_array(field.name, numbers[field.name], len(numbers[fields(cls)[0].name]), where)
         encoded = cls(**numbers)
@@ -109,9 +101,7 @@ def _require_array(name: str, array: NDArray[Any], groups: int, where: str) -> N
         or not array.size
     ):
         raise BadInput(f"array {name} is of type {array.dtype} and shape {array.shape}", where=where, do=_REMAKE)
-    least = {"arrays": 0.0, "state_over_memory": 0.0, "inter_over_intra": np.finfo(np.float32).tiny, "samples": 0}.get(
-        name, 1
-    )
+    least = {"arrays": 0.0, "state_over_memory": 0.0, "inter_over_intra": np.finfo(np.float32).tiny}.get(name, 1)
     if not np.isfinite(array).all() or array.min() < least:
         raise BadInput(f"array {name} holds what no problem has", where=where, do=_REMAKE)
     summed = [channel for channel, what in enumerate(CHANNELS) if what != "A"]
@@ -127,9 +117,6 @@ def encode(problems: Sequence[StagedProblem]) -> EncodedProblems:
     """
     for problem in problems:
         problem.cluster.require_uniform("the environment of pipelines")
-    samples = None
-    if any(p.samples for p in problems):
-        samples = np.array([p.samples or 0 for p in problems], dtype=np.int32)
     coarse = [coarse_arrays(p.profile, p.cluster, p.granularity) for p in problems]
     return EncodedProblems(
         arrays=np.array([[getattr(c, channel) for channel in CHANNELS] for c in coarse], dtype=np.float32),
@@ -146,7 +133,6 @@ def encode(problems: Sequence[StagedProblem]) -> EncodedProblems:
         ),
         stages=np.array([p.stages for p in problems], dtype=np.int32),
         micro_batches=np.array([p.micro_batches for p in problems], dtype=np.int32),
-        samples=samples,
     )
 
 
@@ -163,8 +149,7 @@ def cut_masks(instructions: NDArray[np.int32], granularity: int) -> NDArray[np.b
 def decode(encoded: EncodedProblems, i: int) -> StagedProblem:
     """Problem i as records again, in units in which MAX = 1 s, inter = 1 byte/s and memory = 1 byte.
 
-    One instruction stands for each distinct point, so that its grid cuts are the problem's grid cuts. A problem whose
-    replicas get whole samples has a schedule, 1F1B.
+    One instruction stands for each distinct point, so that its grid cuts are the problem's grid cuts.
     """
     points = encoded.arrays.shape[2]
     n = min(int(encoded.instructions[i]), points)
@@ -172,14 +157,12 @@ def decode(encoded: EncodedProblems, i: int) -> StagedProblem:
     last_point = np.append(grid.cut_points, points - 1)
     C, A, W, F, stash = (encoded.arrays[i, channel, last_point].astype(np.float64) for channel in range(5))
     compute = np.diff(C, prepend=0.0)
-    samples = 0 if encoded.samples is None else int(encoded.samples[i])
     profile = Profile.create(
         C=compute,
         A=A,
         W=np.diff(W, prepend=0.0),
         C_fwd=np.minimum(np.diff(F, prepend=0.0), compute),
         stash=np.diff(stash, prepend=0.0),
-        meta={"microbatch_size": samples} if samples else {},
     )
     cluster = Cluster(
         nodes=int(encoded.nodes[i]),
@@ -196,5 +179,4 @@ def decode(encoded: EncodedProblems, i: int) -> StagedProblem:
         micro_batches=int(encoded.micro_batches[i]),
         state_factor=float(encoded.state_over_memory[i]),
         granularity=points,
-        schedule="1f1b" if samples else None,
     )

@@ -1,333 +1,252 @@
-"""Pipeline planning as a Markov decision process, batched in torch (cost-model.md; Auto-MAP §3.5).
+"""Pipeline planning as a Markov decision process, many episodes at a time (cost-model.md; Auto-MAP §3.5).
 
-Specification:
-    state    a problem (arrays, cluster, S, M), the instruction cuts and device cuts made so far, the step
-    action   one shared space of P + max_devices - 1 actions: 0 … P-1 end the current stage at that grid
-             point; P + d - 1 gives the devices from d on to the next stage
-    step     even steps cut instructions, odd steps cut devices, front to back; 2(S-1) steps an episode
+    state    a problem (arrays, cluster, S, M), the cuts and the device cuts made so far, the step
+    action   even steps end the current stage at a point of the grid, odd steps say with which device the next one
+             begins; front to back, 2(S-1) steps an episode
     legal    cuts increase, on distinct points, and leave room for what is still to be cut
-    reward   0 until the end; then ideal / L with ideal = ΣC·M / D, in (0, 1]; -1 if a stage is out of memory
-             (`inverse_length`: the paper's 1 / L instead, with L in units of the problem's joint MAX);
-             with an objective other than `length` the simulated step of that schedule stands for L
+    reward   0 until the end; then ideal / L with ideal = ΣC·M / D, in (0, 1]; -1 where a stage is out of memory
 
-States and parameters are values; `reset`, `step` and `legal_actions` are pure functions of them.
+All times are in units of the ideal length, so that the reward is 1 / L and problems of every size are one task. What a
+network reads of a state is features.describe's matter, or flat.describe's. numpy and numba only: the planner that asks
+a network plays here, too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from automap_models.cost.staged_torch import BatchCost, pipeline_cost_batch
-from automap_models.envs.pipeline.cost_to_go import CostToGo, Scaled, cost_to_go
-from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks
-from automap_models.envs.pipeline.objective import LENGTH, simulated_steps, warm_ups
+from automap_models.core.compiled import jit
+from automap_models.cost.link_kernel import all_reduce, transfer
+from automap_models.envs.pipeline.encoding import COMPUTE, FORWARDS, SENT, STASH, WEIGHTS, EncodedProblems, cut_masks
 
 OUT_OF_MEMORY_REWARD = -1.0
-IDEAL_OVER_LENGTH, INVERSE_LENGTH = REWARDS = ("ideal_over_length", "inverse_length")
-"""What a plan that fits may earn. The first tells nothing of a problem's size, so that problems of all sizes are one
-task; the second is Auto-MAP's (§3.5), whose rewards differ several hundredfold between problems."""
+DEVICES, PER_NODE, RATIO, STATE, STAGES, MICRO, IDEAL = range(7)
+"""Columns of a problem's numbers: D, devices of a node, inter / intra, memory per unit of parameters, S, M and the
+ideal length in units of the problem's joint MAX."""
 
-
-SCALARS = ("nodes", "devices_per_node", "inter_over_intra", "state_over_memory", "stages", "micro_batches")
-"""The fields of Problems that hold one number a problem."""
-GIVEN = ("arrays", "cut_mask", *SCALARS)
-"""All fields of Problems that are given, in their order."""
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 class Problems(NamedTuple):
-    """B encoded problems as tensors; scalars are float32 [B] (see envs.pipeline.encoding.EncodedProblems).
+    """B problems.
 
-    cost_to_go: tables derived from the rest, made once for all states of an episode (`with_cost_to_go`).
-    samples: float32 [B] of a micro-batch, which replicas get as a whole, 0 where it splits evenly; None where all do.
-        Policies in files do not know them.
+    Attributes:
+        arrays: float32 [B, 5, P] in the order of encoding.CHANNELS, all but the stash in units of the ideal length.
+        legal: bool [B, P] the points that are cuts.
+        numbers: [B, 7] in the order above.
     """
 
-    arrays: Tensor
-    cut_mask: Tensor
-    nodes: Tensor
-    devices_per_node: Tensor
-    inter_over_intra: Tensor
-    state_over_memory: Tensor
-    stages: Tensor
-    micro_batches: Tensor
-    cost_to_go: CostToGo | None = None
-    samples: Tensor | None = None
+    arrays: NDArray[np.float32]
+    legal: NDArray[np.bool_]
+    numbers: Floats
 
     @classmethod
-    def from_encoded(cls, encoded: EncodedProblems) -> Problems:
-        """The tensors of an encoded batch."""
-        masks = torch.from_numpy(cut_masks(encoded.instructions, encoded.arrays.shape[2]))
-        scalars = (torch.as_tensor(getattr(encoded, name)).float() for name in SCALARS)
-        samples = None if encoded.samples is None else torch.as_tensor(encoded.samples).float()
-        return cls._make((torch.as_tensor(encoded.arrays), masks, *scalars, None, samples))
-
-    @property
-    def devices(self) -> Tensor:
-        """[B] number of devices D."""
-        return self.nodes * self.devices_per_node
-
-    @property
-    def points(self) -> int:
-        """Number of grid points P."""
-        return int(self.arrays.shape[2])
-
-    def take(self, index: Tensor) -> Problems:
-        """The problems selected by an index or a mask."""
-        tables = None if self.cost_to_go is None else self.cost_to_go.take(index)
-        samples = None if self.samples is None else self.samples[index]
-        return Problems._make((*(tensor[index] for tensor in self.tensors), tables, samples))
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The fields that every problem has, not derived."""
-        return tuple(getattr(self, name) for name in GIVEN)
-
-    def scaled(self) -> Scaled:
-        """The problems with times in units of their ideal length."""
-        ideal = ideal_length(self)
-        per_channel = torch.stack([1 / ideal] * 4 + [torch.ones_like(ideal)], 1)
+    def of(cls, encoded: EncodedProblems) -> Problems:
+        """What an encoded batch holds."""
+        devices = encoded.nodes.astype(np.float64) * encoded.devices_per_node
+        ideal = encoded.arrays[:, COMPUTE, -1] * encoded.micro_batches / devices
+        unit = np.ones((len(encoded), encoded.arrays.shape[1], 1))
+        unit[:, :STASH] = ideal[:, None, None]
         columns = (
-            self.devices,
-            self.devices_per_node,
-            self.inter_over_intra,
-            self.state_over_memory * ideal,
-            self.stages,
-            self.micro_batches,
+            devices,
+            encoded.devices_per_node,
+            encoded.inter_over_intra,
+            encoded.state_over_memory * ideal,
+            encoded.stages,
+            encoded.micro_batches,
+            ideal,
         )
-        samples = None if self.samples is None else self.samples.view(-1, 1, 1)
-        arrays = self.arrays * per_channel.unsqueeze(2)
-        return Scaled._make((arrays, *(c.view(-1, 1, 1) for c in columns), samples))
+        legal = cut_masks(encoded.instructions, encoded.arrays.shape[2])
+        return cls((encoded.arrays / unit).astype(np.float32), legal, np.stack(columns, axis=1).astype(np.float64))
 
-    def with_cost_to_go(self, max_stages: int) -> Problems:
-        """The same with their tables, made now unless they are there."""
-        if self.cost_to_go is not None:
-            return self
-        return self._replace(cost_to_go=cost_to_go(self.scaled(), self.cut_mask, max_stages))
+    def take(self, index: Any) -> Problems:
+        """The problems selected by an index or a mask."""
+        return Problems(*(array[index] for array in self))
 
-    def to(self, device: torch.device | str) -> Problems:
-        """The same on another device."""
-        tables = None if self.cost_to_go is None else CostToGo(*(table.to(device) for table in self.cost_to_go))
-        samples = None if self.samples is None else self.samples.to(device)
-        return Problems._make((*(tensor.to(device) for tensor in self.tensors), tables, samples))
+    @property
+    def stages(self) -> Integers:
+        """[B] numbers of stages S."""
+        return self.numbers[:, STAGES].astype(np.int64)
 
-
-class Partial(NamedTuple):
-    """Partial plans: cuts and device_cuts int64 [B, S_max-1], -1 where not made yet; step int64 [B]."""
-
-    cuts: Tensor
-    device_cuts: Tensor
-    step: Tensor
-
-    def take(self, index: Tensor) -> Partial:
-        """The partial plans selected by an index or a mask."""
-        return Partial(*(tensor[index] for tensor in self))
-
-    def at_step(self, step: Tensor) -> Partial:
-        """The same plans as they were when only `step` decisions had been made."""
-        stage = torch.arange(self.cuts.shape[1], device=step.device)
-        cuts = torch.where(2 * stage < step.unsqueeze(1), self.cuts, -1)
-        device_cuts = torch.where(2 * stage + 1 < step.unsqueeze(1), self.device_cuts, -1)
-        return Partial(cuts, device_cuts, step)
-
-
-def reset(batch: int, max_stages: int, device: torch.device | str = "cpu") -> Partial:
-    """Empty plans."""
-    unset = torch.full((batch, max_stages - 1), -1, dtype=torch.int64, device=device)
-    return Partial(unset, unset.clone(), torch.zeros(batch, dtype=torch.int64, device=device))
-
-
-def episode_steps(problems: Problems) -> Tensor:
-    """[B] int64: decisions in an episode, 2(S-1)."""
-    return 2 * (problems.stages.long() - 1)
-
-
-def last_cut(partial: Partial) -> tuple[Tensor, Tensor]:
-    """[B] the last point and the first device cut off so far (-1 and 0 at the start), as int64."""
-    return partial.cuts.amax(1), partial.device_cuts.amax(1).clamp(min=0)
-
-
-def legal_cuts(problems: Problems, partial: Partial) -> Tensor:
-    """bool [B, P]: points at which the current stage may end."""
-    stage = partial.step // 2
-    still = (problems.stages.long() - 1 - stage).unsqueeze(1)
-    point = torch.arange(problems.points, device=problems.arrays.device)
-    from_here = problems.cut_mask.long().flip(1).cumsum(1).flip(1)
-    return problems.cut_mask & (point > last_cut(partial)[0].unsqueeze(1)) & (from_here >= still)
-
-
-def device_cuts(problems: Problems, max_devices: int) -> Tensor:
-    """[max_devices - 1] every device but the first: those that a stage behind the first may begin with."""
-    return torch.arange(1, max_devices, dtype=problems.arrays.dtype, device=problems.arrays.device)
-
-
-def legal_device_cuts(problems: Problems, partial: Partial, first: Tensor) -> Tensor:
-    """bool [B, a]: which of some devices [a] the next stage may begin with."""
-    stage = partial.step // 2
-    still = (problems.stages.long() - 1 - stage).unsqueeze(1)
-    return (first > last_cut(partial)[1].unsqueeze(1)) & (first <= problems.devices.unsqueeze(1) - still)
-
-
-def legal_actions(problems: Problems, partial: Partial, max_devices: int) -> Tensor:
-    """bool [B, P + max_devices - 1]: the legal actions of the shared space; none after the end."""
-    cuts_instructions = (partial.step % 2 == 0).unsqueeze(1)
-    running = (partial.step < episode_steps(problems)).unsqueeze(1)
-    cuts = legal_cuts(problems, partial) & cuts_instructions
-    devices = legal_device_cuts(problems, partial, device_cuts(problems, max_devices)) & ~cuts_instructions
-    return torch.cat([cuts, devices], 1) & running
-
-
-def apply(partial: Partial, action: Tensor, points: int) -> Partial:
-    """The partial plans after one more decision each; action int64 [B] in the shared space."""
-    stage = torch.arange(partial.cuts.shape[1], device=action.device)
-    here = stage == (partial.step // 2).unsqueeze(1)
-    cuts_instructions = (partial.step % 2 == 0).unsqueeze(1)
-    decided = action.unsqueeze(1)
-    return Partial(
-        torch.where(here & cuts_instructions, decided, partial.cuts),
-        torch.where(here & ~cuts_instructions, decided - points + 1, partial.device_cuts),
-        partial.step + 1,
-    )
-
-
-class _Stages(NamedTuple):
-    """Complete plans as cost.staged_torch takes them: points int64 and devices float32 [B, S_max+1]."""
-
-    points: Tensor
-    devices: Tensor
-
-
-def _stages(problems: Problems, complete: Partial) -> _Stages:
-    end, devices = problems.points - 1, problems.devices.unsqueeze(1)
-    points = torch.nn.functional.pad(torch.where(complete.cuts < 0, end, complete.cuts), (1, 1), value=end)
-    points[:, 0] = -1
-    firsts = torch.where(complete.device_cuts < 0, devices, complete.device_cuts.float())
-    return _Stages(points, torch.cat([torch.zeros_like(devices), firsts, devices], 1))
-
-
-def complete_cost(problems: Problems, complete: Partial, held: Tensor | None = None) -> BatchCost:
-    """Costs of complete plans.
-
-    Args:
-        held: see cost.staged_torch.pipeline_cost_batch.
-    """
-    return pipeline_cost_batch(
-        problems.arrays,
-        *_stages(problems, complete),
-        problems.devices_per_node,
-        problems.inter_over_intra,
-        problems.state_over_memory,
-        problems.micro_batches,
-        problems.samples,
-        held,
-    )
-
-
-class Taken(NamedTuple):
-    """What plans take: time [B] in units of the problem's joint MAX, and whether they fit the memory, bool [B]."""
-
-    time: Tensor
-    feasible: Tensor
-
-
-def taken(problems: Problems, complete: Partial, objective: str = LENGTH) -> Taken:
-    """What complete plans take, by one of envs.pipeline.objective.OBJECTIVES."""
-    if objective == LENGTH:
-        cost = complete_cost(problems, complete)
-        return Taken(cost.length, cost.feasible)
-    micro, stages = problems.micro_batches, _stages(problems, complete)
-    depth = warm_ups(
-        objective, (stages.devices[:, 1:] > stages.devices[:, :-1]).sum(1), micro, complete.cuts.shape[1] + 1
-    )
-    cost = complete_cost(problems, complete, depth)
-    return Taken(simulated_steps(cost, stages.devices, objective, micro), cost.feasible)
-
-
-def ideal_length(problems: Problems) -> Tensor:
-    """[B] ΣC·M / D: perfect speed-up without any communication."""
-    return problems.arrays[:, 0, -1] * problems.micro_batches / problems.devices
-
-
-def length_of_reward_one(problems: Problems, reward: str) -> Tensor:
-    """[B] the length that earns 1; a plan that fits earns this over its own.
-
-    Args:
-        reward: one of REWARDS.
-    """
-    return ideal_length(problems) if reward == IDEAL_OVER_LENGTH else torch.ones_like(problems.stages)
-
-
-def terminal_reward(
-    problems: Problems, complete: Partial, reward: str = IDEAL_OVER_LENGTH, objective: str = LENGTH
-) -> Tensor:
-    """[B] ideal / L or what else is paid (one of REWARDS, by one of OBJECTIVES), or -1 where the plan does not fit."""
-    time, feasible = taken(problems, complete, objective)
-    return torch.where(feasible, length_of_reward_one(problems, reward) / time, OUT_OF_MEMORY_REWARD)
-
-
-def step(
-    problems: Problems,
-    partial: Partial,
-    action: Tensor,
-    reward: str = IDEAL_OVER_LENGTH,
-    objective: str = LENGTH,
-) -> tuple[Partial, Tensor, Tensor]:
-    """One decision in every episode: next partial plans, rewards [B], whether the episode ended, bool [B]."""
-    following = apply(partial, action, problems.points)
-    ended = following.step >= episode_steps(problems)
-    earned = torch.zeros_like(problems.stages)
-    if objective == LENGTH:
-        earned = torch.where(ended, terminal_reward(problems, following, reward), earned)
-    elif ended.any():
-        rows = ended.nonzero().squeeze(1)
-        paid = terminal_reward(problems.take(rows), following.take(rows), reward, objective)
-        earned = earned.index_put((rows,), paid)
-    return following, earned, ended
-
-
-def interconnect_matrix(problems: Problems, max_devices: int) -> Tensor:
-    """[B, D_max, D_max] bandwidth between devices over the larger one; 0 where a cluster has no such device."""
-    device = torch.arange(max_devices, device=problems.arrays.device)
-    node = torch.floor(device / problems.devices_per_node.unsqueeze(1))
-    exists = device < problems.devices.unsqueeze(1)
-    ratio = problems.inter_over_intra.view(-1, 1, 1)
-    same_node = node.unsqueeze(2) == node.unsqueeze(1)
-    matrix = torch.where(same_node, 1 / ratio, 1.0) / torch.maximum(1 / ratio, torch.ones_like(ratio))
-    return matrix * (exists.unsqueeze(2) & exists.unsqueeze(1))
-
-
-@dataclass(frozen=True)
-class PipelineEnv:
-    """The environment's sizes, its reward (one of REWARDS), what counts as L (one of OBJECTIVES), and its functions."""
-
-    max_stages: int = 4
-    max_devices: int = 32
-    reward: str = IDEAL_OVER_LENGTH
-    objective: str = LENGTH
-
-    def reset(self, problems: Problems) -> Partial:
-        """Empty plans for a batch of problems."""
-        return reset(len(problems.stages), self.max_stages, problems.arrays.device)
-
-    def legal(self, problems: Problems, partial: Partial) -> Tensor:
-        """bool [B, A]."""
-        return legal_actions(problems, partial, self.max_devices)
-
-    def step(self, problems: Problems, partial: Partial, action: Tensor) -> tuple[Partial, Tensor, Tensor]:
-        """Next partial plans, rewards [B], ended [B]."""
-        return step(problems, partial, action, self.reward, self.objective)
-
-    def terminal_reward(self, problems: Problems, complete: Partial) -> Tensor:
-        """[B] what complete plans earn."""
-        return terminal_reward(problems, complete, self.reward, self.objective)
-
-    def taken(self, problems: Problems, complete: Partial) -> Taken:
-        """What complete plans take, and whether they fit."""
-        return taken(problems, complete, self.objective)
-
-    def episode_steps(self, problems: Problems) -> Tensor:
+    @property
+    def decisions(self) -> Integers:
         """[B] decisions in an episode."""
-        return episode_steps(problems)
+        return 2 * (self.stages - 1)
+
+
+class States(NamedTuple):
+    """Plans under way: cuts and first devices of the next stages, int64 [B, S_max-1], -1 where none yet; step [B]."""
+
+    cuts: Integers
+    firsts: Integers
+    step: Integers
+
+    @classmethod
+    def empty(cls, count: int, max_stages: int) -> States:
+        """So many plans without a decision."""
+        none = np.full((count, max_stages - 1), -1)
+        return cls(none, none.copy(), np.zeros(count, dtype=np.int64))
+
+    def take(self, index: Any) -> States:
+        """The states selected by an index or a mask."""
+        return States(*(array[index] for array in self))
+
+    def after(self, choice: Integers) -> States:
+        """The states after one more decision each, a point or a first device, [B]."""
+        rows, stage = np.arange(len(choice)), self.step // 2
+        cuts, firsts, points = self.cuts.copy(), self.firsts.copy(), self.step % 2 == 0
+        cuts[rows[points], stage[points]] = choice[points]
+        firsts[rows[~points], stage[~points]] = choice[~points]
+        return States(cuts, firsts, self.step + 1)
+
+    def before(self, step: Integers) -> States:
+        """The states as they were when only so many decisions had been made, [B]."""
+        stage = np.arange(self.cuts.shape[1])
+        cuts = np.where(2 * stage < step[:, None], self.cuts, -1)
+        return States(cuts, np.where(2 * stage + 1 < step[:, None], self.firsts, -1), step)
+
+
+class Choices(NamedTuple):
+    """What B states can be followed by, and what a network reads of it.
+
+    Attributes:
+        choice: int64 [B, K] points or first devices; -1 for none.
+        settled: bool [B] whether it is clear what each choice leads to, without a network.
+        estimate: [B, K] what choices earn where that is settled; elsewhere anything.
+        inputs: of the network, [B, …] each.
+    """
+
+    choice: Integers
+    settled: NDArray[np.bool_]
+    estimate: NDArray[np.float32]
+    inputs: tuple[NDArray[np.float32], ...]
+
+    @property
+    def legal(self) -> NDArray[np.bool_]:
+        """[B, K] which there are."""
+        return self.choice >= 0
+
+    def take(self, index: Any) -> Choices:
+        """Those of some states."""
+        inputs = tuple(array[index] for array in self.inputs)
+        return Choices(self.choice[index], self.settled[index], self.estimate[index], inputs)
+
+
+Describe = Callable[[Problems, States], Choices]
+Value = Callable[[Choices], NDArray[np.float32]]
+"""[B, K] what choices are worth; of those that are none anything."""
+Choose = Callable[[Floats, NDArray[np.bool_]], Integers]
+"""The columns [B] to take, from what choices are worth [B, K], -∞ where there is none, and which there are."""
+CHUNK = 128
+"""States looked at together: what is computed of them stays in a processor's cache."""
+
+
+def best(worth: Floats, _legal: NDArray[np.bool_]) -> Integers:
+    """The columns of the most worth; of equal ones the first."""
+    columns: Integers = worth.argmax(axis=1)
+    return columns
+
+
+def values_of(choices: Choices, value: Value) -> Floats:
+    """[B, K] what choices are worth, -∞ where there is none; settled ones are worth what they earn."""
+    worth, unsettled = choices.estimate.astype(np.float64), ~choices.settled
+    if unsettled.any():
+        worth[unsettled] = value(choices if unsettled.all() else choices.take(unsettled))
+    return np.where(choices.legal, worth, -np.inf)
+
+
+def alike(problems: Problems, states: States, rows: Integers) -> Iterator[Integers]:
+    """The rows in chunks of states with about as many choices: points, or devices of clusters of like size."""
+    devices = problems.numbers[rows, DEVICES] - states.firsts[rows].max(axis=1, initial=0)
+    rows = rows[np.argsort(np.where(states.step[rows] % 2 == 0, np.inf, devices), kind="stable")]
+    for start in range(0, len(rows), CHUNK):
+        yield rows[start : start + CHUNK]
+
+
+def follow(
+    problems: Problems, states: States, until: Integers, describe: Describe, value: Value, choose: Choose = best
+) -> States:
+    """Go on with plans until each has made so many decisions, [B]."""
+    states = States(*(array.copy() for array in states))
+    while len(waiting := np.flatnonzero(states.step < until)):
+        for rows in alike(problems, states, waiting):
+            here = states.take(rows)
+            choices = describe(problems.take(rows), here)
+            column = choose(values_of(choices, value), choices.legal)
+            after = here.after(choices.choice[np.arange(len(rows)), column])
+            for old, new in zip(states, after, strict=True):
+                old[rows] = new
+    return states
+
+
+def rewards(problems: Problems, complete: States) -> Floats:
+    """[B] what complete plans earn: ideal / L, or -1."""
+    earned = np.empty(len(complete.step))
+    _rewards(problems, complete, earned)
+    return earned
+
+
+@jit
+def _rewards(problems: Problems, complete: States, earned: Floats) -> None:
+    for b in range(earned.size):
+        stages = int(problems.numbers[b, STAGES])
+        passed = prefix_of(problems.arrays[b], problems.numbers[b], complete.cuts[b], complete.firsts[b], stages)
+        earned[b] = 1.0 / (passed.span + passed.reduce) if passed.memory <= 1.0 else OUT_OF_MEMORY_REWARD
+
+
+class Prefix(NamedTuple):
+    """What is settled by the first stages of a plan.
+
+    Attributes:
+        left: stages after the next one.
+        point, first, previous: the last point; the first device of the next stage, and that of the last one.
+        through, back: Σu and ΣB of the stages and the transfers between them.
+        span, reduce: T so far; max (AR_s - Σ B before it), 0 at least.
+        memory: of the fullest stage.
+    """
+
+    left: float
+    point: int
+    first: float
+    previous: float
+    through: float
+    back: float
+    span: float
+    reduce: float
+    memory: float
+
+
+@jit
+def sum_until(arrays: NDArray[np.float32], channel: int, point: int) -> float:
+    """The channel at a point; 0 before the model."""
+    return arrays[channel, point] if point >= 0 else 0.0
+
+
+@jit
+def prefix_of(arrays: NDArray[np.float32], given: Floats, cuts: Integers, firsts: Integers, complete: int) -> Prefix:
+    """The first so many stages of a plan of a problem, whose arrays [5, P] and numbers [7] are given."""
+    stages, micro, per_node, ratio = given[STAGES], given[MICRO], given[PER_NODE], given[RATIO]
+    point, first, previous = -1, 0.0, 0.0
+    through, back, span, reduce, memory = 0.0, 0.0, 0.0, 0.0, 0.0
+    for s in range(complete):
+        last = s == stages - 1
+        end, stop = (arrays.shape[1] - 1, given[DEVICES]) if last else (int(cuts[s]), float(firsts[s]))
+        parts = stop - first
+        computed = (arrays[COMPUTE, end] - sum_until(arrays, COMPUTE, point)) / parts
+        forward = (arrays[FORWARDS, end] - sum_until(arrays, FORWARDS, point)) / parts
+        weights = arrays[WEIGHTS, end] - sum_until(arrays, WEIGHTS, point)
+        stash = (arrays[STASH, end] - sum_until(arrays, STASH, point)) / parts
+        sent = arrays[SENT, point] * transfer(previous, first, stop, per_node, ratio, 0.0) if s else 0.0
+        span = max(span, through + 2.0 * micro * sent, through + 2.0 * sent + micro * computed)
+        through += 2.0 * sent + computed
+        back += sent
+        reduce = max(reduce, weights * all_reduce(first, stop, per_node, ratio) - back)
+        back += computed - forward
+        memory = max(memory, given[STATE] * weights + min(micro, stages - s) * stash)
+        point, previous, first = end, first, stop
+    return Prefix(stages - 1.0 - complete, point, first, previous, through, back, span, reduce, memory)

@@ -1,330 +1,386 @@
-"""What the next decision would lead to: a one-step look-ahead by the cost model, scale-free.
+"""What a policy sees of a state: the consequences of every choice, and nothing planned behind it; compiled by numba.
 
-For every candidate (end the current stage at point k, give it the devices up to a') the stage's own times are exact.
-What follows comes from the tables of envs.pipeline.cost_to_go. With one stage left nothing is estimated: the
-look-ahead is the length itself. All times are in units of the ideal length ΣC·M / D, so that 1 / estimate estimates
-the reward.
+    | complete stages | this stage, to point k on the devices to q | the stages left                        |
+      exact (Prefix)    exact                                        only sums: as if they shared the rest evenly
+
+Of what follows a choice only sums are known: its computation, parameters and devices, evenly shared; for a few pieces
+of it, measured in even stages, how many parameters each has and at how few activations it could be cut; and how much
+computation stands around its parameters. A choice of points is looked at with the devices for the stage that look best.
+With one stage left nothing is shared: the look is the length itself, and the choice is settled. Times are in units of
+the ideal length, so that one network serves every size of model and cluster.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
+from numpy.typing import NDArray
 
-from automap_models.cost.staged_torch import (
-    all_reduce_factor,
-    equal_parts,
-    pipeline_cost_batch,
-    span_after,
-    span_before,
-    transfer_factor,
+from automap_models.core.compiled import jit
+from automap_models.cost.link_kernel import all_reduce, transfer
+from automap_models.envs.pipeline.encoding import COMPUTE, FORWARDS, SENT, STASH, WEIGHTS
+from automap_models.envs.pipeline.env import (
+    DEVICES,
+    MICRO,
+    OUT_OF_MEMORY_REWARD,
+    PER_NODE,
+    RATIO,
+    STAGES,
+    STATE,
+    Choices,
+    Floats,
+    Integers,
+    Prefix,
+    Problems,
+    States,
+    prefix_of,
+    sum_until,
 )
-from automap_models.envs.pipeline.completions import rest_after_points, rest_from_devices
-from automap_models.envs.pipeline.cost_to_go import IMPOSSIBLE, CostToGo, Rest, Scaled, devices_per_unit, first_devices
-from automap_models.envs.pipeline.env import OUT_OF_MEMORY_REWARD, Partial, Problems, last_cut, legal_cuts
 
+MOST_DEVICE_CHOICES = 64
+"""First devices that are looked at for the next stage: where more are legal, those that look best."""
+EDGES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
+"""Where the pieces of the rest begin that are looked at, in even stages; the last one ends with the model."""
+SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
+"""Of the rest's parameters: how much computation lies before and behind the point that has so many."""
 TAILS = (4, 12, 32, 64)
-GLOBAL_FEATURES = 10 + 2 * len(TAILS)
-CANDIDATE_FEATURES = 20
+"""Last points of the model whose shares of computation and parameters are told."""
+LOOKED = 29
+PIECES = 2 * len(EDGES) + 2 * len(SHARES) + 2
+FEATURES = LOOKED + PIECES + 3
+GLOBAL_FEATURES = 2 * len(TAILS) + 18
+ESTIMATE, LAST = 2, GLOBAL_FEATURES - 2
+"""The feature that is the estimated reward, and the global one that says that one stage is left."""
+FARTHEST = 3.0
+"""Choices worse than the best by this, in logarithms, are not told apart."""
+
+Floats32 = NDArray[np.float32]
 
 
-class Progress(NamedTuple):
-    """What is settled by the stages already complete; every tensor [B, 1, 1], times in units of the ideal length.
+def describe(problems: Problems, states: States) -> Choices:
+    """The legal choices of states, with features [B, K, FEATURES] and global features [B, GLOBAL_FEATURES]."""
+    count = len(states.step)
+    most = int(_choices_at_most(problems, states).max(initial=1))
+    choice = np.full((count, most), -1)
+    features = np.zeros((count, most, FEATURES), dtype=np.float32)
+    globally = np.empty((count, GLOBAL_FEATURES), dtype=np.float32)
+    _describe(problems, states, choice, features, globally)
+    settled = globally[:, LAST] > 0.5
+    return Choices(choice, settled, features[:, :, ESTIMATE], (features, globally))
 
-    left: stages after the current one; first, previous: first device of the current stage and of the one before;
-    through: Σ u of all that is complete; span: T so far; back: Σ B so far; reduce: max (AR_s - Σ B before it);
-    compute, forward, weights, stash, activation: prefix sums at the last cut (A there).
-    last, last_two: Σ u of the last complete stage and of the last two, with 2x of the transfer between; 0 where there
-    are fewer; round: the longest of Σ (u + 2x) / n over n = 1, 2 and 3 neighbouring complete stages.
+
+def _choices_at_most(problems: Problems, states: States) -> Integers:
+    """[B] legal choices of states, or a few more."""
+    points = problems.legal.sum(axis=1) - states.step // 2
+    devices = problems.numbers[:, DEVICES].astype(np.int64) - states.firsts.max(axis=1, initial=0)
+    most: Integers = np.where(states.step % 2 == 0, points, np.minimum(devices, MOST_DEVICE_CHOICES))
+    return most
+
+
+class Outlook(NamedTuple):
+    """What ending the stage at a point on the devices to q-1 leads to, with the rest shared evenly.
+
+    Attributes:
+        reward: 1 / (span + exposed), or -1 where this stage or the rest does not fit the memory.
+        span, exposed: T and R it is made of.
+        stage, memory, ring: time, memory and all-reduce of the stage.
+        rest, rest_ring, rest_stop: T and all-reduce of the rest, and where the devices of its first stage end.
+        arrives, leaves: transfers into the stage and after it.
     """
 
-    left: Tensor
-    first: Tensor
-    previous: Tensor
-    through: Tensor
-    span: Tensor
-    back: Tensor
-    reduce: Tensor
-    activation: Tensor
-    compute: Tensor
-    weights: Tensor
-    forward: Tensor
-    stash: Tensor
-    last: Tensor
-    last_two: Tensor
-    round: Tensor
+    reward: float
+    span: float
+    exposed: float
+    stage: float
+    memory: float
+    ring: float
+    rest: float
+    rest_ring: float
+    rest_stop: float
+    arrives: float
+    leaves: float
 
 
-def progress(scaled: Scaled, partial: Partial) -> Progress:
-    """Sum up the complete stages of partial plans (a stage is complete when both its cuts are made)."""
-    stage = partial.step // 2
-    column = torch.arange(partial.cuts.shape[1], device=stage.device)
-    complete = column < stage.unsqueeze(1)
-    cuts = torch.where(complete, partial.cuts, -1)
-    firsts = torch.where(complete, partial.device_cuts, 0)
-    point, first = cuts.amax(1, keepdim=True), firsts.amax(1, keepdim=True)
-    start = torch.zeros_like(point)
-    points = torch.cat([start - 1, torch.where(complete, cuts, point)], 1)
-    devices = torch.cat([start, torch.where(complete, firsts, first)], 1).float()
-    per_node, ratio, state, micro = (t.view(-1) for t in (scaled.per_node, scaled.ratio, scaled.state, scaled.micro))
-    samples = None if scaled.samples is None else scaled.samples.view(-1)
-    cost = pipeline_cost_batch(scaled.arrays, points, devices, per_node, ratio, state, micro, samples)
-    link = torch.nn.functional.pad(cost.transfer, (0, 1))
-    back = cost.backward + link
-    hidden = torch.cumsum(back, 1) - back
-    at = torch.nn.functional.pad(scaled.arrays, (1, 0)).gather(2, (point + 1).unsqueeze(1).expand(-1, 5, -1))
-    previous = torch.where(firsts < first, firsts, 0).amax(1, keepdim=True)
-    compute, activation, weights, forward, stash = at.unsqueeze(3).unbind(1)
-    one = cost.forward + cost.backward
-    into = functional.pad(2 * cost.transfer, (1, 0))  # the transfer into a stage, both ways
-    two = one + into + _before(one)
-    three = one + into + _before(two)
-    newest = (column == (stage - 1).unsqueeze(1)).to(one.dtype)
-    return Progress(
-        left=scaled.stages - 1 - stage.view(-1, 1, 1),
-        first=first.float().unsqueeze(2),
-        previous=previous.float().unsqueeze(2),
-        through=(cost.forward + cost.backward + 2 * link).sum(1).view(-1, 1, 1),
-        span=cost.span.view(-1, 1, 1),
-        back=back.sum(1).view(-1, 1, 1),
-        reduce=torch.where(devices[:, 1:] > devices[:, :-1], cost.all_reduce - hidden, 0.0).amax(1).view(-1, 1, 1),
-        activation=activation,
-        compute=compute,
-        weights=weights,
-        forward=forward,
-        stash=stash,
-        last=(one * newest).sum(1).view(-1, 1, 1),
-        last_two=(two * newest).sum(1).view(-1, 1, 1),
-        round=torch.maximum(torch.maximum(one, two / 2), three / 3).amax(1).view(-1, 1, 1),
-    )
+@jit
+def outlook(arrays: Floats32, given: Floats, passed: Prefix, point: int, stop: float) -> Outlook:
+    """Of a choice behind a prefix."""
+    end, micro, per_node, ratio = arrays.shape[1] - 1, given[MICRO], given[PER_NODE], given[RATIO]
+    parts, left = max(stop - passed.first, 1.0), passed.left
+    both = (arrays[COMPUTE, point] - sum_until(arrays, COMPUTE, passed.point)) / parts
+    forward = (arrays[FORWARDS, point] - sum_until(arrays, FORWARDS, passed.point)) / parts
+    weights = arrays[WEIGHTS, point] - sum_until(arrays, WEIGHTS, passed.point)
+    stash = arrays[STASH, point] - sum_until(arrays, STASH, passed.point)
+    arrives = 0.0
+    if passed.point >= 0:
+        arrives = arrays[SENT, passed.point] * transfer(passed.previous, passed.first, stop, per_node, ratio, 0.0)
+    arrived, hidden = passed.through + 2.0 * arrives, passed.back + arrives
+    span = max(passed.span, passed.through + 2.0 * micro * arrives, arrived + micro * both)
+    ring = weights * all_reduce(passed.first, stop, per_node, ratio)
+    memory = given[STATE] * weights + min(micro, left + 1.0) * stash / parts
+
+    devices = max(given[DEVICES] - stop, 1.0)
+    rest_stop = stop + max(np.floor(devices / left + 0.5), 1.0)
+    rest = (arrays[COMPUTE, end] - arrays[COMPUTE, point]) / devices * (micro + left - 1.0)
+    rest_weights = arrays[WEIGHTS, end] - arrays[WEIGHTS, point]
+    rest_ring = rest_weights / left * all_reduce(stop, rest_stop, per_node, ratio)
+    rest_memory = given[STATE] * rest_weights + (arrays[STASH, end] - arrays[STASH, point]) / devices
+    leaves = arrays[SENT, point] * transfer(passed.first, stop, rest_stop, per_node, ratio, 0.0)
+    span = max(span, arrived + both + max(2.0 * micro * leaves, 2.0 * leaves + rest))
+    exposed = max(passed.reduce, ring - hidden, rest_ring - hidden - (both - forward) - leaves)
+    fits = memory <= 1.0 and stop < given[DEVICES] and (left > 1.0 or rest_memory <= 1.0)
+    reward = 1.0 / (span + exposed) if fits else OUT_OF_MEMORY_REWARD
+    return Outlook(reward, span, exposed, both, memory, ring, rest, rest_ring, rest_stop, arrives, leaves)
 
 
-def _before(of_stages: Tensor) -> Tensor:
-    """[B, S] of the stage before; 0 before the first."""
-    return functional.pad(of_stages, (1, 0))[:, :-1]
+@jit
+def best_stop(arrays: Floats32, given: Floats, passed: Prefix, point: int) -> float:
+    """Where the devices of a stage that ends at a point end best, by its outlook.
 
-
-class LookAhead(NamedTuple):
-    """Consequences of ending the stage at k with the next one's devices starting at a'; all of one shape.
-
-    reward: estimate; span, exposed: the T and R it is made of; stage: u of this stage; rest_…: what follows
-    (cost_to_go.Rest); even_rest: its T if its devices shared its work evenly; memory: of this stage.
+    The share of the devices left that its computation deserves, rounded down, up and to the nodes around it, quarters
+    of all that are left, and the ends; then the best of these a sixteenth and a thirty-second of them further.
     """
-
-    reward: Tensor
-    span: Tensor
-    exposed: Tensor
-    stage: Tensor
-    rest_span: Tensor
-    rest_reduce: Tensor
-    rest_stop: Tensor
-    even_rest: Tensor
-    transfer_in: Tensor
-    transfer_out: Tensor
-    all_reduce: Tensor
-    memory: Tensor
-
-    def at(self, devices: Tensor) -> LookAhead:
-        """The same at some of the first devices, int64 [B, k, a]."""
-        shape = self.reward.shape
-        return LookAhead(*(tensor.expand(shape).gather(2, devices) for tensor in self))
-
-
-def look_ahead(scaled: Scaled, done: Progress, cut: Tensor, first: Tensor, rest: Rest, factor_out: Tensor) -> LookAhead:
-    """Estimate the outcome for candidates.
-
-    Args:
-        cut: [B, 5, k] the channels at the candidate points.
-        first: candidate first devices a' of the next stage, [B or 1, k or 1, a].
-        rest, factor_out: what follows them and the transfer time per activation to it, [B, k, a].
-    """
-    compute, activation, weights, forward, stash = cut.unsqueeze(3).unbind(1)
-    micro, per_device = scaled.micro, 1 / equal_parts((first - done.first).clamp(min=1), scaled.samples)
-
-    factor_in = transfer_factor(done.previous, done.first, first, scaled.per_node, scaled.ratio, scaled.samples)
-    transfer_in = torch.where(done.first > 0, done.activation * factor_in, 0.0)
-    stage = (compute - done.compute) * per_device
-    backward = stage - (forward - done.forward) * per_device
-    span = span_after(done.span, done.through, transfer_in, stage, micro)
-    all_reduce = (weights - done.weights) * all_reduce_factor(done.first, first, scaled.per_node, scaled.ratio)
-    hidden = done.back + transfer_in
-    reduce = torch.maximum(done.reduce, all_reduce - hidden)
-
-    before = done.through + 2 * transfer_in + stage
-    transfer_out = activation * factor_out
-    after = span_before(2 * transfer_out, 2 * micro * transfer_out, rest.span)
-    span = torch.maximum(span, before + after)
-    reduce = torch.maximum(reduce, rest.reduce - hidden - backward - transfer_out)
-
-    in_flight = torch.minimum(micro, done.left + 1)
-    memory = scaled.state * (weights - done.weights) + in_flight * (stash - done.stash) * per_device
-    fits = (memory <= 1) & (rest.span < IMPOSSIBLE)
-    return LookAhead(
-        torch.where(fits, 1 / (span + reduce), OUT_OF_MEMORY_REWARD),
-        span,
-        reduce,
-        stage,
-        *rest,
-        micro * (scaled.total[:, :1] - compute) / (scaled.devices - first).clamp(min=1),
-        transfer_in,
-        transfer_out,
-        all_reduce,
-        memory,
-    )
+    begun = sum_until(arrays, COMPUTE, passed.point)
+    width, least, most = given[DEVICES] - passed.first, passed.first + 1.0, given[DEVICES] - passed.left
+    work = max(arrays[COMPUTE, arrays.shape[1] - 1] - begun, 1e-9)
+    deserved = passed.first + width * (arrays[COMPUTE, point] - begun) / work
+    node = np.floor(deserved / given[PER_NODE]) * given[PER_NODE]
+    best, reward = least, -np.inf
+    for option in range(13):
+        if option < 2:
+            stop = np.floor(deserved) + option
+        elif option < 4:
+            stop = node + (option - 2) * given[PER_NODE]
+        elif option < 7:
+            stop = passed.first + np.floor(width * (option - 3) / 4.0 + 0.5)
+        elif option < 9:
+            stop = least if option == 7 else most
+        else:
+            by = np.ceil(width / (16.0 if option < 11 else 32.0))
+            stop = best + (by if option % 2 else -by)
+        stop = min(max(stop, least), most)
+        seems = outlook(arrays, given, passed, point, stop).reward
+        if seems > reward:
+            best, reward = stop, seems
+    return best
 
 
-def look_at_cuts(problems: Problems, scaled: Scaled, done: Progress) -> tuple[LookAhead, Tensor]:
-    """The look-ahead for every point and each unit of devices after it, [B, P, U], and the units' first devices."""
-    points = torch.arange(problems.points, device=scaled.arrays.device).expand(scaled.arrays.shape[0], -1)
-    tables = _tables(problems)
-    first = first_devices(scaled, tables.units)
-    rest, factor_out = rest_after_points(scaled, tables, done.left, points, done.first)
-    return look_ahead(scaled, done, scaled.arrays, first, rest, factor_out), first
+@jit
+def squash(x: float) -> float:
+    """[0, ∞) → [0, 1)."""
+    return x / (1.0 + x)
 
 
-def look_at_devices(problems: Problems, scaled: Scaled, done: Progress, point: Tensor, first: Tensor) -> LookAhead:
-    """The look-ahead for one point, int64 [B, 1], and first devices [1, 1, a]: [B, 1, a]."""
-    rest, factor_out = rest_from_devices(scaled, _tables(problems), done.left, point, done.first, first)
-    return look_ahead(scaled, done, scaled.at(point), first, rest, factor_out)
-
-
-def _tables(problems: Problems) -> CostToGo:
-    if problems.cost_to_go is None:
-        raise ValueError("the problems have no cost-to-go tables: take problems.with_cost_to_go(…)")
-    return problems.cost_to_go
-
-
-def squash(x: Tensor) -> Tensor:
-    """[0, ∞) → [0, 1), so that a feature of any size stays in range."""
-    return x / (1 + x)
-
-
-def share(x: Tensor, y: Tensor) -> Tensor:
+@jit
+def share(x: float, y: float) -> float:
     """x of x + y, both ≥ 0."""
     return x / (x + y + 1e-6)
 
 
-def describe(scaled: Scaled, done: Progress, seen: LookAhead, cut: Tensor, first: Tensor) -> Tensor:
-    """[..., CANDIDATE_FEATURES] features of candidates with their look-ahead."""
-    micro, devices = scaled.micro, scaled.devices
-    compute, total = cut[:, 0].unsqueeze(2), scaled.total[:, :1]
-    steady, rest = micro * seen.stage, seen.rest_span
-    values = (
-        seen.reward,
-        1 / seen.span,
-        seen.exposed / (seen.exposed.abs() + seen.span),
-        squash(steady),
-        squash(rest),
-        squash(seen.even_rest),
-        share(steady, rest),
-        share(seen.even_rest, rest),
-        squash(2 * micro * seen.transfer_in),
-        squash(2 * micro * seen.transfer_out),
-        squash(seen.all_reduce),
-        seen.rest_reduce / (seen.rest_reduce.abs() + 1),
-        (seen.exposed > 0).float(),
-        squash(seen.memory),
-        (compute - done.compute) / total,
-        compute / total,
-        (first - done.first) / devices,
-        first / devices,
-        (seen.rest_stop - first) / devices,
-        (torch.floor(first / scaled.per_node) * scaled.per_node == first).float(),
-    )
-    return torch.stack(torch.broadcast_tensors(*values), -1)  # type: ignore[no-untyped-call]
+@jit
+def first_reached(sums: Floats32, wanted: float) -> int:
+    """The first point at which sums that never fall are as much; the last one where none is."""
+    low, high = 0, sums.size - 1
+    while low < high:
+        middle = (low + high) // 2
+        if sums[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
-def describe_globally(scaled: Scaled, done: Progress) -> Tensor:
-    """[B, GLOBAL_FEATURES] features of the state as a whole."""
-    last = scaled.arrays.shape[2] - 1
-    tails = [
-        ((channel[:, -1] - channel[:, max(0, last - points)]) / channel[:, -1].clamp(min=1e-9)).view(-1, 1, 1)
-        for channel in (scaled.arrays[:, 0], scaled.arrays[:, 2])
-        for points in TAILS
-    ]
-    values = (
-        *tails,
-        done.left / scaled.stages,
-        1 / scaled.stages,
-        1 / scaled.micro,
-        scaled.stages / (scaled.stages + scaled.micro),
-        1 / scaled.per_node,
-        scaled.per_node / scaled.devices,
-        scaled.ratio.clamp(min=1e-4).log10() / 4,
-        squash(done.span),
-        squash(done.reduce),
-        squash(scaled.total[:, 2:3]),
-    )
-    return torch.cat([v.view(-1, 1) for v in values], 1)
+@jit
+def least_sent(arrays: Floats32) -> Floats32:
+    """[R, P] the fewest activations among 2^r points from each one on: row r."""
+    points = arrays.shape[1]
+    rows = 1
+    while 1 << rows <= points:
+        rows += 1
+    table = np.empty((rows, points), dtype=np.float32)
+    table[0] = arrays[SENT]
+    for r in range(1, rows):
+        for p in range(points):
+            table[r, p] = min(table[r - 1, p], table[r - 1, min(p + (1 << (r - 1)), points - 1)])
+    return table
 
 
-INSTRUCTION_FEATURES = CANDIDATE_FEATURES + 4
-DEVICE_FEATURES = CANDIDATE_FEATURES
+@jit
+def largest_behind(arrays: Floats32) -> Floats32:
+    """[3, P] the most computation, parameters and stash of a single point behind each one."""
+    points = arrays.shape[1]
+    largest = np.zeros((3, points), dtype=np.float32)
+    for row, channel in enumerate((COMPUTE, WEIGHTS, STASH)):
+        for p in range(points - 2, -1, -1):
+            largest[row, p] = max(largest[row, p + 1], arrays[channel, p + 1] - arrays[channel, p])
+    return largest
 
 
-def instruction_features(problems: Problems, partial: Partial) -> tuple[Tensor, Tensor, Tensor]:
-    """Features of ending the current stage at each point, with the device cut that looks best after it.
-
-    Returns:
-        [B, P, INSTRUCTION_FEATURES], [B, GLOBAL_FEATURES], and [B, P] the best estimated reward.
-    """
-    scaled = problems.scaled()
-    done = progress(scaled, partial)
-    all_seen, first = look_at_cuts(problems, scaled, done)
-    possible = (first > done.first) & (first <= scaled.devices - done.left)
-    best = first_best(torch.where(possible, all_seen.reward, OUT_OF_MEMORY_REWARD - 1))
-    seen, first = all_seen.at(best), best * devices_per_unit(scaled, _tables(problems).units)
-    # Where stages are as many as devices, none of those left may be the first of a unit: nothing is promised then.
-    seen = seen._replace(reward=torch.where(possible.any(2, keepdim=True), seen.reward, OUT_OF_MEMORY_REWARD))
-    estimate = seen.reward.squeeze(2)
-    features = describe(scaled, done, seen, scaled.arrays, first).squeeze(2)
-    return (
-        torch.cat([features, _standing(problems, partial, scaled, estimate)], 2),
-        describe_globally(scaled, done),
-        estimate,
-    )
-
-
-def first_best(reward: Tensor) -> Tensor:
-    """int64 [B, P, 1] the first unit whose reward is the best but for rounding.
-
-    Many device cuts tie exactly where something else sets the length; the tolerance keeps every runtime's choice equal.
-    """
-    best = reward.amax(2, keepdim=True)
-    near = reward >= best - 1e-5 * best.abs()
-    # As floats, in which they are exact: TorchInductor 2.11 stumbles over the least of whole numbers.
-    unit = torch.arange(reward.shape[2], device=reward.device, dtype=reward.dtype)
-    first = torch.where(near, unit, reward.shape[2]).amin(2, keepdim=True)
-    return first.clamp(max=reward.shape[2] - 1).long()
-
-
-def _standing(problems: Problems, partial: Partial, scaled: Scaled, reward: Tensor) -> Tensor:
-    """[B, P, 4] how a point stands among the others: its estimate, its activations, its parameters before and after."""
-    best = torch.where(legal_cuts(problems, partial), reward, 2 * OUT_OF_MEMORY_REWARD).amax(1, keepdim=True)
-    weights = scaled.arrays[:, 2]
-    return torch.stack(
-        [
-            best - reward,
-            squash(scaled.micro.squeeze(2) * 2 * scaled.arrays[:, 1]),
-            weights / weights[:, -1:].clamp(min=1e-9),
-            squash(weights[:, -1:] - weights),
-        ],
-        2,
-    )
+@jit
+def describe_choice(
+    out: Floats32, arrays: Floats32, given: Floats, passed: Prefix, choice: tuple[int, float], largest: Floats32
+) -> None:
+    """The first LOOKED features of a choice (k, q), but for how it stands beside the best, into `out`."""
+    point, stop = choice
+    ahead = outlook(arrays, given, passed, point, stop)
+    micro, devices, per_node, left = given[MICRO], given[DEVICES], given[PER_NODE], passed.left
+    total, begun = arrays[COMPUTE, arrays.shape[1] - 1], sum_until(arrays, COMPUTE, passed.point)
+    compute, steady = arrays[COMPUTE, point], micro * ahead.stage
+    even = micro * (total - compute) / max(devices - stop, 1.0)
+    most = max(devices - stop - (left - 1.0), 1.0)
+    least = micro * largest[0, point] / most
+    out[ESTIMATE] = ahead.reward
+    out[3] = 1.0 / ahead.span
+    out[4] = ahead.exposed / (abs(ahead.exposed) + ahead.span)
+    out[5] = squash(steady)
+    out[6] = squash(ahead.rest)
+    out[7] = squash(even)
+    out[8] = share(steady, ahead.rest)
+    out[9] = share(even, ahead.rest)
+    out[10] = squash(2.0 * micro * ahead.arrives)
+    out[11] = squash(2.0 * micro * ahead.leaves)
+    out[12] = squash(ahead.ring)
+    out[13] = squash(ahead.rest_ring)
+    out[14] = 1.0 if ahead.exposed > 0.0 else 0.0
+    out[15] = squash(ahead.memory)
+    out[16] = (compute - begun) / total
+    out[17] = compute / total
+    out[18] = (stop - passed.first) / devices
+    out[19] = stop / devices
+    out[20] = (ahead.rest_stop - stop) / devices
+    out[21] = 1.0 if np.floor(stop / per_node) * per_node == stop else 0.0
+    out[22] = share((devices - stop) / left, per_node)
+    out[23] = stop / per_node - np.floor(stop / per_node)
+    out[24] = squash(least)
+    out[25] = share(least, even)
+    out[26] = share(least, ahead.span)
+    out[27] = squash(given[STATE] * largest[1, point])
+    out[28] = squash(min(micro, left) * largest[2, point] / most)
 
 
-def device_features(problems: Problems, partial: Partial, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Features of starting the next stage at each of some devices, [a].
+@jit
+def describe_rest(out: Floats32, arrays: Floats32, given: Floats, passed: Prefix, point: int, fewest: Floats32) -> None:
+    """What lies behind a point, piece by piece, and how the point stands, into the features behind LOOKED."""
+    end, micro, left = arrays.shape[1] - 1, given[MICRO], passed.left
+    total, begun, weights = arrays[COMPUTE, end], arrays[COMPUTE, point], arrays[WEIGHTS, end]
+    rest_weights = weights - arrays[WEIGHTS, point]
+    even, place = micro * total / given[DEVICES], LOOKED
+    low = first_reached(arrays[COMPUTE], begun + EDGES[0])
+    for piece in range(len(EDGES)):
+        high = end
+        if piece + 1 < len(EDGES):
+            high = first_reached(arrays[COMPUTE], min(begun + EDGES[piece + 1] * (total - begun) / left, total))
+        row, length = 0, max(high - low, 1)
+        while 2 << row <= length:
+            row += 1
+        first = min(low + 1, high)
+        least = min(fewest[row, first], fewest[row, max(high + 1 - (1 << row), 0)])
+        out[place] = share(2.0 * max(arrays[WEIGHTS, high] - arrays[WEIGHTS, low], 0.0), even)
+        out[place + 1] = share(2.0 * micro * least, even)
+        place, low = place + 2, high
+    for part in SHARES:
+        center = first_reached(arrays[WEIGHTS], arrays[WEIGHTS, point] + part * rest_weights)
+        out[place] = squash(micro * (total - arrays[COMPUTE, center]))
+        out[place + 1] = squash(micro * max(arrays[COMPUTE, center] - begun, 0.0))
+        place += 2
+    stash = min(micro, left) * (arrays[STASH, end] - arrays[STASH, point])
+    out[place] = squash(given[STATE] * rest_weights / left)
+    out[place + 1] = squash(stash / max(given[DEVICES] - passed.first, 1.0))
+    out[place + 2] = squash(2.0 * micro * arrays[SENT, point])
+    out[place + 3] = arrays[WEIGHTS, point] / max(weights, 1e-9)
+    out[place + 4] = squash(rest_weights)
 
-    Returns:
-        [B, a, DEVICE_FEATURES], [B, GLOBAL_FEATURES], and [B, a] the estimated reward.
-    """
-    scaled = problems.scaled()
-    done = progress(scaled, partial)
-    point, first = last_cut(partial)[0].clamp(min=0).unsqueeze(1), first.view(1, 1, -1)
-    seen = look_at_devices(problems, scaled, done, point, first)
-    features = describe(scaled, done, seen, scaled.at(point), first).squeeze(1)
-    return features, describe_globally(scaled, done), seen.reward.squeeze(1)
+
+@jit
+def describe_globally(out: Floats32, arrays: Floats32, given: Floats, passed: Prefix, step: int) -> None:
+    """The state as a whole, into `out`."""
+    end, micro, devices, per_node = arrays.shape[1] - 1, given[MICRO], given[DEVICES], given[PER_NODE]
+    for i in range(len(TAILS)):
+        begin = max(end - TAILS[i], 0)
+        out[2 * i] = (arrays[COMPUTE, end] - arrays[COMPUTE, begin]) / max(arrays[COMPUTE, end], 1e-9)
+        out[2 * i + 1] = (arrays[WEIGHTS, end] - arrays[WEIGHTS, begin]) / max(arrays[WEIGHTS, end], 1e-9)
+    place, left = 2 * len(TAILS), passed.left
+    out[place] = left / given[STAGES]
+    out[place + 1] = 1.0 / given[STAGES]
+    out[place + 2] = 1.0 / micro
+    out[place + 3] = given[STAGES] / (given[STAGES] + micro)
+    out[place + 4] = 1.0 / per_node
+    out[place + 5] = per_node / devices
+    out[place + 6] = np.log10(max(given[RATIO], 1e-4)) / 4.0
+    out[place + 7] = squash(passed.span)
+    out[place + 8] = squash(passed.reduce)
+    out[place + 9] = squash(arrays[WEIGHTS, end])
+    out[place + 10] = 1.0 / (left + 1.0)
+    out[place + 11] = share((devices - passed.first) / (left + 1.0), per_node)
+    out[place + 12] = passed.first / per_node - np.floor(passed.first / per_node)
+    out[place + 13] = squash(passed.through)
+    out[place + 14] = squash(passed.back)
+    out[place + 15] = squash(2.0 * micro * arrays[SENT, passed.point]) if passed.point >= 0 else 0.0
+    out[LAST] = 1.0 if left == 1.0 else 0.0
+    out[LAST + 1] = step % 2
+
+
+@jit
+def _describe(problems: Problems, states: States, choice: Integers, features: Floats32, globally: Floats32) -> None:
+    for b in range(choice.shape[0]):
+        arrays, given, step = problems.arrays[b], problems.numbers[b], int(states.step[b])
+        passed = prefix_of(arrays, given, states.cuts[b], states.firsts[b], step // 2)
+        largest, fewest = largest_behind(arrays), least_sent(arrays)
+        describe_globally(globally[b], arrays, given, passed, step)
+        if step % 2 == 0:
+            count = _points(problems.legal[b], passed, choice[b])
+            for x in range(count):
+                point = choice[b, x]
+                stop = best_stop(arrays, given, passed, point)
+                describe_choice(features[b, x], arrays, given, passed, (point, stop), largest)
+                describe_rest(features[b, x], arrays, given, passed, point, fewest)
+        else:
+            point = int(states.cuts[b, step // 2])
+            count = _devices(arrays, given, passed, point, choice[b])
+            for x in range(count):
+                describe_choice(features[b, x], arrays, given, passed, (point, float(choice[b, x])), largest)
+                if x == 0:
+                    describe_rest(features[b, 0], arrays, given, passed, point, fewest)
+                features[b, x, LOOKED:] = features[b, 0, LOOKED:]
+        _compare(features[b, :count])
+
+
+@jit
+def _points(legal: NDArray[np.bool_], passed: Prefix, choice: Integers) -> int:
+    """The points at which the stage may end, into `choice`; returns how many: the last ones are for the stages left."""
+    count = 0
+    for point in range(passed.point + 1, legal.size):
+        if legal[point]:
+            choice[count] = point
+            count += 1
+    spared = int(passed.left) - 1
+    choice[count - spared : count] = -1
+    return count - spared
+
+
+@jit
+def _devices(arrays: Floats32, given: Floats, passed: Prefix, point: int, choice: Integers) -> int:
+    """The first devices of the next stage that are looked at, ascending, into `choice`; returns how many."""
+    first, count = int(passed.first) + 1, int(given[DEVICES] - passed.left - passed.first)
+    if count <= MOST_DEVICE_CHOICES:
+        for x in range(count):
+            choice[x] = first + x
+        return count
+    reward = np.empty(count)
+    for x in range(count):
+        reward[x] = -outlook(arrays, given, passed, point, float(first + x)).reward
+    best = np.sort(np.argsort(reward, kind="mergesort")[:MOST_DEVICE_CHOICES])
+    for x in range(MOST_DEVICE_CHOICES):
+        choice[x] = first + best[x]
+    return MOST_DEVICE_CHOICES
+
+
+@jit
+def _compare(features: Floats32) -> None:
+    """How choices stand beside the best, into their first two features."""
+    best = 1e-9
+    for x in range(features.shape[0]):
+        best = max(best, features[x, ESTIMATE])
+    for x in range(features.shape[0]):
+        behind = min(max(np.log(best / max(features[x, ESTIMATE], 1e-9)), 0.0), FARTHEST)
+        features[x, 0], features[x, 1] = behind, 5.0 * min(behind, 0.2)

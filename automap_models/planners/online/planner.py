@@ -1,4 +1,8 @@
-"""The planner `online`: Auto-MAP's pipeline planning by online training on the one profile (§3.4, §4.4)."""
+"""The planner `online`: Auto-MAP's pipeline planning by online training on the one profile (§3.4, §4.4).
+
+An agent as `python train/run.py` trains it begins with random weights, plays on this problem alone and learns of it;
+the shortest plan that it comes across is the answer. Cuts lie on the problem's grid.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
-from automap_models.core.result import Bound, Result, Status
+from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.envs.online.pivots import DEFAULT_RADIUS, Candidates, candidates
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.base import NEVER, SILENT, Deadline, OutOfTime, Planner, Progress, Watch
-from automap_models.planners.staged.costs import does_not_fit
-from automap_models.planners.staged.label_setting import PLANNER, SLACK, ranked
-from automap_models.planners.staged.relaxation import PrefixBounds, lower_bound_s, prefix_bounds
-from automap_models.planners.staged.stage_tables import stage_tables
+from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
+from automap_models.planners.staged.costs import does_not_fit, plain
+from automap_models.planners.staged.exact import certify
+from automap_models.planners.staged.relaxation import lower_bound_s
 from automap_models.simulate.step import step_cost
 
 if TYPE_CHECKING:
-    from automap_models.planners.agent_yaml import OnlineAgentConfig
+    from automap_models.planners.agent_yaml import PipelineAgentConfig
     from automap_models.planners.online.search import OnlineRound, OnlineSearch
+
+EPISODES = 2_304
 
 
 @dataclass(frozen=True)
@@ -31,32 +33,25 @@ class OnlineConfig:
     """Who trains online, and for how long.
 
     Attributes:
-        agent: hyper-parameters: a shipped config (conf/online) or a YAML file.
-        radius: of the candidate device cuts around the centre solution.
-        episodes: how many to play; None is as many as the agent's hyper-parameters say.
+        agent: hyper-parameters: a shipped config (conf/agent) or a YAML file.
+        episodes: how many to play, at least.
         seed: of every random draw.
         warm_start: a plan to begin with; it may be returned where nothing shorter is found.
-        prove_s: how long the exact search on the same candidates may take after the training, seconds.
+        prove_s: how long the exact search may take after the training, seconds.
     """
 
     agent: str | Path = "default"
-    radius: int = DEFAULT_RADIUS
-    episodes: int | None = None
+    episodes: int = EPISODES
     seed: int = 0
     warm_start: StagedPlan | None = None
     prove_s: float = 0.0
 
 
 class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
-    """The shortest plan that an agent comes across while it trains on the profile; cuts after any instruction.
+    """The shortest plan that an agent comes across while it trains on the profile.
 
-    Its search log is the rounds of episodes (OnlineRound), which `watch` is told of, too. Its facts are
-
-        candidates       what plans were chosen from (Candidates)
-        candidate_bound  what is proven about the plans on these candidates (Bound); nothing is about all others
-        pivots           how many of the candidates the agent played on
-        episodes         played in all
-        interrupted      whether Ctrl-C ended the training early
+    Its search log is the rounds of episodes (OnlineRound), which `watch` is told of, too. Its facts are the number of
+    `episodes` and whether Ctrl-C ended the training early, `interrupted`.
 
     Raises:
         BadInput: an unknown agent, a file of one that cannot be used, or torch is not installed.
@@ -78,7 +73,7 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
         what it costs under the schedule; nothing is proven about that.
 
         Raises:
-            BadInput: one stage, a negative radius, a warm start that is no plan of the problem, or a mixed cluster.
+            BadInput: one stage, a warm start that is no plan of the problem, or a mixed cluster.
             KeyboardInterrupt: before there was any plan.
         """
         from automap_models.planners.online.search import OnlineSearch
@@ -87,46 +82,49 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
         problem.cluster.require_uniform("online training", "plan with automap infer, or give a cluster of equal nodes")
         if problem.schedule is not None:
             return _under_schedule(problem, self.solve(replace(problem, schedule=None), deadline=deadline, watch=watch))
+        if problem.stages < 2:
+            raise BadInput("there is nothing to cut with 1 stage", where="`stages`", do="give 2 or more")
         begun_s = time.perf_counter()
         warm_start = _on_this_problem(self.config.warm_start, problem)
-
-        def without_plan(status: Status, reason: Infeasible, **more: Any) -> Result[StagedProblem, StagedPlan]:
-            return Result(problem, None, None, status, taken_s=time.perf_counter() - begun_s, reason=reason, **more)
-
         try:
-            possible = candidates(problem, self.config.radius)
+            lower_bound_s(problem, deadline)
         except Infeasible as reason:
-            return without_plan("stopped", reason)
-        try:
-            least_s = lower_bound_s(at_instructions(problem), deadline)
-        except Infeasible as reason:
-            return without_plan("infeasible", reason)
-        total = self.agent.episodes if self.config.episodes is None else self.config.episodes
+            return Result(problem, None, None, "infeasible", taken_s=time.perf_counter() - begun_s, reason=reason)
         with one_thread():
-            search = OnlineSearch(possible, self.agent, self.config.seed, warm_start)
-            rounds, interrupted = _rounds(search, total, deadline, watch)
-        if search.best is None:
-            return without_plan("stopped", _nothing_fits(possible, search.episodes), search_log=tuple(rounds))
-        prove_s = 0.0 if interrupted else min(self.config.prove_s, deadline.left_s)
-        bound = candidate_optimum(possible, search.best_s, least_s, deadline.part(prove_s))
-        facts = {
-            "candidates": possible,
-            "candidate_bound": bound,
-            "pivots": search.pivots.number,
-            "episodes": search.episodes,
-            "interrupted": interrupted,
+            search = OnlineSearch(problem, self.agent, self.config.seed, warm_start)
+            rounds, interrupted = _rounds(search, self.config.episodes, deadline, watch)
+        known: dict[str, Any] = {
+            "facts": {"episodes": search.episodes, "interrupted": interrupted},
+            "search_log": tuple(rounds),
         }
+        if search.best is None:
+            none = _nothing_fits(problem, search.episodes)
+            return Result(problem, None, None, "stopped", taken_s=time.perf_counter() - begun_s, reason=none, **known)
+        proof = None if interrupted or not self.config.prove_s else deadline.part(self.config.prove_s)
+        bound = certify(plain(problem), search.best, proof).bound
         cost = plan_cost(problem, search.best)
-        return Result(
-            problem,
-            search.best,
-            cost,
-            "feasible",
-            notes=_notes(search.best, cost.length_s, facts),
-            search_log=tuple(rounds),
-            facts=facts,
-            taken_s=time.perf_counter() - begun_s,
-        )
+        notes = _notes(cost.length_s, bound, search.episodes, interrupted=interrupted)
+        taken_s = time.perf_counter() - begun_s
+        return Result(problem, search.best, cost, "feasible", bound, notes, taken_s=taken_s, **known)
+
+
+def _rounds(search: OnlineSearch, total: int, deadline: Deadline, watch: Watch) -> tuple[list[OnlineRound], bool]:
+    """Rounds until so many episodes, the deadline or Ctrl-C, and whether that.
+
+    Raises:
+        KeyboardInterrupt: before there was any plan.
+    """
+    rounds: list[OnlineRound] = []
+    try:
+        while search.episodes < total and not deadline.passed:
+            latest = search.round()
+            rounds.append(latest)
+            watch(Progress(f"training, best so far {latest.best_s:.4g} s", latest.episodes, total, latest))
+    except KeyboardInterrupt:
+        if search.best is None:
+            raise
+        return rounds, True
+    return rounds, False
 
 
 def _under_schedule(
@@ -142,81 +140,20 @@ def _under_schedule(
     return replace(result, problem=problem, plan=None, cost=None, bound=None, status="stopped", reason=reason)
 
 
-def _rounds(search: OnlineSearch, total: int, deadline: Deadline, watch: Watch) -> tuple[list[OnlineRound], bool]:
-    """Rounds until so many episodes, the deadline, a proof that nothing shorter is left, or Ctrl-C, and whether that.
-
-    Raises:
-        KeyboardInterrupt: before there was any plan.
-    """
-    rounds: list[OnlineRound] = []
-    try:
-        while search.episodes < total and not deadline.passed and not (rounds and search.finished):
-            latest = search.round()
-            rounds.append(latest)
-            watch(Progress(f"training, best so far {latest.best_s:.4g} s", latest.episodes, total, latest))
-    except KeyboardInterrupt:
-        if search.best is None:
-            raise
-        return rounds, True
-    return rounds, False
-
-
-def candidate_optimum(possible: Candidates, known_s: float, least_s: float, deadline: Deadline) -> Bound:
-    """The shortest length of all plans on the candidates, or a lower bound of it, by the exact search.
-
-    The search does not know that every stage has to train something. Where its optimum breaks that, or where its time
-    is up, what is proven is a bound ("relaxation").
-
-    Args:
-        possible: what plans may choose from.
-        known_s: length of a plan, on the candidates or not; nothing is said about those on them that are longer.
-        least_s: no plan of the problem that cuts after any instruction is shorter.
-        deadline: when to stop.
-    """
-    problem = possible.problem
-    tables = stage_tables(problem, possible.cuts)
-    try:
-        bounds = _restricted(possible, prefix_bounds(tables, known_s * (1.0 + SLACK), deadline))
-        lengths = [(known_s, True)]
-        ties = ranked(tables, bounds, known_s * (1.0 + SLACK), deadline).ties
-        for row in range(len(ties)):
-            plan = ties.plan(tables, row, PLANNER)
-            lengths.append((plan_cost(problem, plan).length_s, possible.every_stage_trains(plan.cuts)))
-    except OutOfTime as stopped:
-        return Bound(max(stopped.bound_s, least_s), "relaxation")
-    best_s, trains = min(lengths, key=lambda length: (length[0], not length[1]))
-    return Bound(best_s, "exact" if trains else "relaxation")
-
-
-def _restricted(possible: Candidates, bounds: PrefixBounds) -> PrefixBounds:
-    """The bounds, infinite where a stage would begin on a device that is no candidate."""
-    allowed = np.zeros(bounds.busy.shape[:2], dtype=bool)
-    allowed[0, 0] = True
-    for s, devices in enumerate(possible.device_cuts, start=1):
-        allowed[s, devices] = True
-    never = ~allowed[:, :, None]
-    return PrefixBounds(np.where(never, np.inf, bounds.busy), np.where(never, np.inf, bounds.forward))
-
-
-def agent_config(name_or_path: str | Path) -> OnlineAgentConfig:
+def agent_config(name_or_path: str | Path) -> PipelineAgentConfig:
     """The shipped agent of that name, or the one in that YAML file.
 
     Raises:
         BadInput: there is none, the file cannot be used, or torch is not installed.
     """
     try:
-        from automap_models.planners.agent_yaml import read_online_agent
+        from automap_models.planners.agent_yaml import read_pipeline_agent
     except ModuleNotFoundError as missing:
         if missing.name != "torch":
             raise
         do = "pip install 'automap-models[train]'"
         raise BadInput("torch is not installed", where="planner online", do=do) from None
-    return read_online_agent(name_or_path)
-
-
-def at_instructions(problem: StagedProblem) -> StagedProblem:
-    """The problem on the grid of all its instructions, on which plans by online training lie."""
-    return replace(problem, granularity=max(len(problem.profile), 2))
+    return read_pipeline_agent(name_or_path)
 
 
 def _on_this_problem(warm_start: StagedPlan | None, problem: StagedProblem) -> StagedPlan | None:
@@ -236,29 +173,19 @@ def _on_this_problem(warm_start: StagedPlan | None, problem: StagedProblem) -> S
     return plan
 
 
-def _notes(plan: StagedPlan, length_s: float, facts: dict[str, Any]) -> tuple[str, ...]:
-    """Sentences on what was searched, how far the plan is from the best there, and what the pruning may cost."""
-    possible, bound, episodes = facts["candidates"], facts["candidate_bound"], facts["episodes"]
-    searched = (
-        f"{possible.pivots:,} candidate pivots (device cuts within {possible.radius} of the centre solution), "
-        f"{facts['pivots']:,} of them played on in {episodes:,} episodes"
-    )
+def _notes(length_s: float, bound: Bound, episodes: int, *, interrupted: bool) -> tuple[str, ...]:
+    """Sentences on how long it trained and how far the plan is from the best on the grid."""
     beside = "the shortest plan" if bound.proof == "exact" else "a lower bound"
-    proven = f"{100 * (length_s / bound.value - 1):.2f} % above {beside} on these candidates ({bound.value:.4g} s)"
-    if not possible.contain(plan.cuts, plan.device_cuts):  # the plan that it started from
-        proven = "the plan it started from, which is not on these candidates"
-        if bound.proof == "exact":
-            proven += ": none on them is shorter"
-    if facts["interrupted"]:
-        return f"interrupted: the best plan of {episodes:,} episodes, not the end of the training", searched, proven
-    return searched, proven
+    proven = f"{100 * (length_s / bound.value - 1):.2f} % above {beside} on the grid ({bound.value:.4g} s)"
+    if interrupted:
+        return f"interrupted: the best plan of {episodes:,} episodes, not the end of the training", proven
+    return f"the best plan of {episodes:,} episodes", proven
 
 
-def _nothing_fits(possible: Candidates, episodes: int) -> Infeasible:
-    problem = possible.problem
+def _nothing_fits(problem: StagedProblem, episodes: int) -> Infeasible:
     return Infeasible(
         f"none of {episodes} plans with {problem.stages} stages fits the {problem.cluster.memory / 1e9:.3g} GB of "
         f"cluster {problem.cluster.name}",
         where="planner online",
-        do="try more stages, a larger `radius`, smaller micro-batches, a smaller `state_factor` or more memory",
+        do="try more stages, smaller micro-batches, a smaller `state_factor` or more memory",
     )

@@ -15,7 +15,6 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib.util import find_spec
 from typing import ClassVar, get_args
 
 from automap_models.core.constraints import Constraints, Technique
@@ -37,7 +36,6 @@ from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.device_tables import require_few_devices
 from automap_models.planners.staged.frameworks import block_ends
 from automap_models.planners.staged.policy import PolicyConfig
-from automap_models.simulate.step import step_cost
 
 DEFAULT_BUDGET_S = 10.0
 PIPELINE_SHARE = 0.3
@@ -56,7 +54,7 @@ class ExploreConfig:
     Attributes:
         budget_s: counted seconds (planners.effort) of all searches together: plans do not depend on the machine.
             The policy's search is shorter with a smaller budget; what it leaves is for the exact searches.
-        thorough: whether these come to their ends instead, and an agent is trained on the model, too.
+        thorough: whether these come to their ends instead.
         seed: of every random draw.
         min_gain: how much shorter, relatively, the step of a harder kind of plan has to be, under a schedule.
 
@@ -239,8 +237,6 @@ class _Portfolio:
             forbidden: frozenset[Technique] = self.constraints.forbidden | {"operator"}
             exact = replace(space, constraints=replace(self.constraints, forbidden=forbidden))
             self._search("pipeline", exact, self.best_s("pipeline"), search_s)
-        if self.config.thorough:
-            self._train()
 
     def _by_step(self, kind: PlanKind, space: PlanningSpace) -> Bound:
         """The default planner's plan of a kind, and what it proves about all of that kind."""
@@ -270,17 +266,6 @@ class _Portfolio:
             problem = self.space.split(plan.stages, plan.micro_batches)
             if plan.check_valid(problem)[0]:
                 self._offer(Candidate(problem, plan, result.cost, result.bound))
-
-    def _train(self) -> None:
-        """Go on from the best pipeline by online training."""
-        best = self.best.get(KINDS["pipeline"])
-        if best is None:
-            return
-        if not can_train():
-            self.notes.append(MISSING)
-            return
-        self.watch(Progress("planning a pipeline by online training"))
-        self._offer(trained_pipeline(self.space, best, self.config.seed, self.deadline))
 
     @property
     def has_hybrids(self) -> bool:
@@ -335,32 +320,3 @@ def simplest_first(ranked: Sequence[Candidate], min_gain: float, ends: Collectio
         return list(ranked)
     best = simplest(kinds, min_gain)
     return [best, *(plan for plan in ranked if plan is not best)]
-
-
-MISSING = "online training left out: torch is not installed (pip install 'automap-models[train]')"
-
-
-def can_train() -> bool:
-    """Whether there is what an agent learns with."""
-    return find_spec("torch") is not None
-
-
-def trained_pipeline(space: PlanningSpace, start: Candidate, seed: int, deadline: Deadline = NEVER) -> Candidate | None:
-    """The shortest plan that an agent came across in as many stages and micro-batches as `start` has, if it is shorter.
-
-    Args:
-        space: that the start is a plan of.
-        start: the plan of a pipeline that fits.
-        seed: of every random draw.
-        deadline: when to stop.
-    """
-    from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, at_instructions
-
-    planner = OnlinePlanner(OnlineConfig(seed=seed, warm_start=start.plan))
-    plan = planner.solve(at_instructions(start.problem), deadline=deadline).plan
-    if plan is None:
-        return None
-    plan = replace(plan, coarse_cuts=start.problem.grid.to_points(plan.cuts))
-    problem = space.split(plan.stages, plan.micro_batches)
-    trained = Candidate(problem, plan, step_cost(problem, plan))
-    return trained if trained.step_s < start.step_s else None

@@ -27,6 +27,7 @@ from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.relaxation import out_of_reach
 from automap_models.planners.staged.search import anytime_search
+from automap_models.planners.staged.tables import TablesConfig, TablesPlanner
 
 SEARCH_S = 5.0
 """Counted seconds that the exact search may take in all for problems without a plan of the policy."""
@@ -43,7 +44,7 @@ class LengthSearch:
         baselines: results that others are compared with, as they were planned.
     """
 
-    policy: PolicyPlanner
+    policy: PolicyPlanner | TablesPlanner
     prove_s: float
     refine_s: float
     deadline: Deadline
@@ -51,8 +52,9 @@ class LengthSearch:
 
     @classmethod
     def of(cls, config: PolicyConfig, prove_s: float, refine_s: float, deadline: Deadline) -> LengthSearch:
-        """A search that goes on from the policy's plans, so that it asks no network beside the tables."""
-        return cls(PolicyPlanner(replace(config, network=False)), prove_s, refine_s, deadline)
+        """A search that goes on from the plans of a policy file, or of tables where none is given."""
+        by_tables = TablesPlanner(TablesConfig(config.beam, config.reach))
+        return cls(by_tables if config.policy is None else PolicyPlanner(config), prove_s, refine_s, deadline)
 
     def solve(self, problems: Sequence[StagedProblem]) -> StagedResult:
         """The best plan that fits the memory, for whichever of the problems it is, and what is proven about all.

@@ -56,7 +56,7 @@ class Outcome:
 
 def plan_batch(
     problems: Sequence[Combination],
-    planner: str | Planner[StagedProblem, StagedPlan, Any] = "policy",
+    planner: str | Planner[StagedProblem, StagedPlan, Any] = "tables",
     progress: Callable[[int, int], None] | None = None,
     **config: Any,
 ) -> list[Outcome]:
@@ -64,7 +64,7 @@ def plan_batch(
 
     Args:
         problems: thousands of problems, or (profile, cluster, S, M) tuples, in any mix of sizes.
-        planner: a planner or its name. `policy` plans them in large batches; `auto` proves and refines every plan,
+        planner: a planner or its name. `tables` takes milliseconds a problem; `auto` proves and refines every plan,
             each for as long as its configuration lets it.
         progress: called with the number of problems done and their number in all, after every CHUNK of them.
         config: options of the configuration of a planner given by name.

@@ -16,7 +16,7 @@ import numpy as np
 
 from automap_models.core.compiled import jit
 from automap_models.core.profile import FloatArray
-from automap_models.envs.pipeline.table_kernel import all_reduce, received, sent, transfer
+from automap_models.cost.link_kernel import all_reduce, received, sent, transfer
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import A, PlainStages
 from automap_models.planners.staged.stage_arrays import FROZEN, TRAINED, UNTRAINED, C, F, H, W

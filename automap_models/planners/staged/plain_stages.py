@@ -1,7 +1,7 @@
 """Stages that replicate the model on devices of equal nodes, as a few arrays: what compiled searches work on.
 
 `StageTables` has a number for every pair of devices, and a transfer for every three of them; on equal nodes these are
-short formulas (envs.pipeline.table_kernel), which a compiled loop works out faster than it would look them up.
+short formulas (cost.link_kernel), which a compiled loop works out faster than it would look them up.
 """
 
 from __future__ import annotations

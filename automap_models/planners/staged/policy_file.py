@@ -1,8 +1,9 @@
-"""A policy file: a trained network as one ONNX graph, run by onnxruntime; no torch.
+"""A policy file: a trained network as an ONNX graph, run by onnxruntime; no torch.
 
-The graph is the whole planner (train.onnx_graph): it takes encoded problems and follows the first cuts with the largest
-action values greedily to their ends. Measured on random problems, an ordinary beam plans worse: it fills up with one
-first cut's near-equal continuations, and the first cut is the decision that is hardest to rate.
+The network says what the choices of a state are worth; the environment plays (envs.pipeline.env). Of each problem the
+first cuts of the largest values are followed greedily to their ends. Measured on random problems, an ordinary beam
+plans worse: it fills up with one first cut's near-equal continuations, and the first cut is the decision that is
+hardest to rate.
 """
 
 from __future__ import annotations
@@ -11,34 +12,30 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.constraints import UNCONSTRAINED
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks, encode
+from automap_models.envs.pipeline import features, flat
+from automap_models.envs.pipeline.encoding import encode
+from automap_models.envs.pipeline.env import Choices, Describe, Floats, Problems, States, follow, rewards, values_of
 from automap_models.errors import BadInput
 from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
 from automap_models.resources import is_file
 
-KIND = "pipeline-planner"
-LENGTH = "length"
+KIND, LEGAL, VALUES = "pipeline-network", "legal", "values"
+"""What such a file says it is; the graph's last input, bool [B, K], and its output, float32 [B, K]."""
+INPUTS = {"choices": ("features", "globally"), "flat": ("state",)}
+"""Network → the graph's other inputs."""
 RANGES = ("stages", "micro_batches", "nodes", "devices_per_node", "inter_over_intra")
 """The values of a problem that must lie within what the policy was trained for."""
-
-COUNTS = ("stages", "micro_batches", "nodes", "devices_per_node")
-"""Those of them that count something."""
-ALLOWANCE_S, ALLOWANCE_PER_PLAN_S = 5.0, 1.0
-"""Processor time after which a run is stopped: 50 to 300 times what the shipped policy takes."""
-
-PLANS = ("cuts", "device_cuts", "reward")
-"""The graph's outputs that make a plan."""
-
-Ints = NDArray[np.int64]
+LEAST = float(np.finfo(np.float32).min)
+ALLOWANCE_S = 10.0
+"""Processor time after which a call of the graph is stopped: hundreds of times what a network takes."""
 
 
 def outside(problem: StagedProblem, ranges: Mapping[str, tuple[float, float]], purpose: str) -> str | None:
@@ -73,23 +70,28 @@ class Policy:
 
     def __init__(self, path: Path) -> None:
         self.file = OnnxFile(path)
-        self.metadata = self.file.metadata
-        if self.metadata.get("automap_kind") != KIND:
+        metadata = self.file.metadata
+        if metadata.get("automap_kind") != KIND or metadata.get("network") not in INPUTS:
             raise BadInput("an ONNX model, but not a pipeline policy of automap", where=str(path), do=EXPORT_AGAIN)
         try:
             self.points, self.max_stages, self.max_devices = (
-                int(self.metadata[key]) for key in ("points", "max_stages", "max_devices")
+                int(metadata[key]) for key in ("points", "max_stages", "max_devices")
             )
-            self.objective = self.metadata.get("objective", LENGTH)
-            ranges = json.loads(self.metadata["ranges"])
+            ranges = json.loads(metadata["ranges"])
             self.ranges = {name: (float(ranges[name][0]), float(ranges[name][1])) for name in RANGES}
         except (KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise BadInput(
                 "does not say which problems it was trained for", where=str(path), do=EXPORT_AGAIN
             ) from error
-        sizes = (self.points, self.max_stages, self.max_devices, *(self.ranges[name][1] for name in COUNTS))
+        sizes = (self.points, self.max_stages, self.max_devices, *(self.ranges[name][1] for name in RANGES[:4]))
         if not all(0 < low <= high < math.inf for low, high in self.ranges.values()) or min(sizes) < 1:
             raise BadInput("says that it was trained for impossible problems", where=str(path), do=EXPORT_AGAIN)
+        self.inputs = INPUTS[metadata["network"]]
+
+    @property
+    def describe(self) -> Describe:
+        """What the network reads of states."""
+        return features.describe if len(self.inputs) > 1 else partial(flat.describe, max_devices=self.max_devices)
 
     def out_of_range(self, problem: StagedProblem) -> str | None:
         """A sentence on which value lies outside what the policy was trained for; None if none does."""
@@ -97,51 +99,46 @@ class Policy:
             return f"granularity {problem.granularity} is not the policy's {self.points}"
         return outside(problem, self.ranges, "the policy was trained")
 
-    def run(self, feed: dict[str, NDArray[Any]], beam: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
-        """Some of the graph's outputs; see train.onnx_graph.planner_graph.
-
-        Raises:
-            BadInput: the graph fails.
-        """
-        allowance_s = ALLOWANCE_S + len(feed["arrays"]) * beam * ALLOWANCE_PER_PLAN_S
-        return self.file.run(feed | {"beam": np.array([beam])}, outputs, allowance_s)
-
-    def plans(self, encoded: EncodedProblems, beam: int) -> tuple[Ints, Ints, NDArray[np.float32]]:
-        """The greedy plans of B problems from each of the `beam` best first cuts, best first.
-
-        Returns:
-            Grid cuts and device cuts, int64 [B, beam, max_stages - 1], -1 beyond a problem's stages; and [B, beam]
-            ideal / L of each plan, or minus the fraction of device memory it takes where that is too much, and -∞
-            where there are fewer first cuts.
+    def worth(self, choices: Choices) -> NDArray[np.float32]:
+        """[B, K] what choices are worth.
 
         Raises:
             BadInput: the graph fails or answers something else.
         """
-        scalars = {
-            name: array.astype(np.float32)
-            for name, array in encoded.as_dict().items()
-            if name not in ("arrays", "instructions", "samples")
-        }
-        mask = cut_masks(encoded.instructions, encoded.arrays.shape[2])
-        beam = min(beam, self.points)
-        cuts, device_cuts, reward = self.run({"arrays": encoded.arrays, "cut_mask": mask, **scalars}, beam, PLANS)
-        shape = (len(encoded), beam)
-        for name, array, kind, length in (
-            ("cuts", cuts, np.int64, (self.max_stages - 1,)),
-            ("device_cuts", device_cuts, np.int64, (self.max_stages - 1,)),
-            ("reward", reward, np.float32, ()),
-        ):
-            if array.dtype != kind or array.shape != (*shape, *length):
-                raise BadInput(
-                    f"answers {name} of type {array.dtype} and shape {array.shape}, not {np.dtype(kind)} and "
-                    f"{(*shape, *length)}",
-                    where=str(self.file.path),
-                    do=EXPORT_AGAIN,
-                )
-        return cuts, device_cuts, np.where(np.isnan(reward), -np.inf, reward)
+        feed = dict(zip(self.inputs, choices.inputs, strict=True)) | {LEGAL: choices.legal}
+        (worth,) = self.file.run(feed, (VALUES,), ALLOWANCE_S)
+        if worth.dtype != np.float32 or worth.shape != choices.choice.shape:
+            raise BadInput(
+                f"answers values of type {worth.dtype} and shape {worth.shape}, not float32 and {choices.choice.shape}",
+                where=str(self.file.path),
+                do=EXPORT_AGAIN,
+            )
+        finite: NDArray[np.float32] = np.nan_to_num(worth, nan=LEAST)  # -∞ are choices that there are not
+        return finite
+
+    def plans(self, problems: Problems, beam: int) -> tuple[States, Floats]:
+        """The greedy plans of B problems from each of the `beam` best first cuts, best first.
+
+        Returns:
+            Complete states, [B·beam], and [B, beam] what they earn: ideal / L, -1 where a stage does not fit the
+            memory, -∞ where there are fewer first cuts.
+        """
+        begun = States.empty(len(problems.stages), self.max_stages)
+        choices = self.describe(problems, begun)
+        worth = values_of(choices, self.worth)
+        beam = min(beam, worth.shape[1])
+        columns = np.argsort(-worth, axis=1, kind="stable")[:, :beam]
+        chosen = np.take_along_axis(choices.choice, columns, axis=1)
+        many = np.repeat(np.arange(len(chosen)), beam)
+        first = np.maximum(chosen, choices.choice.max(axis=1, keepdims=True) * (chosen < 0))
+        states = begun.take(many).after(first.ravel())
+        whole = problems.take(many)
+        complete = follow(whole, states, whole.decisions, self.describe, self.worth)
+        earned = rewards(whole, complete).reshape(chosen.shape)
+        return complete, np.where(chosen >= 0, earned, -np.inf)
 
     def best_plans(self, problems: Sequence[StagedProblem], beam: int, planner: str) -> list[list[StagedPlan]]:
-        """The plans of each problem from its `beam` best first cuts, the best first by what the graph says of them.
+        """The plans of each problem from its `beam` best first cuts, the shortest first.
 
         Args:
             problems: with several stages, of the policy's granularity and in its sizes.
@@ -151,26 +148,19 @@ class Policy:
         Raises:
             BadInput: the graph fails or answers something else.
         """
+        complete, earned = self.plans(Problems.of(encode(problems)), beam)
         plans = []
-        for problem, points, devices, earned in zip(problems, *self.plans(encode(problems), beam), strict=True):
-            order = np.argsort(-earned, kind="stable")[: int(np.isfinite(earned).sum()) or 1]
-            plans.append([self.plan_of(problem, points[row], devices[row], planner) for row in order.tolist()])
+        for number, (problem, of_problem) in enumerate(zip(problems, earned, strict=True)):
+            order = np.argsort(-of_problem, kind="stable")[: int(np.isfinite(of_problem).sum())]
+            rows = number * earned.shape[1] + order
+            plans.append([self._plan(problem, complete.take(row), planner) for row in rows.tolist()])
         return plans
 
-    def plan_of(self, problem: StagedProblem, points: Ints, device_cuts: Ints, planner: str) -> StagedPlan:
-        """A row of `plans`, [max_stages - 1] each, as a plan of its problem.
-
-        Raises:
-            BadInput: it is none.
-        """
-        cuts = tuple(points[: problem.stages - 1].tolist())
-        devices = tuple(device_cuts[: problem.stages - 1].tolist())
-        try:
-            instructions = problem.grid.to_instructions(cuts)
-            plan = StagedPlan(instructions, devices, problem.micro_batches, planner, cuts)
-            valid, reason = plan.check_valid(replace(problem, constraints=UNCONSTRAINED))  # it knows none
-        except BadInput as error:
-            valid, reason = False, error.what
+    def _plan(self, problem: StagedProblem, complete: States, planner: str) -> StagedPlan:
+        points = tuple(complete.cuts[: problem.stages - 1].tolist())
+        devices = tuple(complete.firsts[: problem.stages - 1].tolist())
+        plan = StagedPlan(problem.grid.to_instructions(points), devices, problem.micro_batches, planner, points)
+        valid, reason = plan.check_valid(replace(problem, constraints=UNCONSTRAINED))  # it knows none
         if not valid:
             raise BadInput(f"makes no valid plan ({reason})", where=str(self.file.path), do=EXPORT_AGAIN)
         return plan

@@ -1,12 +1,10 @@
 """Plans for the simulated step under a schedule, in milliseconds: tables for the length L, then compiled moves.
 
-    tables for L ──▶ their plans by the step ──┬──▶ moves from the best, as far as they lead ──▶ moves from the others,
-    (table_plans)                              │    (move_kernel)                                 below the best step
-                         plans of a network ───┘
+    tables for L ──▶ their plans by the step ──▶ moves from the best, as far as they lead ──▶ moves from the others,
+    (table_plans)                                (move_kernel)                                 below the best step
 
-A plan that is short by L is mostly near one whose step is short, and the moves find that one. A network that was
-trained for the step has plans in other valleys; they come from the caller. Nothing is proven. Work is counted, not
-timed, so that a plan is the same on every machine.
+A plan that is short by L is mostly near one whose step is short, and the moves find that one. Nothing is proven. Work
+is counted, not timed, so that a plan is the same on every machine.
 """
 
 from __future__ import annotations
@@ -26,27 +24,23 @@ LOOKS: tuple[tuple[float, tuple[Look, ...]], ...] = (
 )
 """Most devices → the tables that such a problem is looked at by; moves mend more in the time of finer ones."""
 STARTS = 2
-"""Times as many plans as a beam has are what moves set out from: nearer the optimum than with a descent of the lower
-bound as a further start, in the same time (benchmarks/results/scheduled_policy.md)."""
+"""Times as many plans as a beam has are what moves set out from: 1.0038 of the optimum on random problems in 15 ms,
+where two plans come to 1.0052 in 2.4 ms."""
 ROUTES = 2
 """Times as many plans by tables are looked at as moves set out from."""
 
 
-def step_plan(
-    problem: StagedProblem, beam: int, reach: int, planner: str, beside: Sequence[StagedPlan] = ()
-) -> StagedPlan:
+def step_plan(problem: StagedProblem, beam: int, reach: int, planner: str) -> StagedPlan:
     """The plan with the shortest step found; one that does not fit where none was found that does.
 
     Args:
         problem: of several stages on equal nodes, with a schedule.
         beam: of it and STARTS depends from how many plans of the tables moves set out; reach: as table_plans has it.
         planner: name of who plans.
-        beside: other plans on its grid from which moves set out, too.
     """
     looks = next(looks for most, looks in LOOKS if problem.cluster.devices <= most)
     starts = STARTS * beam
-    plans = [*table_plans(problem, ROUTES * starts, reach, planner, looks), *beside]
-    return moved_plan(problem, plans, starts + len(beside))
+    return moved_plan(problem, table_plans(problem, ROUTES * starts, reach, planner, looks), starts)
 
 
 def moved_plan(problem: StagedProblem, plans: Sequence[StagedPlan], starts: int | None = None) -> StagedPlan:

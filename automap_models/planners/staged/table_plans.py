@@ -3,7 +3,7 @@
     even plan ──▶ beam search around it ──▶ tables, rough then fine, of what is no longer ──▶ the plans from the best
     first stages ──▶ beam searches through and beside all of them: by powers of two, once by every step, and again
 
-The tables (envs.pipeline.table_kernel) hold one rest for each place, the best under a guess of what comes before; where
+The tables (table_kernel) hold one rest for each place, the best under a guess of what comes before; where
 the all-reduce of earlier stages is hidden or not decides between rests, so that small problems are looked at under two
 guesses. The beam search (beam_kernel) then mends what the tables' coarse points and units have lost. On hundreds of
 devices it begins with the even plan alone. Nothing is learned, and nothing is proven.
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from automap_models.core.compiled import jit
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.envs.pipeline.table_kernel import ANY_LENGTH, plans_by_tables
 from automap_models.planners.staged.beam_kernel import route_length_s, shortest_around
 from automap_models.planners.staged.local_search import even_places, far_offsets, powers_of_two
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plain_stages import A, PlainStages, plain_stages
 from automap_models.planners.staged.stage_arrays import C, F, H, W
+from automap_models.planners.staged.table_kernel import ANY_LENGTH, plans_by_tables
 
 
 class Look(NamedTuple):

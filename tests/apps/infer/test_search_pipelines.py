@@ -35,7 +35,7 @@ def make_step(batch=2):
 
 
 def search(*arguments: str) -> int:
-    return main(["pp", VGG, "--topo", "B", "--episodes", "96", *arguments])
+    return main(["pp", VGG, "--topo", "B", "--episodes", "90", *arguments])
 
 
 def test_a_plan_is_printed_written_and_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,11 +43,10 @@ def test_a_plan_is_printed_written_and_read_back(tmp_path: Path, capsys: pytest.
     assert search("--out", str(out), "--seed", "3") == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith("3 stages × ")
-    assert "3,934 candidate pivots (device cuts within 3 of the centre solution)" in printed
+    assert "the best plan of 9" in printed and "on the grid" in printed
     result = read_plan(out, read_profile(VGG))
     problem, plan = result.problem, result.required_plan()
-    assert (plan.planner, plan.stages, problem.granularity) == ("online", 3, 282)
-    assert all(abs(cut - centre) <= 3 for cut, centre in zip(plan.device_cuts, (8, 16), strict=True))
+    assert (plan.planner, plan.stages, problem.granularity) == ("online", 3, 128)
     assert json.loads(out.read_text())["provenance"]["seed"] == 3
 
 
@@ -133,20 +132,3 @@ def test_mistakes_cost_one_line(
     assert search(*arguments) == code
     message = capsys.readouterr().err.strip()
     assert words in message and "\n" not in message
-
-
-def test_a_warm_start_off_the_candidates_is_not_called_one_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On VGG-19 the best device cuts, (20, 22), are far from the centre solution."""
-    from automap_models.infer.app import infer
-
-    start = tmp_path / "exact.json"
-    assert (
-        infer([VGG, "--topo", "B", "--stages", "3", "--planner", "exact", "--objective", "length", "--out", str(start)])
-        == 0
-    )
-    capsys.readouterr()
-    assert search("--warm-start", str(start)) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "the plan it started from, which is not on these candidates: none on them is shorter" in printed

@@ -11,13 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig
 
-from automap_models.envs.pipeline.cost_to_go import CostToGo
-from automap_models.envs.pipeline.env import Partial, PipelineEnv
 from automap_models.errors import BadInput
 from automap_models.train.build import build_module, load_weights
 from automap_models.train.main import train
@@ -82,16 +79,15 @@ def assert_ended_alike(one: Path, other: Path) -> None:
     "agent",
     [
         ["agent=paper", "agent.size.hidden=16", "agent.learner.replay=100"],
-        pytest.param(["agent=default"], marks=pytest.mark.slow),
-        pytest.param(["agent=one_step", "+distillation={temperatures: [0.02]}"], marks=pytest.mark.slow),
+        ["agent=default", "agent.learner.branches=3", "episodes=576"],
     ],
-    ids=["paper", "default", "distillation"],
+    ids=["paper", "default"],
 )
 def test_every_agent_goes_on_after_a_failure_as_if_there_had_been_none(
     agent: list[str], tiny: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three_epochs = "episodes=192"
-    train(tiny(*agent, three_epochs, out="unbroken"))
+    train(tiny(three_epochs, *agent, out="unbroken"))
     step = RainbowModule.training_step
 
     def fails(self: RainbowModule, batch: torch.Tensor, batch_idx: int) -> None:
@@ -102,78 +98,25 @@ def test_every_agent_goes_on_after_a_failure_as_if_there_had_been_none(
     with monkeypatch.context() as patch:
         patch.setattr(RainbowModule, "training_step", fails)
         with pytest.raises(RuntimeError, match="power cut"):
-            train(tiny(*agent, three_epochs, out="broken"))
-    train(tiny(*agent, three_epochs, "ckpt_path=last", out="broken"))
+            train(tiny(three_epochs, *agent, out="broken"))
+    train(tiny(three_epochs, *agent, "ckpt_path=last", out="broken"))
     assert_ended_alike(tmp_path / "broken", tmp_path / "unbroken")
-
-
-@pytest.mark.parametrize(("agent", "tables", "branches"), [("default", True, 3), ("paper", False, 1)])
-def test_the_tables_of_replayed_problems_are_not_saved_but_made_again(
-    agent: str, tables: bool, branches: int, tiny: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are hundreds of kilobytes a problem, and follow from it."""
-    settings = (
-        f"agent={agent}",
-        "agent.size.hidden=16",
-        "agent.learner.replay=300",
-        f"agent.learner.branches={branches}",
-    )
-    before = train(tiny(*settings, f"episodes={64 * branches}")).lightning_module.replay
-    names = set(CostToGo._fields) if tables else set()
-    assert before.derived == names
-    saved = last(tmp_path / "run")["rainbow"]["processes"][0]["replay"]["items"]
-    assert set(saved) == set(before.items) - names
-    restored: dict[str, Any] = {}
-
-    def look(self: RainbowModule) -> None:
-        restored.update({name: column.copy() for name, column in self.replay.items.items()})
-        raise RuntimeError("seen enough")
-
-    monkeypatch.setattr(RainbowModule, "on_train_epoch_start", look)
-    with pytest.raises(RuntimeError, match="seen enough"):
-        train(tiny(*settings, f"episodes={128 * branches}", "ckpt_path=last"))
-    assert len(before) > 0
-    for name, column in before.items.items():
-        np.testing.assert_array_equal(restored[name][: len(before)], column[: len(before)], err_msg=name)
-
-
-@pytest.mark.parametrize(("branches", "levels"), [(1, 2), (3, 1)])
-def test_replayed_states_look_up_the_same_as_with_all_their_tables(
-    branches: int, levels: int, tiny: MakeConfig
-) -> None:
-    """Of two levels, for up to four stages, a row that holds one state keeps the one that it needs."""
-    settings = (f"agent.learner.branches={branches}", f"episodes={64 * branches}")
-    module = train(tiny("agent=default", "agent.size.hidden=16", *settings)).lightning_module
-    assert isinstance(module, RainbowModule)
-    rows = {name: column[: len(module.replay)] for name, column in module.replay.items.items()}
-    assert rows["span"].shape[1] == levels
-    state = Partial(*(torch.from_numpy(rows[name]).long() for name in ("cuts", "device_cuts", "step")))
-    kept = module._replayed(rows)
-    ours, theirs = (module.online(module.online.describe(p, state)) for p in (kept, kept._replace(cost_to_go=None)))
-    assert torch.equal(ours, theirs)
 
 
 def test_every_epoch_leaves_a_newest_checkpoint_even_when_it_is_no_better(
     tiny: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PipelineEnv, "taken", worse_every_time())
+    calls, truly = [0], RainbowModule.gaps
+
+    def worse_every_time(*arguments: Any) -> Any:
+        calls[0] += 1
+        return truly(*arguments) * calls[0]
+
+    monkeypatch.setattr(RainbowModule, "gaps", worse_every_time)
     train(tiny("agent=paper", "agent.size.hidden=16", "episodes=192"))
     assert last(tmp_path / "run")["global_step"] == 3 * 8
     best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)
     assert best["global_step"] == 8
-
-
-def worse_every_time() -> Callable[..., Any]:
-    """Stands in for what validation plans take: the lengths grow with every call."""
-    calls, truly = 0, PipelineEnv.taken
-
-    def taken(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        result = truly(*arguments)
-        return result._replace(time=result.time * calls)
-
-    return taken
 
 
 def test_a_resumed_run_keeps_the_old_curve_and_the_best_checkpoint(tiny: MakeConfig, tmp_path: Path) -> None:
@@ -220,7 +163,7 @@ def test_fine_tuning_takes_the_weights_and_nothing_else(
     assert (seen["replay"], seen["episodes"], seen["step"]) == (0, 0, 0)
 
 
-def test_weights_serve_other_numbers_of_stages_and_devices_where_candidates_share_them(
+def test_weights_serve_other_numbers_of_stages_and_devices_where_choices_share_them(
     tiny: MakeConfig, finished: Path
 ) -> None:
     """The paper's network has inputs and outputs for each of them, so its weights do not."""
@@ -243,7 +186,7 @@ def test_a_checkpoint_is_a_module_without_any_trainer(finished: Path) -> None:
     ("overrides", "named"),
     [
         (["agent.size.hidden=8"], "hidden 16, not 8"),
-        (["agent=paper", "agent.learner.replay=500", "agent.size.hidden=16"], "network look_ahead, not flat"),
+        (["agent=paper", "agent.learner.replay=500", "agent.size.hidden=16"], "network choices, not flat"),
         (["env.max_stages=5"], "max_stages 4, not 5"),
         (["env.max_devices=40"], "max_devices 12, not 40"),
         (["agent.learner.replay=400"], "written with replay 500, not 400"),

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import Grid, coarse_arrays
-from automap_models.core.microbatch import with_microbatch_size
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
@@ -148,22 +147,6 @@ def test_problems_are_taken_apart_and_put_together() -> None:
     _assert_same(EncodedProblems.from_mapping({**encoded.as_dict(), "episode": np.zeros(3)}), encoded)
     _assert_same(encoded.take(np.array([2, 0])), encode([_problem(80), _problem(5)]))
     _assert_same(encoded.take(np.array([False, True, False])), encode([_problem(40)]))
-
-
-def test_whole_samples_are_encoded_where_a_problem_has_them() -> None:
-    even = _problem(5)
-    whole = replace(even, profile=with_microbatch_size(even.profile, 12), schedule="1f1b")
-    assert encode([even, replace(whole, schedule=None)]).samples is None
-    encoded = encode([even, whole])
-    assert encoded.samples is not None
-    assert (encoded.samples.tolist(), encoded.samples.dtype) == ([0, 12], np.int32)
-    assert [decode(encoded, i).samples for i in range(2)] == [None, 12]
-    joined = EncodedProblems.concatenate([encode([even]), encoded])
-    assert joined.samples is not None
-    assert joined.samples.tolist() == [0, 0, 12]
-    _assert_same(EncodedProblems.from_mapping(encoded.as_dict()), encoded)
-    with pytest.raises(BadInput, match="array samples holds what no problem has"):
-        EncodedProblems.from_mapping({**encoded.as_dict(), "samples": np.array([0, -1], dtype=np.int32)})
 
 
 def test_a_mapping_without_an_array_is_not_a_batch() -> None:

@@ -13,33 +13,26 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import torch
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.envs.pipeline import env as pipeline
 from automap_models.envs.pipeline.encoding import encode
+from automap_models.envs.pipeline.env import Problems, States
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.staged.baselines import UniformPlanner
-from automap_models.planners.staged.exact import ExactPlanner
-from automap_models.planners.staged.policy import (
-    CHUNK,
-    SHIPPED_FOR,
-    PolicyConfig,
-    PolicyPlanner,
-)
-from automap_models.planners.staged.policy_file import Policy
-from automap_models.planners.staged.policy_plans import joined
-from automap_models.planners.staged.step_plans import moved_plan, step_plan
+from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
+from automap_models.planners.staged.policy import CHUNK, SHIPPED, PolicyConfig, PolicyPlanner
+from automap_models.planners.staged.policy_file import Policy, policy_of
+from automap_models.planners.staged.step_plans import moved_plan
+from automap_models.planners.staged.table_plans import shortened
 from automap_models.resources import zoo_dir
-from automap_models.rl import targets
 from automap_models.simulate.step import step_cost
-from automap_models.train import export
 from automap_models.train.rainbow import RainbowModule
 
-POINTS = 16
+POINTS, MAX_STAGES = 16, 4
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,222 +44,96 @@ class Trained:
     problems: list[StagedProblem]
 
 
-@pytest.fixture(scope="module")
-def trained(
-    flat_policy: tuple[RainbowModule, onnx.ModelProto],
-    random_problems: Callable[..., list[StagedProblem]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Trained:
+@pytest.fixture(scope="module", params=["choices", "flat"])
+def trained(request: pytest.FixtureRequest, random_problems: Callable[..., list[StagedProblem]]) -> Trained:
     """A network with random weights does: it decides something, and nothing sensible by chance."""
-    problems = random_problems(seed=11, count=60, granularity=POINTS, memory=(2.0, 50.0))
-    module, model = flat_policy
-    encoded = pipeline.Problems.from_encoded(encode(problems))
-    file = tmp_path_factory.mktemp("policy") / "policy.onnx"
-    export.write_model(model, export.policy_metadata(module, encoded, {}), file)
-    return Trained(file, module, problems)
+    module, file = request.getfixturevalue({"choices": "choice_policy", "flat": "flat_policy"}[request.param])
+    return Trained(file, module, random_problems(seed=11, count=60, granularity=POINTS, memory=(2.0, 50.0)))
 
 
 def planner(trained: Trained, beam: int = 1, reach: int = 0) -> PolicyPlanner:
     return PolicyPlanner(PolicyConfig(beam=beam, policy=trained.file, reach=reach))
 
 
-def greedy_in_torch(
-    module: RainbowModule, problem: StagedProblem, first_cut: int | None = None
-) -> tuple[list[int], list[int]]:
-    """Grid cuts and device cuts, each decision (after the first cut, if given) the network's largest value."""
-    problems = pipeline.Problems.from_encoded(encode([problem]))
-    partial = pipeline.reset(1, max_stages=4)
-    if first_cut is not None:
-        partial = pipeline.apply(partial, torch.tensor([first_cut]), POINTS)
-    while partial.step < 2 * (problem.stages - 1):
-        legal = pipeline.legal_actions(problems, partial, max_devices=16)
-        with torch.no_grad():
-            values = targets.masked(module.agent.q(module.online, problems, partial), legal)
-        partial = pipeline.apply(partial, values.argmax(1), POINTS)
-    decided = problem.stages - 1
-    return partial.cuts[0, :decided].tolist(), partial.device_cuts[0, :decided].tolist()
+def plans_of(trained: Trained, problems: list[StagedProblem], beam: int) -> list[list[StagedPlan]]:
+    """All the plans that the file finds, the shortest first."""
+    return Policy(trained.file).best_plans(problems, beam, "policy")
 
 
-@pytest.mark.slow
-def test_greedy_plans_are_those_of_the_network_stepped_in_torch(trained: Trained) -> None:
-    plans = planner(trained).raw_plans(trained.problems)
-    for problem, plan in zip(trained.problems, plans, strict=True):
-        cuts, device_cuts = greedy_in_torch(trained.module, problem)
-        assert (list(plan.coarse_cuts or ()), list(plan.device_cuts)) == (cuts, device_cuts)
-        assert plan.cuts == problem.grid.to_instructions(cuts)
-        assert plan.check_valid(problem) == (True, "")
-        assert plan.planner == "policy"
-
-
-@pytest.mark.parametrize(("beam", "reach"), [(1, 0), (4, 0), (4, 2)])
-def test_a_batch_of_mixed_sizes_is_planned_like_its_problems_one_by_one(
-    trained: Trained, beam: int, reach: int
-) -> None:
-    assert len({problem.stages for problem in trained.problems}) == 3
-    by_policy = planner(trained, beam, reach)
-    plans = by_policy.raw_plans(trained.problems)
-    assert plans == [by_policy.raw_plans([problem])[0] for problem in trained.problems]
-    assert by_policy.raw_plans([]) == []
-
-
-def test_a_large_batch_is_planned_in_parts(trained: Trained) -> None:
-    problem = next(problem for problem in trained.problems if problem.stages == 3)
-    plans = planner(trained).raw_plans([problem] * (3 * CHUNK + 1))
-    assert plans == [planner(trained).raw_plans([problem])[0]] * (3 * CHUNK + 1)
+def followed(module: RainbowModule, problem: StagedProblem, first: int | None = None) -> StagedPlan:
+    """Every decision, after the first cut if one is given, has the largest value, or earns most where that is clear."""
+    problems, state = Problems.of(encode([problem])), States.empty(1, MAX_STAGES)
+    if first is not None:
+        state = state.after(np.array([first]))
+    while state.step[0] < problems.decisions[0]:
+        choices = module.agent.describe(problems, state)
+        worth = choices.estimate if choices.settled[0] else module.agent.worth(choices)
+        state = state.after(choices.choice[:, np.where(choices.legal[0], worth[0], -np.inf).argmax()])
+    points, devices = (tuple(part[0, : problem.stages - 1].tolist()) for part in (state.cuts, state.firsts))
+    return StagedPlan(problem.grid.to_instructions(points), devices, problem.micro_batches, "policy", points)
 
 
 def test_a_beam_follows_each_of_the_best_first_cuts_greedily(trained: Trained) -> None:
-    """As wide as there are first cuts, it holds the greedy continuation of every one of them."""
+    """As wide as there are first cuts, it holds the greedy continuation of every one; with 1 it is plain greedy."""
     for problem in [problem for problem in trained.problems if problem.stages > 2][:6]:
-        planned_cuts = dict(planned(trained, problem, beam=20))
-        firsts = {first for first, *_ in planned_cuts}
-        legal = pipeline.legal_cuts(pipeline.Problems.from_encoded(encode([problem])), pipeline.reset(1, max_stages=4))
-        assert firsts == set(legal[0].nonzero().squeeze(1).tolist())
-        for first in firsts:
-            expected_cuts, expected_devices = greedy_in_torch(trained.module, problem, first)
-            assert planned_cuts[tuple(expected_cuts)] == tuple(expected_devices)
+        (plans,) = plans_of(trained, [problem], 20)
+        ((greedy,),) = plans_of(trained, [problem], 1)
+        firsts = problem.grid.cut_points[: len(problem.grid.cut_points) - (problem.stages - 2)]
+        expected = {followed(trained.module, problem, int(first)) for first in firsts}
+        assert set(plans) == expected and len(plans) == len(expected)
+        assert greedy == followed(trained.module, problem) in plans
+        lengths = [cost.length_s for cost in (plan_cost(problem, plan) for plan in plans) if cost.feasible]
+        assert lengths == pytest.approx(sorted(lengths), rel=1e-5)
+        assert all(plan.check_valid(problem) == (True, "") for plan in plans)
 
 
-def planned(trained: Trained, problem: StagedProblem, beam: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Grid cuts and device cuts of all the plans that the file finds, best first cut first."""
-    cuts, device_cuts, reward = (arrays[0] for arrays in Policy(trained.file).plans(encode([problem]), beam))
-    boundaries = problem.stages - 1
-    return [
-        (tuple(points[:boundaries].tolist()), tuple(devices[:boundaries].tolist()))
-        for points, devices in zip(cuts[np.isfinite(reward)], device_cuts[np.isfinite(reward)], strict=True)
+def test_a_batch_of_mixed_sizes_is_planned_like_its_problems_one_by_one(trained: Trained) -> None:
+    """And a large one in parts, in the order of the problems."""
+    several = trained.problems[: CHUNK + 4]
+    assert len({problem.stages for problem in several}) == 3
+    by_policy = planner(trained, beam=4)
+    results = by_policy.solve_batch(several)
+    assert [result.plan for result in results] == [by_policy.solve(problem).plan for problem in several]
+    assert [result.problem for result in results] == several
+    assert by_policy.solve_batch([]) == []
+
+
+def test_the_planner_s_plan_is_what_searches_lead_to_from_the_shortest(trained: Trained) -> None:
+    """For the length beam searches from it; under a schedule moves from all, mostly to a shorter step."""
+    shorter = 0
+    for problem in trained.problems[:8]:
+        (plans,) = plans_of(trained, [problem], 3)
+        assert planner(trained, 3).solve(problem).plan in (plans[0], None)
+        chosen = planner(trained, 3, reach=2).solve(problem).plan
+        assert chosen in (shortened(problem, plans[0], 2), None)
+        scheduled = replace(problem, schedule="1f1b")
+        result = planner(trained, 3).solve(scheduled)
+        assert result.plan in (moved_plan(scheduled, plans), None)
+        first = step_cost(scheduled, plans[0])
+        if first.feasible:
+            assert result.cost.step_s <= first.step_s * (1 + 1e-9)
+            shorter += result.cost.step_s < first.step_s * (1 - 1e-6)
+    assert shorter > 2
+
+
+def test_fewer_first_cuts_than_the_beam_is_wide_are_all_followed(trained: Trained) -> None:
+    profile = Profile.create(np.ones(2), np.ones(2), np.ones(2))
+    problem = StagedProblem(profile, Cluster(1, 3, 1e9, 1e9, 1e9), stages=2, micro_batches=4, granularity=POINTS)
+    ((plan,),) = plans_of(trained, [problem], 5)
+    assert plan.coarse_cuts == (problem.grid.cut_points.item(),) and plan.device_cuts[0] in (1, 2)
+    mixed = plans_of(trained, [problem, *trained.problems[:3]], 1000)
+    assert [len(plans) for plans in mixed] == [
+        len(plans_of(trained, [p], 1000)[0]) for p in [problem, *trained.problems[:3]]
     ]
 
 
-def test_a_beam_returns_its_shortest_plan_that_fits(trained: Trained) -> None:
-    beam = 6
-    for problem in trained.problems[:20]:
-        plans = [
-            StagedPlan(problem.grid.to_instructions(points), devices, problem.micro_batches, "policy")
-            for points, devices in planned(trained, problem, beam)
-        ]
-        assert len({(plan.cuts, plan.device_cuts) for plan in plans}) == len(plans)
-        costs = [plan_cost(problem, plan) for plan in plans]
-        best = plan_cost(problem, planner(trained, beam).raw_plans([problem])[0])
-        lengths = [cost.length_s for cost in costs if cost.feasible]
-        assert best.feasible == bool(lengths)
-        if lengths:
-            assert best.length_s == pytest.approx(min(lengths), rel=1e-6)
-        else:
-            least = min(cost.memory_bytes.max() for cost in costs)
-            assert best.memory_bytes.max() == pytest.approx(least, rel=1e-6)
-
-
-def test_plans_are_joined_to_one_that_is_no_longer_and_near_them(trained: Trained) -> None:
-    """A network that decides nothing sensible leaves much to join; with places for every plan the optimum comes out."""
-    exact = ExactPlanner()
-    shorter = whole = 0
-    for problem in trained.problems[:20]:
-        lengths = []
-        for reach in (0, 1, POINTS):
-            plan = planner(trained, 3, reach).raw_plans([problem])[0]
-            assert plan is not None
-            assert plan.check_valid(problem) == (True, "")
-            cost = plan_cost(problem, plan)
-            lengths.append(cost.length_s if cost.feasible else np.inf)
-        assert lengths[0] * (1 + 1e-9) >= lengths[1]
-        shorter += lengths[1] < lengths[0]
-        best = exact.solve(problem)
-        if best.plan is not None:
-            assert lengths[2] >= best.cost.length_s * (1 - 1e-9)
-            whole += lengths[2] <= best.cost.length_s * (1 + 1e-9)
-    assert shorter > 10
-    assert whole > 10
-
-
-def test_on_more_devices_than_searches_know_the_best_plan_stays_as_it_is() -> None:
-    profile = Profile.create(np.ones(64), np.ones(64), np.ones(64))
-    problem = StagedProblem(profile, Cluster(64, 16, 100e9, 10e9, 16e9, "1,024 devices"), 4, 8)
-    plans = [plan for plan in [UniformPlanner().solve(problem).plan] if plan is not None]
-    assert len(plans) == 1
-    assert joined(problem, plans, 4) is plans[0]
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-def test_under_a_schedule_a_beam_returns_the_plan_with_the_shortest_step(trained: Trained, schedule: str) -> None:
-    others = 0
-    for problem in [replace(problem, schedule=schedule) for problem in trained.problems[:20]]:
-        plans = [
-            StagedPlan(problem.grid.to_instructions(points), devices, problem.micro_batches, "policy")
-            for points, devices in planned(trained, problem, 6)
-        ]
-        costs = [step_cost(problem, plan) for plan in plans]
-        steps = [cost.step_s if cost.feasible else np.inf for cost in costs]
-        chosen = planner(trained, 6).raw_plans([problem])[0]
-        assert chosen is not None
-        if min(steps) < np.inf:
-            assert step_cost(problem, chosen).step_s == pytest.approx(min(steps), rel=1e-9)
-            shortest = min((cost.length_s, i) for i, cost in enumerate(costs) if cost.feasible)[1]
-            others += steps[shortest] > min(steps) * (1 + 1e-6)
-    assert others > 0  # the one with the shortest length L is another now and then
-
-
-def test_under_a_schedule_moves_lead_on_from_the_plans_of_a_policy_file(trained: Trained) -> None:
-    shorter = 0
-    for problem in [replace(problem, schedule="1f1b") for problem in trained.problems[:20]]:
-        (plans,) = Policy(trained.file).best_plans([problem], 3, "policy")
-        (own,), (chosen,) = planner(trained, 3).raw_plans([problem]), planner(trained, 3, reach=8).raw_plans([problem])
-        assert chosen == moved_plan(problem, plans)
-        assert own is not None and chosen is not None
-        before, after = step_cost(problem, own), step_cost(problem, chosen)
-        if before.feasible:
-            assert after.feasible
-            assert after.step_s <= before.step_s * (1 + 1e-9)
-            shorter += after.step_s < before.step_s * (1 - 1e-6)
-    assert shorter > 0
-
-
-def test_under_1f1b_moves_set_out_from_the_plans_of_its_network_as_well_as_those_of_tables(
-    random_problems: Callable[..., list[StagedProblem]],
-) -> None:
-    """With numba, where the network was trained for it, from a beam of 2 on, unless a search follows."""
-    drawn = random_problems(5, 40, granularity=128, stages=(3, 4), instructions=(60, 200), clusters=[(3, 8)])
-    scheduled = Policy(zoo_dir() / SHIPPED_FOR["1f1b"])
-    drawn = [replace(problem, micro_batches=8) for problem in drawn]
-    problems = [problem for problem in drawn if scheduled.out_of_range(problem) is None]
-    assert len(problems) > 20
-    shorter = 0
-    for problem in [replace(problem, schedule="1f1b") for problem in problems]:
-        (beside,) = scheduled.best_plans([problem], 2, "policy")
-        alone, both = (step_plan(problem, 2, 8, "policy", plans) for plans in ([], beside))
-        assert PolicyPlanner(PolicyConfig(beam=2)).raw_plans([problem]) == [both]
-        assert PolicyPlanner(PolicyConfig(beam=2, network=False)).raw_plans([problem]) == [alone]
-        assert PolicyPlanner(PolicyConfig(beam=1)).raw_plans([problem]) == [step_plan(problem, 1, 8, "policy")]
-        shorter += step_cost(problem, both).step_s < step_cost(problem, alone).step_s * (1 - 1e-9)
-    assert shorter > 0
-    others = [replace(problem, schedule=schedule) for problem in problems[:3] for schedule in ("gpipe", "1f1b-deep")]
-    assert PolicyPlanner().raw_plans(others) == [step_plan(problem, 4, 8, "policy") for problem in others]
-
-
-def test_fewer_plans_than_the_beam_is_wide_leave_rows_that_count_as_nothing(trained: Trained) -> None:
-    profile = Profile.create(np.ones(2), np.ones(2), np.ones(2))
-    problem = StagedProblem(profile, Cluster(1, 3, 1e9, 1e9, 1e9), stages=2, micro_batches=4, granularity=POINTS)
-    cuts, device_cuts, reward = Policy(trained.file).plans(encode([problem]), beam=5)
-    assert cuts[0, 0].tolist() == [problem.grid.cut_points.item(), -1, -1]
-    assert device_cuts[0, 0, 0] in (1, 2)
-    assert reward[0, 0] > 0
-    assert np.isneginf(reward[0, 1:]).all()
-    (plan,) = planner(trained, beam=5).raw_plans([problem])
-    assert plan.check_valid(problem) == (True, "")
-
-
-def test_a_beam_wider_than_there_are_points_is_as_good_as_one_of_all(trained: Trained) -> None:
-    all_points, wider = (planner(trained, beam).raw_plans(trained.problems) for beam in (POINTS, 1000))
-    assert all_points == wider
-
-
 def test_one_stage_needs_no_decision(trained: Trained) -> None:
-    problem = replace(trained.problems[0], stages=1)
-    roomy = replace(problem, cluster=replace(problem.cluster, memory=1e18))
-    plan = planner(trained).plan(roomy)
-    assert (plan.cuts, plan.device_cuts, plan.stages) == ((), (), 1)
-    others = trained.problems[1:3]
-    among_others = planner(trained).raw_plans([others[0], roomy, others[1]])
-    assert among_others == [*planner(trained).raw_plans(others[:1]), plan, *planner(trained).raw_plans(others[1:])]
+    first, second = trained.problems[1:3]
+    problem = replace(first, stages=1, cluster=replace(first.cluster, memory=1e18))
+    results = planner(trained).solve_batch([first, problem, second])
+    plan = results[1].plan
+    assert plan is not None and (plan.cuts, plan.device_cuts, plan.stages) == ((), (), 1)
+    assert [results[0].plan, results[2].plan] == [planner(trained).solve(p).plan for p in (first, second)]
 
 
 def test_a_plan_that_does_not_fit_is_no_result_alone_or_in_a_batch(trained: Trained) -> None:
@@ -275,15 +142,13 @@ def test_a_plan_that_does_not_fit_is_no_result_alone_or_in_a_batch(trained: Trai
     tight = replace(problem, cluster=replace(problem.cluster, memory=1.0, name="tiny"))
     with pytest.raises(Infeasible, match="cluster tiny has"):
         planner(trained, beam=4).plan(tight)
-    (plan,) = planner(trained, beam=4).raw_plans([tight])
-    assert plan is not None and plan.check_valid(tight) == (True, "")
     (result,) = planner(trained, beam=4).solve_batch([tight])
     assert (result.plan, result.status) == (None, "stopped")
 
 
 def inside(trained: Trained) -> StagedProblem:
     """A problem in the middle of all ranges."""
-    ranges = json.loads(Policy(trained.file).metadata["ranges"])
+    ranges = Policy(trained.file).ranges
     ratio = ranges["inter_over_intra"][1] * 0.9
     cluster = Cluster(2, 3, intra=1e9 / ratio, inter=1e9, memory=1e12)
     profile = Profile.create(np.ones(20), np.ones(20), np.ones(20))
@@ -381,13 +246,42 @@ def test_a_policy_that_does_not_say_what_it_is_for_is_refused(key: str, trained:
         Policy(file)
 
 
-def test_planning_by_policy_imports_no_torch(trained: Trained) -> None:
-    profile = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.npz"))[0]
-    arguments = [str(profile), "--topo", "A", "--planner", "policy", "--policy", str(trained.file), "--json"]
+def test_a_file_is_opened_once_a_process_until_it_changes(trained: Trained, tmp_path: Path) -> None:
+    file = tmp_path / "policy.onnx"
+    file.write_bytes(trained.file.read_bytes())
+    first = policy_of(file)
+    assert policy_of(file) is first and PolicyPlanner(PolicyConfig(policy=file)).policy is first
+    file.write_bytes(b"another")
+    with pytest.raises(BadInput, match="cannot be read"):
+        policy_of(file)
+
+
+# --- what is shipped -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topo", ["A", "B", "C"])
+@pytest.mark.parametrize("schedule", [None, "1f1b"])
+def test_the_shipped_policy_plans_real_profiles(topo: str, schedule: str | None) -> None:
+    cluster = read_cluster(topo)
+    for name in ("bert48_v100", "vgg19_v100"):
+        problem = StagedProblem(read_profile(ROOT / "examples" / f"{name}.npz"), cluster, 4, 16, schedule=schedule)
+        assert PolicyPlanner().out_of_range(problem) is None
+        plan = PolicyPlanner().plan(problem)
+        assert plan.check_valid(problem) == (True, "") and plan.planner == "policy"
+
+
+def test_the_shipped_policy_is_for_every_size_that_people_have() -> None:
+    policy = Policy(zoo_dir() / SHIPPED)
+    assert (policy.points, policy.max_stages, policy.max_devices) == (128, 16, 512)
+    assert (policy.ranges["stages"], policy.ranges["micro_batches"]) == ((2, 16), (1, 256))
+
+
+def test_planning_by_policy_imports_no_torch() -> None:
+    profile = sorted((ROOT / "examples").glob("*.npz"))[0]
     code = f"""
 import sys
 from automap_models.infer.app import infer as main
-assert main({[*arguments, "--granularity", str(POINTS)]!r}) == 0
+assert main({[str(profile), "--topo", "A", "--planner", "policy", "--json"]!r}) == 0
 assert "onnxruntime" in sys.modules
 print(sorted({{"torch", "lightning", "onnx", "hydra"}} & set(sys.modules)), file=sys.stderr)
 """

@@ -21,7 +21,7 @@ from automap_models.planners.staged.improve import layouts, near, plan_of
 from automap_models.planners.staged.move_kernel import block, judged, moved_on, relocate, search_from, step_of
 from automap_models.planners.staged.stage_arrays import MEMORY, stage_arrays
 from automap_models.planners.staged.stage_kernel import filled, least_step
-from automap_models.planners.staged.step_plans import step_plan
+from automap_models.planners.staged.step_plans import moved_plan, step_plan
 from automap_models.simulate.step import step_cost
 
 DEVICE = Device("some", {"float32": 1e12}, 1e12, 4e8)
@@ -165,7 +165,7 @@ def test_moves_from_further_plans_end_nowhere_longer(seed: int, n: int, count: i
             begins = np.sort(rng.choice(np.arange(1, devices), problem.stages - 1, replace=False))
             beside.append(StagedPlan(cuts, tuple(begins.tolist()), micro, "any"))
         shortest_s = min(step_s(problem, plan) for plan in beside)
-        assert step_s(problem, step_plan(problem, 1, 8, "moves", beside)) <= shortest_s * (1 + 1e-9)
+        assert step_s(problem, moved_plan(problem, beside)) <= shortest_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("schedule", WARM_UPS)

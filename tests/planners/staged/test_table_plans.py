@@ -7,22 +7,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.envs.pipeline.cost_to_go import END_POINTS as TORCH_END_POINTS
-from automap_models.envs.pipeline.cost_to_go import IMPOSSIBLE
-from automap_models.envs.pipeline.table_kernel import END_POINTS, IMPOSSIBLE_SPAN, plans_by_tables
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.local_search import even_places
 from automap_models.planners.staged.plain_stages import plain_of, plain_stages
 from automap_models.planners.staged.stage_arrays import C
 from automap_models.planners.staged.stage_tables import stage_tables
+from automap_models.planners.staged.table_kernel import chosen_points, first_least, plans_by_tables
 from automap_models.planners.staged.table_plans import LOOKS, best_routes, scaled, shortened, table_plans
 
+LAW = settings(deadline=None)
 DrawProblems = Callable[..., list[StagedProblem]]
 
 
@@ -174,8 +175,24 @@ def test_mixed_clusters_have_no_plain_stages() -> None:
     assert plain_of(stage_tables(slow)) is None
 
 
-def test_the_kernel_agrees_with_the_tensor_operators_on_what_it_repeats() -> None:
-    assert (END_POINTS, float(IMPOSSIBLE_SPAN)) == (TORCH_END_POINTS, IMPOSSIBLE)
+@LAW
+@given(st.integers(0, 2**32), st.integers(8, 40), st.integers(7, 20))
+def test_the_points_of_tables_are_cuts_in_order_with_both_ends_among_them(seed: int, cuts: int, most: int) -> None:
+    rng = np.random.default_rng(seed)
+    arrays = rng.random((5, cuts + 1), dtype=np.float32)
+    arrays[[0, 2, 3, 4]] = arrays[[0, 2, 3, 4]].cumsum(axis=1)
+    points = chosen_points(arrays, most)
+    assert (np.diff(points) > 0).all() and points.size <= most
+    ends = {*range(3), *range(cuts - 3, cuts)}
+    assert ends <= set(points.tolist()) <= set(range(cuts))
+
+
+@LAW
+@given(st.lists(st.floats(0, float(np.float32(1e30)), width=32) | st.sampled_from([0.0, 1.5, np.inf]), max_size=40))
+def test_the_least_by_bits_is_the_first_least_by_number(lengths: list[float]) -> None:
+    score = np.abs(np.array(lengths, dtype=np.float32))  # -0.0 is no length
+    finite = score.size and np.isfinite(score.min())
+    assert first_least(score) == (int(score.argmin()) if finite else -1)
 
 
 def test_the_same_routes_come_out_again() -> None:

@@ -5,104 +5,41 @@
       for every point k before them
         T + max(R, enough) of that stage and of what follows it, for the whole list  ──▶  the first of the least
 
-The recursion is that of envs.pipeline.cost_to_go, whose tensor operators are part of a policy's file. Loops over what
-is possible alone, on which processors work several numbers at a time, take a hundredth of their time. Two things are
-free here that are fixed there: `guess` is by how much the R of what comes before is guessed to be larger, 0 for none;
-and no entry is made where the devices before it, or those after it, could not compute all there is within a length
-that is known already (`limit`), nor where it is longer than that with the least that has to come before. With a guess
-of 1 and no limit every number is computed as there, in float32 and in the same order, so that equal tables are equal
-to the last bit.
+Both parts of the length L = T + R (cost-model.md) have a recursion from the back. With T' and R' of what follows a
+stage of time u = f + b, and x the transfer after it,
 
-`plans_by_tables` follows the tables from the best first stages on to whole plans: a greedy policy without a network.
+    T = max(M·u, u + max(2M·x, 2x + T'))        R = max(AR, R' - b - x)
+
+Whatever comes before enters L only through Σu, ΣB, T and R so far, so that one table over (stages left, point, first
+device) serves every beginning of a plan. An exact table holds all trade-offs between T and R (staged.exact). This one
+keeps a single label an entry, the best under a guess of what came before: R is guessed to be `guess` times larger, 0
+for none. No entry is made where the devices before it, or those after it, could not compute all there is within a
+length that is known already (`limit`), nor where it is longer than that with the least that has to come before. Points
+and devices are a few, so that tables are no larger for larger models and clusters: approximation in value space
+(Bertsekas 2019, chapter 2). All times are in units of the ideal length ΣC·M / D, in float32.
+
+`plans_by_tables` follows the tables from the best first stages on to whole plans: a greedy planner.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.compiled import jit
+from automap_models.cost.link_kernel import NOTHING, ONE, TWO, all_reduce, parts_of, received, sent
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 Small = NDArray[np.int32]
-Number = Any
-"""A floating-point number of either size: what is computed has the size of what is given."""
-NOTHING, ONE, TWO, IMPOSSIBLE_SPAN = np.float32(0), np.float32(1), np.float32(2), np.float32(1e6)
+IMPOSSIBLE_SPAN = np.float32(1e6)
+"""T of what has no place or does not fit the memory; the longest real ones are below 1e4 ideal lengths."""
 HARDLY_ANY = np.float32(1e-9)
 ANY_LENGTH = 1e30
 """A limit that nothing reaches."""
 END_POINTS = 3
-"""As envs.pipeline.cost_to_go."""
-
-
-@jit
-def parts_of(devices: Number, samples: Number) -> Number:
-    """cost.staged_torch.equal_parts."""
-    return samples / np.ceil(samples / devices) if samples > 0 else devices
-
-
-@jit
-def all_reduce(first: Number, stop: Number, per_node: Number, ratio: Number) -> Number:
-    """cost.staged_torch.all_reduce_factor."""
-    node_first, node_last = np.floor(first / per_node), np.floor((stop - ONE) / per_node)
-    across = node_last - node_first + ONE
-    inside = per_node
-    if across == ONE:
-        inside = stop - first
-    elif across == TWO:
-        inside = max((node_first + ONE) * per_node - first, stop - node_last * per_node)
-    inside = max(inside, ONE)
-    return TWO * (inside - ONE) / inside * ratio + TWO * (across - ONE) / max(across, ONE)
-
-
-@jit
-def transfer(
-    first: Number,
-    boundary: Number,
-    stop: Number,
-    per_node: Number,
-    ratio: Number,
-    samples: Number,
-) -> Number:
-    """cost.staged_torch.transfer_factor."""
-    return received(sent(first, boundary, per_node, samples), boundary, stop, per_node, ratio, samples)
-
-
-@jit
-def sent(first: Number, boundary: Number, per_node: Number, samples: Number) -> tuple[Number, ...]:
-    """The sender's half of a transfer factor.
-
-    Returns:
-        Its share on the node where it ends, and on the fullest one before; how many devices of that node are left to
-        the receiver; 1 where they share it, else 0; how many times its even share a device has.
-    """
-    sender, start = max(boundary - first, ONE), np.floor(boundary / per_node) * per_node
-    inside = boundary != start
-    last = min(sender, boundary - (start if inside else start - per_node))
-    padding = sender / parts_of(sender, samples)
-    return last / sender, min(sender - last, per_node) / sender, start + per_node - boundary, ONE * inside, padding
-
-
-@jit
-def received(
-    begun: tuple[Number, ...], boundary: Number, stop: Number, per_node: Number, ratio: Number, samples: Number
-) -> Number:
-    """The transfer factor from the sender's half (`sent`) and where the receiver ends."""
-    last, before, room, inside, padding = begun
-    receiver = max(stop - boundary, ONE)
-    first = min(receiver, room)
-    stays = inside * max(last + first / receiver - ONE, NOTHING)
-    out = max(last - stays, before)
-    into = max(first / receiver - stays, min(receiver - first, per_node) / receiver)
-    crosses = max(out, into)
-    if samples > 0:
-        padding = max(padding, receiver / parts_of(receiver, samples))
-        crosses, stays = min(padding * crosses, ONE), min(padding * stays, ONE)
-    return max(crosses, stays * ratio)
+"""So many first and last legal points are always among them: stages of one instruction are best at the ends."""
 
 
 @jit
@@ -117,12 +54,12 @@ def problem_tables(
     guess: np.float32,
     limit: np.float32,
 ) -> Floats:
-    """Fill in the tables [5, L, U, K] of one problem for 2 … needed + 1 stages left, in the order of CostToGo.
+    """Fill in the tables [5, L, U, K] of one problem for 2 … needed + 1 stages left.
 
     Args:
         at: [5, K] channels at the tables' points; total: [5] at the end of the model.
         legal: [K] which of the points are cuts.
-        given: [7] devices, per_node, ratio, state, stages, micro and samples as in Scaled; samples 0 where there are
+        given: [7] devices, per_node, ratio, state, stages, micro and samples of a micro-batch, 0 where there are
             none.
         sizes: units that a stage may have, ascending.
         tables: [5, L, U, K] zeros.
@@ -171,7 +108,7 @@ def windows(at: Floats, total: Floats, given: Floats, units: int, limit: np.floa
 
 @jit
 def last_one(at: Floats, total: Floats, given: Floats, units: int, window: Integers) -> Floats:
-    """[3, U, K] T, R and the last device of one stage, on all devices from each unit on (last_stage)."""
+    """[3, U, K] T, R and the last device of one stage, on all devices from each unit on."""
     devices, per_node, ratio, state, _, micro, _ = given
     unit = np.ceil(devices / np.float32(units))
     rest = np.empty((3, units, at.shape[1]), dtype=np.float32)
@@ -358,7 +295,7 @@ def first_least(score: Floats) -> int:
 @jit
 def sizes_from(
     given: Floats, sizes: Integers, left: np.float32, first: np.float32, unit: np.float32, of_size: Floats
-) -> tuple[Number, Number]:
+) -> tuple[np.float32, np.float32]:
     """What only depends on the first device of a stage and its size, into rows 0 and 2 of [3, R].
 
     Of each size the transfer into such a stage and 1 / parts of a micro-batch: the stages before share their work,
@@ -379,7 +316,7 @@ def sizes_from(
 
 @jit
 def chosen_points(arrays: Floats, most: int) -> Integers:
-    """[K] the cuts that tables are made for, ascending, at most so many: those of cost_to_go.choose_points.
+    """[K] the cuts that tables are made for, ascending, at most so many: the ends and an even choice of the rest.
 
     Args:
         arrays: [5, n + 1] channels at n cuts, and at the end of the model.

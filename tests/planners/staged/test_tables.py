@@ -1,0 +1,102 @@
+"""The planner `tables`: near the optimum on clusters of every size, and sentences on what it is not for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
+from automap_models.cost.staged import plan_cost
+from automap_models.errors import BadInput, Infeasible
+from automap_models.planners.staged.baselines import UniformPlanner
+from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.stage_tables import stage_tables
+from automap_models.planners.staged.step_plans import step_plan
+from automap_models.planners.staged.table_plans import table_plans
+from automap_models.planners.staged.tables import TablesConfig, TablesPlanner
+
+
+def problem(nodes: int, per_node: int, stages: int = 4, **changes: Any) -> StagedProblem:
+    rng = np.random.default_rng(7)
+    arrays = [rng.random(64) * scale for scale in (1e-2, 1e6, 1e6)]
+    profile = Profile.create(*arrays, stash=rng.random(64) * 1e7)
+    cluster = Cluster(nodes, per_node, 130e9, 3.125e9, 32e9, "large")
+    return StagedProblem(profile, cluster, stages=stages, micro_batches=32, **changes)
+
+
+def test_plans_are_those_of_tables_or_of_moves_from_them(
+    random_problems: Callable[..., list[StagedProblem]],
+) -> None:
+    for drawn in random_problems(3, 6, granularity=32, memory=(4.0, 20.0)):
+        scheduled = replace(drawn, schedule="1f1b")
+        results = TablesPlanner(TablesConfig(beam=2, reach=4)).solve_batch([drawn, scheduled])
+        expected = table_plans(drawn, 2, 4, "tables")[0], step_plan(scheduled, 2, 4, "tables")
+        for result, plan in zip(results, expected, strict=True):
+            assert (result.plan or plan) == plan
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(17, 8), (16, 16), (128, 8)])
+def test_clusters_of_every_size_are_planned_device_by_device(nodes: int, per_node: int) -> None:
+    staged_problem, planner = problem(nodes, per_node, stages=8), TablesPlanner()
+    assert planner.out_of_range(staged_problem) is None
+    plan = planner.plan(staged_problem)
+    assert plan.check_valid(staged_problem) == (True, "")
+    even = UniformPlanner().plan(staged_problem)
+    assert plan_cost(staged_problem, plan).length_s < plan_cost(staged_problem, even).length_s
+
+
+def test_a_plan_of_tables_is_near_the_optimum() -> None:
+    staged_problem = problem(4, 8)
+    best = ExactPlanner().solve(staged_problem)
+    assert TablesPlanner().solve(staged_problem).cost.length_s <= 1.02 * best.cost.length_s
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"stages": 17}, "stages 17 is outside 2 … 16, for which the planner was measured"),
+        ({"stages": 1}, "stages 1 is outside 2 … 16"),
+        ({"micro_batches": 257}, "micro batches 257 is outside 1 … 256"),
+    ],
+)
+def test_what_lies_outside_is_said_in_a_sentence(changes: dict[str, int], sentence: str) -> None:
+    outside = TablesPlanner().out_of_range(replace(problem(4, 8), **changes))  # type: ignore[arg-type]
+    assert outside is not None and outside.startswith(sentence)
+
+
+def test_one_stage_needs_no_decision_and_a_plan_that_does_not_fit_is_no_result() -> None:
+    (one,) = TablesPlanner().solve_batch([problem(2, 8, stages=1)])
+    assert one.plan is not None and (one.plan.cuts, one.plan.device_cuts) == ((), ())
+    staged_problem = problem(2, 8)
+    tight = replace(staged_problem, cluster=replace(staged_problem.cluster, memory=1.0, name="tiny"))
+    with pytest.raises(Infeasible, match="cluster tiny has"):
+        TablesPlanner().plan(tight)
+
+
+@pytest.mark.parametrize("options", [["tables", "--objective", "length"], ["tables"], ["auto", "--stages", "2"]])
+def test_planning_by_tables_and_moves_imports_neither_torch_nor_onnxruntime(options: list[str]) -> None:
+    profile = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.npz"))[0]
+    code = f"""
+import sys
+from automap_models.infer.app import infer as main
+assert main({[str(profile), "--topo", "A", "--json", "--planner", *options]!r}) == 0
+print(sorted({{"torch", "lightning", "onnx", "onnxruntime", "hydra"}} & set(sys.modules)), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+
+
+def test_tables_of_thousands_of_devices_are_refused_before_they_are_made() -> None:
+    with pytest.raises(
+        BadInput, match="cluster large: has 4,096 devices, plans are searched and proven for at most 512"
+    ):
+        stage_tables(problem(512, 8))
