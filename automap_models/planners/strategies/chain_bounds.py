@@ -78,7 +78,7 @@ def usual_chains(name: str, ranks: int, micro_batches: int, vp: int) -> UsualCha
     if ranks > 1:
         equal, short = np.ones(stages), np.full(stages - 1, 0.0 if name in SENDING_ALONE else SHORT)
         _, longest = longest_chains(name, micro_batches, vp, PassTimes(equal, equal, equal, short))
-        chains += longest
+        chains += filter(None, map(longest, range(ranks)))
     if name in WITHOUT_WAITING:
         chains = [chain.from_first_pass() for chain in chains]
     passes, messages = np.array([of.passes for of in chains]), np.array([of.messages for of in chains])

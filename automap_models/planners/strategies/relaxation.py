@@ -19,6 +19,7 @@ stages, it is an integer program, which takes longer: with 3.94 blocks on each o
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -147,15 +148,17 @@ class Relaxation:
             times = PassTimes(forward, inputs, weights, self.costs.messages)
             effort.count(effort.PRICE, self.passes)
             name, _, micro_batches = self._schedule()
-            ends, chains = longest_chains(name, micro_batches, self.strategy.vp, times)
+            ends, chain = longest_chains(name, micro_batches, self.strategy.vp, times)
             if name in WITHOUT_WAITING:
                 ends = ends - np.concatenate([[0.0], np.cumsum(forward[:-1] + times.transfer_s)])
-                chains = [chain.from_first_pass() for chain in chains]
             step_s = float((ends + self._gradients(solution.blocks)).max())
-            if not chains or step_s <= self._step_s * (1 + 1e-4):
+            last = filter(None, map(chain, np.argsort(-ends, kind="stable").tolist()))
+            chains = list(islice(last, CHAINS)) if step_s > self._step_s * (1 + 1e-4) else []
+            if not chains:
                 break
-            last = sorted(chains, key=lambda chain: -ends[chain.rank])[:CHAINS]
-            self._limit_chains(*(np.array(of) for of in zip(*last, strict=True)))
+            if name in WITHOUT_WAITING:
+                chains = [of.from_first_pass() for of in chains]
+            self._limit_chains(*(np.array(of) for of in zip(*chains, strict=True)))
             solution = self._solved()
         return solution
 
