@@ -151,48 +151,6 @@ def _done(
 
 
 @jit
-def _largest(amounts: FloatArray) -> float:
-    """Of [S, n]; numpy's own takes half a second to compile."""
-    largest = 0.0
-    for i in range(amounts.shape[0]):
-        for j in range(amounts.shape[1]):
-            largest = max(largest, amounts[i, j])
-    return largest
-
-
-@jit
-def _same_rank(rank: int, times: FloatArray, held: FloatArray) -> bool:
-    """Whether a rank's columns are those of the one before."""
-    differing = rank == 0
-    for j in range(times.shape[1] if rank else 0):
-        differing = differing or times[rank, j] != times[rank - 1, j] or held[rank, j] != held[rank - 1, j]
-    return not differing
-
-
-@jit
-def _vertices_of_ranks(
-    times: FloatArray, held: FloatArray, work: FloatArray, corners: FloatArray, counts: IntArray
-) -> None:
-    """Fill [S, count, 2] of `corners` with the vertices of each rank, and [S] counts."""
-    ranks, columns = times.shape
-    scale_t, scale_m = _largest(times), max(_largest(held), 1e-30)
-    t, m = np.empty(columns), np.empty(columns)
-    for rank in range(ranks):
-        if _same_rank(rank, times, held):
-            counts[rank] = counts[rank - 1]
-            for vertex in range(counts[rank]):
-                corners[rank, vertex, 0] = corners[rank - 1, vertex, 0]
-                corners[rank, vertex, 1] = corners[rank - 1, vertex, 1]
-            continue
-        for j in range(columns):
-            t[j], m[j] = times[rank, j] / scale_t, held[rank, j] / scale_m
-        counts[rank] = _vertices(t, m, work, corners[rank])
-        for vertex in range(counts[rank]):
-            corners[rank, vertex, 0] /= scale_t
-            corners[rank, vertex, 1] /= scale_m
-
-
-@jit
 def least_time(
     times: FloatArray,
     held: FloatArray,
@@ -215,16 +173,15 @@ def least_time(
     """
     ranks, columns = times.shape
     corners, counts = np.empty((ranks, 2 + columns * (columns - 1) // 2, 2)), np.zeros(ranks, np.int64)
-    _vertices_of_ranks(times, held, work, corners, counts)
-    needed = whole * (1 - SLACK)
+    low, high, needed = 0.0, 0.0, whole * (1 - SLACK)
+    for rank in range(ranks):
+        counts[rank] = _vertices(times[rank], held[rank], work, corners[rank])
+        low = max(low, spent[rank])
+        for j in range(columns):
+            high = max(high, times[rank, j] * whole / work[j])
+    high += low
     if enough_s < np.inf and _done(enough_s, corners, counts, spent, room, unit) < needed:
         return enough_s
-    low, least = 0.0, np.inf
-    for rank in range(ranks):
-        low = max(low, spent[rank])
-    for j in range(columns):
-        least = min(least, work[j])
-    high = low + _largest(times) * whole / least
     if _done(high, corners, counts, spent, room, unit) < needed:
         return np.inf
     for _ in range(BISECTIONS):

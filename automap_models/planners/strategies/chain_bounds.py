@@ -14,20 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.pass_tables import pass_table
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages, repeating_micro_batches
 from automap_models.core.strategy import Strategy
 from automap_models.cost.stage_costs import SENDING_ALONE
 from automap_models.planners import effort
-from automap_models.planners.strategies.bounds import SLACK
-from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
+from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
-MOMENTS = 12
-"""Of a rank's order, whose memory is a row."""
 SHORT = 0.01
 """Seconds of a message where passes take one: of chains that are as long, those of more messages."""
 
@@ -37,14 +32,6 @@ def passes_laid_out(strategy: Strategy) -> int:
     s = strategy
     shown, _ = repeating_micro_batches(s.schedule, s.pp, s.micro_batches, s.vp)
     return shown * s.stages
-
-
-@lru_cache(maxsize=4096)
-def fullest_moments(name: str, ranks: int, micro_batches: int, vp: int) -> tuple[tuple[tuple[int, ...], IntArray], ...]:
-    """[S] virtual stages of a rank, and [m, 2, vp] the moments of its order (Schedule.waiting) that no other has more
-    of everything than, MOMENTS at most."""
-    shown, _ = repeating_micro_batches(name, ranks, micro_batches, vp)
-    return tuple((stages, moments[:MOMENTS]) for stages, moments in pass_table(name, ranks, shown, vp).fullest)
 
 
 class UsualChains(NamedTuple):
@@ -137,92 +124,19 @@ def weighted_chain(name: str, ranks: int, micro_batches: int, vp: int) -> Weight
     )
 
 
-def chain_bound(costs: RankCosts, recompute: list[int], in_flight: FloatArray, family: FamilyCosts) -> float:
-    """No step of the family is shorter than its weighted chain, with as little recomputation as all memory asks for.
-
-    Blocks lie where they add least to the chain, in any pieces. Seconds of n blocks on a rank are convex in n: first
-    those without recomputation until its room is full, then more that recompute instead. So blocks are dealt out by
-    what the next piece adds, whatever the rank. Each kind of block has all room for itself.
-
-        seconds  |         ╱  all of them recompute
-                 |      ╱
-                 |  ╱  some recompute
-                 └───┴──────┴──── blocks of a rank
-
-    Args: as of `closed_bound`.
-    """
-    strategy = family.strategy
-    effort.count(effort.CHAINS, strategy.stages)
-    shape = (strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
-    chain = weighted_chain(*shape)
-    constant = float((chain.counts[:2] * family.sends).sum() + chain.counts[0] @ family.starts)
-    constant += float(chain.messages @ family.messages) + costs.even_update_s + family.tied_s
-    room = family.room.copy()
-    for stage, layer in ((0, costs.ends.first), (-1, costs.ends.last)):
-        rank = chain.rank_of[stage]
-        constant += float(chain.counts[:, stage] @ costs.passes[rank, layer, 0])
-        constant += float(chain.ranks[rank] * costs.gradients[rank, layer])
-        room[rank] -= costs.state[layer] + in_flight[rank] * costs.saved[layer, 0]
-    if (room < 0).any():
-        return float("inf")
-    for kind in np.flatnonzero(costs.blocks).tolist():
-        of_stages = np.einsum("pv,vjp->vj", chain.counts, costs.passes[chain.rank_of, kind][:, recompute])
-        seconds = np.full((strategy.pp, len(recompute)), np.inf)
-        np.minimum.at(seconds, chain.rank_of, of_stages)
-        seconds += (chain.ranks * costs.gradients[:, kind])[:, None]
-        held = costs.state[kind] + in_flight[:, None] * costs.saved[kind, recompute][None]
-        most = room[:, None] / np.maximum(held, 1e-30)
-        constant += dealt_out(seconds, most, float(costs.blocks[kind]))
-    return constant
-
-
-@jit
-def sorted_by(keys: FloatArray, count: int) -> IntArray:
-    """The first so many places in the order of their keys, equal ones as they come: a few, by insertion.
-
-    numpy's sorts take seconds to compile.
-    """
-    order = np.empty(count, np.int64)
-    for i in range(count):
-        place = i
-        while place > 0 and keys[order[place - 1]] > keys[i]:
-            order[place] = order[place - 1]
-            place -= 1
-        order[place] = i
-    return order
-
-
-@jit
-def dealt_out(seconds: FloatArray, most: FloatArray, blocks: float) -> float:
-    """Least seconds of so many blocks on all ranks; infinite where there is no room.
-
-    A rank's pieces lie along the lower hull of (most, seconds of most), from nothing on.
+def chain_bound(family: FamilyCosts, recompute: list[int]) -> float:
+    """No step of the family is shorter than its weighted chain, with all blocks where they add least to it.
 
     Args:
-        seconds: [S, R] of a block with each kind of recomputation.
-        most: [S, R] how many blocks of a kind there is room for.
+        family: costs of the family.
+        recompute: kinds of recomputation that blocks may have.
     """
-    ranks, kinds = seconds.shape
-    rates, sizes, count = np.empty(ranks * kinds), np.empty(ranks * kinds), 0
-    for rank in range(ranks):
-        here, spent = 0.0, 0.0
-        while True:
-            chosen, rate = -1, np.inf
-            for j in range(kinds):
-                if most[rank, j] > here * (1 + SLACK):
-                    slope = (most[rank, j] * seconds[rank, j] - spent) / (most[rank, j] - here)
-                    if slope < rate:
-                        chosen, rate = j, slope
-            if chosen < 0:
-                break
-            rates[count], sizes[count] = rate, most[rank, chosen] - here
-            count += 1
-            spent, here = most[rank, chosen] * seconds[rank, chosen], most[rank, chosen]
-    filled, total = 0.0, 0.0
-    for i in sorted_by(rates, count):
-        piece = min(sizes[i], blocks - filled)
-        total += piece * rates[i]
-        filled += sizes[i]
-        if filled >= blocks:
-            return float(total)
-    return total if filled >= blocks * (1 - SLACK) else np.inf
+    costs, strategy = family.ranks, family.strategy
+    effort.count(effort.CHAINS, strategy.stages)
+    chain = weighted_chain(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
+    of_layers = np.einsum("pv,vkjp->vkj", chain.counts, costs.passes[chain.rank_of])  # [V, k, R]
+    of_layers += (chain.ranks[:, None] * costs.gradients)[chain.rank_of, :, None]
+    seconds = float((chain.counts[:2] * family.sends).sum() + chain.counts[0] @ family.starts)
+    seconds += float(chain.messages @ family.messages) + costs.even_update_s + family.tied_s
+    seconds += float(of_layers[0, costs.ends.first, 0] + of_layers[-1, costs.ends.last, 0])
+    return seconds + float(of_layers[:, :, recompute].min(axis=(0, 2)) @ costs.blocks)

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from automap_models.core.result import TIE
 from automap_models.core.strategy import Strategy
 
-FEW, PATIENCE = 100, 2
-"""Strategies after which a search may give up, and how many times as many as the best one came after."""
-
 
 @dataclass(frozen=True)
 class Completion:
@@ -27,6 +24,7 @@ class Incumbent:
 
     Attributes:
         gap: share of the step by which another strategy may be shorter at most when the search ends.
+        patience: strategies after which a search may give up.
         best: None before any was found.
         trials: strategies that were taken or were not better.
         best_after: how many it had been when the best one came.
@@ -34,6 +32,7 @@ class Incumbent:
     """
 
     gap: float
+    patience: int
     best: Completion | None = None
     trials: int = 0
     best_after: int = 0
@@ -59,8 +58,8 @@ class Incumbent:
 
     @property
     def stale(self) -> bool:
-        """Whether so many strategies came after the best one that a better one is not to be expected."""
-        return self.trials >= max(FEW, PATIENCE * self.best_after)
+        """Whether as many strategies came after the best one as before: a better one is not to be expected."""
+        return self.trials >= max(self.patience, 2 * self.best_after)
 
 
 def sort_of(strategy: Strategy) -> Hashable:

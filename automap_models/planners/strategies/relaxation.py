@@ -26,8 +26,9 @@ import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.strategy import RECOMPUTE
+from automap_models.cost.strategy import laid_out
 from automap_models.planners import effort
-from automap_models.planners.strategies.chain_bounds import fullest_moments, passes_laid_out, usual_chains
+from automap_models.planners.strategies.chain_bounds import passes_laid_out, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.simulate.rounds import PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
@@ -37,6 +38,8 @@ CLOSE = 1e-3
 TOLERANCE = 1e-6
 """Relative, of the solver's values: bounds are lowered and memory is enlarged by it. A solver may else call a program
 infeasible that a strategy solves to the last byte."""
+MOMENTS = 12
+"""Of a rank's order, whose memory is a row."""
 CHAINS = 4
 """Of the ranks that end last, that become rows at a time."""
 
@@ -108,7 +111,8 @@ class Relaxation:
         bytes_of = np.stack([ranks.saved, ranks.kept])  # [2, k, R]
         of_kinds = bytes_of[:, self.kinds][:, :, self.recompute]
         rows, rooms = [], []
-        for rank, (stages, moments) in enumerate(fullest_moments(*self._schedule(), self.strategy.vp)):
+        for rank, (stages, fullest) in enumerate(laid_out(self.strategy).fullest):
+            moments = fullest[:MOMENTS]
             own, ends = list(stages), self.ends[list(stages)]
             of_blocks = np.zeros((len(moments), *self.shape))
             of_blocks[:, own] = np.einsum("mpv,pkr->mvkr", moments, of_kinds) + ranks.state[self.kinds, None]
