@@ -20,7 +20,7 @@ from automap_models.cost.strategy import gathered_bytes, laid_out
 from automap_models.planners import effort
 from automap_models.planners.strategies.chain_bounds import passes_laid_out
 from automap_models.planners.strategies.family_costs import FamilyCosts
-from automap_models.planners.strategies.fitting_kernel import shortest_choices
+from automap_models.planners.strategies.fitting import shortest_choices
 from automap_models.planners.strategies.incumbent import Completion
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
@@ -46,7 +46,7 @@ class Completions:
         self.blocks = self.order[1:-1]
         self.seconds: FloatArray = ranks.passes.sum(axis=-1)  # [S, k, R]
         temporary = costs.of_groups[0].of_layers.memory[..., 2]
-        self.bytes_of = np.stack([ranks.saved, ranks.kept, temporary])
+        self.bytes_of = np.stack([ranks.saved, ranks.for_weights, temporary])
         self._choices: dict[tuple[int, int], tuple[list[Choice], IntArray]] = {}
         self._completions: dict[tuple[int, ...], Completion | None] = {}
         self._of_ranks: dict[tuple[int, tuple[bytes, ...]], list[Choice] | None] = {}
@@ -241,7 +241,7 @@ def priced(pricing: StrategyPricing, strategy: Strategy, reserve: FloatArray) ->
     """The step of a strategy; None where it does not fit."""
     effort.count(effort.PRICE, passes_laid_out(strategy))
     costs = pricing.costs(strategy)
-    held = np.array([memory.total for memory in costs.memory])
-    if (held > rank_memory(strategy, pricing.cluster) - reserve).any():
+    total = np.array([memory.total for memory in costs.memory])
+    if (total > rank_memory(strategy, pricing.cluster) - reserve).any():
         return None
-    return Completion(strategy, step_seconds(strategy, costs), float(held.max()))
+    return Completion(strategy, step_seconds(strategy, costs), float(total.max()))

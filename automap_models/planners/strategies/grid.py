@@ -169,11 +169,11 @@ def _ways(pp: int, micro_batches: int, layers: int, schedule: str | None, virtua
     names = (DEFAULT_SCHEDULE,) if alone else tuple(SCHEDULES) if schedule is None else (schedule,)
     ways = []
     for name in names:
-        own = SCHEDULES[name].virtual
+        given = SCHEDULES[name].virtual
         if virtual is not None:
             counts: tuple[int, ...] = (virtual,)
-        elif own is not None:
-            counts = (own,)
+        elif given is not None:
+            counts = (given,)
         else:
             counts = VIRTUAL
         for vp in counts:

@@ -28,7 +28,7 @@ class Incumbent:
         best: None before any was found.
         trials: strategies that were taken or were not better.
         best_after: how many it had been when the best one came.
-        seen: the shortest strategy of each sort (`sort_of`), with which a search with fewer choices can begin.
+        of_sorts: the shortest strategy of each sort (`sort_of`), with which a search with fewer choices can begin.
     """
 
     gap: float
@@ -36,7 +36,7 @@ class Incumbent:
     best: Completion | None = None
     trials: int = 0
     best_after: int = 0
-    seen: dict[Hashable, Completion] = field(default_factory=dict)
+    of_sorts: dict[Hashable, Completion] = field(default_factory=dict)
 
     @property
     def limit_s(self) -> float:
@@ -51,8 +51,8 @@ class Incumbent:
         if completion is None:
             return
         sort = sort_of(completion.strategy)
-        if sort not in self.seen or completion.step_s < self.seen[sort].step_s:
-            self.seen[sort] = completion
+        if sort not in self.of_sorts or completion.step_s < self.of_sorts[sort].step_s:
+            self.of_sorts[sort] = completion
         if self.best is None or completion.step_s < self.best.step_s:
             self.best, self.best_after = completion, self.trials
 

@@ -67,7 +67,7 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
             estimate,
             "optimal" if optimal else "feasible",
             bound,
-            search_log=tuple(search.incumbent.seen.values()),
+            search_log=tuple(search.incumbent.of_sorts.values()),
             facts=facts,
             taken_s=taken_s,
         )

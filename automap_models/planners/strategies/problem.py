@@ -135,13 +135,13 @@ class StrategyProblem:
 
     def fits(self, estimate: Estimate) -> bool:
         """Whether a strategy leaves the reserve of every device."""
-        held = np.array([memory.total for memory in estimate.memory])
-        return bool((held + self.reserve(len(held)) <= np.array(estimate.memory_bytes)).all())
+        used = np.array([memory.total for memory in estimate.memory])
+        return bool((used + self.reserve(len(used)) <= np.array(estimate.memory_bytes)).all())
 
     def reserve(self, ranks: int) -> FloatArray:
         """[S] bytes that devices of each rank leave free."""
         reserve = np.full(ranks, self.reserve_bytes)
-        for rank, own in self.rank_reserve_bytes.items():
+        for rank, more in self.rank_reserve_bytes.items():
             if -ranks <= rank < ranks:
-                reserve[rank] += own
+                reserve[rank] += more
         return reserve

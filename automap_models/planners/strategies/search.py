@@ -70,7 +70,6 @@ class Node:
     """A family in the tree, with what its bounds and strategies are made of as soon as that is needed."""
 
     problem: StrategyProblem
-    family: Family
     costs: FamilyCosts
     recompute: list[int]
     """Kinds of it that blocks may have."""
@@ -102,7 +101,7 @@ class SearchCounts:
 
 @dataclass
 class Search:
-    """One search; `best`: so far, of all and of each schedule."""
+    """One search of the strategies of a problem."""
 
     problem: StrategyProblem
     config: StrategiesConfig
@@ -234,7 +233,7 @@ class Search:
     def node(self, family: Family, kinds: list[int]) -> Node:
         """A family whose blocks may have these kinds of recomputation."""
         costs = FamilyCosts(self.divided.costs(family.division, family.zero), self.grid.strategy(family))
-        return Node(self.problem, family, costs, kinds)
+        return Node(self.problem, costs, kinds)
 
     def split_ranks(self, families: Sequence[Family], costs: RankCosts, kinds: list[int], least_s: float) -> None:
         """Into families, which differ in nothing but schedule and virtual stages."""
@@ -273,7 +272,7 @@ class Search:
         """Bound a family by whole blocks on each rank, where all of them are alike."""
         if self.config.nodes and node.relaxation.kinds.size == 1 and bound_s < self.open_s:
             self.counts.whole += 1
-            bound_s = max(bound_s, node.relaxation.whole(self.config.nodes, self.limit_s))
+            bound_s = max(bound_s, node.relaxation.integer(self.config.nodes, self.limit_s))
             self.push(bound_s, partial(self.enumerate_strategies, node))
         else:
             self.enumerate_strategies(node, bound_s)
@@ -304,11 +303,12 @@ class Search:
     def price_guesses(self, divisions: Sequence[Division]) -> None:
         """Simulate strategies that are probably good, with cuts that take equally long, and neighbours of the best."""
         nodes: list[tuple[float, int, Node]] = []
-        for guess in guesses(self.grid, self.divided.costs, divisions, self.recompute)[: self.config.guesses]:
-            if self.best is not None and (self.deadline.passed or guess.step_s > self.config.far * self.best.step_s):
+        likely = guesses(self.grid, self.divided.costs, divisions, self.recompute)
+        for guess_s, family in likely[: self.config.guesses]:
+            if self.best is not None and (self.deadline.passed or guess_s > self.config.far * self.best.step_s):
                 break
             for kinds in self.problem.recompute_sets:
-                node = self.node(guess.family, kinds)
+                node = self.node(family, kinds)
                 completion = node.completions.best(node.completions.balanced())
                 self.counts.simulated += 1
                 self.incumbent.take(completion)
