@@ -14,7 +14,7 @@ class StrategiesConfig:
     Attributes:
         gap: share of the step by which another strategy may be shorter at most when the search ends; 0 is to the end.
         guesses: strategies that closed forms say are good, and that are simulated before all others.
-        far: a guess that is so many times as long as the best strategy is not simulated.
+        far: a guess that is so many times as long as the best strategy is not simulated, nor neighbours of a strategy.
         refined: families of the best guesses whose other cuts and recomputation are tried at once.
         rounds: of chains that become rows of a family's linear program.
         trials: neighbouring cuts that are simulated of a family that may have the best strategy.

@@ -43,21 +43,13 @@ from automap_models.planners.strategies.incumbent import Completion, Incumbent
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
 
-DOMINATED = 0.1
-"""Share of the gap by which a strategy may be shorter than those of a division that its own is left out for."""
-GUESSED_DIVISIONS = 300
-"""Of the least bounds, of which strategies are guessed."""
 WAITING = 0.3
 """Share of 1F1B's bubble that is added to the bound of a division, for the order in which divisions are guessed of:
 other schedules have less of it."""
 LISTING = 0.5
 """Share of the budget in which divisions are listed; those that are not listed by then are not searched."""
-NEAR = 1.1
-"""Neighbours of a strategy that is at most so many times as long as the best one are tried."""
 REFINING = 0.1
 """Share of the time for moving layers of the best strategy at last, which has what else is left, too."""
-SMALL_BUBBLE = 0.02
-"""Share of a step that ranks of 1F1B wait in about; below it chains wait for the linear program."""
 NEWS_S = 0.2
 """Between two pieces of news for whoever watches."""
 
@@ -136,6 +128,10 @@ class Search:
         """What is bounded by as much need not be looked at."""
         return self.incumbent.limit_s
 
+    def near(self, step_s: float) -> bool:
+        """Whether so long a strategy may become the best one by other cuts."""
+        return self.best is None or step_s < self.config.far * self.best.step_s
+
     def run(self) -> None:
         """Until no bound is less than the limit; then the best strategy's cuts are moved."""
         everything, self.deadline = self.deadline, self.deadline.part((1 - REFINING) * self.deadline.left_s)
@@ -158,7 +154,7 @@ class Search:
             self.incumbent.take(priced(self.pricing, strategy, self.problem.reserve(strategy.pp)))
         divisions = self.bounded_divisions()
         likely = sorted(divisions, key=lambda of: of[0] * (1 + WAITING * self.waiting(of[1])))
-        self.price_guesses([of for _, of in likely[:GUESSED_DIVISIONS]])
+        self.price_guesses([of for _, of in likely[: 4 * self.config.guesses]])
         for bound_s, division in divisions:
             self.push(bound_s, partial(self.split_division, division))
         while self.queue:
@@ -207,7 +203,7 @@ class Search:
     def split_division(self, division: Division, bound_s: float) -> None:
         """Into the stages of ZeRO, unless another division is as good in all."""
         shorter_s = self.divided.dominated_by(division, self.divisions)
-        if shorter_s <= DOMINATED * self.config.gap * bound_s:
+        if shorter_s <= 0.1 * self.config.gap * bound_s:  # which what is proven is lowered by
             self.counts.dominated += 1
             self.slack_s = max(self.slack_s, shorter_s)
             return
@@ -247,9 +243,8 @@ class Search:
     # ---- families
 
     def chain(self, node: Node, bound_s: float) -> None:
-        """Bound a family by the mean of its chains, where they are longer than what ranks compute."""
-        strategy = node.costs.strategy
-        if strategy.pp - 1 > SMALL_BUBBLE * strategy.vp * strategy.micro_batches:
+        """Bound a family by the mean of its chains."""
+        if node.costs.strategy.stages > 1:
             bound_s = max(bound_s, chain_bound(node.costs, node.recompute))
         self.push(bound_s, partial(self.relax, node))
 
@@ -305,7 +300,7 @@ class Search:
         nodes: list[tuple[float, int, Node]] = []
         likely = guesses(self.grid, self.divided.costs, divisions, self.recompute)
         for guess_s, family in likely[: self.config.guesses]:
-            if self.best is not None and (self.deadline.passed or guess_s > self.config.far * self.best.step_s):
+            if self.best is not None and (self.deadline.passed or not self.near(guess_s)):
                 break
             for kinds in self.problem.recompute_sets:
                 node = self.node(family, kinds)
@@ -326,7 +321,7 @@ class Search:
         self.counts.simulated += 1
         completion = node.completions.best(layers)
         self.incumbent.take(completion)
-        if neighbours and (completion is None or self.best is None or completion.step_s < NEAR * self.best.step_s):
+        if neighbours and (completion is None or self.near(completion.step_s)):
             self.improve(node, layers)
 
     def improve(self, node: Node, layers: tuple[int, ...]) -> None:
