@@ -42,7 +42,7 @@ from automap_models.planners.staged.evaluate import evaluate
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import RESERVE, StrategyProblem, usual_precision
-from automap_models.simulate.strategy import strategy_estimate
+from automap_models.simulate.strategy import StrategyPricing
 from automap_models.workloads.source import Source, SourceKind, framework_of, read_model_work, source_kind
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def estimate(
     strategy.require_cluster(placed)
     if not isinstance(model, ModelWork):
         model = read_model_work(os.fspath(model), sequence=sequence, dtype=strategy.dtype, dropout=dropout)
-    return strategy_estimate(model, strategy, placed, chips, runtime, read_kinds(placed))
+    return StrategyPricing(model, placed, chips, runtime, read_kinds(placed)).estimate(strategy)
 
 
 def search_strategies(

@@ -13,6 +13,7 @@ from gpt_work import gpt_work
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
+from automap_models.core.estimate import Estimate
 from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import Strategy
@@ -23,6 +24,11 @@ from automap_models.simulate.calibration import USUAL
 from automap_models.simulate.strategy import StrategyPricing
 
 DEVICE = Device("device", {"float32": 20e12, "bfloat16": 300e12}, 20e12, 2e12, step=USUAL)
+
+
+def estimated(work: ModelWork, strategy: Strategy, cluster: Cluster, *others: Any, **named: Any) -> Estimate:
+    """The price of one strategy; others are further arguments of StrategyPricing."""
+    return StrategyPricing(work, cluster, *others, **named).estimate(strategy)
 
 
 def divisors(number: int) -> list[int]:

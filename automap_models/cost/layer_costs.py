@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,6 @@ from automap_models.cost.layer_times import (
     DEFAULT_RUNTIME,
     ITEM_BYTES,
     PREFETCHED,
-    LayerTimes,
     Runtime,
     Shares,
     StepClock,
@@ -77,9 +77,9 @@ class LayerCosts:
 
 
 class _Kernels(NamedTuple):
-    """What LayerCosts has but for ZeRO-3, with the times of each layer."""
+    """What LayerCosts has but for ZeRO-3, with the times of each layer: [k, 12] columns as of LayerTimes."""
 
-    times: list[LayerTimes]
+    times: FloatArray
     memory: FloatArray
     parameters: FloatArray
     boundary_bytes: FloatArray
@@ -157,8 +157,9 @@ class LayerCosting:
         memory = np.moveaxis(np.array(saved), -1, 0)
         parameters = np.array([shares.parameters_of(layer.parameters) for layer in layers])
         boundary_bytes = np.stack([shares.bytes_of(layer.boundary) for layer in layers], axis=1)
-        times = zip(*(clock.layer(layer, i in self.blocks) for i, layer in enumerate(layers)), strict=True)
-        return [_Kernels(list(of_size), memory[i], parameters, boundary_bytes[i]) for i, of_size in enumerate(times)]
+        of_layers = [clock.layer(layer, i in self.blocks) for i, layer in enumerate(layers)]
+        times = np.array([[[*t[:4], *chain(*t[4:])] for t in of_layer] for of_layer in of_layers])
+        return [_Kernels(times[:, i], memory[i], parameters, boundary_bytes[i]) for i in range(len(shares.samples))]
 
     def _saved_bytes(
         self, clock: StepClock, layer: LayerWork, block: bool, recompute: Recompute
@@ -179,34 +180,25 @@ class LayerCosting:
         return kept + (nothing if recompute == "selective" else core), for_weights, nothing
 
     def _with_gathers(self, strategy: Strategy, groups: ProcessGroups, kernels: _Kernels) -> LayerCosts:
-        count = len(kernels.times)
-        times, hidden_s = np.zeros((count, len(RECOMPUTE), TIMES)), np.zeros(count)
-        for i, (layer, parameters) in enumerate(zip(kernels.times, kernels.parameters.tolist(), strict=True)):
-            for j, kind in enumerate(RECOMPUTE):
-                again = {"none": 0.0, "selective": layer.again, "full": layer.whole_forward}
-                recompute = again[kind] if i in self.blocks else 0.0
-                gathers, hidden_s[i] = (0.0, 0.0), 0.0
-                if strategy.zero == 3:
-                    gathers, hidden_s[i] = self._gathers_s(strategy, groups, i, layer, recompute, *parameters)
-                passes = (layer.forward, layer.input, layer.weight, recompute)
-                times[i, j] = (*passes, *layer.tensor, *layer.context, *layer.experts, *gathers)
+        forward, inputs, weights, again, tensor, _, context, _, *hidden_context, experts, _ = kernels.times.T
+        blocks = np.isin(np.arange(len(forward)), list(self.blocks))
+        recompute = np.stack([np.zeros_like(again), again, forward + tensor + context + experts], axis=1)
+        recompute[~blocks] = 0.0
+        times, hidden_s = np.zeros((*recompute.shape, TIMES)), np.zeros(len(forward))
+        times[..., :3], times[..., 3], times[..., 4:8] = (
+            kernels.times[:, None, :3],
+            recompute,
+            kernels.times[:, None, 4:8],
+        )
+        times[..., 8:10] = kernels.times[:, None, 10:]
+        if strategy.zero == 3:  # weights are gathered forward and backward, and gradients are as large
+            weight_bytes, _, _ = parameter_bytes(strategy, self.runtime.gradient_bytes)
+            pieces = np.where(blocks, self.runtime.gathers_a_layer, 1).tolist()
+            moved = (kernels.parameters.T * weight_bytes).tolist()
+            gather = np.array([groups.gather_s(*of) for of in zip(*moved, pieces, strict=True)])
+            overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, self.constants.overlap)
+            exposed = exposed_s(gather, forward - hidden_context[0], overlap)
+            computed = recompute + (inputs + weights - hidden_context[1])[:, None]
+            times[..., 10], times[..., 11] = exposed[:, None], exposed_s(2 * gather[:, None], computed, overlap)
+            hidden_s = gather - exposed
         return LayerCosts(times, hidden_s, kernels.memory, kernels.parameters, kernels.boundary_bytes)
-
-    def _gathers_s(
-        self,
-        strategy: Strategy,
-        groups: ProcessGroups,
-        layer: int,
-        times: LayerTimes,
-        recompute: float,
-        others: float,
-        of_experts: float,
-    ) -> tuple[tuple[float, float], float]:
-        """What ZeRO-3 exposes of a layer's weights and gradients forward and backward, and what it hides forward."""
-        pieces = self.runtime.gathers_a_layer if layer in self.blocks else 1
-        weight_bytes, _, _ = parameter_bytes(strategy, self.runtime.gradient_bytes)
-        gather = groups.gather_s(others * weight_bytes, of_experts * weight_bytes, pieces)
-        overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, self.constants.overlap)
-        forward = exposed_s(gather, times.forward - times.hidden_context[0], overlap)
-        computed = times.input + times.weight + recompute - times.hidden_context[1]
-        return (forward, exposed_s(2 * gather, computed, overlap)), gather - forward  # gradients are as large

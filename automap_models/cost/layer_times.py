@@ -158,7 +158,6 @@ class LayerTimes(NamedTuple):
 
     Attributes:
         forward, input, weight: kernels of the passes.
-        core_forward: of attention cores in the forward pass.
         again: what selective recomputation runs again.
         tensor, context, experts: forward and backward: sums of tensor parallelism; keys and values on their way that
             attention does not hide; tokens on their way to experts and back.
@@ -173,11 +172,6 @@ class LayerTimes(NamedTuple):
     context: tuple[float, float]
     hidden_context: tuple[float, float]
     experts: tuple[float, float]
-
-    @property
-    def whole_forward(self) -> float:
-        """The forward pass with its collectives."""
-        return self.forward + self.tensor[0] + self.context[0] + self.experts[0]
 
 
 class _KernelTimes(NamedTuple):

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from automap_models.core.estimate import DeviceMemory
-from automap_models.core.pass_tables import pass_table
+from automap_models.core.pass_tables import PassTable, pass_table
 from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
@@ -78,9 +78,7 @@ def device_memory(
             raise BadInput(what, where=f"`{where}`", do="give one each")
     if gradient_bytes not in GRADIENT_BYTES:
         raise BadInput(f"gradients of {gradient_bytes} bytes", where="`gradient_bytes`", do="give 2, 4 or 6")
-    shape = (strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
-    shown, _ = repeating_micro_batches(*shape)
-    table = pass_table(strategy.schedule, strategy.pp, shown, strategy.vp)
+    table = laid_out(strategy)
     activations = table.most_held(saved_bytes, kept_bytes)
     held = [[0.0, 0.0, 0.0] for _ in range(strategy.pp)]
     for rank, others, of_experts, needed in zip(table.rank_of.tolist(), parameters, experts, temporary, strict=True):
@@ -97,6 +95,12 @@ def device_memory(
             held, activations, gathered_parameters or [0.0] * strategy.pp, strict=True
         )
     )
+
+
+def laid_out(strategy: Strategy) -> PassTable:
+    """As many of a strategy's passes as show what ranks hold."""
+    micro_batches, _ = repeating_micro_batches(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
+    return pass_table(strategy.schedule, strategy.pp, micro_batches, strategy.vp)
 
 
 def state_bytes(

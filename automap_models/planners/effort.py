@@ -86,8 +86,8 @@ TRIALS = Work(0.0, 3.0e-9)
 """What a rank recomputes, tried: choices of its virtual stages at the moments of its order."""
 PROGRAM = Work(2.5e-3, 7.0e-8)
 """A linear program, by its rows times its columns."""
-WHOLE = Work(5.0e-2, 1.5e-4)
-"""An integer program, by columns times those that are whole."""
+WHOLE = Work(5.0e-3, 9.0e-5)
+"""A node of an integer program, by columns times those that are whole."""
 ALIKE = Work(1.8e-4, 0.0)
 """Two divisions compared with one another."""
 

@@ -10,16 +10,16 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import Runtime
 from automap_models.cost.measured import MeasuredPasses, MeasuredStep
 from automap_models.cost.stage_costs import stage_costs
-from automap_models.simulate.strategy import strategy_estimate
+from automap_models.simulate.strategy import StrategyPricing
 
 
 def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Estimate:
     """What the step of that model costs on the device.
 
     Raises:
-        BadInput: see `strategy_estimate`.
+        BadInput: see `StrategyPricing.estimate`.
     """
-    return strategy_estimate(work, step.strategy, step.cluster, device, step.runtime)
+    return StrategyPricing(work, step.cluster, device, step.runtime).estimate(step.strategy)
 
 
 def measured_bytes(step: MeasuredStep, estimate: Estimate) -> float:

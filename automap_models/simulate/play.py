@@ -259,19 +259,19 @@ def chain_counts(
     if not added:
         return counts, True
     begin, stop, rounds = 0, 0, 0
-    for i in range(count):
+    low, high = count // 2, count // 2 + 1
+    while rounds != 1 and (low >= 0 or high < count):  # from the middle on: of pairs of one round the nearest counts
+        if high >= count or (low >= 0 and count - 2 * low <= 2 * high - count):
+            i, low = low, low - 1
+        else:
+            i, high = high, high + 1
         duration, m = layout[DURATION, nodes[i]], layout[MICRO_BATCH, nodes[i]]
         for j in range(i + 1, count):
-            if layout[DURATION, nodes[j]] != duration:
-                continue
             later = layout[MICRO_BATCH, nodes[j]] - m
-            if later < a_round or later % a_round:
-                continue
-            of = later // a_round
-            nearer = abs(i - 0.5 * count) < abs(begin - 0.5 * count)
-            if rounds == 0 or of < rounds or (of == rounds and nearer):
-                begin, stop, rounds = i, j, of
-            break
+            if layout[DURATION, nodes[j]] == duration and later >= a_round and later % a_round == 0:
+                if rounds == 0 or later // a_round < rounds:
+                    begin, stop, rounds = i, j, later // a_round
+                break
     if rounds == 0 or added % rounds:
         return counts, False
     for i in range(begin, stop):

@@ -12,7 +12,7 @@ Where that does not hold yet, more rounds are played, in the end all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,7 +40,8 @@ def compile_loops() -> None:
     for name, virtual in (("1f1b", 1), ("zb-v", 2), ("dualpipev", 2)):
         stages = 2 * virtual
         second = np.ones(stages)
-        longest_chains(name, 2 * stages, virtual, PassTimes(second, second, second, second[1:]))
+        _, chain = longest_chains(name, 2 * stages, virtual, PassTimes(second, second, second, second[1:]))
+        chain(0)
         _ = pass_table(name, 2, 2 * stages, virtual).fullest
 
 
@@ -176,8 +177,10 @@ class Chain(NamedTuple):
         return Chain(passes, messages, self.rank)
 
 
-def longest_chains(name: str, micro_batches: int, virtual: int, times: PassTimes) -> tuple[FloatArray, list[Chain]]:
-    """[S] as `rank_ends`, and for each rank the chain that makes it end then; arguments as of `rank_ends`.
+def longest_chains(
+    name: str, micro_batches: int, virtual: int, times: PassTimes
+) -> tuple[FloatArray, Callable[[int], Chain | None]]:
+    """[S] as `rank_ends`, and of any rank the chain that makes it end then; arguments as of `rank_ends`.
 
     A chain is one whatever passes take, so that with other times no rank ends before its chain does. Of a schedule of
     which a few rounds were played, the chain goes through a round once more for each round that was not:
@@ -189,18 +192,17 @@ def longest_chains(name: str, micro_batches: int, virtual: int, times: PassTimes
     from automap_models.simulate.play import KINDS, MESSAGE, chain_counts
 
     played = _played(name, micro_batches, virtual, times)
-    layout = played.layout
-    chains = []
-    for rank, end_s in enumerate(played.of_ranks.tolist()):
-        last, kinds = int(layout.last[rank]), 1 + KINDS * times.forward_s.size
+    layout, kinds = played.layout, 1 + KINDS * times.forward_s.size
+
+    def chain(rank: int) -> Chain | None:
+        end_s = float(played.of_ranks[rank])
+        last = int(layout.last[rank])
         counts, complete = chain_counts(layout.nodes, played.ends, last, kinds, layout.more, played.a_round)
-        if not complete:
-            continue
         forward, whole, inputs, weights = (of_kind := counts[1:].reshape(-1, KINDS).T)[:4]
-        chain = Chain(np.stack([forward, whole + inputs, whole + weights]), of_kind[MESSAGE, :-1], rank)
-        if abs(chain.seconds(times) - end_s) <= 1e-6 * end_s:
-            chains.append(chain)
-    return played.of_ranks, chains
+        longest = Chain(np.stack([forward, whole + inputs, whole + weights]), of_kind[MESSAGE, :-1], rank)
+        return longest if complete and abs(longest.seconds(times) - end_s) <= 1e-6 * end_s else None
+
+    return played.of_ranks, chain
 
 
 class PlanTimes(NamedTuple):

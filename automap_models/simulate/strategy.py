@@ -43,31 +43,6 @@ one, and the longest of these times is the step's. ZB-H2 runs in the paper's fra
 too, and lets ranks wait."""
 
 
-def strategy_estimate(
-    work: ModelWork,
-    strategy: Strategy,
-    cluster: Cluster,
-    device: Device,
-    runtime: Runtime = DEFAULT_RUNTIME,
-    kinds: Mapping[str, Device] = MappingProxyType({}),
-) -> Estimate:
-    """What a strategy costs on a cluster.
-
-    Args:
-        work: of the model, see hlo.model_work.
-        strategy: how it is trained.
-        cluster: on what.
-        device: of the cluster, see core.device.
-        runtime: how the framework runs it.
-        kinds: devices by the names that the groups of a mixed cluster have for them.
-
-    Raises:
-        BadInput: the strategy divides the model or the cluster otherwise than these can be divided, or a device is not
-            among the kinds, or has no peak for the precision.
-    """
-    return StrategyPricing(work, cluster, device, runtime, kinds).estimate(strategy)
-
-
 _UNIFORM = attrgetter(*({of.name for of in fields(Strategy)} - {"layers", "recompute", "recompute_blocks"}))
 """What a strategy has in common with all that differ from it only in cuts and recomputation."""
 
@@ -75,7 +50,12 @@ _UNIFORM = attrgetter(*({of.name for of in fields(Strategy)} - {"layers", "recom
 class StrategyPricing:
     """Prices of many strategies of one model on one cluster; what they have in common is computed once.
 
-    Args: as of `strategy_estimate`.
+    Args:
+        work: of the model, see hlo.model_work.
+        cluster: on what.
+        device: of the cluster, see core.device.
+        runtime: how the framework runs strategies.
+        kinds: devices by the names that the groups of a mixed cluster have for them.
 
     Attributes:
         devices: of each group of nodes.
@@ -121,7 +101,8 @@ class StrategyPricing:
         """The price of a strategy.
 
         Raises:
-            BadInput: see `strategy_estimate`.
+            BadInput: it divides the model or the cluster otherwise than these can be divided, or a device has no peak
+                for its precision.
         """
         strategy.require_cluster(self.cluster)
         strategy.require_model(self.work.shape)

@@ -224,7 +224,7 @@ def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
     from automap_models.formats.hardware_yaml import device_of, read_kinds
     from automap_models.planners.portfolio.work import work_once
     from automap_models.planners.strategies.problem import usual_precision
-    from automap_models.simulate.strategy import require_device, strategy_estimate
+    from automap_models.simulate.strategy import StrategyPricing, require_device
     from automap_models.workloads.source import transformer
 
     from ..reports.text import Steps
@@ -241,7 +241,7 @@ def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
     source = replace(request.source, dtype=strategy.dtype)
     with Steps() as steps:
         work = work_once(source, _cache(request), steps.begin)
-    return strategy_estimate(work, strategy, cluster, device, Runtime(flash=wanted.flash), kinds)
+    return StrategyPricing(work, cluster, device, Runtime(flash=wanted.flash), kinds).estimate(strategy)
 
 
 def _explored(request: PlanRequest) -> Explored:

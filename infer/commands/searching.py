@@ -52,7 +52,7 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
     from automap_models.formats.hardware_yaml import device_of
     from automap_models.planners import effort
     from automap_models.planners.portfolio.work import work_once
-    from automap_models.planners.strategies.choices import compared, of_sizes
+    from automap_models.planners.strategies.compare import compared, of_sizes
     from automap_models.planners.strategies.config import StrategiesConfig
     from automap_models.planners.strategies.planner import StrategiesPlanner
     from automap_models.planners.strategies.remedies import what_would_fit

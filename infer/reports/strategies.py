@@ -12,7 +12,7 @@ from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.core.units import percent, seconds, size
 from automap_models.formats.strategy_json import estimate_document
-from automap_models.planners.strategies.choices import Alternative, Compared
+from automap_models.planners.strategies.compare import Alternative, Compared
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.plots.strategies import draw_strategies
 

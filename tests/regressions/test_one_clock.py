@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from draw_counts import BY_HAND
+from strategy_problems import estimated
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import InstructionGraph
@@ -28,7 +29,6 @@ from automap_models.hlo.step_classes import StepClasses
 from automap_models.hlo.work_marks import WorkMarks
 from automap_models.planners.staged.frameworks import block_ends
 from automap_models.simulate.step import step_cost
-from automap_models.simulate.strategy import strategy_estimate
 from automap_models.workloads.source import Source, SourceKind, module_of, read_model_work, transformer
 from automap_models.workloads.training import required_transformer
 
@@ -86,7 +86,7 @@ def test_kernels_take_as_long_by_the_graph_as_by_the_layers(model: str, device: 
     """gpt2_medium in fp32 with dp 32 took 373 ms by one search and 1.94 s by the other."""
     kind, graph = read_device(device), _graph(model, precision)
     strategy = Strategy(micro_batch=SAMPLES, global_batch=SAMPLES, precision=precision)
-    price = strategy_estimate(_work(model, precision), strategy, Cluster(1, 1, 1e11, 1e10, 1e12), kind)
+    price = estimated(_work(model, precision), strategy, Cluster(1, 1, 1e11, 1e10, 1e12), kind)
     passes_s = float(clock_times(graph, kind)[graph.in_microbatch].sum())
     assert passes_s == pytest.approx(price.parts.compute, rel=TOLERANCE)
 
@@ -100,7 +100,7 @@ def test_another_micro_batch_takes_what_it_takes_when_it_is_traced_itself(
     kind = read_device("v100")
     profile = rescaled(clock_profile(_graph(model, precision), kind), samples)
     strategy = Strategy(micro_batch=samples, global_batch=samples, precision=precision)
-    price = strategy_estimate(_work(model, precision), strategy, Cluster(1, 1, 1e11, 1e10, 1e12), kind)
+    price = estimated(_work(model, precision), strategy, Cluster(1, 1, 1e11, 1e10, 1e12), kind)
     assert profile.C.sum() == pytest.approx(price.parts.compute, rel=TOLERANCE)
 
 
@@ -115,9 +115,7 @@ def test_data_parallelism_takes_as_long_by_a_plan_as_by_a_strategy(model: str, t
     strategy = Strategy(
         micro_batch=SAMPLES, global_batch=SAMPLES * dp * MICRO_BATCHES, dp=dp, schedule="1f1b", precision=precision
     )
-    assert plan_s == pytest.approx(
-        strategy_estimate(_work(model, precision), strategy, cluster, device).step_s, rel=TOLERANCE
-    )
+    assert plan_s == pytest.approx(estimated(_work(model, precision), strategy, cluster, device).step_s, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("stages", [2, 4])
@@ -144,7 +142,7 @@ def test_equal_stages_take_as_long_by_a_plan_as_by_a_strategy(
         schedule="1f1b-deep",
         precision=precision,
     )
-    price = strategy_estimate(_work(model, precision), strategy, cluster, device)
+    price = estimated(_work(model, precision), strategy, cluster, device)
     ends = (*block_ends(profile), len(profile) - 1)  # of the blocks; the last one is the head's
     cuts = tuple(ends[count - 1] for count in np.cumsum(price.stage_layers)[:-1])
     plan = StagedPlan(cuts, tuple(dp * s for s in range(1, stages)), MICRO_BATCHES, "given")
@@ -177,7 +175,7 @@ def test_tensor_parallelism_takes_as_long_by_a_plan_as_by_a_strategy(
     strategy = Strategy(
         micro_batch=SAMPLES, global_batch=global_batch, dp=dp, tp=tp, schedule="1f1b", precision=precision
     )
-    price = strategy_estimate(_work(model, precision), strategy, cluster, device)
+    price = estimated(_work(model, precision), strategy, cluster, device)
     sums_s, strategy_sums_s = MICRO_BATCHES * cost.reduce_s.sum(), price.parts.tensor_parallel
     assert cost.step_s - sums_s == pytest.approx(price.step_s - strategy_sums_s, rel=TOLERANCE)
     if model == "bert_large":

@@ -11,6 +11,7 @@ import pytest
 from gpt_work import gpt_work
 from hypothesis import given
 from hypothesis import strategies as st
+from strategy_problems import estimated
 
 from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.device import Device
@@ -22,7 +23,7 @@ from automap_models.cost.stage_costs import stage_costs
 from automap_models.errors import BadInput
 from automap_models.simulate.calibration import USUAL
 from automap_models.simulate.engine import simulate
-from automap_models.simulate.strategy import StrategyPricing, strategy_estimate
+from automap_models.simulate.strategy import StrategyPricing
 
 DEVICE = Device("device", {"float32": 20e12, "bfloat16": 300e12}, 20e12, 2e12, step=USUAL)
 WORK = gpt_work(8, 1024, 16, sequence=512, vocabulary=8192)
@@ -42,14 +43,14 @@ def test_the_bubble_is_what_narayanan_et_al_derive(vp: int, micro_batches: int) 
         micro_batch=1, global_batch=micro_batches, pp=4, vp=vp, schedule="interleaved" if vp > 1 else "1f1b"
     )
     quick = Cluster(1, 4, 1e18, 1e18, 80e9)
-    estimate = strategy_estimate(work, strategy, quick, DEVICE)
+    estimate = estimated(work, strategy, quick, DEVICE)
     parts = estimate.parts
     assert parts.bubble / parts.compute == pytest.approx(3 / (vp * micro_batches), rel=0.03)
 
 
 def test_the_parts_add_up_to_the_step() -> None:
     strategy = Strategy(micro_batch=1, global_batch=16, tp=2, pp=4, dp=2, recompute="full", sequence_parallel=True)
-    estimate = strategy_estimate(WORK, strategy, _cluster(16), DEVICE)
+    estimate = estimated(WORK, strategy, _cluster(16), DEVICE)
     assert estimate.parts.total == estimate.step_s
     assert all(part >= 0 for part in estimate.parts)
     assert min(estimate.parts.tensor_parallel, estimate.parts.bubble, estimate.parts.transfers) > 0
@@ -60,9 +61,9 @@ def test_the_parts_add_up_to_the_step() -> None:
 def test_the_parts_are_those_of_the_rank_that_others_wait_for(schedule: str) -> None:
     """Where rank 0 has one layer of 16 it ends last and waits most: its bubble of 80 % was said to be the step's."""
     strategy = Strategy(micro_batch=1, global_batch=64, pp=4, layers=(1, 2, 4, 1), schedule=schedule)
-    estimate = strategy_estimate(WORK, strategy, _cluster(4), DEVICE)
+    estimate = estimated(WORK, strategy, _cluster(4), DEVICE)
     assert estimate.parts_rank == 2
-    even = strategy_estimate(WORK, replace(strategy, layers=(2, 2, 2, 2)), _cluster(4), DEVICE)
+    even = estimated(WORK, replace(strategy, layers=(2, 2, 2, 2)), _cluster(4), DEVICE)
     assert estimate.parts.compute > 1.5 * even.parts.compute  # of four layers, not of two and the head
     assert estimate.bubble_rate < 0.1
     assert estimate.parts.total == estimate.step_s
@@ -72,7 +73,7 @@ def test_the_parts_are_those_of_the_rank_that_others_wait_for(schedule: str) -> 
 def test_a_rank_that_does_not_wait_has_no_bubble_at_all(global_batch: int) -> None:
     """The first rank has the longest stage; what is left of sums of floats, 1e-13 % of a step, is no idle time."""
     strategy = Strategy(micro_batch=1, global_batch=global_batch, pp=4, schedule="zb-h2", layers=(3, 2, 2, 1))
-    estimate = strategy_estimate(WORK, strategy, Cluster(1, 4, 300e9, 100e9, 80e9), DEVICE)
+    estimate = estimated(WORK, strategy, Cluster(1, 4, 300e9, 100e9, 80e9), DEVICE)
     assert estimate.parts.bubble == 0.0
 
 
@@ -80,7 +81,7 @@ def test_ranks_of_zb_h2_do_not_wait_for_one_another_before_their_update() -> Non
     """The step is the longest rank from its first pass to its last, by the engine; messages have no bytes."""
     strategy = Strategy(micro_batch=1, global_batch=12, pp=4, schedule="zb-h2")
     cluster = replace(_cluster(4), intra=1e18, inter=1e18)
-    parts = strategy_estimate(WORK, strategy, cluster, DEVICE).parts
+    parts = estimated(WORK, strategy, cluster, DEVICE).parts
     costs, schedule = stage_costs(WORK, strategy, cluster, DEVICE), build_schedule("zb-h2", 4, 12)
     forward, inputs, weights = costs.times.passes
     timeline = simulate(forward, inputs + weights, costs.transfer_s, np.zeros(4), schedule, weight_s=weights)
@@ -91,14 +92,14 @@ def test_ranks_of_zb_h2_do_not_wait_for_one_another_before_their_update() -> Non
 
 def test_a_device_without_constants_has_the_usual_ones_and_the_price_says_so() -> None:
     bare, strategy = replace(DEVICE, step=None), Strategy(micro_batch=1, global_batch=1)
-    price, usual = (strategy_estimate(WORK, strategy, _cluster(1), device) for device in (bare, DEVICE))
+    price, usual = (estimated(WORK, strategy, _cluster(1), device) for device in (bare, DEVICE))
     assert price == replace(usual, unfitted=("device",))
     assert usual.unfitted == ()
 
 
 def test_a_device_without_a_peak_for_the_precision_is_refused() -> None:
     with pytest.raises(BadInput, match="device device: has no rate for matrix products in float8"):
-        strategy_estimate(WORK, Strategy(micro_batch=1, global_batch=1, precision="fp8"), _cluster(1), DEVICE)
+        estimated(WORK, Strategy(micro_batch=1, global_batch=1, precision="fp8"), _cluster(1), DEVICE)
 
 
 @st.composite
@@ -128,7 +129,7 @@ def strategies_of_16_devices(draw: st.DrawFn) -> Strategy:
 
 
 def _seconds(strategy: Strategy, device: Device = DEVICE, **cluster: float) -> float:
-    return strategy_estimate(WORK, strategy, replace(_cluster(16), **cluster), device).step_s  # type: ignore[arg-type]
+    return estimated(WORK, strategy, replace(_cluster(16), **cluster), device).step_s  # type: ignore[arg-type]
 
 
 @given(strategies_of_16_devices(), st.sampled_from(["matrix", "bandwidth", "step"]))
@@ -149,7 +150,7 @@ def test_more_bandwidth_is_never_slower(strategy: Strategy, link: str) -> None:
 
 @given(strategies_of_16_devices())
 def test_parts_are_none_below_zero_and_add_up(strategy: Strategy) -> None:
-    estimate = strategy_estimate(WORK, strategy, _cluster(16), DEVICE)
+    estimate = estimated(WORK, strategy, _cluster(16), DEVICE)
     assert min(estimate.parts) >= -1e-12
     assert sum(estimate.parts) == pytest.approx(estimate.step_s)
     assert 0 < estimate.mfu < USUAL.product_efficiency
@@ -173,7 +174,7 @@ def test_no_step_is_shorter_than_its_closed_form(strategy: Strategy) -> None:
 def test_one_device_takes_the_plain_sum_of_its_kernels() -> None:
     """Without a pipeline, sums, recomputation and other ranks, four micro-batches and an update."""
     strategy = Strategy(micro_batch=1, global_batch=4)
-    estimate = strategy_estimate(WORK, strategy, _cluster(1), DEVICE)
+    estimate = estimated(WORK, strategy, _cluster(1), DEVICE)
     groups = process_groups(strategy, _cluster(1), USUAL)
     clock = StepClock(strategy, DEVICE, groups, Shares(strategy), Runtime())
     kernels = sum(sum(clock.layer(WORK.layers[layer], 0 < place < 9)[0][:3]) for place, layer in enumerate(WORK.order))
@@ -193,14 +194,14 @@ def test_what_micro_batches_are_expected_changes_no_price(precision: str) -> Non
     for micro_batch in (4, 1, 8, 2):
         fields: dict[str, Any] = {"micro_batch": micro_batch, "global_batch": 32, "precision": precision}
         strategy = Strategy(tp=2, dp=2, pp=2, zero=3, recompute="selective", **fields)
-        alone = strategy_estimate(WORK, strategy, cluster, device, runtime)
+        alone = estimated(WORK, strategy, cluster, device, runtime)
         assert pricing.estimate(strategy).step_s == pytest.approx(alone.step_s, rel=1e-12)
 
 
 def test_model_flop_utilisation_counts_no_recomputation() -> None:
     """The same FLOP over a longer step."""
     plain, again = (
-        strategy_estimate(WORK, Strategy(micro_batch=1, global_batch=4, recompute=how), _cluster(1), DEVICE)
+        estimated(WORK, Strategy(micro_batch=1, global_batch=4, recompute=how), _cluster(1), DEVICE)
         for how in ("none", "full")
     )
     flop = 4 * (8 * (72 * 512 * 1024**2 + 12 * 512**2 * 1024) + 6 * 512 * 1024 * 8192)
@@ -234,16 +235,16 @@ def test_zero_3_is_never_faster_than_zero_1(
         strategy = Strategy(
             micro_batch=1, global_batch=pp * dp * rounds, pp=pp, dp=dp, vp=vp, schedule=schedule, zero=zero
         )
-        steps.append(strategy_estimate(WORK, strategy, cluster, device, runtime).step_s)
+        steps.append(estimated(WORK, strategy, cluster, device, runtime).step_s)
     assert steps[0] <= steps[1] * (1 + 1e-12)
 
 
 def test_a_device_that_is_too_small_does_not_fit() -> None:
     strategy = Strategy(micro_batch=1, global_batch=1)
-    estimate = strategy_estimate(WORK, strategy, _cluster(1), DEVICE)
+    estimate = estimated(WORK, strategy, _cluster(1), DEVICE)
     fuller = replace(_cluster(1), memory=estimate.peak_memory * 0.99)
     assert estimate.fits
-    assert not strategy_estimate(WORK, strategy, fuller, DEVICE).fits
+    assert not estimated(WORK, strategy, fuller, DEVICE).fits
 
 
 @pytest.mark.parametrize(
@@ -259,9 +260,7 @@ def test_a_strategy_that_does_not_divide_the_model_or_the_cluster_is_refused(
     fields: dict[str, Any], devices: int, message: str
 ) -> None:
     with pytest.raises(BadInput, match=re.escape(message)):
-        strategy_estimate(
-            WORK, Strategy(micro_batch=1, **fields), replace(_cluster(1), devices_per_node=devices), DEVICE
-        )
+        estimated(WORK, Strategy(micro_batch=1, **fields), replace(_cluster(1), devices_per_node=devices), DEVICE)
 
 
 TABLE_5 = {
@@ -294,7 +293,7 @@ def test_what_recomputation_costs_is_what_was_measured(name: str) -> None:
             precision="fp16",
         )
         cluster = Cluster(pp, 8, 300e9, 200e9, 80e9)
-        return strategy_estimate(work, strategy, cluster, a100, runtime=Runtime(flash=False)).step_s
+        return estimated(work, strategy, cluster, a100, runtime=Runtime(flash=False)).step_s
 
     assert step_s("full", False) / step_s("selective", True) == pytest.approx(full_s / present_s, rel=0.08)
 
@@ -321,9 +320,9 @@ def test_a_mixed_cluster_lies_between_those_of_its_kinds(degrees: tuple[int, int
     kinds = {"fast": DEVICE, "half": HALF_AS_FAST}
 
     def step_s(first: str, last: str) -> float:
-        return strategy_estimate(WORK, strategy, _mixed(first, last), DEVICE, kinds=kinds).step_s
+        return estimated(WORK, strategy, _mixed(first, last), DEVICE, kinds=kinds).step_s
 
-    uniform = strategy_estimate(WORK, strategy, Cluster(2, 4, 300e9, 100e9, 80e9), DEVICE).step_s
+    uniform = estimated(WORK, strategy, Cluster(2, 4, 300e9, 100e9, 80e9), DEVICE).step_s
     assert step_s("fast", "fast") == uniform
     assert uniform < step_s("fast", "half") <= step_s("half", "half") * (1 + 1e-12)
     if pp == 1:  # every rank of data parallelism waits for the slowest
@@ -333,7 +332,7 @@ def test_a_mixed_cluster_lies_between_those_of_its_kinds(degrees: tuple[int, int
 def test_every_rank_of_a_mixed_cluster_has_its_own_memory() -> None:
     strategy = Strategy(micro_batch=1, global_batch=16, pp=2, dp=4)
     kinds = {"fast": DEVICE, "half": HALF_AS_FAST}
-    estimate = strategy_estimate(WORK, strategy, _mixed("fast", "half", 1e9), DEVICE, kinds=kinds)
+    estimate = estimated(WORK, strategy, _mixed("fast", "half", 1e9), DEVICE, kinds=kinds)
     assert estimate.memory_bytes == (80e9, 1e9)
     assert not estimate.fits
     assert estimate.fullest[2] == 1
@@ -342,14 +341,14 @@ def test_every_rank_of_a_mixed_cluster_has_its_own_memory() -> None:
 def test_a_kind_that_nobody_knows_is_refused() -> None:
     strategy = Strategy(micro_batch=1, global_batch=16, dp=8)
     with pytest.raises(BadInput, match="cluster mixed: its kind half is not among the devices"):
-        strategy_estimate(WORK, strategy, _mixed("fast", "half"), DEVICE, kinds={"fast": DEVICE})
+        estimated(WORK, strategy, _mixed("fast", "half"), DEVICE, kinds={"fast": DEVICE})
 
 
 def test_a_group_may_say_how_fast_its_devices_are() -> None:
     """Half as fast is the device that takes twice the time for everything."""
     strategy = Strategy(micro_batch=1, global_batch=16, pp=2, dp=4)
     groups = [NodeGroup(1, 4, 300e9, 100e9, 80e9), NodeGroup(1, 4, 300e9, 100e9, 80e9, speed=0.5)]
-    estimate = strategy_estimate(WORK, strategy, Cluster.of_groups(groups), DEVICE)
+    estimate = estimated(WORK, strategy, Cluster.of_groups(groups), DEVICE)
     kinds = {"fast": DEVICE, "half": HALF_AS_FAST}
-    named = strategy_estimate(WORK, strategy, _mixed("fast", "half"), DEVICE, kinds=kinds)
+    named = estimated(WORK, strategy, _mixed("fast", "half"), DEVICE, kinds=kinds)
     assert estimate.step_s == pytest.approx(named.step_s)

@@ -41,9 +41,9 @@ def division_bound(costs: RankCosts, recompute: list[int]) -> float:
         recompute: kinds of recomputation that blocks may have.
     """
     strategy, seconds = costs.strategy, costs.passes.sum(axis=-1).min(axis=0)
-    whole = float(seconds[:, recompute].min(axis=1) @ costs.blocks) + float(seconds[list(costs.ends), 0].sum())
+    work_s = float(seconds[:, recompute].min(axis=1) @ costs.blocks) + float(seconds[list(costs.ends), 0].sum())
     update = costs.even_update_s / (strategy.dp * strategy.cp)
-    return strategy.micro_batches * whole / strategy.pp + update
+    return strategy.micro_batches * work_s / strategy.pp + update
 
 
 @lru_cache(maxsize=8192)
@@ -94,10 +94,10 @@ def closed_bound(
             room[rank] -= costs.state[layer] + in_flight[rank] * costs.saved[layer, 0]
     if room.min() < 0:
         return float("inf")
-    held = columns.state + in_flight[:, None] * columns.saved
-    limits = (spent, room, columns.whole, columns.unit, enough_s - once_s)
-    times = np.ascontiguousarray(columns.times)  # as `held` is: another layout would be compiled again
-    return float(least_time(times, held, columns.work, *limits)) + once_s
+    memory = columns.state + in_flight[:, None] * columns.saved
+    limits = (spent, room, columns.total, columns.unit, enough_s - once_s)
+    times = np.ascontiguousarray(columns.times)  # as `memory` is: another layout would be compiled again
+    return float(least_time(times, memory, columns.work, *limits)) + once_s
 
 
 @jit
@@ -116,9 +116,9 @@ def _vertices(t: FloatArray, m: FloatArray, work: FloatArray, corners: FloatArra
     """How many vertices the dual of a rank has; [count, 2] of `corners` become their alpha and beta."""
     count = 0
     for axis in range(2):
-        own, most = t if axis == 0 else m, 0.0
+        per_work, most = t if axis == 0 else m, 0.0
         for j in range(work.size):
-            most = max(most, work[j] / own[j])
+            most = max(most, work[j] / per_work[j])
         alpha, beta = (most, 0.0) if axis == 0 else (0.0, most)
         if _covered(alpha, beta, t, m, work):
             corners[count, 0], corners[count, 1] = alpha, beta
@@ -141,90 +141,47 @@ def _done(
     seconds: float, corners: FloatArray, counts: IntArray, spent: FloatArray, room: FloatArray, unit: float
 ) -> float:
     """Work that all ranks do in so many seconds, at most."""
-    whole = 0.0
+    total = 0.0
     for rank in range(spent.size):
-        left, most = max(seconds - spent[rank], 0.0), np.inf
+        free_s, most = max(seconds - spent[rank], 0.0), np.inf
         for vertex in range(counts[rank]):
-            most = min(most, corners[rank, vertex, 0] * left + corners[rank, vertex, 1] * room[rank])
-        whole += np.floor(most / unit + SLACK) * unit if unit > 0.0 else most
-    return whole
-
-
-@jit
-def _largest(amounts: FloatArray) -> float:
-    """Of [S, n]; numpy's own takes half a second to compile."""
-    largest = 0.0
-    for i in range(amounts.shape[0]):
-        for j in range(amounts.shape[1]):
-            largest = max(largest, amounts[i, j])
-    return largest
-
-
-@jit
-def _same_rank(rank: int, times: FloatArray, held: FloatArray) -> bool:
-    """Whether a rank's columns are those of the one before."""
-    differing = rank == 0
-    for j in range(times.shape[1] if rank else 0):
-        differing = differing or times[rank, j] != times[rank - 1, j] or held[rank, j] != held[rank - 1, j]
-    return not differing
-
-
-@jit
-def _vertices_of_ranks(
-    times: FloatArray, held: FloatArray, work: FloatArray, corners: FloatArray, counts: IntArray
-) -> None:
-    """Fill [S, count, 2] of `corners` with the vertices of each rank, and [S] counts."""
-    ranks, columns = times.shape
-    scale_t, scale_m = _largest(times), max(_largest(held), 1e-30)
-    t, m = np.empty(columns), np.empty(columns)
-    for rank in range(ranks):
-        if _same_rank(rank, times, held):
-            counts[rank] = counts[rank - 1]
-            for vertex in range(counts[rank]):
-                corners[rank, vertex, 0] = corners[rank - 1, vertex, 0]
-                corners[rank, vertex, 1] = corners[rank - 1, vertex, 1]
-            continue
-        for j in range(columns):
-            t[j], m[j] = times[rank, j] / scale_t, held[rank, j] / scale_m
-        counts[rank] = _vertices(t, m, work, corners[rank])
-        for vertex in range(counts[rank]):
-            corners[rank, vertex, 0] /= scale_t
-            corners[rank, vertex, 1] /= scale_m
+            most = min(most, corners[rank, vertex, 0] * free_s + corners[rank, vertex, 1] * room[rank])
+        total += np.floor(most / unit + SLACK) * unit if unit > 0.0 else most
+    return total
 
 
 @jit
 def least_time(
     times: FloatArray,
-    held: FloatArray,
+    memory: FloatArray,
     work: FloatArray,
     spent: FloatArray,
     room: FloatArray,
-    whole: float,
+    total: float,
     unit: float,
     enough_s: float,
 ) -> float:
     """Seconds in which ranks do the whole work; infinite where there is no room for it.
 
     Args:
-        times, held: [S, n] seconds and bytes of each column.
+        times, memory: [S, n] seconds and bytes of each column.
         work: [n] of each column.
         spent, room: [S] seconds that are spent anyway, bytes that there are.
-        whole: work of the model.
+        total: work of the model.
         unit: work that comes in whole pieces of so much; 0 for any.
         enough_s: what is longer need not be known.
     """
     ranks, columns = times.shape
     corners, counts = np.empty((ranks, 2 + columns * (columns - 1) // 2, 2)), np.zeros(ranks, np.int64)
-    _vertices_of_ranks(times, held, work, corners, counts)
-    needed = whole * (1 - SLACK)
+    low, high, needed = 0.0, 0.0, total * (1 - SLACK)
+    for rank in range(ranks):
+        counts[rank] = _vertices(times[rank], memory[rank], work, corners[rank])
+        low = max(low, spent[rank])
+        for j in range(columns):
+            high = max(high, times[rank, j] * total / work[j])
+    high += low
     if enough_s < np.inf and _done(enough_s, corners, counts, spent, room, unit) < needed:
         return enough_s
-    low, least = 0.0, np.inf
-    for rank in range(ranks):
-        low = max(low, spent[rank])
-    for j in range(columns):
-        least = min(least, work[j])
-    high = low + _largest(times) * whole / least
     if _done(high, corners, counts, spent, room, unit) < needed:
         return np.inf
     for _ in range(BISECTIONS):

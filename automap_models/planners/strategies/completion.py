@@ -15,14 +15,12 @@ from itertools import pairwise, product
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.pass_tables import pass_table
-from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
-from automap_models.cost.strategy import gathered_bytes
+from automap_models.cost.strategy import gathered_bytes, laid_out
 from automap_models.planners import effort
 from automap_models.planners.strategies.chain_bounds import passes_laid_out
-from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
-from automap_models.planners.strategies.fitting_kernel import fill_choices, shortest_choices
+from automap_models.planners.strategies.family_costs import FamilyCosts
+from automap_models.planners.strategies.fitting import shortest_choices
 from automap_models.planners.strategies.incumbent import Completion
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
@@ -36,120 +34,93 @@ class Completions:
     """The strategies of a family.
 
     Args:
-        pricing: of the model on the cluster.
         costs: of the family.
         recompute: kinds of recomputation that blocks may have.
         problem: whose fixed fields and reserve hold.
     """
 
-    def __init__(
-        self,
-        pricing: StrategyPricing,
-        costs: FamilyCosts,
-        recompute: list[int],
-        problem: StrategyProblem,
-    ) -> None:
-        self.pricing, self.costs, self.strategy, self.recompute = pricing, costs, costs.strategy, recompute
-        self.fixed, self.equal_layers, self.within = problem.fixed, problem.equal_layers, problem.within
-        self.own = rank_memory(self.strategy, pricing.cluster) - problem.reserve(self.strategy.pp)
-        self.blocks = np.array(pricing.work.order[1:-1])
-        self.seconds = np.ascontiguousarray(costs.ranks.passes.sum(axis=-1))  # [S, k, R]
+    def __init__(self, costs: FamilyCosts, recompute: list[int], problem: StrategyProblem) -> None:
+        ranks, self.costs, self.strategy, self.recompute = costs.ranks, costs, costs.strategy, recompute
+        self.pricing, self.problem, self.fixed = ranks.pricing, problem, problem.fixed
+        self.order = np.array(ranks.work.order)
+        self.blocks = self.order[1:-1]
+        self.seconds: FloatArray = ranks.passes.sum(axis=-1)  # [S, k, R]
         temporary = costs.of_groups[0].of_layers.memory[..., 2]
-        self.bytes_of = np.stack([costs.ranks.saved, costs.ranks.kept, temporary])
-        self._choices: dict[tuple[int, int], tuple[list[Choice], IntArray, IntArray]] = {}
-        self._priced: dict[tuple[int, ...], Completion | None] = {}
+        self.bytes_of = np.stack([ranks.saved, ranks.for_weights, temporary])
+        self._choices: dict[tuple[int, int], tuple[list[Choice], IntArray]] = {}
+        self._completions: dict[tuple[int, ...], Completion | None] = {}
         self._of_ranks: dict[tuple[int, tuple[bytes, ...]], list[Choice] | None] = {}
-        shown, _ = repeating_micro_batches(*self._schedule())
-        name, ranks, _, vp = self._schedule()
-        self.waiting = pass_table(name, ranks, shown, vp).fullest
-        self.passes = shown * ranks * vp
-
-    def _schedule(self) -> tuple[str, int, int, int]:
-        s = self.strategy
-        return s.schedule, s.pp, s.micro_batches, s.vp
+        self.moments = laid_out(self.strategy).fullest
 
     @property
     def given_layers(self) -> tuple[int, ...] | None:
         """Cuts that are fixed."""
-        if self.equal_layers:
+        if self.problem.equal_layers:
             return (self.blocks.size // self.strategy.stages,) * self.strategy.stages
         return self.fixed.get("layers")
 
     # ---- cuts
 
     def rounded(self, pieces: FloatArray, kinds: IntArray) -> tuple[int, ...]:
-        """[V] whole layers of each virtual stage, for [V, kinds, R'] pieces."""
-        if self.given_layers is not None:
-            return self.given_layers
+        """[V] layers of each virtual stage, for [V, kinds, R'] pieces of blocks."""
         unit = self.seconds[:, :, NONE].min(axis=0)
-        before = np.concatenate([[0.0], np.cumsum(unit[self.blocks])])
-        ends = np.cumsum(pieces.sum(axis=2) @ unit[kinds])[:-1]
-        return self._filled([0, *np.abs(before[None, :] - ends[:, None]).argmin(axis=1).tolist(), self.blocks.size])
+        return self._cut(np.cumsum(pieces.sum(axis=2) @ unit[kinds])[:-1])
 
     def balanced(self) -> tuple[int, ...]:
-        """[V] whole layers of virtual stages that take about equally long."""
+        """[V] layers of virtual stages that take about equally long, without recomputation on the fastest rank."""
+        stages, seconds = self.strategy.stages, self.seconds[:, :, NONE].min(axis=0)[self.order]
+        return self._cut(np.arange(1, stages) * (seconds.sum() / stages) - seconds[0])
+
+    def _cut(self, ends_s: FloatArray) -> tuple[int, ...]:
+        """[V] layers between the boundaries before which blocks take nearest to [V-1] seconds, moved until no virtual
+        stage has fewer than it needs."""
         if self.given_layers is not None:
             return self.given_layers
-        cuts = balanced_cuts(self.costs.ranks, self.blocks.tolist(), self.strategy.stages)
-        return self._filled([0, *np.cumsum(cuts).tolist()])
-
-    def _filled(self, bounds: list[int]) -> tuple[int, ...]:
-        """[V] layers between bounds that are moved until no virtual stage has fewer than it needs."""
+        before = np.concatenate([[0.0], np.cumsum(self.seconds[:, :, NONE].min(axis=0)[self.blocks])])
+        bounds = [0, *np.abs(before[None, :] - ends_s[:, None]).argmin(axis=1).tolist(), self.blocks.size]
         stages = self.strategy.stages
         for i in range(1, stages):
             bounds[i] = max(bounds[i], bounds[i - 1] + self.least(i - 1))
         for i in range(stages - 1, 0, -1):
             bounds[i] = min(bounds[i], bounds[i + 1] - self.least(i))
-        return tuple(np.diff(bounds).tolist())
+        return tuple(stop - begin for begin, stop in pairwise(bounds))
 
     def least(self, stage: int) -> int:
         """Blocks that a virtual stage has at least."""
-        inner = self.within is not None and self.within.cuts == "inner blocks"
+        inner = self.problem.within is not None and self.problem.within.cuts == "inner blocks"
         return int(inner or stage not in (0, self.strategy.stages - 1))
 
     def best(self, layers: tuple[int, ...]) -> Completion | None:
         """The strategy with these cuts whose ranks recompute as little as their memory asks for; None if none fits."""
-        if layers not in self._priced:
+        if layers not in self._completions:
             chosen = self._recomputation(layers)
-            self._priced[layers] = None if chosen is None else self.priced(layers, chosen)
-        return self._priced[layers]
+            self._completions[layers] = None if chosen is None else self.priced(layers, chosen)
+        return self._completions[layers]
 
     def improved(
         self, layers: tuple[int, ...], trials: float, late: Callable[[], bool] = lambda: False
     ) -> Completion | None:
         """The best after so many trials of moving a layer from one virtual stage to another, or when it is late."""
         best = self.best(layers)
-        if self.given_layers is not None or self.strategy.stages == 1:
-            return best
-        while trials > 0:
-            current = best.strategy.layers if best is not None else layers
-            shorter = None
-            for moved in self._moves(current or layers):
-                if moved in self._priced:
+        improving = self.given_layers is None
+        while improving and trials > 0:
+            improving = False
+            for moved in self._moves(layers):
+                if moved in self._completions:
                     continue
                 trials -= 1
                 trial = self.best(moved)
                 if trial is not None and (best is None or trial.step_s < best.step_s * (1 - 1e-9)):
-                    shorter = trial
+                    best, layers, improving = trial, moved, True
+                if improving or trials <= 0 or late():
                     break
-                if trials <= 0 or late():
-                    trials = 0
-                    break
-            if shorter is None:
-                break
-            best = shorter
         return best
 
     def _moves(self, layers: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """Neighbouring cuts; first those that unload the longest stages, and load the shortest ones."""
-        begin = np.concatenate([[0], np.cumsum(layers)])
-        stage_s = np.zeros(len(layers))
-        for stage, rank in enumerate(self.costs.rank_of.tolist()):
-            own = self.blocks[begin[stage] : begin[stage + 1]]
-            stage_s[stage] = self.seconds[rank, own, NONE].sum()
-        for stage, layer in ((0, self.costs.ranks.ends.first), (-1, self.costs.ranks.ends.last)):
-            stage_s[stage] += self.seconds[self.costs.rank_of[stage], layer, NONE]
-        order = np.argsort(-stage_s, kind="stable").tolist()
+        ranks = self.costs.rank_of.tolist()
+        stage_s = [self.seconds[rank, of, NONE].sum() for rank, of in zip(ranks, self._of_stages(layers), strict=True)]
+        order = np.argsort(-np.array(stage_s), kind="stable").tolist()
         for source in order:
             for target in reversed(order):
                 if source != target and layers[source] > self.least(source):
@@ -158,17 +129,17 @@ class Completions:
                     moved[target] += 1
                     yield tuple(moved)
 
+    def _of_stages(self, layers: tuple[int, ...]) -> list[IntArray]:
+        """[V] the layers of each virtual stage, those before and after the blocks among them."""
+        bounds = [0, *(1 + np.cumsum(layers[:-1])).tolist(), self.order.size]
+        return [self.order[begin:stop] for begin, stop in pairwise(bounds)]
+
     # ---- recomputation
 
     def priced(self, layers: tuple[int, ...], choices: Sequence[Choice]) -> Completion | None:
         """The step of a strategy; None where it does not fit."""
-        effort.count(effort.PRICE, self.passes)
         strategy = self._strategy(layers, choices)
-        costs = self.pricing.costs(strategy)
-        held = np.array([memory.total for memory in costs.memory])
-        if (held > self.own).any():
-            return None
-        return Completion(strategy, step_seconds(strategy, costs), float(held.max()))
+        return priced(self.pricing, strategy, self.problem.reserve(strategy.pp))
 
     def _strategy(self, layers: tuple[int, ...], choices: Sequence[Choice]) -> Strategy:
         """With what is uniform written as such."""
@@ -179,15 +150,11 @@ class Completions:
         if len(filled) <= 1:
             recompute = filled.pop() if filled else "none"
         blocks = tuple(blocks for _, blocks in choices) if partial else None
-        if "recompute" in self.fixed:
-            recompute = self.fixed["recompute"]
-        if "recompute_blocks" in self.fixed:
-            blocks = self.fixed["recompute_blocks"]
         return replace(
             self.strategy,
             layers=None if len(set(layers)) == 1 and "layers" not in self.fixed else layers,
-            recompute=recompute,
-            recompute_blocks=blocks,
+            recompute=self.fixed.get("recompute", recompute),
+            recompute_blocks=self.fixed.get("recompute_blocks", blocks),
         )
 
     def choices(self, stage: int, count: int) -> list[Choice]:
@@ -198,7 +165,7 @@ class Completions:
             return [(kind, blocks[stage] if blocks is not None else count if kind != NONE else 0)]
         if blocks is not None:
             return [(kind, blocks[stage]) for kind in self.recompute]
-        if self.within is not None and self.within.recompute_alike:
+        if self.problem.within is not None and self.problem.within.recompute_alike:
             return [(kind, count if kind != NONE else 0) for kind in self.recompute]
         return [(NONE, 0), *((kind, n) for kind in self.recompute if kind != NONE for n in range(1, count + 1))]
 
@@ -212,12 +179,12 @@ class Completions:
     def _recomputation(self, layers: tuple[int, ...]) -> list[Choice] | None:
         """[V] of each virtual stage: the shortest that fits its rank, or nearly; None where nothing does."""
         chosen: list[Choice] = [(NONE, 0)] * len(layers)
-        begin = np.concatenate([[0], np.cumsum(layers)])
-        for rank, (stages, _) in enumerate(self.waiting):
-            own = [self.blocks[begin[stage] : begin[stage + 1]] for stage in stages]
-            key = (rank, tuple(blocks.tobytes() for blocks in own))  # a move changes two virtual stages
+        of_stages = self._of_stages(layers)
+        for rank, (stages, _) in enumerate(self.moments):
+            of_rank = [of_stages[stage] for stage in stages]
+            key = (rank, tuple(of.tobytes() for of in of_rank))  # a move changes two virtual stages
             if key not in self._of_ranks:
-                self._of_ranks[key] = self._of_rank(rank, own)
+                self._of_ranks[key] = self._of_rank(rank, of_rank)
             fitting = self._of_ranks[key]
             if fitting is None:
                 return None
@@ -225,96 +192,56 @@ class Completions:
                 chosen[stage] = choice
         return chosen
 
-    def _of_rank(self, rank: int, own: Sequence[IntArray]) -> list[Choice] | None:
-        """The same of one rank, whose virtual stages have these blocks."""
-        stages, moments = self.waiting[rank]
-        listed = [self._listed(stage, blocks.size) for stage, blocks in zip(stages, own, strict=True)]
-        counts = np.array([len(choices) for choices, _, _ in listed])
+    def _of_rank(self, rank: int, of_stages: list[IntArray]) -> list[Choice] | None:
+        """The same of one rank, whose virtual stages have these layers."""
+        stages, moments = self.moments[rank]
+        tables = [self._table(rank, stage, layers) for stage, layers in zip(stages, of_stages, strict=True)]
+        counts = np.array([len(choices) for choices, _ in tables])
         effort.count(effort.FITTING)
-        ways = float(np.prod(counts, dtype=np.float64))
-        effort.count(effort.TRIALS, min(ways, float(counts.sum()) ** 2) * len(moments))
-        tables = np.zeros((len(stages), 4, counts.max()))
-        room, needed = self._room(rank, stages)
-        room -= self._gathered_bytes(rank, own)
-        for table, stage, blocks, (_, kinds, recomputed) in zip(tables, stages, own, listed, strict=True):
-            room -= self._state(stage, blocks)
-            table[:3] += self._ends(stage, rank)
-            fill_choices(blocks, kinds, recomputed, self.seconds[rank], self.bytes_of, table)
-        fitting = shortest_choices(counts, tables, moments.astype(np.float64), room, needed).tolist()
+        combinations = float(np.prod(counts, dtype=np.float64))
+        effort.count(effort.TRIALS, min(combinations, float(counts.sum()) ** 2) * len(moments))
+        padded = np.zeros((len(stages), 4, counts.max()))
+        for row, (choices, table) in zip(padded, tables, strict=True):
+            row[:, : len(choices)] = table
+        logits = self.costs.of_groups[0].logits_bytes if self.strategy.stages - 1 in stages else 0.0
+        room = float(self.costs.room[rank]) + logits - self._gathered_bytes(rank, of_stages)
+        room -= sum(float(self.costs.ranks.state[layers].sum()) for layers in of_stages)
+        fitting = shortest_choices(counts, padded, moments.astype(np.float64), room, logits).tolist()
         if fitting[0] < 0:
             return None
-        return [choices[i] for (choices, *_), i in zip(listed, fitting, strict=True)]
+        return [choices[i] for (choices, _), i in zip(tables, fitting, strict=True)]
 
-    def _listed(self, stage: int, count: int) -> tuple[list[Choice], IntArray, IntArray]:
-        """The choices of a virtual stage of so many layers, and kinds and blocks of each as arrays."""
-        key = (stage if {"recompute", "recompute_blocks"} & set(self.fixed) else -1, count)
+    def _table(self, rank: int, stage: int, layers: IntArray) -> tuple[list[Choice], FloatArray]:
+        """The choices of a virtual stage, and [4, choices] seconds, bytes saved, kept and temporary of each."""
+        begin, stop = int(stage == 0), layers.size - (stage == self.strategy.stages - 1)
+        key = (stage if {"recompute", "recompute_blocks"} & set(self.fixed) else -1, stop - begin)
         if key not in self._choices:
-            choices = self.choices(stage, count)
-            kinds, blocks = np.array(choices, dtype=np.int64).T
-            self._choices[key] = choices, np.ascontiguousarray(kinds), np.ascontiguousarray(blocks)
-        return self._choices[key]
+            choices = self.choices(stage, stop - begin)
+            self._choices[key] = choices, np.array(choices).T
+        choices, (kinds, blocks) = self._choices[key]
+        amounts = np.concatenate([self.seconds[None, rank], self.bytes_of])[:, layers]
+        without = amounts[:3, :, NONE].sum(axis=1)
+        amounts = amounts[:, begin:stop]
+        extra = np.zeros((4, stop - begin + 1, amounts.shape[2]))
+        np.cumsum(amounts[:3] - amounts[:3, :, NONE, None], axis=1, out=extra[:3, 1:])
+        np.maximum.accumulate(amounts[3], axis=0, out=extra[3, 1:])
+        table = extra[:, blocks, kinds]
+        table[:3] += without[:, None]
+        return choices, table
 
-    def _of_ends(self, stage: int) -> list[int]:
-        """The layers of a virtual stage that are no blocks."""
-        first, last = self.costs.ranks.ends
-        return [first] * (stage == 0) + [last] * (stage == self.strategy.stages - 1)
-
-    def _state(self, stage: int, own: IntArray) -> float:
-        """Bytes of training state of a virtual stage with such blocks."""
-        state = self.costs.ranks.state
-        return float(state[own].sum()) + sum(float(state[layer]) for layer in self._of_ends(stage))
-
-    def _ends(self, stage: int, rank: int) -> FloatArray:
-        """[3, 1] seconds, bytes saved and bytes kept of the layers of a virtual stage that are no blocks."""
-        ends = np.zeros((3, 1))
-        for layer in self._of_ends(stage):
-            ends[:, 0] += self.seconds[rank, layer, NONE], *self.bytes_of[:2, layer, NONE]
-        return ends
-
-    def _gathered_bytes(self, rank: int, own: Sequence[IntArray]) -> float:
-        """What ZeRO-3 holds gathered on a rank whose virtual stages have these blocks, beyond the least that it may."""
+    def _gathered_bytes(self, rank: int, of_stages: list[IntArray]) -> float:
+        """What ZeRO-3 holds gathered on a rank whose virtual stages have these layers, beyond the least that it may."""
         if self.strategy.zero < 3:
             return 0.0
-        first, last = self.costs.ranks.ends
-        stages = [of.tolist() for of in own]
-        if rank == self.costs.rank_of[0]:
-            stages[0] = [first, *stages[0]]
-        if rank == self.costs.rank_of[-1]:
-            stages[-1] = [*stages[-1], last]
-        parameters = self.costs.of_groups[0].gathered_parameters(stages)
+        parameters = self.costs.of_groups[0].gathered_parameters([layers.tolist() for layers in of_stages])
         return gathered_bytes(self.strategy, parameters) - float(self.costs.ranks.gathered_bytes[rank])
-
-    def _room(self, rank: int, stages: Sequence[int]) -> tuple[float, float]:
-        """Bytes of a rank for state, activations and what is temporary; and what of the latter it needs anyway."""
-        costs, costing = self.costs, self.costs.of_groups[0]
-        has_end = self.strategy.stages - 1 in stages
-        logits = costing.logits_bytes if has_end else 0.0
-        return float(costs.room[rank]) + logits, logits
 
 
 def priced(pricing: StrategyPricing, strategy: Strategy, reserve: FloatArray) -> Completion | None:
     """The step of a strategy; None where it does not fit."""
     effort.count(effort.PRICE, passes_laid_out(strategy))
     costs = pricing.costs(strategy)
-    held = np.array([memory.total for memory in costs.memory])
-    if (held > rank_memory(strategy, pricing.cluster) - reserve).any():
+    total = np.array([memory.total for memory in costs.memory])
+    if (total > rank_memory(strategy, pricing.cluster) - reserve).any():
         return None
-    return Completion(strategy, step_seconds(strategy, costs), float(held.max()))
-
-
-def balanced_cuts(costs: RankCosts, blocks: Sequence[int], stages: int) -> tuple[int, ...]:
-    """[V] blocks of each virtual stage: each boundary is where the seconds before it are nearest to an equal share.
-
-    Virtual stages may come out empty.
-
-    Args:
-        costs: of the ranks; seconds are those without recomputation on the fastest rank.
-        blocks: the layer of each block, in order.
-        stages: V.
-    """
-    seconds: FloatArray = costs.passes[:, :, 0].sum(axis=-1).min(axis=0)
-    first, last = seconds[list(costs.ends)]
-    before = np.concatenate([[0.0], np.cumsum(seconds[list(blocks)])])
-    share = (first + before[-1] + last) / stages
-    places = np.abs(before[None, :] - (np.arange(1, stages)[:, None] * share - first)).argmin(axis=1)
-    return tuple(stop - begin for begin, stop in pairwise([0, *places.tolist(), len(blocks)]))
+    return Completion(strategy, step_seconds(strategy, costs), float(total.max()))

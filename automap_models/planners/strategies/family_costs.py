@@ -37,7 +37,7 @@ class Columns(NamedTuple):
         times: [S, n] seconds of a step.
         state, saved: [n] bytes, and for each micro-batch in flight.
         work: [n] seconds of a micro-batch without recomputation.
-        whole: seconds of all that is to be held.
+        total: seconds of all blocks.
         unit: work that comes in whole pieces of so much; 0 for any.
     """
 
@@ -45,23 +45,8 @@ class Columns(NamedTuple):
     state: FloatArray
     saved: FloatArray
     work: FloatArray
-    whole: float
+    total: float
     unit: float
-
-
-class Even(NamedTuple):
-    """A rank on which all layers are evenly shared, R kinds of recomputation.
-
-    Attributes:
-        work_s, saved: [R] seconds and bytes of a micro-batch whose blocks all recompute in one way.
-        room: bytes that are left for what micro-batches save.
-        once_s: seconds of a step beside its passes.
-    """
-
-    work_s: list[float]
-    saved: list[float]
-    room: float
-    once_s: float
 
 
 class RankCosts:
@@ -76,7 +61,7 @@ class RankCosts:
 
     Attributes:
         passes: [S, k, R, 3] seconds of F, I and W of a layer for one micro-batch.
-        saved, kept: [k, R] bytes of a layer from F to I, and from I to W.
+        saved, for_weights: [k, R] bytes of a layer from F to I, and from I to W.
         ends: layers before and after the blocks.
         blocks: [k] how many blocks of the model are of each layer.
     """
@@ -91,39 +76,30 @@ class RankCosts:
         self.ends = Ends(order[0], order[-1])
         self.blocks = np.bincount(order[1:-1], minlength=len(self.work.layers)).astype(np.float64)
         if len(self.of_groups) > 1:
-            self._groups = [np.unique(own).tolist() for own in groups_of_ranks(strategy, pricing.cluster)]
+            self._groups = [np.unique(groups).tolist() for groups in groups_of_ranks(strategy, pricing.cluster)]
         self.passes = self._least([of.of_layers.passes for of in self.of_groups])
-        self.saved, self.kept = layers.memory[..., 0], layers.memory[..., 1]
+        self.saved, self.for_weights = layers.memory[..., 0], layers.memory[..., 1]
         self.reserve_bytes = reserve_bytes
         self._columns: dict[tuple[int, ...], Columns] = {}
 
     @cached_property
     def boundary(self) -> float:
         """Bytes that a virtual stage passes on, at least."""
-        return float(self.of_groups[0].of_layers.boundary_bytes[sorted(set(self.work.order[:-1]))].min())
+        return float(self.of_groups[0].of_layers.boundary_bytes[list(self.work.order[:-1])].min())
 
     @cached_property
-    def _hidden_s(self) -> FloatArray:
-        return np.asarray(np.min([of.of_layers.hidden_s for of in self.of_groups], axis=0))
-
-    @property
-    def first_start_s(self) -> float:
-        """Seconds of the gathering that the first virtual stage begins with."""
-        return float(self._hidden_s[self.ends.first])
-
-    @cached_property
-    def later_start_s(self) -> float:
-        """The same of any later one, at least."""
-        return float(self._hidden_s[sorted(set(self.work.order[1:]))].min())
+    def starts_s(self) -> tuple[float, float]:
+        """Seconds of the gathering that the first virtual stage begins with, and any later one, at least."""
+        hidden_s = np.min([of.of_layers.hidden_s for of in self.of_groups], axis=0)[list(self.work.order)]
+        return float(hidden_s[0]), float(hidden_s[1:].min())
 
     @cached_property
     def state(self) -> FloatArray:
         """[k] bytes of a layer's training state."""
-        costing, strategy = self.of_groups[0], self.strategy
-        gradient_bytes = costing.runtime.gradient_bytes
-        parameters = costing.of_layers.parameters.tolist()
-        of_layers = [state_bytes(strategy, others, experts, gradient_bytes) for others, experts in parameters]
-        return np.asarray(np.array(of_layers).sum(axis=1))
+        costing = self.of_groups[0]
+        others, of_experts = costing.of_layers.parameters.T
+        parts = state_bytes(self.strategy, others, of_experts, costing.runtime.gradient_bytes)
+        return np.asarray(np.sum(parts, axis=0))
 
     @cached_property
     def room(self) -> FloatArray:
@@ -157,21 +133,20 @@ class RankCosts:
     @cached_property
     def optimizer(self) -> FloatArray:
         """[k] seconds of a layer's update, once a step; the slowest rank's counts."""
-        rows = [[of.optimizer_s(*own) for own in of.of_layers.parameters.tolist()] for of in self.of_groups]
-        return np.asarray(np.max(rows, axis=0))
+        return np.asarray(np.max([of.optimizer_s(*of.of_layers.parameters.T) for of in self.of_groups], axis=0))
 
     def columns(self, recompute: list[int], *, ends: bool) -> Columns:
         """Of blocks with each of some kinds of recomputation; or of all layers, `ends` among them."""
         key = (*recompute, ends)
         if key not in self._columns:
-            held = self.blocks + np.bincount(self.ends, minlength=self.blocks.size) if ends else self.blocks
-            layers, work = np.flatnonzero(held), self.work_s
+            counts = self.blocks + np.bincount(self.ends, minlength=self.blocks.size) if ends else self.blocks
+            layers, work = np.flatnonzero(counts), self.work_s
             self._columns[key] = Columns(
                 self.step_seconds[:, layers][:, :, recompute].reshape(self.strategy.pp, -1),
                 np.repeat(self.state[layers], len(recompute)),
                 self.saved[layers][:, recompute].ravel(),
                 np.repeat(work[layers], len(recompute)),
-                float(work @ held),
+                float(work @ counts),
                 float(work[layers[0]]) if layers.size == 1 else 0.0,
             )
         return self._columns[key]
@@ -180,7 +155,7 @@ class RankCosts:
         """[S, …] of each rank the least over the groups that it has devices of."""
         if len(of_groups) == 1:
             return np.broadcast_to(of_groups[0], (self.strategy.pp, *of_groups[0].shape))
-        return np.stack([np.min([of_groups[i] for i in own], axis=0) for own in self._groups])
+        return np.stack([np.min([of_groups[i] for i in groups], axis=0) for groups in self._groups])
 
     @staticmethod
     def _chords(costing: StageCosting) -> FloatArray:
@@ -200,18 +175,8 @@ class RankCosts:
     @cached_property
     def even_update_s(self) -> float:
         """Seconds of the update where all ranks share it evenly."""
-        whole = float(self.optimizer @ self.blocks) + float(self.optimizer[list(self.ends)].sum())
-        return whole / self.strategy.pp
-
-    @cached_property
-    def even(self) -> Even:
-        """What ranks take where they share everything evenly, on the slowest of their devices."""
-        ends, pp, seconds = list(self.ends), self.strategy.pp, self.passes.sum(axis=-1).max(axis=0)
-        work = (self.blocks @ seconds + seconds[ends, 0].sum()) / pp
-        saved = (self.blocks @ self.saved + self.saved[ends, 0].sum() / pp) / pp
-        state = float(self.blocks @ self.state) / pp + float(self.state[ends].max())
-        once_s = self.even_update_s + float(self.gradients.max(axis=0) @ self.blocks) / pp
-        return Even(work.tolist(), saved.tolist(), float(self.room.min()) - state, once_s)
+        update_s = float(self.optimizer @ self.blocks) + float(self.optimizer[list(self.ends)].sum())
+        return update_s / self.strategy.pp
 
 
 class FamilyCosts:
@@ -249,5 +214,5 @@ class FamilyCosts:
         if strategy.schedule in SENDING_ALONE and stages > 1:
             self.sends[0, :-1] = self.sends[1, 1:] = sent
             self.messages = np.zeros(stages - 1)
-        self.starts = np.full(stages, ranks.later_start_s)
-        self.starts[0] = ranks.first_start_s
+        self.starts = np.full(stages, ranks.starts_s[1])
+        self.starts[0] = ranks.starts_s[0]

@@ -16,8 +16,9 @@ Left out is what a strategy on the grid is never slower and never fuller than, u
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 from automap_models.core.framework import Divided
@@ -54,8 +55,7 @@ class Way(NamedTuple):
     vp: int
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """Strategies that differ in nothing but cuts and recomputation."""
 
     division: Division
@@ -80,24 +80,22 @@ class Grid:
 
     def divisions(self) -> Iterator[Division]:
         """All of them that the model and the cluster can be divided by."""
-        shape, devices, batch = self.shape, self.devices, self.problem.global_batch
-        experts = shape.experts or 1
-        for tp in filter(self._splits_operators, self._values("tp", _divisors(devices))):
-            for cp in [n for n in self._values("cp", _divisors(devices)) if shape.sequence % n == 0]:
-                for pp in [n for n in self._values("pp", _divisors(devices)) if n <= shape.layers + 2]:
-                    dp, odd = divmod(devices, tp * cp * pp)
-                    if odd or dp < 1 or batch % dp or self.fixed.get("dp", dp) != dp:
-                        continue
-                    for ep in self._values("ep", _divisors(dp)):
-                        if tp * cp * dp % ep or experts % ep:
-                            continue
-                        for micro_batch in self._values("micro_batch", _divisors(batch // dp)):
-                            if (batch // dp) % micro_batch:
-                                continue
-                            for shared in self._values("sequence_parallel", (True, False) if tp > 1 else (False,)):
-                                division = Division(tp, cp, ep, pp, dp, micro_batch, shared)
-                                if (not shared or shape.sequence % (tp * cp) == 0) and self._has_division(division):
-                                    yield division
+        shape, devices, experts = self.shape, self.devices, self.shape.experts or 1
+        of_devices = [self._values(name, _divisors(devices)) for name in ("tp", "cp", "pp")]
+        for tp, cp, pp in product(*of_devices):
+            dp, odd = divmod(devices, tp * cp * pp)
+            samples, split = divmod(self.problem.global_batch, max(dp, 1))
+            if odd or split or self.fixed.get("dp", dp) != dp or not self._splits_operators(tp):
+                continue
+            if shape.sequence % cp or pp > shape.layers + 2:
+                continue
+            eps = [ep for ep in self._values("ep", _divisors(dp)) if not (tp * cp * dp % ep or experts % ep)]
+            micro_batches = [of for of in self._values("micro_batch", _divisors(samples)) if samples % of == 0]
+            shares = self._values("sequence_parallel", (True, False) if tp > 1 else (False,))
+            for ep, micro_batch, shared in product(eps, micro_batches, shares):
+                division = Division(tp, cp, ep, pp, dp, micro_batch, shared)
+                if (not shared or shape.sequence % (tp * cp) == 0) and self._has_division(division):
+                    yield division
 
     def _splits_operators(self, tp: int) -> bool:
         shape = self.shape
@@ -169,23 +167,13 @@ def _ways(pp: int, micro_batches: int, layers: int, schedule: str | None, virtua
     names = (DEFAULT_SCHEDULE,) if alone else tuple(SCHEDULES) if schedule is None else (schedule,)
     ways = []
     for name in names:
-        own = SCHEDULES[name].virtual
-        if virtual is not None:
-            counts: tuple[int, ...] = (virtual,)
-        elif own is not None:
-            counts = (own,)
-        else:
-            counts = VIRTUAL
-        for vp in counts:
-            if name == "interleaved" and vp == 1 and len(names) > 1:
-                continue  # it is 1f1b with a longer warm-up
-            if pp * vp > layers + 2:
-                continue
-            try:
-                require_runnable(name, pp, micro_batches, vp)
-            except BadInput:
-                continue
-            ways.append(Way(name, vp))
+        given = virtual or SCHEDULES[name].virtual
+        for vp in VIRTUAL if given is None else (given,):
+            longer_warm_up = name == "interleaved" and vp == 1 and len(names) > 1  # than 1f1b has, and else the same
+            if pp * vp <= layers + 2 and not longer_warm_up:
+                with suppress(BadInput):
+                    require_runnable(name, pp, micro_batches, vp)
+                    ways.append(Way(name, vp))
     return tuple(ways)
 
 

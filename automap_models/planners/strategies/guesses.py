@@ -20,28 +20,19 @@ search has. These estimates lay out nothing. Nothing is proven by them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from automap_models.planners import effort
 from automap_models.planners.strategies.family_costs import RankCosts
 from automap_models.planners.strategies.grid import Division, Family, Grid, Way
 
-RankCostsOf = Callable[[Division, int], RankCosts]
 OF_A_DIVISION = 2
 """Guesses of one division, so that not all of them are of one."""
-WITH_WEIGHTS = 3
-"""Stage of ZeRO that gathers weights for every pass; guessed without a pipeline, where they are gathered once."""
 
 
-class Guess(NamedTuple):
-    """A family, and about how long a step of its best strategy takes."""
-
-    step_s: float
-    family: Family
-
-
-def guesses(grid: Grid, costs_of: RankCostsOf, divisions: Iterable[Division], recompute: list[int]) -> list[Guess]:
-    """The shortest guesses of each division first.
+def guesses(
+    grid: Grid, costs_of: Callable[[Division, int], RankCosts], divisions: Iterable[Division], recompute: list[int]
+) -> list[tuple[float, Family]]:
+    """About how long a step of a family's best strategy takes, and the family, the shortest guesses first.
 
     Args:
         grid: of the problem.
@@ -49,27 +40,36 @@ def guesses(grid: Grid, costs_of: RankCostsOf, divisions: Iterable[Division], re
         divisions: that there are.
         recompute: kinds of recomputation that blocks may have.
     """
-    of_all: list[Guess] = []
+    of_all: list[tuple[float, Family]] = []
     for division in divisions:
         effort.count(effort.GUESSES, len(grid.ways(division)))
-        of_division = sorted(_of_division(grid, costs_of, division, recompute), key=lambda guess: guess.step_s)
-        of_all += of_division[:OF_A_DIVISION]
-    return sorted(of_all, key=lambda guess: guess.step_s)
+        zeros = grid.zeros(division)
+        chosen = {next((zero for zero in (2, 1, 0) if zero in zeros), zeros[0])}
+        if division.pp == 1 and 3 in zeros:  # without a pipeline weights are gathered once for every pass
+            chosen.add(3)
+        of_division = [
+            guess for zero in chosen for guess in _of_ranks(grid, costs_of(division, zero), division, zero, recompute)
+        ]
+        of_all += sorted(of_division, key=lambda guess: guess[0])[:OF_A_DIVISION]
+    return sorted(of_all, key=lambda guess: guess[0])
 
 
-def _of_division(grid: Grid, costs_of: RankCostsOf, division: Division, recompute: list[int]) -> Iterator[Guess]:
-    zeros = grid.zeros(division)
-    lighter = next((zero for zero in (2, 1, 0) if zero in zeros), zeros[0])
-    chosen = dict.fromkeys([lighter, *([WITH_WEIGHTS] if division.pp == 1 and WITH_WEIGHTS in zeros else [])])
-    for zero in chosen:
-        costs = costs_of(division, zero)
-        even, micro_batches = costs.even, costs.strategy.micro_batches
-        kinds = [(even.work_s[kind], even.saved[kind]) for kind in recompute]
-        for way in grid.ways(division):
-            work_s = mixed_work(kinds, even.room / in_flight(way, division.pp, micro_batches))
-            step_s = micro_batches * work_s * (1 + bubble(way, division.pp, micro_batches)) + even.once_s
-            if step_s < float("inf"):
-                yield Guess(step_s, Family(division, zero, way))
+def _of_ranks(
+    grid: Grid, costs: RankCosts, division: Division, zero: int, recompute: list[int]
+) -> Iterator[tuple[float, Family]]:
+    """Of ranks that share everything evenly, on the slowest of their devices."""
+    ends, pp, micro_batches = list(costs.ends), division.pp, costs.strategy.micro_batches
+    seconds = costs.passes.sum(axis=-1).max(axis=0)
+    work_s = (costs.blocks @ seconds + seconds[ends, 0].sum()) / pp  # [R] of a micro-batch
+    saved = (costs.blocks @ costs.saved + costs.saved[ends, 0].sum() / pp) / pp
+    kinds = list(zip(work_s[recompute].tolist(), saved[recompute].tolist(), strict=True))
+    room = float(costs.room.min() - costs.blocks @ costs.state / pp - costs.state[ends].max())
+    once_s = costs.even_update_s + float(costs.gradients.max(axis=0) @ costs.blocks) / pp
+    for way in grid.ways(division):
+        rank_s = micro_batches * mixed_work(kinds, room / in_flight(way, pp, micro_batches))
+        step_s = rank_s * (1 + bubble(way, pp, micro_batches)) + once_s
+        if step_s < float("inf"):
+            yield step_s, Family(division, zero, way)
 
 
 def mixed_work(kinds: Sequence[tuple[float, float]], room: float) -> float:
@@ -79,11 +79,11 @@ def mixed_work(kinds: Sequence[tuple[float, float]], room: float) -> float:
         kinds: seconds and bytes of a rank whose blocks all recompute in one way, for each of them.
         room: bytes.
     """
-    least = min((seconds for seconds, held in kinds if held <= room), default=float("inf"))
-    for seconds, held in kinds:
+    least = min((seconds for seconds, memory in kinds if memory <= room), default=float("inf"))
+    for seconds, memory in kinds:
         for other_s, other in kinds:
-            if other <= room < held:
-                share = (room - other) / (held - other)
+            if other <= room < memory:
+                share = (room - other) / (memory - other)
                 least = min(least, share * seconds + (1 - share) * other_s)
     return least
 

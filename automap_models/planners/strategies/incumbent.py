@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from automap_models.core.result import TIE
 from automap_models.core.strategy import Strategy
 
-FEW, PATIENCE = 100, 2
-"""Strategies after which a search may give up, and how many times as many as the best one came after."""
-
 
 @dataclass(frozen=True)
 class Completion:
@@ -27,17 +24,19 @@ class Incumbent:
 
     Attributes:
         gap: share of the step by which another strategy may be shorter at most when the search ends.
+        patience: strategies after which a search may give up.
         best: None before any was found.
         trials: strategies that were taken or were not better.
         best_after: how many it had been when the best one came.
-        seen: the shortest strategy of each sort (`sort_of`), with which a search with fewer choices can begin.
+        of_sorts: the shortest strategy of each sort (`sort_of`), with which a search with fewer choices can begin.
     """
 
     gap: float
+    patience: int
     best: Completion | None = None
     trials: int = 0
     best_after: int = 0
-    seen: dict[Hashable, Completion] = field(default_factory=dict)
+    of_sorts: dict[Hashable, Completion] = field(default_factory=dict)
 
     @property
     def limit_s(self) -> float:
@@ -52,15 +51,15 @@ class Incumbent:
         if completion is None:
             return
         sort = sort_of(completion.strategy)
-        if sort not in self.seen or completion.step_s < self.seen[sort].step_s:
-            self.seen[sort] = completion
+        if sort not in self.of_sorts or completion.step_s < self.of_sorts[sort].step_s:
+            self.of_sorts[sort] = completion
         if self.best is None or completion.step_s < self.best.step_s:
             self.best, self.best_after = completion, self.trials
 
     @property
     def stale(self) -> bool:
-        """Whether so many strategies came after the best one that a better one is not to be expected."""
-        return self.trials >= max(FEW, PATIENCE * self.best_after)
+        """Whether as many strategies came after the best one as before: a better one is not to be expected."""
+        return self.trials >= max(self.patience, 2 * self.best_after)
 
 
 def sort_of(strategy: Strategy) -> Hashable:

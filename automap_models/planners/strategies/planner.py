@@ -50,15 +50,15 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
         begun_s = time.perf_counter()
         require_searchable(problem)
         watch(Progress("dividing the model and the cluster"))
-        search, left_s, counts = self._searched(problem, deadline, watch)
+        search, open_s, counts = self._searched(problem, deadline, watch)
         best, problem = search.best, search.problem
         taken_s, facts = time.perf_counter() - begun_s, dict(vars(counts))
         if best is None:
-            status: Status = "infeasible" if left_s == float("inf") else "stopped"
+            status: Status = "infeasible" if open_s == float("inf") else "stopped"
             return Result(problem, None, None, status, facts=facts, taken_s=taken_s, reason=_reason(problem, status))
         best = search.simplest(best)
         estimate: Estimate = search.pricing.estimate(best.strategy)
-        bound_s = min(left_s, best.step_s)
+        bound_s = min(open_s, best.step_s)
         optimal = bound_s >= best.step_s * (1 - TIE)
         bound = Bound(best.step_s if optimal else bound_s, "exact" if optimal else "relaxation") if bound_s else None
         return Result(
@@ -67,7 +67,7 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
             estimate,
             "optimal" if optimal else "feasible",
             bound,
-            search_log=tuple(search.incumbent.seen.values()),
+            search_log=tuple(search.incumbent.of_sorts.values()),
             facts=facts,
             taken_s=taken_s,
         )
@@ -80,7 +80,7 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
         Each order has an equal share of the time that is left, and has to be shorter than the ones before.
         """
         orders, counts = node_orders(problem.cluster), SearchCounts()
-        left_s = float("inf")
+        open_s = float("inf")
         begun_s = effort.counted_s()
         chosen: Search | None = None
         incumbent: Incumbent | None = None
@@ -91,11 +91,11 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
             former = None if incumbent is None else incumbent.best
             search = Search(replace(problem, cluster=cluster), self.config, part, watch, counts, incumbent)
             search.run()
-            incumbent, left_s = search.incumbent, min(left_s, search.left)
+            incumbent, open_s = search.incumbent, min(open_s, search.open_s)
             if chosen is None or incumbent.best is not former:
                 chosen = search
         assert chosen is not None
-        return chosen, left_s, counts
+        return chosen, open_s, counts
 
 
 def node_orders(cluster: Cluster) -> list[Cluster]:

@@ -50,7 +50,7 @@ FREE = tuple(f.name for f in fields(Strategy) if f.name != "global_batch")
 """Fields of a strategy that may be given or searched; precision is the usual one of the devices unless it is given."""
 
 
-class KnownCosts(NamedTuple):
+class SharedCosts(NamedTuple):
     """What searches of one model on one cluster have worked out, and share.
 
     Attributes:
@@ -80,7 +80,7 @@ class StrategyProblem:
         start: strategies of the problem that the search begins with; those that do not fit it are passed over.
         runtime: how the framework runs strategies.
         kinds: devices by the names that the groups of a mixed cluster have for them.
-        known: costs of a search of the same model on the same devices, which another one goes on with.
+        shared: costs of a search of the same model on the same devices, which another one goes on with.
 
     Raises:
         BadInput: a field that no strategy has, or a global batch or a reserve that is no positive number.
@@ -98,7 +98,7 @@ class StrategyProblem:
     start: Sequence[Strategy] = ()
     runtime: Runtime = DEFAULT_RUNTIME
     kinds: Mapping[str, Device] = field(default_factory=dict)
-    known: KnownCosts | None = None
+    shared: SharedCosts | None = None
 
     def __post_init__(self) -> None:
         for name in self.fixed:
@@ -117,11 +117,11 @@ class StrategyProblem:
         return self.fixed.get("precision") or usual_precision([*self.kinds.values()] or [self.device], self.within)
 
     @property
-    def costs(self) -> KnownCosts:
-        """Costs on the cluster: the known ones, or where those are of another cluster new ones."""
-        if self.known is not None and self.known.pricing.cluster is self.cluster:
-            return self.known
-        return KnownCosts(StrategyPricing(self.work, self.cluster, self.device, self.runtime, self.kinds), {})
+    def costs(self) -> SharedCosts:
+        """Costs on the cluster: the shared ones, or where those are of another cluster new ones."""
+        if self.shared is not None and self.shared.pricing.cluster is self.cluster:
+            return self.shared
+        return SharedCosts(StrategyPricing(self.work, self.cluster, self.device, self.runtime, self.kinds), {})
 
     @property
     def recompute_sets(self) -> list[list[int]]:
@@ -135,13 +135,13 @@ class StrategyProblem:
 
     def fits(self, estimate: Estimate) -> bool:
         """Whether a strategy leaves the reserve of every device."""
-        held = np.array([memory.total for memory in estimate.memory])
-        return bool((held + self.reserve(len(held)) <= np.array(estimate.memory_bytes)).all())
+        used = np.array([memory.total for memory in estimate.memory])
+        return bool((used + self.reserve(len(used)) <= np.array(estimate.memory_bytes)).all())
 
     def reserve(self, ranks: int) -> FloatArray:
         """[S] bytes that devices of each rank leave free."""
         reserve = np.full(ranks, self.reserve_bytes)
-        for rank, own in self.rank_reserve_bytes.items():
+        for rank, more in self.rank_reserve_bytes.items():
             if -ranks <= rank < ranks:
-                reserve[rank] += own
+                reserve[rank] += more
         return reserve

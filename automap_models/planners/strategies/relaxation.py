@@ -19,14 +19,16 @@ stages, it is an integer program, which takes longer: with 3.94 blocks on each o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.strategy import RECOMPUTE
+from automap_models.cost.strategy import laid_out
 from automap_models.planners import effort
-from automap_models.planners.strategies.chain_bounds import fullest_moments, passes_laid_out, usual_chains
+from automap_models.planners.strategies.chain_bounds import Chains, as_arrays, passes_laid_out, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.simulate.rounds import PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
@@ -36,6 +38,8 @@ CLOSE = 1e-3
 TOLERANCE = 1e-6
 """Relative, of the solver's values: bounds are lowered and memory is enlarged by it. A solver may else call a program
 infeasible that a strategy solves to the last byte."""
+MOMENTS = 12
+"""Of a rank's order, whose memory is a row."""
 CHAINS = 4
 """Of the ranks that end last, that become rows at a time."""
 
@@ -87,8 +91,7 @@ class Relaxation:
         self._limit_updates()
         inner = np.eye(self.stages)[1:-1, :, None, None]  # no virtual stage is empty: those at the ends have the ends
         self._limit(np.broadcast_to(-inner, (len(inner), *self.shape)), np.full(len(inner), -1.0))
-        chains = usual_chains(*self._schedule(), self.strategy.vp)
-        self._limit_chains(chains.counts, chains.messages, chains.ranks)
+        self._limit_chains(usual_chains(*self._schedule(), self.strategy.vp))
 
     def _schedule(self) -> tuple[str, int, int]:
         return self.strategy.schedule, self.strategy.pp, self.strategy.micro_batches
@@ -104,16 +107,17 @@ class Relaxation:
     def _limit_memory(self) -> None:
         """At each of its fullest moments a rank holds what it has room for, or less."""
         ranks, most = self.costs.ranks, self.costs.room.max()
-        bytes_of = np.stack([ranks.saved, ranks.kept])  # [2, k, R]
+        bytes_of = np.stack([ranks.saved, ranks.for_weights])  # [2, k, R]
         of_kinds = bytes_of[:, self.kinds][:, :, self.recompute]
         rows, rooms = [], []
-        for rank, (stages, moments) in enumerate(fullest_moments(*self._schedule(), self.strategy.vp)):
-            own, ends = list(stages), self.ends[list(stages)]
+        for rank, (stages, fullest) in enumerate(laid_out(self.strategy).fullest):
+            moments = fullest[:MOMENTS]
+            on_rank, ends = list(stages), self.ends[list(stages)]
             of_blocks = np.zeros((len(moments), *self.shape))
-            of_blocks[:, own] = np.einsum("mpv,pkr->mvkr", moments, of_kinds) + ranks.state[self.kinds, None]
-            held = (ends @ ranks.state).sum() + np.einsum("mpv,vk,pk->m", moments, ends, bytes_of[:, :, 0])
+            of_blocks[:, on_rank] = np.einsum("mpv,pkr->mvkr", moments, of_kinds) + ranks.state[self.kinds, None]
+            of_ends = (ends @ ranks.state).sum() + np.einsum("mpv,vk,pk->m", moments, ends, bytes_of[:, :, 0])
             rows.append(of_blocks)
-            rooms.append(self.costs.room[rank] - held)
+            rooms.append(self.costs.room[rank] - of_ends)
         self._limit(np.concatenate(rows) / most, np.concatenate(rooms) / most + TOLERANCE)
 
     def _limit_updates(self) -> None:
@@ -122,18 +126,15 @@ class Relaxation:
         of_blocks = np.einsum("sv,k,r->svkr", self.on_rank, of_layers[self.kinds], np.ones(self.recompute.size))
         self._limit(of_blocks, -self.on_rank @ self.ends @ of_layers, update=-1.0)
 
-    def _limit_chains(self, passes: FloatArray, messages: FloatArray, ranks: IntArray) -> None:
-        """Let no step be shorter than chains and what of their ranks' gradients never hides.
-
-        Args:
-            passes, messages, ranks: [n, …] of each chain (Chain); where ranks do not wait for one another it begins
-                with the first pass of its rank.
-        """
-        gradients = self.costs.ranks.gradients[ranks][:, self.kinds]
+    def _limit_chains(self, chains: Chains) -> None:
+        """Let no step be shorter than chains and what of their ranks' gradients never hides."""
+        passes, messages, ranks = chains
+        gradients = ranks @ self.costs.ranks.gradients[:, self.kinds]
         of_blocks = np.einsum("npv,vkrp->nvkr", passes, self.of_blocks)
-        of_blocks += (self.on_rank[ranks][:, :, None] * gradients[:, None])[..., None]
+        of_blocks += ((ranks @ self.on_rank)[:, :, None] * gradients[:, None])[..., None]
         constant = np.einsum("npv,pv->n", passes, self.constant) + messages @ self.costs.messages
-        self._limit(of_blocks / self.scale, -(constant + self.gradients_of_ends[ranks]) / self.scale, step=-1.0)
+        constant += ranks @ self.gradients_of_ends
+        self._limit(of_blocks / self.scale, -constant / self.scale, step=-1.0)
 
     # ---- solving
 
@@ -146,16 +147,16 @@ class Relaxation:
             forward, inputs, weights = self._durations(solution.blocks)
             times = PassTimes(forward, inputs, weights, self.costs.messages)
             effort.count(effort.PRICE, self.passes)
-            name, _, micro_batches = self._schedule()
-            ends, chains = longest_chains(name, micro_batches, self.strategy.vp, times)
+            name, ranks, micro_batches = self._schedule()
+            ends, chain = longest_chains(name, micro_batches, self.strategy.vp, times)
             if name in WITHOUT_WAITING:
                 ends = ends - np.concatenate([[0.0], np.cumsum(forward[:-1] + times.transfer_s)])
-                chains = [chain.from_first_pass() for chain in chains]
             step_s = float((ends + self._gradients(solution.blocks)).max())
-            if not chains or step_s <= self._step_s * (1 + 1e-4):
+            longest = filter(None, map(chain, np.argsort(-ends, kind="stable").tolist()))
+            chains = list(islice(longest, CHAINS)) if step_s > self._step_s * (1 + 1e-4) else []
+            if not chains:
                 break
-            last = sorted(chains, key=lambda chain: -ends[chain.rank])[:CHAINS]
-            self._limit_chains(*(np.array(of) for of in zip(*last, strict=True)))
+            self._limit_chains(as_arrays(name, ranks, chains))
             solution = self._solved()
         return solution
 
@@ -168,68 +169,57 @@ class Relaxation:
         of_ranks = self.on_rank @ blocks.sum(axis=2)
         return np.asarray((of_ranks * self.costs.ranks.gradients[:, self.kinds]).sum(axis=1) + self.gradients_of_ends)
 
-    def whole(self, nodes: int, enough_s: float = float("inf")) -> float:
+    def integer(self, nodes: int, enough_s: float = float("inf")) -> float:
         """The bound where each rank has whole blocks of each kind, in any pieces in its virtual stages.
 
         Args:
             nodes: of the search that is looked at, at most.
             enough_s: where the bound is that or more, this is what it is.
         """
-        from scipy.optimize import Bounds, LinearConstraint, milp
-
-        more = self.strategy.pp * self.kinds.size  # columns: blocks of each kind on each rank
-        objective, (equal, counts) = np.pad(self._objective(), (0, more)), self._equalities()
-        of_kinds = np.eye(self.kinds.size)[:, :, None] * np.ones(self.recompute.size)
-        sums = np.einsum("sv,ckr->scvkr", self.on_rank, of_kinds).reshape(more, -1)
-        equal = np.block([[equal, np.zeros((len(equal), more))], [sums, np.zeros((more, 2)), -np.eye(more)]])
-        counts = np.pad(counts, (0, more))
-        enough = (enough_s - self.costs.tied_s) / (self.scale * (1 - TOLERANCE))
+        kinds, more = self.kinds.size, self.strategy.pp * self.kinds.size  # columns: blocks of each on each rank
+        sums = np.einsum("sv,ck,r->scvkr", self.on_rank, np.eye(kinds), np.ones(self.recompute.size)).reshape(more, -1)
         effort.count(effort.WHOLE, self.size * more)
-        solution = milp(
-            objective,
-            integrality=np.repeat([0, 1], [self.size + 2, more]),
-            bounds=Bounds(0, np.inf),
-            constraints=[
-                LinearConstraint(np.pad(self.rows, ((0, 0), (0, more))), -np.inf, self.limits),
-                LinearConstraint(equal, counts, counts),
-                LinearConstraint(objective[None], -np.inf, enough),
-            ],
-            options={"node_limit": nodes, "mip_rel_gap": CLOSE},
-        )
-        if solution.status == 2:  # as far as it was looked for
+        limit = (enough_s - self.costs.tied_s) / (self.scale * (1 - TOLERANCE))
+        options = {"node_limit": nodes, "mip_rel_gap": CLOSE}
+        solution = self._solution(np.hstack([sums, np.zeros((more, 2)), -np.eye(more)]), limit, options)
+        if solution.status == 2:  # infeasible, as far as it was looked for
             return enough_s
         least = solution.mip_dual_bound
-        if least is None or not np.isfinite(least):
-            return 0.0
-        return float(least * self.scale * (1 - TOLERANCE) + self.costs.tied_s)
-
-    def _objective(self) -> FloatArray:
-        return np.append(np.zeros(self.size), [1.0, 1.0])
-
-    def _equalities(self) -> tuple[FloatArray, FloatArray]:
-        """All blocks of each kind are in some virtual stage."""
-        of_kinds = np.broadcast_to(np.eye(self.kinds.size)[:, None, :, None], (self.kinds.size, *self.shape))
-        equal = np.pad(of_kinds.reshape(self.kinds.size, -1), ((0, 0), (0, 2)))
-        return equal, self.costs.ranks.blocks[self.kinds]
+        return 0.0 if least is None or not np.isfinite(least) else self._seconds(least)
 
     def _solved(self) -> Relaxed:
-        from scipy.optimize import linprog
-
-        equal, counts = self._equalities()
         effort.count(effort.PROGRAM, len(self.rows) * self.size)
-        solution = linprog(
-            self._objective(),
-            A_ub=self.rows,
-            b_ub=self.limits,
-            A_eq=equal,
-            b_eq=counts,
-            method="highs",
-            options={"presolve": False},  # takes a third of the time of so small and dense a program
-        )
-        if solution.status == 2:
-            return Relaxed(float("inf"), None)
-        if solution.status != 0 or solution.x is None or solution.fun is None:
-            return Relaxed(0.0, None)
+        options = {"presolve": False}  # takes a third of the time of so small and dense a program
+        solution = self._solution(np.zeros((0, self.size + 2)), np.inf, options)
+        if solution.x is None:
+            return Relaxed(float("inf") if solution.status == 2 else 0.0, None)
         self._step_s = float(solution.x[-2]) * self.scale
-        bound_s = float(solution.fun) * self.scale * (1 - TOLERANCE) + self.costs.tied_s
-        return Relaxed(bound_s, np.maximum(solution.x[: self.size], 0.0).reshape(self.shape))
+        return Relaxed(self._seconds(solution.fun), np.maximum(solution.x[: self.size], 0.0).reshape(self.shape))
+
+    def _seconds(self, optimum: float) -> float:
+        return float(optimum) * self.scale * (1 - TOLERANCE) + self.costs.tied_s
+
+    def _solution(self, integer: FloatArray, limit: float, options: Any) -> Any:
+        """What scipy has for the program with further columns of whole numbers, so that T and O are a limit or less.
+
+        Args:
+            integer: [n, columns + n] rows that are 0: what each of the n further columns is the sum of.
+        """
+        from scipy.optimize import LinearConstraint, milp
+
+        more = len(integer)
+        of_kinds = np.repeat(np.eye(self.kinds.size), self.recompute.size, axis=1)  # all blocks are somewhere
+        equal = np.pad(np.tile(of_kinds, self.stages), ((0, 0), (0, 2 + more)))
+        counts = np.pad(self.costs.ranks.blocks[self.kinds], (0, more))
+        objective = np.pad(np.append(np.zeros(self.size), [1.0, 1.0]), (0, more))
+        rows = [np.pad(self.rows, ((0, 0), (0, more))), objective[None]] if more else [self.rows]
+        limits = np.append(self.limits, limit) if more else self.limits
+        return milp(
+            objective,
+            integrality=np.repeat([0, 1], [self.size + 2, more]),
+            constraints=[
+                LinearConstraint(np.concatenate(rows), -np.inf, limits),
+                LinearConstraint(np.concatenate([equal, integer]), counts, counts),
+            ],
+            options=options,
+        )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from automap_models.core.estimate import Estimate
 from automap_models.core.units import counted
@@ -26,20 +25,15 @@ def what_would_fit(problem: StrategyProblem, reason: Infeasible, watch: Watch = 
     Changes come in the order of what they ask for: less in reserve, one field left open, all of them, fewer samples,
     more devices. Of samples it is the largest part of them that fits, of devices the smallest number of nodes.
     """
-    for change, changed in _changes(problem):
-        best = _fitting(changed, change, watch)
-        if best is not None:
-            return _with(reason, change, best)
-    fewer = _fewer_samples(problem, watch)
-    if fewer is not None:
-        return _with(reason, *fewer)
-    more = _more_devices(problem, watch)
-    return reason if more is None else _with(reason, *more)
-
-
-def _with(reason: Infeasible, change: str, best: Estimate) -> Infeasible:
-    step = f"the best strategy found then takes {best.step_s:.4g} s"
-    return Infeasible(reason.what, where=reason.where, do=f"{change}: {step}")
+    changes = ((change, _fitting(changed, change, watch)) for change, changed in _changes(problem))
+    change, best = next(filter(lambda tried: tried[1] is not None, changes), ("", None))
+    if best is None:
+        change, best = _more_devices(problem, watch)
+    if best is None:
+        return reason
+    return Infeasible(
+        reason.what, where=reason.where, do=f"{change}: the best strategy found then takes {best.step_s:.4g} s"
+    )
 
 
 def _fitting(problem: StrategyProblem, change: str, watch: Watch) -> Estimate | None:
@@ -58,57 +52,41 @@ def _changes(problem: StrategyProblem) -> Iterator[tuple[str, StrategyProblem]]:
         yield "reserve nothing", free
     for name in problem.fixed:
         if name != "precision":
-            yield f"leave `{name}` open", replace(problem, fixed=_but(problem.fixed, name))
+            others = {key: value for key, value in problem.fixed.items() if key != name}
+            yield f"leave `{name}` open", replace(problem, fixed=others)
     if problem.within is not None:
         yield "leave `target` out", replace(problem, within=None)
     if len(problem.fixed) > 1:
         precision = {name: value for name, value in problem.fixed.items() if name == "precision"}
         yield "leave all fields open", replace(problem, fixed=precision)
-
-
-def _but(fixed: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in fixed.items() if key != name}
-
-
-def _fewer_samples(problem: StrategyProblem, watch: Watch) -> tuple[str, Estimate] | None:
-    """The largest part of the samples that fits: a half, a quarter, and so on."""
     samples = problem.global_batch
     while samples % 2 == 0:
         samples //= 2
-        change = f"train {counted(samples, 'sample')} a step"
-        best = _fitting(replace(problem, global_batch=samples), change, watch)
-        if best is not None:
-            return change, best
-    return None
+        yield f"train {counted(samples, 'sample')} a step", replace(problem, global_batch=samples)
 
 
-def _more_devices(problem: StrategyProblem, watch: Watch) -> tuple[str, Estimate] | None:
+def _more_devices(problem: StrategyProblem, watch: Watch) -> tuple[str, Estimate | None]:
     """The least number of nodes that fits: more and more until something does, then between by bisection.
 
     Numbers that samples or layers cannot be divided by are passed over.
     """
     cluster = problem.cluster
-    if cluster.groups:
-        return None
 
     def larger(nodes: int) -> StrategyProblem:
         return replace(problem, cluster=replace(cluster, nodes=nodes))
 
-    def with_nodes(nodes: int) -> tuple[str, Estimate] | None:
+    def with_nodes(nodes: int) -> tuple[str, Estimate | None]:
         change = f"give {larger(nodes).cluster.devices} devices"
-        best = _fitting(larger(nodes), change, watch)
-        return None if best is None else (change, best)
+        return change, _fitting(larger(nodes), change, watch)
 
-    few, known = cluster.nodes, None
-    while few < MOST_TIMES * cluster.nodes and known is None:
-        between = [nodes for nodes in range(few + 1, 2 * few + 1) if any_family(larger(nodes))]
-        known = with_nodes(between[-1]) if between else None
-        few = 2 * few if known is None else few
-    if known is None:
-        return None
-    low, high = -1, len(between) - 1
-    while high - low > 1:
+    nodes, sizes = cluster.nodes, list[int]()
+    fitting: tuple[str, Estimate | None] = ("", None)
+    while fitting[1] is None and nodes < MOST_TIMES * cluster.nodes and not cluster.groups:
+        sizes = [size for size in range(nodes + 1, 2 * nodes + 1) if any_family(larger(size))]
+        fitting, nodes = with_nodes(sizes[-1]) if sizes else fitting, 2 * nodes
+    low, high = -1, len(sizes) - 1
+    while fitting[1] is not None and high - low > 1:
         middle = (low + high) // 2
-        fits = with_nodes(between[middle])
-        low, high, known = (low, middle, fits) if fits is not None else (middle, high, known)
-    return known
+        trial = with_nodes(sizes[middle])
+        low, high, fitting = (low, middle, trial) if trial[1] is not None else (middle, high, fitting)
+    return fitting

@@ -11,8 +11,8 @@ import pytest
 from draw_counts import counts
 
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.planners.strategies import fitting_kernel
-from automap_models.planners.strategies.fitting_kernel import shortest_choices
+from automap_models.planners.strategies import fitting
+from automap_models.planners.strategies.fitting import shortest_choices
 
 
 class _Rank:
@@ -48,7 +48,7 @@ def test_the_shortest_recomputation_that_fits_is_chosen(draws: int) -> None:
         room, needed = float(draw.uniform(1.0, 6.0)), float(draw.uniform(0.0, 0.3))
 
         rank = _Rank(tables, moments, room, needed)
-        few = float(np.prod(numbers)) <= fitting_kernel.ALL
+        few = float(np.prod(numbers)) <= fitting.ALL
         chosen = tuple(shortest_choices(numbers, tables, moments, room, needed).tolist())
         if few:
             least = min(

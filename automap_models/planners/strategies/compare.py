@@ -6,7 +6,7 @@ the former ones came upon, so that none of them says less than what has been see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -59,7 +59,7 @@ class Comparisons:
         watch: who is told.
         budget_s: of all comparisons together, but for the one without limits; none is a quarter of that search's. What
             comes when it is over says what the other searches came upon.
-        seen: strategies that any of these searches came upon.
+        starts: strategies that any of these searches came upon.
         shortest: of the searches within the limits of the problem, so far.
     """
 
@@ -67,11 +67,11 @@ class Comparisons:
     config: StrategiesConfig
     watch: Watch = SILENT
     budget_s: float | None = None
-    seen: list[Completion] = field(default_factory=list)
+    starts: list[Completion] = field(default_factory=list)
     shortest: StrategyResult | None = None
 
     def __post_init__(self) -> None:
-        self.seen += self.result.search_log
+        self.starts += self.result.search_log
         budget_s = 0.25 * self.config.budget_s if self.budget_s is None else self.budget_s
         self.short = replace(self.config, gap=COMPARED_GAP, budget_s=budget_s / SHARE)
         self.deadline = Deadline(budget_s, effort.counted_s)
@@ -86,75 +86,55 @@ class Comparisons:
         """The best strategy."""
         return self.result.required_plan()
 
-    def search(
-        self,
-        name: str,
-        restricted: StrategyProblem,
-        holds: Callable[[Completion], bool],
-        config: StrategiesConfig | None = None,
-    ) -> Alternative:
-        """The best strategy of another problem.
+    def search(self, name: str, restricted: StrategyProblem, config: StrategiesConfig | None = None) -> Alternative:
+        """The best strategy of another problem, which begins with those of it that other searches came upon.
 
         Args:
             name: of what is searched, in words.
             restricted: the problem.
-            holds: whether a strategy of the unrestricted problem is one of this problem.
             config: of the search; None for the short one.
 
         Raises:
             BadInput: fields contradict one another.
         """
         self.watch(Progress(f"searching strategies: {name}"))
-        start = [
-            completion.strategy
-            for completion in self.seen
-            if holds(completion) and (not restricted.equal_layers or _has_equal_layers(completion))
-        ]
+        start = [of.strategy for of in self.starts if _has(of.strategy, restricted.fixed)]
+        if restricted.equal_layers:
+            start = [strategy for strategy in start if strategy.layers is None]
         deadline = self.deadline if config is None else NEVER
         result = StrategiesPlanner(config or self.short).solve(replace(restricted, start=start), deadline=deadline)
-        self.seen += result.search_log
+        self.starts += result.search_log
         of_problem = restricted.within == self.problem.within and result.plan is not None
         if of_problem and (self.shortest is None or result.cost.step_s < self.shortest.cost.step_s):
             self.shortest = result
         return Alternative(name, result.cost, result.status == "infeasible")
 
-    def with_fields(self, name: str, **fields: Any) -> Alternative:
-        """The best strategy with fields fixed beside those that are."""
-        restricted = replace(self.problem, fixed={**self.problem.fixed, **fields})
-        return self.search(name, restricted, lambda of: _has(of.strategy, fields))
+    def with_fields(self, **fields: Any) -> StrategyProblem:
+        """The problem with fields fixed beside those that are."""
+        return replace(self.problem, fixed={**self.problem.fixed, **fields})
 
     # ---- choices
 
     def choices(self) -> list[Alternative]:
         """The best strategy without each of the choices that the best one makes and that nobody has fixed."""
         result = []
-        for name, search in self._choices():
-            try:
-                result.append(search(name))
-            except BadInput:
-                continue
+        for name, restricted in self._choices():
+            with suppress(BadInput):
+                result.append(self.search(name, restricted))
         return result
 
-    def _choices(self) -> Iterator[tuple[str, Callable[[str], Alternative]]]:
+    def _choices(self) -> Iterator[tuple[str, StrategyProblem]]:
         best, fixed = self.best, self.problem.fixed
-
-        def without(**fields: Any) -> Callable[[str], Alternative]:
-            return lambda name: self.with_fields(name, **fields)
-
         if best.recompute != "none" and "recompute" not in fixed:
-            yield "without recomputation", without(recompute="none")
+            yield "without recomputation", self.with_fields(recompute="none")
         if best.zero and "zero" not in fixed:
-            yield "without ZeRO", without(zero=0)
+            yield "without ZeRO", self.with_fields(zero=0)
         if best.sequence_parallel and "sequence_parallel" not in fixed:
-            yield "without sequence parallelism", without(sequence_parallel=False)
+            yield "without sequence parallelism", self.with_fields(sequence_parallel=False)
         if best.layers is not None and "layers" not in fixed:
-            yield EQUAL_LAYERS, lambda name: self.search(name, self._equal, _has_equal_layers)
+            yield EQUAL_LAYERS, replace(self.problem, equal_layers=True)
         if (best.schedule, best.vp) != ("1f1b", 1) and best.pp > 1 and not {"schedule", "vp"} & set(fixed):
-            yield "with plain 1F1B", without(schedule="1f1b", vp=1)
-
-    @property
-    def _equal(self) -> StrategyProblem:
-        return replace(self.problem, equal_layers=True)
+            yield "with plain 1F1B", self.with_fields(schedule="1f1b", vp=1)
 
     def prefer_equal_layers(self) -> Estimate | None:
         """Go on with the best strategy of equal stages where it is longer by less than WORTH_UNEVEN.
@@ -164,13 +144,14 @@ class Comparisons:
         if self.best.layers is None or "layers" in self.problem.fixed:
             return None
         former: Estimate = self.result.cost
+        restricted = replace(self.problem, equal_layers=True)
         self.shortest = None
         with suppress(BadInput):
-            self.search(EQUAL_LAYERS, self._equal, _has_equal_layers)
+            self.search(EQUAL_LAYERS, restricted)
         equal, self.shortest = self.shortest, None
         if equal is None or equal.cost.step_s * (1 - WORTH_UNEVEN) > former.step_s:
             return None
-        self.result = _with_plan_of(replace(self.result, problem=self._equal), equal)
+        self.result = _with_plan_of(replace(self.result, problem=restricted), equal)
         return former
 
     # ---- kinds
@@ -183,20 +164,20 @@ class Comparisons:
         """
         parts = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
         alternatives, none = [Alternative(kind_of(self.best), self.result.cost)], []
-        for kept in ((), ("tp",), ("cp",), ("pp",), ("tp", "cp"), ("tp", "pp"), ("cp", "pp")):
-            alone = {name: 1 for name in parts if name not in kept}
+        for used in ((), ("tp",), ("cp",), ("pp",), ("tp", "cp"), ("tp", "pp"), ("cp", "pp")):
+            alone = {name: 1 for name in parts if name not in used}
             if any(self.problem.fixed.get(name, 1) != 1 for name in alone) or _has(self.best, alone):
                 continue
             try:
-                kind = self.with_fields(_listed(["data", *(parts[name] for name in kept)]), **alone)
+                kind = self.search(_listed(["data", *(parts[name] for name in used)]), self.with_fields(**alone))
             except BadInput:
                 continue
             if kind.estimate is None:
                 none.append(kind)
                 continue
-            own = replace(kind, name=kind_of(kind.estimate.strategy))
-            if all(other.name != own.name for other in alternatives):
-                alternatives.append(own)
+            named = replace(kind, name=kind_of(kind.estimate.strategy))
+            if all(other.name != named.name for other in alternatives):
+                alternatives.append(named)
         return [*sorted(alternatives, key=lambda of: of.estimate.step_s if of.estimate else 0.0), *none]
 
     # ---- memory
@@ -211,9 +192,7 @@ class Comparisons:
             if reserve <= self.problem.reserve_bytes:
                 continue
             smaller = replace(self.problem, reserve_bytes=reserve, rank_reserve_bytes={})
-            lighter = {completion for completion in self.seen if completion.held_bytes <= most}
-            name = f"{100 * share:.0f} % of the memory"
-            other = self.search(name, smaller, lighter.__contains__)
+            other = self.search(f"{100 * share:.0f} % of the memory", smaller)
             if other.estimate is not None:
                 estimates.append(other.estimate)
         return front(estimates)
@@ -223,7 +202,7 @@ class Comparisons:
     def without_limits(self) -> Estimate:
         """The best strategy of any framework, which is never longer than the best one; in as much time as that took."""
         free = replace(self.problem, within=None)
-        other = self.search("without the limits of a framework", free, lambda _: True, self.config).estimate
+        other = self.search("without the limits of a framework", free, self.config).estimate
         best: Estimate = self.result.cost
         return best if other is None or other.step_s > best.step_s else other
 
@@ -295,11 +274,7 @@ def _listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _has_equal_layers(completion: Completion) -> bool:
-    return completion.strategy.layers is None
-
-
-def _has(strategy: Strategy, fields: dict[str, Any]) -> bool:
+def _has(strategy: Strategy, fields: Mapping[str, Any]) -> bool:
     return all(getattr(strategy, name) == value for name, value in fields.items())
 
 

@@ -12,12 +12,12 @@ ALL = 400
 
 
 @jit
-def _held(chosen: IntArray, moment: int, tables: FloatArray, moments: FloatArray) -> float:
+def _bytes_at(chosen: IntArray, moment: int, tables: FloatArray, moments: FloatArray) -> float:
     """Bytes of activations at a moment."""
-    held = 0.0
+    total = 0.0
     for v in range(chosen.size):
-        held += moments[moment, 0, v] * tables[v, 1, chosen[v]] + moments[moment, 1, v] * tables[v, 2, chosen[v]]
-    return held
+        total += moments[moment, 0, v] * tables[v, 1, chosen[v]] + moments[moment, 1, v] * tables[v, 2, chosen[v]]
+    return total
 
 
 @jit
@@ -28,7 +28,7 @@ def _fits(chosen: IntArray, tables: FloatArray, moments: FloatArray, room: float
         temporary = max(temporary, tables[v, 3, chosen[v]])
     most = 0.0
     for moment in range(moments.shape[0]):
-        most = max(most, _held(chosen, moment, tables, moments))
+        most = max(most, _bytes_at(chosen, moment, tables, moments))
     return most + temporary <= room
 
 
@@ -63,16 +63,16 @@ def _freed_most(counts: IntArray, tables: FloatArray, moments: FloatArray, room:
     while not _fits(chosen, tables, moments, room, needed):
         fullest, most = 0, -np.inf
         for moment in range(moments.shape[0]):
-            held = _held(chosen, moment, tables, moments)
-            if held > most:
-                fullest, most = moment, held
+            now = _bytes_at(chosen, moment, tables, moments)
+            if now > most:
+                fullest, most = moment, now
         best, stage, choice = -1.0, -1, -1
         for v in range(counts.size):
-            now = chosen[v]
+            current = chosen[v]
             for j in range(counts[v]):
-                freed = moments[fullest, 0, v] * (tables[v, 1, now] - tables[v, 1, j])
-                freed += moments[fullest, 1, v] * (tables[v, 2, now] - tables[v, 2, j])
-                rate = freed / max(tables[v, 0, j] - tables[v, 0, now], 1e-12)
+                freed = moments[fullest, 0, v] * (tables[v, 1, current] - tables[v, 1, j])
+                freed += moments[fullest, 1, v] * (tables[v, 2, current] - tables[v, 2, j])
+                rate = freed / max(tables[v, 0, j] - tables[v, 0, current], 1e-12)
                 if freed > 0.0 and rate > best:
                     best, stage, choice = rate, v, j
         steps -= 1
@@ -124,26 +124,3 @@ def shortest_choices(counts: IntArray, tables: FloatArray, moments: FloatArray, 
     if chosen[0] >= 0:
         _shortened(chosen, counts, tables, moments, room, needed)
     return chosen
-
-
-@jit
-def fill_choices(
-    own: IntArray, kinds: IntArray, blocks: IntArray, seconds: FloatArray, bytes_of: FloatArray, table: FloatArray
-) -> None:
-    """What the choices of a virtual stage add up to from its blocks, see `shortest_choices`.
-
-    Args:
-        own: [n] kinds of its blocks.
-        kinds, blocks: [choices] kind of recomputation, and of how many of its first blocks.
-        seconds: [k, R] of a block of each kind on the rank.
-        bytes_of: [3, k, R] saved, kept and temporary.
-        table: [4, choices or more] to be filled; seconds, saved and kept are added to what is there.
-    """
-    for i in range(kinds.size):
-        for b in range(own.size):
-            j = kinds[i] if b < blocks[i] else 0
-            table[0, i] += seconds[own[b], j]
-            table[1, i] += bytes_of[0, own[b], j]
-            table[2, i] += bytes_of[1, own[b], j]
-            if b < blocks[i]:
-                table[3, i] = max(table[3, i], bytes_of[2, own[b], j])

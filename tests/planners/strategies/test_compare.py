@@ -14,7 +14,7 @@ from whole_space import whole_space_problem
 from automap_models.core.cluster import Cluster
 from automap_models.errors import Infeasible
 from automap_models.planners.base import Progress
-from automap_models.planners.strategies.choices import Comparisons, compared, front, kind_of
+from automap_models.planners.strategies.compare import Comparisons, compared, front, kind_of
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem
