@@ -25,6 +25,7 @@ numbers. NaN and infinity are refused. In YAML `130e9` and `1e3` are numbers, al
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -95,6 +96,11 @@ class Foreign(msgspec.Struct):
 
 class Document(Foreign, forbid_unknown_fields=True):
     """A document of ours, or a part of one: a key that it does not declare is refused."""
+
+    def builtins(self) -> dict[str, Any]:
+        """The document as plain Python numbers, texts, lists and dictionaries; numpy's become such."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=lambda array: array.tolist())
+        return plain
 
 
 def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_JSON_BYTES) -> bytes:
@@ -217,6 +223,15 @@ def convert(document: object, kind: type[T], *, where: str, do: str = "write the
 def wrong(where: str, path: str, value: object, expected: str, do: str = "write the file again") -> BadInput:
     """The sentence for a value of the right type that cannot be meant, as the decoder would say it."""
     return BadInput(f"{path} is {_SHORT.repr(value)}, not {expected}", where=where, do=do)
+
+
+@contextlib.contextmanager
+def located(where: str, do: str | None = None) -> Iterator[None]:
+    """What is refused inside is refused of the file that `where` names, with its own advice unless another is given."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(error.what, where=where, do=do or error.do) from None
 
 
 def shipped_names(group: str) -> list[str]:
