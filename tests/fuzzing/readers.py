@@ -98,8 +98,9 @@ def documents() -> dict[str, Target]:
 
 def stored() -> dict[str, Target]:
     """What our own programs keep: data sets, cached models and explorations."""
+    from automap_models.core.profiled_model import ProfiledModel
     from automap_models.formats.dataset import KIND, read_dataset, write_shard
-    from automap_models.formats.npz import model_from_npz, model_to_npz
+    from automap_models.formats.record_json import decode_record, encode_record
     from automap_models.planners.portfolio.explore import ExploreConfig, ExplorePlanner
     from automap_models.planners.portfolio.space import PlanningSpace
     from automap_models.planners.portfolio.store import exploration_from_json, exploration_to_json
@@ -130,7 +131,9 @@ def stored() -> dict[str, Target]:
     return {
         "manifest": Target([samples.as_json(manifest)], of_file(of_manifest, "manifest.json"), change_json),
         "shard": Target([content], of_file(of_shard, "shard-00000.npz"), change_npz),
-        "cached model": Target([model_to_npz(samples.model())], model_from_npz, change_npz),
+        "cached model": Target(
+            [encode_record(samples.model())], lambda content: decode_record(content, ProfiledModel), change_json
+        ),
         "cached exploration": Target(
             [exploration_to_json(exploration)], lambda text: exploration_from_json(text, space), change_json
         ),

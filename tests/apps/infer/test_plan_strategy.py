@@ -12,11 +12,12 @@ import pytest
 pytest.importorskip("jax")
 
 import automap_models as am
+from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Precision, Recompute
 from automap_models.export.sources import StrategySource
 from automap_models.export.targets import target_by_name
 from automap_models.formats.atomic import Cache
-from automap_models.formats.model_work_json import decode_model_work
+from automap_models.formats.record_json import decode_record
 from automap_models.formats.strategy_json import read_strategy
 from automap_models.infer.app import export
 from automap_models.infer.app import plan as main
@@ -72,7 +73,7 @@ def test_the_price_is_the_library_s(files: tuple[str, ...], cache: Path, capsys:
     _, _, device, _, cluster = files
     strategy = am.Strategy(micro_batch=1, global_batch=16, tp=2, pp=2, dp=2, recompute="full", sequence_parallel=True)
     (entry,) = cache.iterdir()
-    work = decode_model_work(Cache(cache).read(entry.name) or b"")
+    work = decode_record(Cache(cache).read(entry.name) or b"", ModelWork)
     estimate = am.estimate(work, cluster, strategy, device=device)
     assert printed["step_s"] == estimate.step_s == pytest.approx(sum(printed["parts"].values()))
     assert printed["strategy"]["dp"] == 2
@@ -203,7 +204,7 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
     assert picture.stat().st_size > 1000
     _, _, device, _, cluster = files
     (entry,) = cache.iterdir()
-    work = decode_model_work(Cache(cache).read(entry.name) or b"")
+    work = decode_record(Cache(cache).read(entry.name) or b"", ModelWork)
     estimate = am.estimate(work, cluster, written.strategy, device=device)
     assert estimate.fits
     assert printed["step_s"] == pytest.approx(estimate.step_s)
