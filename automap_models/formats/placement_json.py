@@ -41,8 +41,8 @@ from automap_models.core.dag import crossing_bytes, order_with_little_crossing
 from automap_models.core.placement import PlacementGraph
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import plan_refused
-from automap_models.formats.json_graph import Edge, GraphKind, Node, positions_of_ends, require_acyclic, sorted_nodes
+from automap_models.formats.document_kind import READERS, plan_refused
+from automap_models.formats.graph_nodes import PLACEMENT, Edge, Node, json_ends, json_kind, sorted_nodes
 from automap_models.formats.schema import Amount, Foreign, Index, Whole, decode_json, read_bytes
 
 DO = "give device-placement JSON of dnn-partitioning"
@@ -98,13 +98,13 @@ def read_placement(path: str | os.PathLike[str], *, do: str = DO) -> PlacementGr
     Raises:
         BadInput: the file is none, or a value in it makes no sense, naming the node or edge at fault.
     """
-    content = read_bytes(path)
-    kind = decode_json(content, GraphKind, where=str(path), do=do)
-    if kind.plan is not None:
-        raise plan_refused(kind.plan, "model", str(path))
-    if not kind.is_placement:
-        raise BadInput("is no device-placement graph: it has no maxFPGAs", where=str(path), do=do)
-    return parse_placement(content, where=str(path), model=Path(path).stem)
+    content, where = read_bytes(path), str(path)
+    kind = json_kind(content, where, do)
+    if kind in READERS:
+        raise plan_refused(kind, "model", where)
+    if kind != PLACEMENT:
+        raise BadInput("is no device-placement graph: it has no maxFPGAs", where=where, do=do)
+    return parse_placement(content, where=where, model=Path(path).stem)
 
 
 def parse_placement(content: bytes, *, where: str, model: str) -> PlacementGraph:
@@ -112,9 +112,15 @@ def parse_placement(content: bytes, *, where: str, model: str) -> PlacementGraph
     parsed = decode_json(content, PlacementDocument, where=where, do=DO)
     nodes = sorted_nodes(parsed.nodes, where)
     ids = tuple(node.id for node in nodes)
-    ends = positions_of_ends(parsed.edges, ids, where)
+    ends, _ = json_ends(parsed.edges, ids, where)
+    for i, (producer, consumer) in enumerate(ends):  # the backward pass reads the forward pass
+        if nodes[producer].backward and not nodes[consumer].backward:
+            what = f"$.edges[{i}]: backward node {ids[producer]} feeds forward node {ids[consumer]}"
+            raise BadInput(what, where=where, do="check isBackwardNode of the two")
     transfer_s, output_bytes = _outputs(parsed.edges, ends, len(ids), where)
-    graph = PlacementGraph(
+    classes: dict[object, int] = {}  # a node without a colour has one of its own
+    keys = [(node.id, None) if node.colour is msgspec.UNSET else node.colour for node in nodes]
+    return PlacementGraph(
         ids=ids,
         names=tuple(node.name for node in nodes),
         accelerator_s=np.array([node.accelerator_ms for node in nodes], dtype=np.float64) / 1e3,
@@ -124,25 +130,13 @@ def parse_placement(content: bytes, *, where: str, model: str) -> PlacementGraph
         output_bytes=output_bytes,
         supported=np.array([bool(node.supported) for node in nodes]),
         backward=np.array([bool(node.backward) for node in nodes]),
-        classes=_classes(nodes),
+        classes=np.array([classes.setdefault(key, len(classes)) for key in keys], dtype=np.int64),
         edges=np.array(sorted(set(ends)), dtype=np.int64).reshape(-1, 2),
         accelerators=parsed.accelerators,
         cpus=parsed.cpus,
         accelerator_bytes=parsed.accelerator_bytes,
         meta={"model": model, "source": "dnn-partitioning JSON", "path": where},
     )
-    require_acyclic(graph.successors(), ids, where)
-    _require_one_way(graph, ends, where)
-    return graph
-
-
-def _classes(nodes: Sequence[PlacementNode]) -> NDArray[np.int64]:
-    """Class numbers from 0 on in order of first appearance; a node without a colour gets its own."""
-    seen: dict[object, int] = {}
-    keys: list[object] = [
-        ("alone", i) if node.colour is msgspec.UNSET else ("colour", node.colour) for i, node in enumerate(nodes)
-    ]
-    return np.array([seen.setdefault(key, len(seen)) for key in keys], dtype=np.int64)
 
 
 def _outputs(
@@ -153,31 +147,15 @@ def _outputs(
     Sizes need not agree (they say what of the output each consumer reads): the largest counts.
     """
     cost_ms: dict[int, float] = {}
-    size = np.zeros(n)
+    transfer_s, size = np.zeros(n), np.zeros(n)
     for i, (edge, (producer, _)) in enumerate(zip(edges, ends, strict=True)):
         if abs(edge.cost - cost_ms.setdefault(producer, edge.cost)) > FLOAT_SLACK_MS:
-            raise BadInput(
-                f"$.edges[{i}].cost is {edge.cost:g}, but another edge from node {edge.source} costs "
-                f"{cost_ms[producer]:g}",
-                where=where,
-                do="the cost belongs to the source: all edges from one node have the same",
-            )
-        of_edge = edge.cost / 1e3 * LINK_BYTES_PER_S if edge.size is msgspec.UNSET else edge.size
-        size[producer] = max(size[producer], of_edge)
-    transfer_s = np.zeros(n)
-    transfer_s[list(cost_ms)] = np.array(list(cost_ms.values())) / 1e3
+            what = f"$.edges[{i}].cost is {edge.cost:g}, but another edge from node {edge.source} costs "
+            do = "the cost belongs to the source: all edges from one node have the same"
+            raise BadInput(f"{what}{cost_ms[producer]:g}", where=where, do=do)
+        nbytes = edge.cost / 1e3 * LINK_BYTES_PER_S if edge.size is msgspec.UNSET else edge.size
+        transfer_s[producer], size[producer] = cost_ms[producer] / 1e3, max(size[producer], nbytes)
     return transfer_s, size
-
-
-def _require_one_way(graph: PlacementGraph, ends: Sequence[tuple[int, int]], where: str) -> None:
-    """The backward pass reads the forward pass, never the other way round."""
-    for i, (producer, consumer) in enumerate(ends):
-        if graph.backward[producer] and not graph.backward[consumer]:
-            raise BadInput(
-                f"$.edges[{i}]: backward node {graph.ids[producer]} feeds forward node {graph.ids[consumer]}",
-                where=where,
-                do="check isBackwardNode of the two",
-            )
 
 
 Shares = Mapping[int, float]
