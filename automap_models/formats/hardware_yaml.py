@@ -25,6 +25,7 @@ from automap_models.formats.schema import (
     convert,
     find_yaml,
     load_yaml,
+    located,
     shipped_names,
     wrong,
 )
@@ -118,10 +119,8 @@ class GroupDocument(Document, kw_only=True, omit_defaults=True):
         """
         known = read_device(self.device) if self.device and self.speed is None else None
         values = msgspec.structs.asdict(self)
-        try:
+        with located(where):
             return NodeGroup(**values, rates=() if known is None else known.matrix_rates)
-        except BadInput as error:
-            raise BadInput(error.what, where=where, do=error.do) from None
 
 
 class ClusterDocument(Document, kw_only=True):
@@ -176,10 +175,8 @@ class ClusterDocument(Document, kw_only=True):
             do = f"leave out {next(iter(given))}, which each group gives, or leave out groups"
             raise BadInput(f"has groups and {', '.join(given)}", where=where, do=do)
         nodes = [group.group(f"{where}, $.groups[{j}]") for j, group in enumerate(groups)]
-        try:
+        with located(where):
             return Cluster.of_groups(nodes, name) if nodes else Cluster(**given, name=name)
-        except BadInput as error:
-            raise BadInput(error.what, where=where, do=error.do) from None
 
     def require_same(self, cluster: Cluster, where: str, at: str, do: str) -> None:
         """The document describes this cluster, perhaps under another name.
@@ -302,10 +299,8 @@ class DeviceDocument(Document):
                 step = replace(USUAL, **given) if given else None
         except BadInput as error:
             raise BadInput(error.what, where=f"{where}, {error.where}", do=error.do) from None
-        try:
+        with located(where):
             return Device(**{**values, "name": values["name"] or name, "step": step})
-        except BadInput as error:
-            raise BadInput(error.what, where=where, do=error.do) from None
 
 
 def known_devices() -> list[str]:

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.schedules import SCHEDULES
-from automap_models.core.strategy import Precision, Recompute, Strategy, TransformerShape
+from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy, TransformerShape
 from automap_models.cost.layer_times import Runtime
 from automap_models.cost.measured import Family, MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
@@ -132,8 +132,15 @@ class MeasuredDocument(Foreign):
     @property
     def only_tensors(self) -> bool:
         """Whether the memory is that of the tensors which PyTorch's allocator counts, or of their kinds."""
-        stated = self.memory_max_allocated_bytes is not None
-        return stated or (self.memory_gib is None and self.memory_gb is None)
+        return self.memory_max_allocated_bytes is not None or (self.memory_gib is None and self.memory_gb is None)
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Of the fullest device; GB are 10⁹ bytes, GiB 2³⁰."""
+        kinds = (self.memory_params_optimizer_gib, self.memory_activations_gib)
+        of_kinds = None if None in kinds else math.fsum(kinds)  # type: ignore[arg-type]  # neither is None
+        units = ((self.memory_max_allocated_bytes, 1), (self.memory_gib, GIB), (self.memory_gb, 1e9), (of_kinds, GIB))
+        return next((amount * unit for amount, unit in units if amount is not None), None)
 
 
 class DerivedDocument(Foreign):
@@ -225,8 +232,7 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
     _require_flop(row)
     measured, overlaps = row.measured, system.async_tensor or _ASYNC.search(row.note or "")
     step_s = _step_s(row)
-    memory_bytes = _memory_bytes(measured)
-    if step_s is None and memory_bytes is None and not (measured.oom or measured.failed):
+    if step_s is None and measured.memory_bytes is None and not (measured.oom or measured.failed):
         raise BadInput("neither time nor memory is stated", where="`measured`")
     return MeasuredStep(
         name=row.id,
@@ -254,7 +260,7 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
             tensor_loss_copies=system.tensor_loss_copies,
         ),
         step_s=step_s,
-        memory_bytes=memory_bytes,
+        memory_bytes=measured.memory_bytes,
         only_tensors=measured.only_tensors,
         fits=False if measured.oom else True if step_s is not None else None,
         day=day[0] if (day := _DAY.search(row.note or "")) else "",
@@ -353,7 +359,7 @@ def _strategy(row: RowDocument, system: System, year: int, device: str) -> Strat
     recompute = _recompute(row)
     shares = system.shares_tokens(year, tp, recompute == "selective")
     return Strategy(
-        micro_batch=_micro_batch(row, system, global_batch, pp, dp),
+        micro_batch=_stated(row.micro_batch or _usual_micro_batch(system, global_batch, pp, dp), "micro_batch"),
         global_batch=global_batch,
         tp=tp,
         pp=pp,
@@ -381,29 +387,19 @@ def _schedule(row: RowDocument, pp: int) -> str:
 
 def _usual_virtual(row: RowDocument, schedule: str, system: System) -> int:
     """Virtual stages a rank where the row does not say."""
-    if schedule == "interleaved":
-        return (
-            2
-            if system.chunk_layers is None
-            else math.ceil((row.model.layers or 1) / ((row.pp or 1) * system.chunk_layers))
-        )
-    return SCHEDULES[schedule].virtual or 1
+    if schedule == "interleaved" and system.chunk_layers is not None:
+        return math.ceil((row.model.layers or 1) / ((row.pp or 1) * system.chunk_layers))
+    return 2 if schedule == "interleaved" else SCHEDULES[schedule].virtual or 1
 
 
-def _micro_batch(row: RowDocument, system: System, global_batch: int, pp: int, dp: int) -> int:
-    """As the row says; else all samples of a rank at once, in a pipeline as the system cuts them."""
-    if row.micro_batch is not None:
-        return row.micro_batch
+def _usual_micro_batch(system: System, global_batch: int, pp: int, dp: int) -> int | None:
+    """All samples of a rank at once, in a pipeline as the system cuts them; None where that does not say."""
     parts = dp * pp if system.micro_batches_are_ranks else dp
-    if (pp > 1 and not system.micro_batches_are_ranks) or global_batch % parts:
-        raise BadInput("is not stated", where="`micro_batch`")
-    return global_batch // parts
+    return None if (pp > 1 and not system.micro_batches_are_ranks) or global_batch % parts else global_batch // parts
 
 
 def _recompute(row: RowDocument) -> Recompute:
-    word = (row.recompute or "none").lower().split()[0]
-    values: Mapping[str, Recompute] = {"none": "none", "selective": "selective", "full": "full"}
-    return _one_of(values, word, "recompute")
+    return _one_of({kind: kind for kind in RECOMPUTE}, (row.recompute or "none").lower().split()[0], "recompute")
 
 
 def _precision(row: RowDocument, device: str) -> Precision:
@@ -468,16 +464,3 @@ def _require_flop(row: RowDocument) -> None:
     if published > MOST_FLOP * narayanan_flop(row):
         share = published / narayanan_flop(row)
         raise BadInput(f"its time and TFLOP/s are {share:.2f} of the FLOP of its sizes", where="`measured`")
-
-
-def _memory_bytes(measured: MeasuredDocument) -> float | None:
-    """Bytes of the fullest device; GB are 10⁹ bytes, GiB 2³⁰."""
-    if measured.memory_max_allocated_bytes is not None:
-        return measured.memory_max_allocated_bytes
-    if measured.memory_gib is not None:
-        return measured.memory_gib * GIB
-    if measured.memory_gb is not None:
-        return measured.memory_gb * 1e9
-    if measured.memory_params_optimizer_gib is not None and measured.memory_activations_gib is not None:
-        return (measured.memory_params_optimizer_gib + measured.memory_activations_gib) * GIB
-    return None
