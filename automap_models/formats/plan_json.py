@@ -26,7 +26,7 @@ from automap_models.core.training_state import DEFAULT_STATE_FACTOR
 from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import ClusterDocument
-from automap_models.formats.schema import Count, Document, Index, Positive
+from automap_models.formats.schema import Count, Document, Foreign, Index, Positive
 from automap_models.version import __version__
 
 SCHEMA: Literal[1] = 1
@@ -127,34 +127,12 @@ class ShardingDocument(Document):
     dims: dict[str, int]
 
 
-class ScaleDocument(Document):
-    """How much longer a stage's passes take than the profile says."""
+class AdjustmentDocument(Foreign):
+    """Of the devices that a plan was adjusted to: what is read when it is adjusted again; the rest is for people."""
 
-    forward: float
-    backward: float
-
-
-class MigrationDocument(Document):
-    """What the change from one plan to the next costs."""
-
-    received_bytes: float
-    between_nodes_bytes: float
-    migration_s: float = msgspec.field(name="moving_s")
-    restart_s: float
-
-
-class AdjustmentDocument(Document, kw_only=True):
-    """The devices that a plan was adjusted to, as their measured times show them."""
-
-    stage_scale: list[ScaleDocument] = msgspec.field(default_factory=list)
     slowdown: list[Positive]
-    slowdown_error: list[float] = msgspec.field(default_factory=list)
     device_order: list[Index]
     idle: list[Index]
-    running_length_s: float | None = None
-    length_s: float | None = None
-    migration: MigrationDocument | None = msgspec.field(default=None, name="moving")
-    pays_after_steps: float | None = None
 
 
 class PlanDocument(Document, kw_only=True):

@@ -5,7 +5,6 @@ The strategy and the layers of its virtual stages are read back; the price is fo
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -15,7 +14,6 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.framework import UNKNOWN, ModelFacts
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import read_document
 from automap_models.formats.schema import Foreign, Index, Text, convert, located
 
 SCHEMA = 1
@@ -75,17 +73,12 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def read_strategy(path: str | os.PathLike[str]) -> WrittenStrategy:
-    """The strategy in a file, with the layers of its stages.
+def written_strategy(document: StrategyDocument, where: str) -> WrittenStrategy:
+    """The strategy in a document, with the layers of its stages.
 
     Raises:
-        BadInput: the file is no priced strategy, or contradicts itself.
+        BadInput: it contradicts itself.
     """
-    return written_strategy(read_document(path, StrategyDocument), str(path))
-
-
-def written_strategy(document: StrategyDocument, where: str) -> WrittenStrategy:
-    """The strategy in a document; see `read_strategy`."""
     written = dict(document.strategy)
     micro_batches = written.pop("micro_batches", None)
     with located(where, StrategyDocument.remedy):

@@ -14,11 +14,10 @@ pytest.importorskip("jax")
 import automap_models as am
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Precision, Recompute
-from automap_models.export.sources import StrategySource
+from automap_models.export.sources import StrategySource, read_source
 from automap_models.export.targets import target_by_name
 from automap_models.formats.atomic import Cache
 from automap_models.formats.record_json import decode_record
-from automap_models.formats.strategy_json import read_strategy
 from automap_models.infer.app import export
 from automap_models.infer.app import plan as main
 from automap_models.infer.commands.strategies import PRECISIONS, RECOMPUTE
@@ -199,7 +198,9 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
     options = ("--global-batch", "16", "--tp", "2", "--budget", "1", "--devices", "4..8")
     assert main([*files, *options, "--out", str(out), "--plot", str(picture), "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-    written = read_strategy(out)
+    source = read_source(out)
+    assert isinstance(source, StrategySource)
+    written = source.written
     assert written.strategy.tp == 2
     assert picture.stat().st_size > 1000
     _, _, device, _, cluster = files
