@@ -30,14 +30,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from automap_models.core.dag import crossing_bytes, order_with_little_crossing
+from automap_models.core.dag import crossing_bytes, order_with_little_crossing, predecessors_of
 from automap_models.core.placement import PlacementGraph
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
@@ -162,62 +162,38 @@ Shares = Mapping[int, float]
 """Operator → the part of a backward node's time that belongs to it; the parts add up to 1."""
 
 
-class _Forward(NamedTuple):
-    """The instructions to be: positions in the graph, and their consumers among themselves."""
-
-    nodes: list[int]
-    successors: list[list[int]]
-
-
 def profile_from_placement(graph: PlacementGraph) -> Profile:
     """The profile of a device-placement graph, for one sample on one accelerator; see the module for what it assumes.
 
     Raises:
         BadInput: the graph has fewer than two operators, or they take no time.
     """
-    variables = _variables(graph)
-    forward = _forward(graph, ~graph.backward & ~variables)
-    source = str(graph.meta.get("path", "placement graph"))
-    if not forward.nodes:
+    source, successors = str(graph.meta.get("path", "placement graph")), graph.successors()
+    reads, idle = np.zeros(len(graph), dtype=bool), (graph.accelerator_s == 0) & (graph.cpu_s == 0)
+    reads[graph.edges[:, 1]] = True
+    variables = idle & ~reads & ~graph.backward & (graph.memory_bytes > 0)
+    nodes = np.flatnonzero(~graph.backward & ~variables).tolist()
+    if not nodes:
         raise BadInput("no node belongs to the forward pass", where=source, do="check isBackwardNode")
-    sizes = graph.output_bytes[forward.nodes].tolist()
-    line = order_with_little_crossing(sizes, forward.successors)
-    order = [forward.nodes[i] for i in line]
+    position = {node: i for i, node in enumerate(nodes)}
+    consumers = [[position[after] for after in successors[node] if after in position] for node in nodes]
+    sizes = graph.output_bytes[nodes].tolist()
+    line = order_with_little_crossing(sizes, consumers)
+    order = [nodes[i] for i in line]
     backward_s, reported = _backward_s(graph, order)
     parameters, shared = _parameters(graph, variables, order)
     return Profile.create(
         C=(graph.accelerator_s + backward_s)[order],
-        A=crossing_bytes(line, sizes, forward.successors),
+        A=crossing_bytes(line, sizes, consumers),
         W=parameters[order],
         C_fwd=graph.accelerator_s[order],
         stash=_stash(graph)[order],
         names=[str(graph.ids[i]) for i in order],
         layers=[graph.names[i] for i in order] if any(graph.names) else (),
-        meta={
-            "model": graph.meta["model"],
-            "source": graph.meta["source"],
-            "microbatch_size": 1,
-            **reported,
-        },
+        meta={"model": graph.meta["model"], "source": graph.meta["source"], "microbatch_size": 1, **reported},
         shared_parameters=shared,
         source=source,
     )
-
-
-def _variables(graph: PlacementGraph) -> NDArray[np.bool_]:
-    """[n] nodes that stand for a variable: they read nothing, take no time, and occupy memory."""
-    reads = np.zeros(len(graph), dtype=bool)
-    reads[graph.edges[:, 1]] = True
-    idle = (graph.accelerator_s == 0) & (graph.cpu_s == 0)
-    variables: NDArray[np.bool_] = idle & ~reads & ~graph.backward & (graph.memory_bytes > 0)
-    return variables
-
-
-def _forward(graph: PlacementGraph, chosen: NDArray[np.bool_]) -> _Forward:
-    nodes = np.flatnonzero(chosen).tolist()
-    position = {node: i for i, node in enumerate(nodes)}
-    successors = graph.successors()
-    return _Forward(nodes, [[position[s] for s in successors[node] if s in position] for node in nodes])
 
 
 def _backward_s(graph: PlacementGraph, order: Sequence[int]) -> tuple[NDArray[np.float64], dict[str, object]]:
@@ -252,19 +228,15 @@ def _split(mates: Sequence[int], time_s: NDArray[np.float64]) -> Shares:
 def _adopt(graph: PlacementGraph, orphans: Iterable[int], shares: dict[int, Shares], last: int) -> None:
     """Let each orphan count with its nearest neighbour, ring by ring, and where there is none with the last one."""
     consumers = graph.successors()
-    producers: list[list[int]] = [[] for _ in graph.ids]
-    for node, after in enumerate(consumers):
-        for consumer in after:
-            producers[consumer].append(node)
-    left = list(orphans)
-    while left:
+    producers, alone = predecessors_of(consumers), list(orphans)
+    while alone:
         adopted = {}
-        for node in left:
-            known = [other for other in (*consumers[node], *producers[node]) if other in shares]
-            if known:
-                adopted[node] = shares[known[0]]
-        shares.update(adopted or {node: {last: 1.0} for node in left})
-        left = [node for node in left if node not in shares]
+        for node in alone:
+            neighbours = [other for other in (*consumers[node], *producers[node]) if other in shares]
+            if neighbours:
+                adopted[node] = shares[neighbours[0]]
+        shares.update(adopted or {node: {last: 1.0} for node in alone})
+        alone = [node for node in alone if node not in shares]
 
 
 def _parameters(
@@ -278,16 +250,15 @@ def _parameters(
         return np.maximum(0.0, graph.memory_bytes - graph.output_bytes) * (read | busy), []
     position = {node: i for i, node in enumerate(order)}
     successors = graph.successors()
-    held = np.zeros(len(graph))
-    shared = []
+    nbytes, shared = np.zeros(len(graph)), []
     for variable in np.flatnonzero(variables).tolist():
         readers = sorted({position[node] for node in successors[variable] if node in position})
         if readers:
-            held[order[readers[0]]] += graph.memory_bytes[variable]
+            nbytes[order[readers[0]]] += graph.memory_bytes[variable]
         if len(readers) > 1:
             name = graph.names[variable] or str(graph.ids[variable])
             shared.append(SharedParameter(name, float(graph.memory_bytes[variable]), tuple(readers)))
-    return held, shared
+    return nbytes, shared
 
 
 def _stash(graph: PlacementGraph) -> NDArray[np.float64]:
@@ -295,6 +266,6 @@ def _stash(graph: PlacementGraph) -> NDArray[np.float64]:
     if not graph.is_training:
         return np.zeros(len(graph))
     producers, consumers = graph.edges[:, 0], graph.edges[:, 1]
-    kept = np.zeros(len(graph), dtype=bool)
-    kept[producers[~graph.backward[producers] & graph.backward[consumers]]] = True
-    return graph.output_bytes * (kept if kept.any() else ~graph.backward)
+    read = np.zeros(len(graph), dtype=bool)
+    read[producers[~graph.backward[producers] & graph.backward[consumers]]] = True
+    return graph.output_bytes * (read if read.any() else ~graph.backward)
