@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TypeVar, get_args
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, wrong
@@ -42,12 +42,6 @@ _NO_TIME = 1e-15
 """Seconds that are none, such as what comes after a pass that hides all."""
 
 
-class _KindDocument(Foreign):
-    """What tells the kinds of files apart."""
-
-    kind: msgspec.Raw | UnsetType = UNSET
-
-
 def read_document(path: str | os.PathLike[str], *declared: type[DocumentT], do: str | None = None) -> DocumentT:
     """The document in a file, of whichever of the declared types is of its kind.
 
@@ -63,8 +57,8 @@ def read_document(path: str | os.PathLike[str], *declared: type[DocumentT], do: 
     where, content = str(path), read_bytes(path)
     by_kind = {name: kinds for kinds in declared for name in _names(kinds)}
     do, kind = do or declared[0].remedy, None
-    raw = decode_json(content, _KindDocument, where=where, do=do).kind
-    if not isinstance(raw, UnsetType):
+    raw = decode_json(content, dict[str, msgspec.Raw], where=where, do=do).get("kind")
+    if raw is not None:
         with contextlib.suppress(UnicodeDecodeError):  # decoding the whole file says so
             kind = msgspec.json.decode(bytes(raw))
     if isinstance(kind, str) and kind not in by_kind:

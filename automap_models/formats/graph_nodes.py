@@ -12,7 +12,7 @@ import msgspec
 
 from automap_models.core.dag import find_cycle
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import READERS
+from automap_models.formats.document_kind import READERS, plan_refused
 from automap_models.formats.schema import Foreign, Whole, decode_json
 
 Id = TypeVar("Id", int, str)
@@ -38,20 +38,25 @@ class Edge(Foreign):
 NodeT = TypeVar("NodeT", bound=Node)
 
 
-def json_kind(content: bytes, where: str, do: str) -> str | None:
-    """What a JSON file is meant to be: PLACEMENT, PIPER, a plan of ours by its kind, a key of READERS, or None.
+def json_kind(content: bytes, what: str, where: str, do: str) -> str | None:
+    """What a JSON file is meant to be: PLACEMENT, PIPER or neither, None.
+
+    Args:
+        what: is asked for, such as "profile", for messages.
+        where, do: where the file is, and what to give instead.
 
     Raises:
-        BadInput: it is no JSON, or no mapping; `do` says what to give instead.
+        BadInput: it is no JSON, no mapping, or a plan of ours.
     """
     keys = decode_json(content, dict[str, msgspec.Raw], where=where, do=do)
     for kind, names in ((PLACEMENT, ("maxFPGAs", "maxSizePerFPGA")), (PIPER, ("maxDevices", "maxMemoryPerDevice"))):
         if any(name in keys for name in names):
             return kind
-    if "planner" not in keys:
-        return None
-    plans = (name for name in READERS if keys.get("kind") == msgspec.Raw(msgspec.json.encode(name)))
-    return next(plans, "pipeline" if "cuts" in keys else None)
+    if "planner" in keys:
+        named = [kind for kind in READERS if keys.get("kind") == msgspec.Raw(msgspec.json.encode(kind))]
+        if named or "cuts" in keys:
+            raise plan_refused((*named, "pipeline")[0], what, where)
+    return None
 
 
 def sorted_nodes(nodes: Sequence[NodeT], where: str) -> list[NodeT]:

@@ -102,10 +102,6 @@ class TraceDocument(Foreign):
         return rank if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < MAX_DEVICES else None
 
 
-class _TopLevel(Foreign):
-    traceEvents: msgspec.Raw | UnsetType = UNSET
-
-
 def read_observed(path: str | os.PathLike[str]) -> Observed:
     """The measured times in a times.json or a trace, whose content says which, or in a folder of traces, one a rank.
 
@@ -116,7 +112,7 @@ def read_observed(path: str | os.PathLike[str]) -> Observed:
     if Path(path).is_dir():
         return _of_ranks(sorted(Path(path).glob("*.json")), str(path))
     content, where = read_bytes(path, LARGEST_TRACE_BYTES), str(path)
-    if decode_json(content, _TopLevel, where=where, do=_DO).traceEvents is not UNSET:
+    if "traceEvents" in decode_json(content, dict[str, msgspec.Raw], where=where, do=_DO):
         return observed_in_trace(decode_json(content, TraceDocument, where=where, do=_DO), where)
     return observed_in_times(decode_json(content, TimesDocument, where=where, do=_DO), where)
 

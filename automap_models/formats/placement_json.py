@@ -41,7 +41,6 @@ from automap_models.core.dag import crossing_bytes, order_with_little_crossing, 
 from automap_models.core.placement import PlacementGraph
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import READERS, plan_refused
 from automap_models.formats.graph_nodes import PLACEMENT, Edge, Node, json_ends, json_kind, sorted_nodes
 from automap_models.formats.schema import Amount, Foreign, Index, Whole, decode_json, read_bytes
 
@@ -99,10 +98,7 @@ def read_placement(path: str | os.PathLike[str], *, do: str = DO) -> PlacementGr
         BadInput: the file is none, or a value in it makes no sense, naming the node or edge at fault.
     """
     content, where = read_bytes(path), str(path)
-    kind = json_kind(content, where, do)
-    if kind in READERS:
-        raise plan_refused(kind, "model", where)
-    if kind != PLACEMENT:
+    if json_kind(content, "model", where, do) != PLACEMENT:
         raise BadInput("is no device-placement graph: it has no maxFPGAs", where=where, do=do)
     return parse_placement(content, where=where, model=Path(path).stem)
 
