@@ -85,13 +85,13 @@ def plan_refused(kind: str, what: str, where: str) -> BadInput:
     return BadInput(f"is a plan, not a {what}", where=where, do=do)
 
 
-def require_same(written: Document, costed: Mapping[str, object], at: str, where: str, reason: str, do: str) -> None:
+def require_same(written: Document, costed: Mapping[str, object], path: str, where: str, reason: str, do: str) -> None:
     """What a document says is what the cost model says today; a key that the file lacks says nothing.
 
     Args:
         written: a document, or a part of one.
         costed: key → what the cost model makes it, in plain Python.
-        at, where: the path to the document in the file, and the file, for messages.
+        path, where: to the document in the file, and the file, for messages.
         reason: why it costs that, such as "as its cuts make it".
         do: what the user should do otherwise.
 
@@ -100,7 +100,7 @@ def require_same(written: Document, costed: Mapping[str, object], at: str, where
     """
     for key, value in costed.items():
         if getattr(written, key) is not UNSET and not _same(getattr(written, key), value):
-            raise wrong(where, f"{at}.{key}", getattr(written, key), f"{value!r} {reason}", do)
+            raise wrong(where, f"{path}.{key}", getattr(written, key), f"{value!r} {reason}", do)
 
 
 def _same(written: object, value: object) -> bool:

@@ -149,9 +149,9 @@ def _number(key: str, text: str, where: str) -> float:
 def _without_inputs(nodes: Sequence[_Node], successors: Sequence[Sequence[int]]) -> tuple[list[_Node], list[list[int]]]:
     """The nodes that are no inputs, and consumers among themselves."""
     reading = {after for consumers in successors for after in consumers}
-    kept = [i for i, node in enumerate(nodes) if i in reading or not node.description.startswith(_INPUT)]
-    new = {i: at for at, i in enumerate(kept)}
-    return [nodes[i] for i in kept], [[new[after] for after in successors[i]] for i in kept]
+    operators = [i for i, node in enumerate(nodes) if i in reading or not node.description.startswith(_INPUT)]
+    position = {node: i for i, node in enumerate(operators)}
+    return [nodes[i] for i in operators], [[position[after] for after in successors[i]] for i in operators]
 
 
 def _natural(name: str) -> tuple[list[str | int], str]:

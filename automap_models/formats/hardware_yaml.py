@@ -87,6 +87,12 @@ GROUP_KEYS = (
 )
 
 
+def _numbers(nodes: Cluster | NodeGroup) -> dict[str, Any]:
+    """Sizes and rates as a document has them."""
+    numbers = {key: getattr(nodes, key) for key in (*SIZES, *RATES)}
+    return {key: int(number) if key in SIZES else float(number) for key, number in numbers.items()}
+
+
 class GroupDocument(Document, kw_only=True, omit_defaults=True):
     """Equal nodes of a mixed cluster; the keys are the attributes of `core.cluster.NodeGroup`."""
 
@@ -102,11 +108,7 @@ class GroupDocument(Document, kw_only=True, omit_defaults=True):
     def of(cls, group: NodeGroup) -> GroupDocument:
         """The document that describes a group."""
         return cls(
-            nodes=int(group.nodes),
-            devices_per_node=int(group.devices_per_node),
-            intra=float(group.intra),
-            inter=float(group.inter),
-            memory=float(group.memory),
+            **_numbers(group),
             device=group.device,
             speed=None if group.speed is None else float(group.speed),
         )
@@ -150,11 +152,7 @@ class ClusterDocument(Document, kw_only=True):
             return cls(name=cluster.name, groups=[GroupDocument.of(group) for group in cluster.groups])
         return cls(
             name=cluster.name,
-            nodes=int(cluster.nodes),
-            devices_per_node=int(cluster.devices_per_node),
-            intra=float(cluster.intra),
-            inter=float(cluster.inter),
-            memory=float(cluster.memory),
+            **_numbers(cluster),
             device=cluster.device or UNSET,
             links=[list(row) for row in cluster.links] if cluster.links else UNSET,
         )

@@ -95,6 +95,7 @@ _DAY = re.compile(r"(?:(?<![\d-])\d{4}-|(?<=, ))(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]
 """2022-02-25; 02-25 after a comma."""
 _MODULES_BEFORE = 2
 """The embedding and a transposition, which come before the layers in DeepSpeed's list of a GPT's modules."""
+_read_once = lru_cache(read_cluster)
 
 
 class ModelDocument(Foreign):
@@ -285,16 +286,16 @@ def _hardware(row: RowDocument, source: SourceDocument) -> tuple[str, Cluster]:
     device, topo = next(((device, topo) for pattern, device, topo in HARDWARE if re.search(pattern, kind)), ("", ""))
     if not device:
         raise BadInput(f"no device is shipped for {row.gpu_type!r}", where="`gpu_type`")
-    usual = _usual_cluster(row.topo or topo)
+    usual = _read_once(row.topo or topo)
     per_node = row.gpus_per_node or usual.devices_per_node
     nodes, rest = divmod(row.gpus, per_node) if row.gpus > per_node else (1, 0)
     if rest:
         raise BadInput(f"{row.gpus} devices do not fill nodes of {per_node}", where="`gpus`")
     inter = usual.inter if row.topo else network_in(f"{row.note or ''}; {source.words}", per_node) or usual.inter
     memory = usual.memory * DATA_SHEET_GB
-    held = row.gpus // nodes
-    links = tuple(line[:held] for line in usual.links[:held]) if per_node == usual.devices_per_node else ()
-    return device, replace(usual, nodes=nodes, devices_per_node=held, inter=inter, memory=memory, links=links)
+    count = row.gpus // nodes
+    links = tuple(line[:count] for line in usual.links[:count]) if per_node == usual.devices_per_node else ()
+    return device, replace(usual, nodes=nodes, devices_per_node=count, inter=inter, memory=memory, links=links)
 
 
 def network_in(words: str, devices_per_node: int) -> float | None:
@@ -311,11 +312,6 @@ def network_in(words: str, devices_per_node: int) -> float | None:
         return None
     per_device = re.search(r"\b(?:per|a) (?:gpu|device)\b|/gpu", rate[2], re.IGNORECASE)
     return float(rate[1]) * GBIT * (devices_per_node if per_device else 1)
-
-
-@lru_cache
-def _usual_cluster(name: str) -> Cluster:
-    return read_cluster(name)
 
 
 def _shape(row: RowDocument, system: System) -> TransformerShape:
@@ -406,10 +402,10 @@ def _precision(row: RowDocument, device: str) -> Precision:
     words = (row.precision or ("fp16" if device in WITHOUT_FLASH else "bf16")).lower()
     if "rowwise" in words:
         raise BadInput("float8 with a scale for every row runs at no rate that devices state", where="`precision`")
-    known = next((precision for pattern, precision in PRECISIONS if re.search(pattern, words)), None)
-    if known is None:
-        raise BadInput(f"{row.precision!r} is none of fp32, fp16, bf16, fp8", where="`precision`")
-    return known
+    for pattern, precision in PRECISIONS:
+        if re.search(pattern, words):
+            return precision
+    raise BadInput(f"{row.precision!r} is none of fp32, fp16, bf16, fp8", where="`precision`")
 
 
 def _layers(row: RowDocument, stages: int, system: System) -> tuple[int, ...] | None:

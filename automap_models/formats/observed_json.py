@@ -124,12 +124,12 @@ def _of_ranks(files: list[Path], where: str) -> Observed:
     forward: dict[int, FloatArray] = {}
     backward: dict[int, FloatArray] = {}
     for file in files:
-        own = read_observed(file)
-        if own.unit != "device" or forward.keys() & own.forward_s.keys():
-            what = "has times of stages, not of devices" if own.unit != "device" else "has times of a device again"
-            raise BadInput(what, where=own.where, do="give a folder with one trace of each rank")
-        forward |= own.forward_s
-        backward |= own.backward_s
+        observed = read_observed(file)
+        if observed.unit != "device" or forward.keys() & observed.forward_s.keys():
+            what = "has times of stages, not of devices" if observed.unit != "device" else "has times of a device again"
+            raise BadInput(what, where=observed.where, do="give a folder with one trace of each rank")
+        forward |= observed.forward_s
+        backward |= observed.backward_s
     return Observed("device", forward, backward, where)
 
 

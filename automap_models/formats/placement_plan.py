@@ -260,15 +260,15 @@ def _by_id(graph: PlacementGraph, values: IntArray) -> dict[str, int]:
     return {str(number): value for number, value in zip(graph.ids, values.tolist(), strict=True)}
 
 
-def _of_nodes(values: dict[str, int], at: str, graph: PlacementGraph, where: str) -> IntArray:
+def _of_nodes(values: dict[str, int], path: str, graph: PlacementGraph, where: str) -> IntArray:
     """[n] a number for each node, from an object that names each node's id once."""
     ids = [str(number) for number in graph.ids]
     unknown = values.keys() - set(ids)
     if unknown:
-        raise BadInput(f"{at}: there is no node with id {min(unknown)}", where=where, do=_STALE)
+        raise BadInput(f"{path}: there is no node with id {min(unknown)}", where=where, do=_STALE)
     for number in ids:
         if number not in values:
-            raise BadInput(f"{at}.{number} is missing", where=where, do=_STALE)
+            raise BadInput(f"{path}.{number} is missing", where=where, do=_STALE)
     return np.array([values[number] for number in ids], dtype=np.int64)
 
 

@@ -152,8 +152,8 @@ def _plan_shardings(document: PlanDocument, names: list[str], where: str) -> tup
         return ()
     for s, stage in enumerate(document.stages):
         if stage.sharding not in names:
-            at = f"$.stages[{s}].{_key(stage, 'sharding')}"
-            raise wrong(where, at, stage.sharding, f"one of {', '.join(names)}", STALE)
+            path = f"$.stages[{s}].{_key(stage, 'sharding')}"
+            raise wrong(where, path, stage.sharding, f"one of {', '.join(names)}", STALE)
     return tuple(names.index(str(stage.sharding)) for stage in document.stages)
 
 

@@ -226,10 +226,10 @@ def sharding_plan(document: ShardingPlanDocument, where: str, problem: ShardingP
         what = f"is a plan for the mesh {mesh_text(mesh)}, not {mesh_text(problem.mesh)}"
         raise BadInput(what, where=where, do=_STALE)
     dims_along = []
-    for axis, (at, along) in zip(mesh, _axis_documents(document, mesh, where).items(), strict=True):
-        dims_along.append(_dims(along, axis, at, where))
+    for axis, (path, along) in zip(mesh, _axis_documents(document, mesh, where).items(), strict=True):
+        dims_along.append(_dims(along, axis, path, where))
         if problem is not None:
-            along.cluster.require_same(problem.cluster, where, f"{at}.cluster", _STALE)
+            along.cluster.require_same(problem.cluster, where, f"{path}.cluster", _STALE)
     first = dims_along[0]
     for other in dims_along[1:]:
         for variable in (*first, *other):
@@ -335,14 +335,14 @@ def _axis_documents(document: ShardingPlanDocument, mesh: Mesh, where: str) -> d
             what = f"$.plans.{name} is missing" if name in names else f"$.plans has the unknown key {name!r}"
             raise BadInput(what, where=where, do=_STALE)
         by_path = {f"$.plans.{name}": document.plans[name] for name in names}
-    for axis, (at, along) in zip(mesh, by_path.items(), strict=True):
+    for axis, (path, along) in zip(mesh, by_path.items(), strict=True):
         for key, written, expected in (("kind", along.kind, axis.kind), ("devices", along.devices, axis.size)):
             if written != expected:
-                raise wrong(where, f"{at}.{key}", written, f"{expected}, as the axis {axis.name} has it", _STALE)
+                raise wrong(where, f"{path}.{key}", written, f"{expected}, as the axis {axis.name} has it", _STALE)
     return by_path
 
 
-def _dims(document: AxisDocument, axis: MeshAxis, at: str, where: str) -> dict[Variable, int]:
+def _dims(document: AxisDocument, axis: MeshAxis, path: str, where: str) -> dict[Variable, int]:
     """Each variable of the document of one axis with its partitioned dimension."""
     dims: dict[Variable, int] = {}
     decided: ArgumentKind = CANDIDATES[axis.kind]
@@ -350,17 +350,17 @@ def _dims(document: AxisDocument, axis: MeshAxis, at: str, where: str) -> dict[V
         for name, entry in variables.items():
             if entry.dim >= len(entry.shape):
                 expected = f"-1 or one of the {len(entry.shape)} dimensions"
-                raise wrong(where, f"{at}.{key}.{name}.dim", entry.dim, expected, _STALE)
+                raise wrong(where, f"{path}.{key}.{name}.dim", entry.dim, expected, _STALE)
             kind = entry.kind if isinstance(entry, ArgumentDocument) else decided
             dims[Variable(name, tuple(entry.shape), entry.dtype, entry.bytes, kind)] = entry.dim
     count = sum(variable.kind == decided and dim != REPLICATED for variable, dim in dims.items())
     if document.partitioned != count:
         expected = f"{count}, the number of variables with a dim"
-        raise wrong(where, f"{at}.partitioned", document.partitioned, expected, _STALE)
+        raise wrong(where, f"{path}.partitioned", document.partitioned, expected, _STALE)
     if (proven := document.optimality) is not None:
         if proven.bound < count:
             expected = f"at least {count}, which the plan partitions"
-            raise wrong(where, f"{at}.optimality.bound", proven.bound, expected, _STALE)
+            raise wrong(where, f"{path}.optimality.bound", proven.bound, expected, _STALE)
         if not math.isclose(proven.gap, _gap(count, proven.bound), abs_tol=TOLERANCE):
-            raise wrong(where, f"{at}.optimality.gap", proven.gap, "1 - partitioned / bound", _STALE)
+            raise wrong(where, f"{path}.optimality.gap", proven.gap, "1 - partitioned / bound", _STALE)
     return dims
