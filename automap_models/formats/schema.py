@@ -15,8 +15,8 @@ of `Foreign`, which ignores what we do not read. Fields without a default are re
     plan = read_json("plan.json", Plan, do="write the plan again with automap-infer")
     # BadInput: plan.json: $.stages[0].devices[1] is "eight", not a whole number; write the plan again with …
 
-Where the kind of a file decides what it holds, read its bytes once and decode them twice, first as a `Foreign` with
-the keys that tell the kinds apart (all of them optional, of type `msgspec.Raw | UnsetType`), then as what it is.
+Where the kind of a file decides what it holds, read its bytes once and decode them twice, first as a
+`dict[str, msgspec.Raw]`, whose keys tell the kinds apart, then as what it is (see document_kind).
 A check that a type cannot express raises `wrong(where, "$.stages[3].replicas", value, "the number of devices")`.
 
 A type means exactly what it says: `int` takes no 4.5 and no true, `float` takes whole numbers too, `str` takes no

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from automap_models.core.estimate import Estimate
 from automap_models.core.framework import UNKNOWN, ModelFacts
+from automap_models.core.schedules import Schedule
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Foreign, Index, Text, convert, located
@@ -39,14 +40,19 @@ class WrittenStrategy:
     """The strategy in a file.
 
     Attributes:
-        model: name of what it trains.
+        name: of what it trains.
         strategy: with the layers of every virtual stage.
         facts: what frameworks ask of the model; nothing in files that were written without.
     """
 
-    model: str
+    name: str
     strategy: Strategy
     facts: ModelFacts = UNKNOWN
+
+    @property
+    def schedule(self) -> Schedule:
+        """The order of passes."""
+        return self.strategy.build_schedule()
 
 
 def estimate_document(estimate: Estimate) -> dict[str, Any]:

@@ -14,10 +14,11 @@ pytest.importorskip("jax")
 import automap_models as am
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Precision, Recompute
-from automap_models.export.sources import StrategySource, read_source
+from automap_models.export.sources import read_source
 from automap_models.export.targets import target_by_name
 from automap_models.formats.atomic import Cache
 from automap_models.formats.record_json import decode_record
+from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.infer.app import export
 from automap_models.infer.app import plan as main
 from automap_models.infer.commands.strategies import PRECISIONS, RECOMPUTE
@@ -198,9 +199,8 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
     options = ("--global-batch", "16", "--tp", "2", "--budget", "1", "--devices", "4..8")
     assert main([*files, *options, "--out", str(out), "--plot", str(picture), "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-    source = read_source(out)
-    assert isinstance(source, StrategySource)
-    written = source.written
+    written = read_source(out)
+    assert isinstance(written, WrittenStrategy)
     assert written.strategy.tp == 2
     assert picture.stat().st_size > 1000
     _, _, device, _, cluster = files
@@ -234,7 +234,7 @@ def test_a_strategy_for_a_framework_is_one_that_its_exporter_writes_and_what_tha
 
 
 def test_the_options_know_for_which_targets_there_are_strategies() -> None:
-    taking = [name for name in PLANNED_FOR if StrategySource in target_by_name(name).sources]
+    taking = [name for name in PLANNED_FOR if WrittenStrategy in target_by_name(name).sources]
     assert taking == list(STRATEGIES_FOR)
 
 
