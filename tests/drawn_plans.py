@@ -20,7 +20,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput
-from automap_models.export.sources import ShardingSource, StagedSource, StrategySource
+from automap_models.export.sources import ShardingSource, StagedSource
 from automap_models.formats.plan_json import write_plan
 from automap_models.formats.plan_reader import read_written_plan
 from automap_models.formats.strategy_json import WrittenStrategy
@@ -133,9 +133,9 @@ def draw_strategy(rng: Rng) -> Strategy:
         )
 
 
-def strategy_source(strategy: Strategy, facts: ModelFacts = UNKNOWN) -> StrategySource:
+def strategy_source(strategy: Strategy, facts: ModelFacts = UNKNOWN) -> WrittenStrategy:
     """A strategy as it is read of its file."""
-    return StrategySource(WrittenStrategy("drawn", strategy, facts))
+    return WrittenStrategy("drawn", strategy, facts)
 
 
 def draw_sharding(rng: Rng) -> ShardingPlan:

@@ -9,9 +9,10 @@ from pathlib import Path
 from automap_models.errors import AutomapError, BadInput
 from automap_models.export.layout import Inexpressible
 from automap_models.export.snap import Price, Snapped, again, snapped_source
-from automap_models.export.sources import ShardingSource, Source, StagedSource, StrategySource
+from automap_models.export.sources import ShardingSource, Source, StagedSource
 from automap_models.export.target import Target, Written
 from automap_models.formats.atomic import write_text
+from automap_models.formats.strategy_json import WrittenStrategy
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def export_plan(
 
 def _unchecked(source: Source, target: Target) -> tuple[str, ...]:
     """What the target asks of a model that the file of a strategy does not tell."""
-    if not isinstance(source, StrategySource) or source.facts.shape is not None:
+    if not isinstance(source, WrittenStrategy) or source.facts.shape is not None:
         return ()
     what = f"the file does not tell the model's sizes, which {target.name} may want divided otherwise"
     return (f"{what}: price the strategy again to have them checked",)
@@ -96,7 +97,7 @@ def write_files(path: Path, written: Written) -> None:
 
 
 def _with_nearest(
-    error: Inexpressible, source: StagedSource | StrategySource, target: Target, path: Path, price: Price | None
+    error: Inexpressible, source: StagedSource | WrittenStrategy, target: Target, path: Path, price: Price | None
 ) -> Inexpressible:
     """The same refusal with the nearest plan that the target can express, where there is one."""
     assert target.limits is not None
@@ -106,7 +107,7 @@ def _with_nearest(
     except AutomapError:
         return Inexpressible(error.what, where=error.where, do=error.do or again(target.name))
     priced = f", with {moved.loss}" if moved.after_s is not None else ""
-    first = f"{error.do}, or " if error.do and isinstance(source, StrategySource) else ""
+    first = f"{error.do}, or " if error.do and isinstance(source, WrittenStrategy) else ""
     do = f"{first}`snap` writes the nearest plan: {', '.join(moved.changes)}{priced}"
     return Inexpressible(error.what, where=error.where, do=do)
 

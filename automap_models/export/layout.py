@@ -25,8 +25,9 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Precision, Recompute, Strategy
 from automap_models.cost.staged import plan_tied_sums
 from automap_models.errors import BadInput
-from automap_models.export.sources import Source, StagedSource, StrategySource
+from automap_models.export.sources import Source, StagedSource
 from automap_models.export.target import Target, Written
+from automap_models.formats.strategy_json import WrittenStrategy
 
 _PRECISIONS: dict[object, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
@@ -90,8 +91,8 @@ def layout_of(source: Source, target: str, limits: Limits) -> Layout:
     if isinstance(source, StagedSource):
         layout, facts = staged_layout(source.require_result(target), target, limits), UNKNOWN
     else:
-        assert isinstance(source, StrategySource)
-        strategy, facts = source.written.strategy, source.facts
+        assert isinstance(source, WrittenStrategy)
+        strategy, facts = source.strategy, source.facts
         layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp)
     require_none(limits.objection(layout.strategy, facts), f"plan of {layout.model}")
     if limits.recompute_alike:
@@ -111,7 +112,7 @@ def layout_target(
     def layout(source: Source) -> Layout:
         return layout_of(source, limits.name, limits)
 
-    sources = (StagedSource, StrategySource)
+    sources = (StagedSource, WrittenStrategy)
     functions = (
         (lambda source, path: write(layout(source), path)),
         (lambda source, path: read_back(layout(source), path)),

@@ -23,7 +23,8 @@ from automap_models.core.units import percent, seconds
 from automap_models.errors import BadInput, Infeasible
 from automap_models.export.layout import boundaries, place_in_words, require_blocks
 from automap_models.export.snap_strategy import snapped_strategy
-from automap_models.export.sources import StagedSource, StrategySource
+from automap_models.export.sources import StagedSource
+from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.simulate.step import step_cost
 
 PLANNER = "snapped"
@@ -42,7 +43,7 @@ class Snapped:
         before_s, after_s: steps of both, seconds; None of strategies that nobody has priced.
     """
 
-    source: StagedSource | StrategySource
+    source: StagedSource | WrittenStrategy
     changes: tuple[str, ...]
     before_s: float | None
     after_s: float | None
@@ -91,7 +92,7 @@ def snapped(source: StagedSource, target: str, limits: Limits) -> Snapped:
     return Snapped(after, tuple(changes), result.cost.step_s, cost.step_s)
 
 
-def snapped_source(source: StagedSource | StrategySource, target: str, limits: Limits, price: Price | None) -> Snapped:
+def snapped_source(source: StagedSource | WrittenStrategy, target: str, limits: Limits, price: Price | None) -> Snapped:
     """A plan of stages or a strategy with the least change that makes it one that the target can express.
 
     Args:
@@ -102,10 +103,10 @@ def snapped_source(source: StagedSource | StrategySource, target: str, limits: L
     """
     if isinstance(source, StagedSource):
         return snapped(source, target, limits)
-    before = source.written.strategy
+    before = source.strategy
     after, changes = snapped_strategy(before, limits, source.facts)
     steps_s = (None, None) if price is None else (price(before), price(after))
-    return Snapped(replace(source, written=replace(source.written, strategy=after)), changes, *steps_s)
+    return Snapped(replace(source, strategy=after), changes, *steps_s)
 
 
 def again(target: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from automap_models.core.framework import ModelFacts
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import Result
@@ -65,45 +64,14 @@ class StagedSource:
 
 
 @dataclass(frozen=True)
-class StrategySource:
-    """A strategy.
-
-    Attributes:
-        written: its file.
-    """
-
-    written: WrittenStrategy
-
-    @property
-    def name(self) -> str:
-        """Of the model."""
-        return self.written.model
-
-    @property
-    def facts(self) -> ModelFacts:
-        """What frameworks ask of the model."""
-        return self.written.facts
-
-    @property
-    def schedule(self) -> Schedule:
-        """The order of passes."""
-        return self.written.strategy.build_schedule()
-
-
-@dataclass(frozen=True)
 class ShardingSource:
     """A plan along the axes of a mesh."""
 
-    model: str
+    name: str
     plan: ShardingPlan
 
-    @property
-    def name(self) -> str:
-        """Of the model."""
-        return self.model
 
-
-Source = StagedSource | StrategySource | ShardingSource
+Source = StagedSource | WrittenStrategy | ShardingSource
 
 
 def read_source(path: str | os.PathLike[str]) -> Source:
@@ -119,7 +87,7 @@ def read_source(path: str | os.PathLike[str]) -> Source:
     if isinstance(document, ShardingPlanDocument):
         return ShardingSource(document.model, sharding_plan(document, where))
     assert isinstance(document, StrategyDocument)
-    return StrategySource(written_strategy(document, where))
+    return written_strategy(document, where)
 
 
 def with_model(source: StagedSource, path: str | os.PathLike[str], model: Profile | ProfiledModel) -> StagedSource:

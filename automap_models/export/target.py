@@ -11,7 +11,8 @@ from types import ModuleType
 
 from automap_models.core.framework import Limits
 from automap_models.errors import BadInput
-from automap_models.export.sources import ShardingSource, Source, StagedSource, StrategySource
+from automap_models.export.sources import ShardingSource, Source, StagedSource
+from automap_models.formats.strategy_json import WrittenStrategy
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Target:
     @property
     def takes_strategies(self) -> bool:
         """Whether strategies are among its sources."""
-        return StrategySource in self.sources
+        return WrittenStrategy in self.sources
 
     def require_source(self, source: Source) -> None:
         """Refuse a plan of a kind that the target has no words for.
@@ -89,10 +90,10 @@ class Target:
             raise BadInput(f"{_KINDS[type(source)]} has no words in {self.name}", where=f"plan of {source.name}", do=do)
 
 
-_KINDS = {StagedSource: "a plan of stages", StrategySource: "a strategy", ShardingSource: "a sharding plan"}
+_KINDS = {StagedSource: "a plan of stages", WrittenStrategy: "a strategy", ShardingSource: "a sharding plan"}
 _GIVE = {
     StagedSource: "a plan of automap-infer or automap-plan",
-    StrategySource: "a strategy of automap-plan",
+    WrittenStrategy: "a strategy of automap-plan",
     ShardingSource: "a plan of automap-search",
 }
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from automap_models.core.schedules import Schedule
-from automap_models.export.sources import ShardingSource, Source, StagedSource, StrategySource
+from automap_models.export.sources import ShardingSource, Source, StagedSource
 from automap_models.export.target import Target, Written, parser_module, require_same
+from automap_models.formats.strategy_json import WrittenStrategy
 
 NAME = "torch-csv"
 DISTRIBUTION = "torch"
@@ -67,7 +68,7 @@ TARGET = Target(
     NAME,
     DISTRIBUTION,
     ".csv",
-    (StagedSource, StrategySource),
+    (StagedSource, WrittenStrategy),
     lambda source, _: Written(rows(_schedule(source))),
     lambda source, path: check(_schedule(source), path),
 )

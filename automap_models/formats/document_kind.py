@@ -1,4 +1,4 @@
-"""Which kind of document of ours a file says it is, what such a file holds, and which commands read it.
+"""Documents of ours by their kind: which one a file holds, which commands read it, and whether its figures are today's.
 
 What a kind holds is declared by a structure whose `kind` is a Literal of its name, or of several names:
 
@@ -9,15 +9,16 @@ What a kind holds is declared by a structure whose `kind` is a Literal of its na
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TypeVar, get_args
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from automap_models.errors import BadInput
-from automap_models.formats.schema import Foreign, decode_json, read_bytes, wrong
+from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, wrong
 
 DocumentT = TypeVar("DocumentT", bound=Foreign)
 
@@ -30,40 +31,15 @@ READERS = {
     "placement": "automap place",
 }
 """Kind of a plan → the commands that read it with `plan`."""
-
-
 RANKINGS = {
     "explored": "it is a ranking: automap plan writes the best plan into `out`",
     "sweep": "it is a table: automap infer writes the plan of one of its rows into `out`",
 }
 """Kind of a document of several plans → which command writes one of them."""
-
-
-class _KindDocument(Foreign):
-    """What tells the kinds of files apart."""
-
-    kind: msgspec.Raw | UnsetType = UNSET
-
-
-def require_kind(content: bytes, kinds: Sequence[str], where: str, do: str) -> str | None:
-    """The kind that a file says it is of, None where it says none; another kind than these is refused.
-
-    The message tells which command reads a plan of that kind.
-
-    Raises:
-        BadInput: it does, or it is no JSON, or no mapping.
-    """
-    raw = decode_json(content, _KindDocument, where=where, do=do).kind
-    kind = None
-    if not isinstance(raw, UnsetType):
-        with contextlib.suppress(UnicodeDecodeError):  # whoever decodes the whole file says so
-            kind = msgspec.json.decode(bytes(raw))
-    if isinstance(kind, str) and kind not in kinds:
-        reader = READERS.get(kind)
-        do = do if reader is None else f"{reader} reads it with `plan`"
-        do = RANKINGS.get(kind, do)
-        raise wrong(where, "$.kind", kind, " or ".join(kinds), do)
-    return kind if isinstance(kind, str) else None
+TOLERANCE = 1e-6
+"""Relative difference at which a file's figure and the cost model's disagree."""
+_NO_TIME = 1e-15
+"""Seconds that are none, such as what comes after a pass that hides all."""
 
 
 def read_document(path: str | os.PathLike[str], *declared: type[DocumentT], do: str | None = None) -> DocumentT:
@@ -75,16 +51,24 @@ def read_document(path: str | os.PathLike[str], *declared: type[DocumentT], do: 
         do: what the user should do about a file of no kind that is read; None is the remedy of the first type.
 
     Raises:
-        BadInput: the file cannot be read, is of another kind, or does not fit the declaration.
+        BadInput: the file cannot be read, is of another kind, or does not fit the declaration; the message tells which
+            command reads a plan of another kind.
     """
     where, content = str(path), read_bytes(path)
-    by_kind = {kind: kinds for kinds in declared for kind in kinds_of(kinds)}
-    kind = require_kind(content, tuple(by_kind), where, do or declared[0].remedy)
-    chosen = declared[0] if kind is None else by_kind[kind]
+    by_kind = {name: kinds for kinds in declared for name in _names(kinds)}
+    do, kind = do or declared[0].remedy, None
+    raw = decode_json(content, dict[str, msgspec.Raw], where=where, do=do).get("kind")
+    if raw is not None:
+        with contextlib.suppress(UnicodeDecodeError):  # decoding the whole file says so
+            kind = msgspec.json.decode(bytes(raw))
+    if isinstance(kind, str) and kind not in by_kind:
+        do = f"{READERS[kind]} reads it with `plan`" if kind in READERS else RANKINGS.get(kind, do)
+        raise wrong(where, "$.kind", kind, " or ".join(by_kind), do)
+    chosen = by_kind[kind] if isinstance(kind, str) else declared[0]
     return decode_json(content, chosen, where=where, do=chosen.remedy)
 
 
-def kinds_of(declared: type[Foreign]) -> tuple[str, ...]:
+def _names(declared: type[Foreign]) -> tuple[str, ...]:
     """The kinds of files that a type declares."""
     return next(get_args(field.type) for field in msgspec.structs.fields(declared) if field.name == "kind")
 
@@ -99,3 +83,29 @@ def plan_refused(kind: str, what: str, where: str) -> BadInput:
     """
     do = f"give the {what} that it was made for; {READERS[kind]} reads it with `plan`"
     return BadInput(f"is a plan, not a {what}", where=where, do=do)
+
+
+def require_same(written: Document, costed: Mapping[str, object], path: str, where: str, reason: str, do: str) -> None:
+    """What a document says is what the cost model says today; a key that the file lacks says nothing.
+
+    Args:
+        written: a document, or a part of one.
+        costed: key → what the cost model makes it, in plain Python.
+        path, where: to the document in the file, and the file, for messages.
+        reason: why it costs that, such as "as its cuts make it".
+        do: what the user should do otherwise.
+
+    Raises:
+        BadInput: a figure differs by more than TOLERANCE, or anything else at all.
+    """
+    for key, value in costed.items():
+        if getattr(written, key) is not UNSET and not _same(getattr(written, key), value):
+            raise wrong(where, f"{path}.{key}", getattr(written, key), f"{value!r} {reason}", do)
+
+
+def _same(written: object, value: object) -> bool:
+    if isinstance(value, list) and isinstance(written, list):
+        return len(written) == len(value) and all(map(_same, written, value))
+    if isinstance(value, float) and isinstance(written, float):
+        return math.isclose(written, value, rel_tol=TOLERANCE, abs_tol=_NO_TIME)
+    return type(written) is type(value) and written == value

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import plan_refused
+from automap_models.formats.graph_nodes import PIPER, PLACEMENT, json_kind
 from automap_models.formats.graph_txt import looks_like_graph_txt, read_graph_txt
-from automap_models.formats.json_graph import GraphKind
 from automap_models.formats.npz import read_npz
-from automap_models.formats.schema import decode_json, open_file, read_bytes, unreadable
+from automap_models.formats.schema import open_file, read_bytes, unreadable
 
 _HEAD_BYTES = 1 << 16
 _NUMPY = (b"PK", b"\x93NUMPY")
@@ -67,9 +66,7 @@ def require_no_plan(path: str | os.PathLike[str]) -> None:
         BadInput: the file is one, or cannot be read.
     """
     if _head(path).decode("utf-8", errors="replace").lstrip("\ufeff \t\r\n").startswith("{"):
-        kind = decode_json(read_bytes(path), GraphKind, where=str(path), do=_KNOWN).plan
-        if kind is not None:
-            raise plan_refused(kind, "model", str(path))
+        json_kind(read_bytes(path), "model", str(path), _KNOWN)
 
 
 def _head(path: str | os.PathLike[str]) -> bytes:
@@ -89,11 +86,9 @@ def _read_json_profile(path: str | os.PathLike[str]) -> Profile:
     from automap_models.formats.placement_json import parse_placement, profile_from_placement
 
     content, where, model = read_bytes(path), str(path), Path(path).stem
-    kind = decode_json(content, GraphKind, where=where, do=_KNOWN)
-    if kind.is_placement:
+    kind = json_kind(content, "profile", where, _KNOWN)
+    if kind == PLACEMENT:
         return profile_from_placement(parse_placement(content, where=where, model=model))
-    if kind.is_piper:
+    if kind == PIPER:
         return parse_piper(content, where=where, model=model)
-    if kind.plan is not None:
-        raise plan_refused(kind.plan, "profile", where)
-    raise BadInput("is no profile in a known format", where=str(path), do=_KNOWN)
+    raise BadInput("is no profile in a known format", where=where, do=_KNOWN)

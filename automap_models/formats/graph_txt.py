@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from automap_models.core.dag import crossing_bytes, find_cycle, order_with_little_crossing
+from automap_models.core.dag import crossing_bytes, order_with_little_crossing
 from automap_models.core.profile import LARGEST_BYTES, Profile
 from automap_models.errors import BadInput
+from automap_models.formats.graph_nodes import linked, require_once
 from automap_models.formats.schema import read_bytes
 
 _NODE = re.compile(
@@ -80,8 +81,10 @@ def parse_graph_txt(text: str, *, source: str, model: str) -> Profile:
     nodes, edges = _parse(text, source)
     if not nodes:
         raise BadInput("holds no nodes", where=source, do=_FORM)
+    require_once([node.id for node in nodes], [f"line {node.line}" for node in nodes], source)
     nodes = sorted(nodes, key=lambda node: _natural(node.id))
-    nodes, successors = _without_inputs(nodes, _successors(nodes, edges, source))
+    ends, places = [(edge.producer, edge.consumer) for edge in edges], [f"line {edge.line}" for edge in edges]
+    nodes, successors = _without_inputs(nodes, linked(ends, [node.id for node in nodes], places, source)[1])
     if not nodes:
         raise BadInput("holds nothing but inputs", where=source, do=_FORM)
     sizes = [node.activation_bytes for node in nodes]
@@ -143,48 +146,12 @@ def _number(key: str, text: str, where: str) -> float:
     return value
 
 
-def _successors(nodes: Sequence[_Node], edges: Sequence[_Edge], source: str) -> list[list[int]]:
-    """Consumers of each node, sorted and without duplicates."""
-    index: dict[str, int] = {}
-    for i, node in enumerate(nodes):
-        if node.id in index:
-            first, second = sorted((nodes[index[node.id]].line, node.line))
-            raise BadInput(
-                f"node {node.id} was already given in line {first}",
-                where=f"{source}, line {second}",
-                do="give every node once",
-            )
-        index[node.id] = i
-    consumers: list[set[int]] = [set() for _ in nodes]
-    for edge in edges:
-        for end in (edge.producer, edge.consumer):
-            if end not in index:
-                raise BadInput(
-                    f"the edge names node {end}, which the file does not have",
-                    where=f"{source}, line {edge.line}",
-                    do="give the node or drop the edge",
-                )
-        consumers[index[edge.producer]].add(index[edge.consumer])
-    successors = [sorted(after) for after in consumers]
-    cycle = find_cycle(successors)
-    if cycle:
-        names = [nodes[i].id for i in cycle]
-        shown = names if len(names) <= 8 else [*names[:7], "…"]
-        line = min(e.line for e in edges if e.producer == names[-1] and e.consumer == names[0])
-        raise BadInput(
-            f"the edges form a cycle, {' → '.join([*shown, names[0]])}",
-            where=f"{source}, line {line}",
-            do="a training step's graph must be acyclic",
-        )
-    return successors
-
-
 def _without_inputs(nodes: Sequence[_Node], successors: Sequence[Sequence[int]]) -> tuple[list[_Node], list[list[int]]]:
     """The nodes that are no inputs, and consumers among themselves."""
     reading = {after for consumers in successors for after in consumers}
-    kept = [i for i, node in enumerate(nodes) if i in reading or not node.description.startswith(_INPUT)]
-    new = {i: at for at, i in enumerate(kept)}
-    return [nodes[i] for i in kept], [[new[after] for after in successors[i]] for i in kept]
+    operators = [i for i, node in enumerate(nodes) if i in reading or not node.description.startswith(_INPUT)]
+    position = {node: i for i, node in enumerate(operators)}
+    return [nodes[i] for i in operators], [[position[after] for after in successors[i]] for i in operators]
 
 
 def _natural(name: str) -> tuple[list[str | int], str]:

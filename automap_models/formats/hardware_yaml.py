@@ -25,6 +25,7 @@ from automap_models.formats.schema import (
     convert,
     find_yaml,
     load_yaml,
+    located,
     shipped_names,
     wrong,
 )
@@ -86,6 +87,12 @@ GROUP_KEYS = (
 )
 
 
+def _numbers(nodes: Cluster | NodeGroup) -> dict[str, Any]:
+    """Sizes and rates as a document has them."""
+    numbers = {key: getattr(nodes, key) for key in (*SIZES, *RATES)}
+    return {key: int(number) if key in SIZES else float(number) for key, number in numbers.items()}
+
+
 class GroupDocument(Document, kw_only=True, omit_defaults=True):
     """Equal nodes of a mixed cluster; the keys are the attributes of `core.cluster.NodeGroup`."""
 
@@ -101,11 +108,7 @@ class GroupDocument(Document, kw_only=True, omit_defaults=True):
     def of(cls, group: NodeGroup) -> GroupDocument:
         """The document that describes a group."""
         return cls(
-            nodes=int(group.nodes),
-            devices_per_node=int(group.devices_per_node),
-            intra=float(group.intra),
-            inter=float(group.inter),
-            memory=float(group.memory),
+            **_numbers(group),
             device=group.device,
             speed=None if group.speed is None else float(group.speed),
         )
@@ -118,10 +121,8 @@ class GroupDocument(Document, kw_only=True, omit_defaults=True):
         """
         known = read_device(self.device) if self.device and self.speed is None else None
         values = msgspec.structs.asdict(self)
-        try:
+        with located(where):
             return NodeGroup(**values, rates=() if known is None else known.matrix_rates)
-        except BadInput as error:
-            raise BadInput(error.what, where=where, do=error.do) from None
 
 
 class ClusterDocument(Document, kw_only=True):
@@ -151,11 +152,7 @@ class ClusterDocument(Document, kw_only=True):
             return cls(name=cluster.name, groups=[GroupDocument.of(group) for group in cluster.groups])
         return cls(
             name=cluster.name,
-            nodes=int(cluster.nodes),
-            devices_per_node=int(cluster.devices_per_node),
-            intra=float(cluster.intra),
-            inter=float(cluster.inter),
-            memory=float(cluster.memory),
+            **_numbers(cluster),
             device=cluster.device or UNSET,
             links=[list(row) for row in cluster.links] if cluster.links else UNSET,
         )
@@ -176,10 +173,8 @@ class ClusterDocument(Document, kw_only=True):
             do = f"leave out {next(iter(given))}, which each group gives, or leave out groups"
             raise BadInput(f"has groups and {', '.join(given)}", where=where, do=do)
         nodes = [group.group(f"{where}, $.groups[{j}]") for j, group in enumerate(groups)]
-        try:
+        with located(where):
             return Cluster.of_groups(nodes, name) if nodes else Cluster(**given, name=name)
-        except BadInput as error:
-            raise BadInput(error.what, where=where, do=error.do) from None
 
     def require_same(self, cluster: Cluster, where: str, at: str, do: str) -> None:
         """The document describes this cluster, perhaps under another name.
@@ -302,10 +297,8 @@ class DeviceDocument(Document):
                 step = replace(USUAL, **given) if given else None
         except BadInput as error:
             raise BadInput(error.what, where=f"{where}, {error.where}", do=error.do) from None
-        try:
+        with located(where):
             return Device(**{**values, "name": values["name"] or name, "step": step})
-        except BadInput as error:
-            raise BadInput(error.what, where=where, do=error.do) from None
 
 
 def known_devices() -> list[str]:

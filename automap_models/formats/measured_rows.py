@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.schedules import SCHEDULES
-from automap_models.core.strategy import Precision, Recompute, Strategy, TransformerShape
+from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy, TransformerShape
 from automap_models.cost.layer_times import Runtime
 from automap_models.cost.measured import Family, MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
@@ -95,6 +95,7 @@ _DAY = re.compile(r"(?:(?<![\d-])\d{4}-|(?<=, ))(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]
 """2022-02-25; 02-25 after a comma."""
 _MODULES_BEFORE = 2
 """The embedding and a transposition, which come before the layers in DeepSpeed's list of a GPT's modules."""
+_read_once = lru_cache(read_cluster)
 
 
 class ModelDocument(Foreign):
@@ -132,8 +133,15 @@ class MeasuredDocument(Foreign):
     @property
     def only_tensors(self) -> bool:
         """Whether the memory is that of the tensors which PyTorch's allocator counts, or of their kinds."""
-        stated = self.memory_max_allocated_bytes is not None
-        return stated or (self.memory_gib is None and self.memory_gb is None)
+        return self.memory_max_allocated_bytes is not None or (self.memory_gib is None and self.memory_gb is None)
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Of the fullest device; GB are 10⁹ bytes, GiB 2³⁰."""
+        kinds = (self.memory_params_optimizer_gib, self.memory_activations_gib)
+        of_kinds = None if None in kinds else math.fsum(kinds)  # type: ignore[arg-type]  # neither is None
+        units = ((self.memory_max_allocated_bytes, 1), (self.memory_gib, GIB), (self.memory_gb, 1e9), (of_kinds, GIB))
+        return next((amount * unit for amount, unit in units if amount is not None), None)
 
 
 class DerivedDocument(Foreign):
@@ -225,8 +233,7 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
     _require_flop(row)
     measured, overlaps = row.measured, system.async_tensor or _ASYNC.search(row.note or "")
     step_s = _step_s(row)
-    memory_bytes = _memory_bytes(measured)
-    if step_s is None and memory_bytes is None and not (measured.oom or measured.failed):
+    if step_s is None and measured.memory_bytes is None and not (measured.oom or measured.failed):
         raise BadInput("neither time nor memory is stated", where="`measured`")
     return MeasuredStep(
         name=row.id,
@@ -254,7 +261,7 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
             tensor_loss_copies=system.tensor_loss_copies,
         ),
         step_s=step_s,
-        memory_bytes=memory_bytes,
+        memory_bytes=measured.memory_bytes,
         only_tensors=measured.only_tensors,
         fits=False if measured.oom else True if step_s is not None else None,
         day=day[0] if (day := _DAY.search(row.note or "")) else "",
@@ -279,16 +286,16 @@ def _hardware(row: RowDocument, source: SourceDocument) -> tuple[str, Cluster]:
     device, topo = next(((device, topo) for pattern, device, topo in HARDWARE if re.search(pattern, kind)), ("", ""))
     if not device:
         raise BadInput(f"no device is shipped for {row.gpu_type!r}", where="`gpu_type`")
-    usual = _usual_cluster(row.topo or topo)
+    usual = _read_once(row.topo or topo)
     per_node = row.gpus_per_node or usual.devices_per_node
     nodes, rest = divmod(row.gpus, per_node) if row.gpus > per_node else (1, 0)
     if rest:
         raise BadInput(f"{row.gpus} devices do not fill nodes of {per_node}", where="`gpus`")
     inter = usual.inter if row.topo else network_in(f"{row.note or ''}; {source.words}", per_node) or usual.inter
     memory = usual.memory * DATA_SHEET_GB
-    held = row.gpus // nodes
-    links = tuple(line[:held] for line in usual.links[:held]) if per_node == usual.devices_per_node else ()
-    return device, replace(usual, nodes=nodes, devices_per_node=held, inter=inter, memory=memory, links=links)
+    count = row.gpus // nodes
+    links = tuple(line[:count] for line in usual.links[:count]) if per_node == usual.devices_per_node else ()
+    return device, replace(usual, nodes=nodes, devices_per_node=count, inter=inter, memory=memory, links=links)
 
 
 def network_in(words: str, devices_per_node: int) -> float | None:
@@ -305,11 +312,6 @@ def network_in(words: str, devices_per_node: int) -> float | None:
         return None
     per_device = re.search(r"\b(?:per|a) (?:gpu|device)\b|/gpu", rate[2], re.IGNORECASE)
     return float(rate[1]) * GBIT * (devices_per_node if per_device else 1)
-
-
-@lru_cache
-def _usual_cluster(name: str) -> Cluster:
-    return read_cluster(name)
 
 
 def _shape(row: RowDocument, system: System) -> TransformerShape:
@@ -353,7 +355,7 @@ def _strategy(row: RowDocument, system: System, year: int, device: str) -> Strat
     recompute = _recompute(row)
     shares = system.shares_tokens(year, tp, recompute == "selective")
     return Strategy(
-        micro_batch=_micro_batch(row, system, global_batch, pp, dp),
+        micro_batch=_stated(row.micro_batch or _usual_micro_batch(system, global_batch, pp, dp), "micro_batch"),
         global_batch=global_batch,
         tp=tp,
         pp=pp,
@@ -381,39 +383,29 @@ def _schedule(row: RowDocument, pp: int) -> str:
 
 def _usual_virtual(row: RowDocument, schedule: str, system: System) -> int:
     """Virtual stages a rank where the row does not say."""
-    if schedule == "interleaved":
-        return (
-            2
-            if system.chunk_layers is None
-            else math.ceil((row.model.layers or 1) / ((row.pp or 1) * system.chunk_layers))
-        )
-    return SCHEDULES[schedule].virtual or 1
+    if schedule == "interleaved" and system.chunk_layers is not None:
+        return math.ceil((row.model.layers or 1) / ((row.pp or 1) * system.chunk_layers))
+    return 2 if schedule == "interleaved" else SCHEDULES[schedule].virtual or 1
 
 
-def _micro_batch(row: RowDocument, system: System, global_batch: int, pp: int, dp: int) -> int:
-    """As the row says; else all samples of a rank at once, in a pipeline as the system cuts them."""
-    if row.micro_batch is not None:
-        return row.micro_batch
+def _usual_micro_batch(system: System, global_batch: int, pp: int, dp: int) -> int | None:
+    """All samples of a rank at once, in a pipeline as the system cuts them; None where that does not say."""
     parts = dp * pp if system.micro_batches_are_ranks else dp
-    if (pp > 1 and not system.micro_batches_are_ranks) or global_batch % parts:
-        raise BadInput("is not stated", where="`micro_batch`")
-    return global_batch // parts
+    return None if (pp > 1 and not system.micro_batches_are_ranks) or global_batch % parts else global_batch // parts
 
 
 def _recompute(row: RowDocument) -> Recompute:
-    word = (row.recompute or "none").lower().split()[0]
-    values: Mapping[str, Recompute] = {"none": "none", "selective": "selective", "full": "full"}
-    return _one_of(values, word, "recompute")
+    return _one_of({kind: kind for kind in RECOMPUTE}, (row.recompute or "none").lower().split()[0], "recompute")
 
 
 def _precision(row: RowDocument, device: str) -> Precision:
     words = (row.precision or ("fp16" if device in WITHOUT_FLASH else "bf16")).lower()
     if "rowwise" in words:
         raise BadInput("float8 with a scale for every row runs at no rate that devices state", where="`precision`")
-    known = next((precision for pattern, precision in PRECISIONS if re.search(pattern, words)), None)
-    if known is None:
-        raise BadInput(f"{row.precision!r} is none of fp32, fp16, bf16, fp8", where="`precision`")
-    return known
+    for pattern, precision in PRECISIONS:
+        if re.search(pattern, words):
+            return precision
+    raise BadInput(f"{row.precision!r} is none of fp32, fp16, bf16, fp8", where="`precision`")
 
 
 def _layers(row: RowDocument, stages: int, system: System) -> tuple[int, ...] | None:
@@ -468,16 +460,3 @@ def _require_flop(row: RowDocument) -> None:
     if published > MOST_FLOP * narayanan_flop(row):
         share = published / narayanan_flop(row)
         raise BadInput(f"its time and TFLOP/s are {share:.2f} of the FLOP of its sizes", where="`measured`")
-
-
-def _memory_bytes(measured: MeasuredDocument) -> float | None:
-    """Bytes of the fullest device; GB are 10⁹ bytes, GiB 2³⁰."""
-    if measured.memory_max_allocated_bytes is not None:
-        return measured.memory_max_allocated_bytes
-    if measured.memory_gib is not None:
-        return measured.memory_gib * GIB
-    if measured.memory_gb is not None:
-        return measured.memory_gb * 1e9
-    if measured.memory_params_optimizer_gib is not None and measured.memory_activations_gib is not None:
-        return (measured.memory_params_optimizer_gib + measured.memory_activations_gib) * GIB
-    return None

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,7 +28,7 @@ from msgspec import UNSET, Meta, UnsetType
 from automap_models.core.cluster import MAX_DEVICES
 from automap_models.core.observed import Observed, PlacedPlan, Unit
 from automap_models.core.profile import LARGEST_S, FloatArray
-from automap_models.core.staged import StagedPlan
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.formats.document_kind import read_document
 from automap_models.formats.plan_json import PLAN_DOCUMENTS
@@ -48,20 +48,23 @@ Samples = Seconds | Annotated[list[Seconds], Meta(min_length=1)]
 Number = Annotated[int, Meta(ge=0, lt=MAX_DEVICES)]
 
 
-class StageTimes(Document):
-    """Times of a stage: a sample for each micro-batch of its slowest replica, seconds."""
+class Times(Document):
+    """A sample for each micro-batch, seconds."""
 
-    index: Number
     forward_s: Samples
     backward_s: Samples
 
 
-class DeviceTimes(Document):
-    """Times of a device: a sample for each micro-batch of its part, seconds."""
+class StageTimes(Times):
+    """Times of a stage: of its slowest replica."""
 
-    device: Number
-    forward_s: Samples
-    backward_s: Samples
+    number: Number = msgspec.field(name="index")
+
+
+class DeviceTimes(Times):
+    """Times of a device: of its part of a micro-batch."""
+
+    number: Number = msgspec.field(name="device")
 
 
 class TimesDocument(Document):
@@ -99,10 +102,6 @@ class TraceDocument(Foreign):
         return rank if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < MAX_DEVICES else None
 
 
-class _TopLevel(Foreign):
-    traceEvents: msgspec.Raw | UnsetType = UNSET
-
-
 def read_observed(path: str | os.PathLike[str]) -> Observed:
     """The measured times in a times.json or a trace, whose content says which, or in a folder of traces, one a rank.
 
@@ -113,7 +112,7 @@ def read_observed(path: str | os.PathLike[str]) -> Observed:
     if Path(path).is_dir():
         return _of_ranks(sorted(Path(path).glob("*.json")), str(path))
     content, where = read_bytes(path, LARGEST_TRACE_BYTES), str(path)
-    if decode_json(content, _TopLevel, where=where, do=_DO).traceEvents is not UNSET:
+    if "traceEvents" in decode_json(content, dict[str, msgspec.Raw], where=where, do=_DO):
         return observed_in_trace(decode_json(content, TraceDocument, where=where, do=_DO), where)
     return observed_in_times(decode_json(content, TimesDocument, where=where, do=_DO), where)
 
@@ -125,12 +124,12 @@ def _of_ranks(files: list[Path], where: str) -> Observed:
     forward: dict[int, FloatArray] = {}
     backward: dict[int, FloatArray] = {}
     for file in files:
-        own = read_observed(file)
-        if own.unit != "device" or forward.keys() & own.forward_s.keys():
-            what = "has times of stages, not of devices" if own.unit != "device" else "has times of a device again"
-            raise BadInput(what, where=own.where, do="give a folder with one trace of each rank")
-        forward |= own.forward_s
-        backward |= own.backward_s
+        observed = read_observed(file)
+        if observed.unit != "device" or forward.keys() & observed.forward_s.keys():
+            what = "has times of stages, not of devices" if observed.unit != "device" else "has times of a device again"
+            raise BadInput(what, where=observed.where, do="give a folder with one trace of each rank")
+        forward |= observed.forward_s
+        backward |= observed.backward_s
     return Observed("device", forward, backward, where)
 
 
@@ -141,31 +140,40 @@ def observed_in_times(document: TimesDocument, where: str) -> Observed:
     unit: Unit = "stage" if document.devices is UNSET else "device"
     forward: dict[int, FloatArray] = {}
     backward: dict[int, FloatArray] = {}
-    rows: list[tuple[int, StageTimes | DeviceTimes]] = []
-    rows += [(row.index, row) for row in document.stages or ()]
-    rows += [(row.device, row) for row in document.devices or ()]
-    for i, (number, row) in enumerate(rows):
+    rows: Sequence[StageTimes | DeviceTimes] = document.stages or document.devices or ()
+    for i, row in enumerate(rows):
+        number = row.number
         if number in forward:
             what = f"$.{unit}s[{i}]: {unit} {number} is listed twice"
             raise BadInput(what, where=where, do="put all its samples into one list")
-        forward[number], backward[number] = _samples(row.forward_s), _samples(row.backward_s)
+        forward[number], backward[number] = (np.atleast_1d(np.array(s, float)) for s in (row.forward_s, row.backward_s))
     return _complete(Observed(unit, forward, backward, where))
 
 
 def observed_in_trace(document: TraceDocument, where: str) -> Observed:
-    """The times in a trace; rows of devices go before rows of stages where it has both."""
-    rows = _rows(document.traceEvents)
+    """The times in a trace.
+
+    Rows of devices go before rows of stages where it has both; without such rows the annotations of the rank in
+    `distributedInfo` count, those of the GPU where there are any.
+    """
+    rows, rank = _rows(document.traceEvents), document.rank
+    passes = [(i, event, name) for i, event in enumerate(document.traceEvents) if (name := _pass(event))]
+    annotation = next((kind for kind in _ANNOTATIONS for _, event, _ in passes if event.cat == kind), _ANNOTATIONS[0])
     times: dict[Unit, dict[str, dict[int, list[float]]]] = {
         "device": {name: {} for name in PASSES},
         "stage": {name: {} for name in PASSES},
     }
-    events = document.traceEvents
-    passes = _passes(events, rows, where) if rows or document.rank is None else _of_rank(events, document.rank, where)
-    for row_unit, number, pass_name, seconds in passes:
-        times[row_unit][pass_name].setdefault(number, []).append(seconds)
-    unit: Unit = "device" if any(times["device"].values()) else "stage"
+    for i, event, name in passes:
+        if rows or rank is None:
+            owner = rows.get((str(event.pid), str(event.tid))) or rows.get((str(event.pid), None))
+        else:
+            owner = ("device", rank) if event.cat == annotation else None
+        if owner is not None:
+            unit, number = owner
+            times[unit][name].setdefault(number, []).append(_seconds(event, i, where))
+    unit = "device" if any(times["device"].values()) else "stage"
     forward, backward = ({n: np.array(v) for n, v in times[unit][name].items()} for name in PASSES)
-    if not forward and not backward and any(event.ph == "X" and _pass(event) for event in events):
+    if passes and not forward and not backward:
         raise BadInput(
             "has forward and backward passes, but neither rows named after a stage, device or rank nor a rank in "
             "distributedInfo",
@@ -173,10 +181,6 @@ def observed_in_trace(document: TraceDocument, where: str) -> Observed:
             do="profile after torch.distributed.init_process_group, or name the rows (docs/how-to/replan.md)",
         )
     return _complete(Observed(unit, forward, backward, where))
-
-
-def _samples(given: float | list[float]) -> FloatArray:
-    return np.array(given if isinstance(given, list) else [given], dtype=np.float64)
 
 
 def _complete(observed: Observed) -> Observed:
@@ -190,7 +194,10 @@ def _complete(observed: Observed) -> Observed:
 
 
 def _rows(events: list[Event]) -> dict[tuple[str, str | None], tuple[Unit, int]]:
-    """(process, thread) → whose row it is; (process, None) where the whole process is one's."""
+    """(process, thread) → whose row it is; (process, None) where the whole process is one's.
+
+    Both are texts: tools write numbers and names for either.
+    """
     rows: dict[tuple[str, str | None], tuple[Unit, int]] = {}
     for event in events:
         if event.ph != "M" or event.name not in ("thread_name", "process_name"):
@@ -199,37 +206,10 @@ def _rows(events: list[Event]) -> dict[tuple[str, str | None], tuple[Unit, int]]
         named = dict[str, str]((unit.lower(), number) for unit, number in _TRACK.findall(str(name)))
         for unit in ("device", "rank", "stage"):
             if unit in named and int(named[unit]) < MAX_DEVICES:
-                row = _row(event, thread=event.name == "thread_name")
-                rows[row] = ("stage" if unit == "stage" else "device", int(named[unit]))
+                thread = str(event.tid) if event.name == "thread_name" else None
+                rows[str(event.pid), thread] = ("stage" if unit == "stage" else "device", int(named[unit]))
                 break
     return rows
-
-
-def _row(event: Event, *, thread: bool) -> tuple[str, str | None]:
-    """Process and thread as text: tools write numbers and names for either."""
-    return str(event.pid), str(event.tid) if thread else None
-
-
-def _passes(
-    events: list[Event], rows: Mapping[tuple[str, str | None], tuple[Unit, int]], where: str
-) -> Iterator[tuple[Unit, int, str, float]]:
-    """Unit, number, pass and seconds of every forward and backward event on a row that is somebody's."""
-    for i, event in enumerate(events):
-        pass_name = _pass(event)
-        row = rows.get(_row(event, thread=True)) or rows.get(_row(event, thread=False))
-        if event.ph != "X" or pass_name is None or row is None:
-            continue
-        yield *row, pass_name, _seconds(event, i, where)
-
-
-def _of_rank(events: list[Event], rank: int, where: str) -> Iterator[tuple[Unit, int, str, float]]:
-    """The same of the annotations in one rank's trace: those of the GPU where there are any."""
-    passes: dict[str, list[tuple[Unit, int, str, float]]] = {kind: [] for kind in _ANNOTATIONS}
-    for i, event in enumerate(events):
-        pass_name = _pass(event)
-        if event.ph == "X" and pass_name is not None and event.cat in passes:
-            passes[event.cat].append(("device", rank, pass_name, _seconds(event, i, where)))
-    yield from next((of_kind for of_kind in passes.values() if of_kind), [])
 
 
 def _seconds(event: Event, i: int, where: str) -> float:
@@ -240,30 +220,28 @@ def _seconds(event: Event, i: int, where: str) -> float:
 
 
 def _pass(event: Event) -> str | None:
-    """`forward` or `backward` if the event's category is that or its name begins with it or is torch's for it."""
+    """`forward` or `backward` if the event is complete and its category that, or its name that or torch's for it."""
+    if event.ph != "X":
+        return None
     category, name = (str(text).lower() for text in (event.cat, event.name))
     if action := _ACTION.fullmatch(name):
         return PASSES[action[1] == "b"]
     return next((kind for kind in PASSES if category == kind or re.match(rf"{kind}\b", name)), None)
 
 
-def read_running(path: Path, plan: StagedPlan, devices: int) -> tuple[PlacedPlan, FloatArray]:
+def read_running(path: Path, problem: StagedProblem, plan: StagedPlan) -> tuple[PlacedPlan, FloatArray]:
     """The plan with its devices, as they are numbered or as an earlier adjustment put them, and their slowdowns [D].
 
     Raises:
         BadInput: the adjustment in the file is none of this plan.
     """
-    earlier = read_document(path, *PLAN_DOCUMENTS).adjustment
+    earlier, devices = read_document(path, *PLAN_DOCUMENTS).adjustment, problem.cluster.devices
     if earlier is UNSET:
         return PlacedPlan(plan, tuple(range(devices))), np.ones(devices)
-    at, order, idle = "$.adjustment", tuple(earlier.device_order), tuple(earlier.idle)
-    if sorted(order) != list(range(devices)):
-        raise wrong(str(path), f"{at}.device_order", order, f"each of the devices 0 to {devices - 1} once")
-    if not set(idle) <= set(order):
-        raise wrong(str(path), f"{at}.idle", idle, f"some of the devices 0 to {devices - 1}")
-    running = PlacedPlan(plan, order, idle)
-    if set(running.stage_of_device()[running.working()].tolist()) != set(range(plan.stages)):
-        raise wrong(str(path), f"{at}.idle", idle, "devices that leave every stage one that works")
+    running = PlacedPlan(plan, tuple(earlier.device_order), tuple(earlier.idle))
+    valid, objection = running.check_valid(problem)
+    if not valid:
+        raise BadInput(f"$.adjustment: {objection}", where=str(path), do="write the file again")
     if len(earlier.slowdown) != devices:
-        raise wrong(str(path), f"{at}.slowdown", earlier.slowdown, f"{devices} positive numbers")
+        raise wrong(str(path), "$.adjustment.slowdown", earlier.slowdown, f"{devices} positive numbers")
     return running, np.array(earlier.slowdown, dtype=np.float64)

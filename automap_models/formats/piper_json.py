@@ -19,7 +19,7 @@ import msgspec
 from automap_models.core.dag import crossing_bytes, order_with_little_crossing
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
-from automap_models.formats.json_graph import Edge, Node, positions_of_ends, require_acyclic, sorted_nodes
+from automap_models.formats.graph_nodes import Edge, Node, json_ends, sorted_nodes
 from automap_models.formats.schema import Amount, Foreign, decode_json
 
 DO = "give JSON of Piper"
@@ -72,13 +72,10 @@ def parse_piper(content: bytes, *, where: str, model: str) -> Profile:
     fastest = {node.id: _fastest(i, node, where) for i, node in enumerate(parsed.nodes)}
     nodes = sorted_nodes(parsed.nodes, where)
     ids = [node.id for node in nodes]
+    ends, successors = json_ends(parsed.edges, ids, where)
     output_bytes = [0.0] * len(ids)
-    consumers: list[set[int]] = [set() for _ in ids]
-    for edge, (producer, consumer) in zip(parsed.edges, positions_of_ends(parsed.edges, ids, where), strict=True):
+    for edge, (producer, _) in zip(parsed.edges, ends, strict=True):
         output_bytes[producer] = max(output_bytes[producer], edge.size)
-        consumers[producer].add(consumer)
-    successors = [sorted(after) for after in consumers]
-    require_acyclic(successors, ids, where)
     order = order_with_little_crossing(output_bytes, successors)
     layers = [fastest[ids[i]] for i in order]
     return Profile.create(

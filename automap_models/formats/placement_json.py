@@ -30,19 +30,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from automap_models.core.dag import crossing_bytes, order_with_little_crossing
+from automap_models.core.dag import crossing_bytes, order_with_little_crossing, predecessors_of
 from automap_models.core.placement import PlacementGraph
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import plan_refused
-from automap_models.formats.json_graph import Edge, GraphKind, Node, positions_of_ends, require_acyclic, sorted_nodes
+from automap_models.formats.graph_nodes import PLACEMENT, Edge, Node, json_ends, json_kind, sorted_nodes
 from automap_models.formats.schema import Amount, Foreign, Index, Whole, decode_json, read_bytes
 
 DO = "give device-placement JSON of dnn-partitioning"
@@ -98,13 +97,10 @@ def read_placement(path: str | os.PathLike[str], *, do: str = DO) -> PlacementGr
     Raises:
         BadInput: the file is none, or a value in it makes no sense, naming the node or edge at fault.
     """
-    content = read_bytes(path)
-    kind = decode_json(content, GraphKind, where=str(path), do=do)
-    if kind.plan is not None:
-        raise plan_refused(kind.plan, "model", str(path))
-    if not kind.is_placement:
-        raise BadInput("is no device-placement graph: it has no maxFPGAs", where=str(path), do=do)
-    return parse_placement(content, where=str(path), model=Path(path).stem)
+    content, where = read_bytes(path), str(path)
+    if json_kind(content, "model", where, do) != PLACEMENT:
+        raise BadInput("is no device-placement graph: it has no maxFPGAs", where=where, do=do)
+    return parse_placement(content, where=where, model=Path(path).stem)
 
 
 def parse_placement(content: bytes, *, where: str, model: str) -> PlacementGraph:
@@ -112,9 +108,15 @@ def parse_placement(content: bytes, *, where: str, model: str) -> PlacementGraph
     parsed = decode_json(content, PlacementDocument, where=where, do=DO)
     nodes = sorted_nodes(parsed.nodes, where)
     ids = tuple(node.id for node in nodes)
-    ends = positions_of_ends(parsed.edges, ids, where)
+    ends, _ = json_ends(parsed.edges, ids, where)
+    for i, (producer, consumer) in enumerate(ends):  # the backward pass reads the forward pass
+        if nodes[producer].backward and not nodes[consumer].backward:
+            what = f"$.edges[{i}]: backward node {ids[producer]} feeds forward node {ids[consumer]}"
+            raise BadInput(what, where=where, do="check isBackwardNode of the two")
     transfer_s, output_bytes = _outputs(parsed.edges, ends, len(ids), where)
-    graph = PlacementGraph(
+    classes: dict[object, int] = {}  # a node without a colour has one of its own
+    keys = [(node.id, None) if node.colour is msgspec.UNSET else node.colour for node in nodes]
+    return PlacementGraph(
         ids=ids,
         names=tuple(node.name for node in nodes),
         accelerator_s=np.array([node.accelerator_ms for node in nodes], dtype=np.float64) / 1e3,
@@ -124,25 +126,13 @@ def parse_placement(content: bytes, *, where: str, model: str) -> PlacementGraph
         output_bytes=output_bytes,
         supported=np.array([bool(node.supported) for node in nodes]),
         backward=np.array([bool(node.backward) for node in nodes]),
-        classes=_classes(nodes),
+        classes=np.array([classes.setdefault(key, len(classes)) for key in keys], dtype=np.int64),
         edges=np.array(sorted(set(ends)), dtype=np.int64).reshape(-1, 2),
         accelerators=parsed.accelerators,
         cpus=parsed.cpus,
         accelerator_bytes=parsed.accelerator_bytes,
         meta={"model": model, "source": "dnn-partitioning JSON", "path": where},
     )
-    require_acyclic(graph.successors(), ids, where)
-    _require_one_way(graph, ends, where)
-    return graph
-
-
-def _classes(nodes: Sequence[PlacementNode]) -> NDArray[np.int64]:
-    """Class numbers from 0 on in order of first appearance; a node without a colour gets its own."""
-    seen: dict[object, int] = {}
-    keys: list[object] = [
-        ("alone", i) if node.colour is msgspec.UNSET else ("colour", node.colour) for i, node in enumerate(nodes)
-    ]
-    return np.array([seen.setdefault(key, len(seen)) for key in keys], dtype=np.int64)
 
 
 def _outputs(
@@ -153,42 +143,19 @@ def _outputs(
     Sizes need not agree (they say what of the output each consumer reads): the largest counts.
     """
     cost_ms: dict[int, float] = {}
-    size = np.zeros(n)
+    transfer_s, size = np.zeros(n), np.zeros(n)
     for i, (edge, (producer, _)) in enumerate(zip(edges, ends, strict=True)):
         if abs(edge.cost - cost_ms.setdefault(producer, edge.cost)) > FLOAT_SLACK_MS:
-            raise BadInput(
-                f"$.edges[{i}].cost is {edge.cost:g}, but another edge from node {edge.source} costs "
-                f"{cost_ms[producer]:g}",
-                where=where,
-                do="the cost belongs to the source: all edges from one node have the same",
-            )
-        of_edge = edge.cost / 1e3 * LINK_BYTES_PER_S if edge.size is msgspec.UNSET else edge.size
-        size[producer] = max(size[producer], of_edge)
-    transfer_s = np.zeros(n)
-    transfer_s[list(cost_ms)] = np.array(list(cost_ms.values())) / 1e3
+            what = f"$.edges[{i}].cost is {edge.cost:g}, but another edge from node {edge.source} costs "
+            do = "the cost belongs to the source: all edges from one node have the same"
+            raise BadInput(f"{what}{cost_ms[producer]:g}", where=where, do=do)
+        nbytes = edge.cost / 1e3 * LINK_BYTES_PER_S if edge.size is msgspec.UNSET else edge.size
+        transfer_s[producer], size[producer] = cost_ms[producer] / 1e3, max(size[producer], nbytes)
     return transfer_s, size
-
-
-def _require_one_way(graph: PlacementGraph, ends: Sequence[tuple[int, int]], where: str) -> None:
-    """The backward pass reads the forward pass, never the other way round."""
-    for i, (producer, consumer) in enumerate(ends):
-        if graph.backward[producer] and not graph.backward[consumer]:
-            raise BadInput(
-                f"$.edges[{i}]: backward node {graph.ids[producer]} feeds forward node {graph.ids[consumer]}",
-                where=where,
-                do="check isBackwardNode of the two",
-            )
 
 
 Shares = Mapping[int, float]
 """Operator → the part of a backward node's time that belongs to it; the parts add up to 1."""
-
-
-class _Forward(NamedTuple):
-    """The instructions to be: positions in the graph, and their consumers among themselves."""
-
-    nodes: list[int]
-    successors: list[list[int]]
 
 
 def profile_from_placement(graph: PlacementGraph) -> Profile:
@@ -197,49 +164,32 @@ def profile_from_placement(graph: PlacementGraph) -> Profile:
     Raises:
         BadInput: the graph has fewer than two operators, or they take no time.
     """
-    variables = _variables(graph)
-    forward = _forward(graph, ~graph.backward & ~variables)
-    source = str(graph.meta.get("path", "placement graph"))
-    if not forward.nodes:
+    source, successors = str(graph.meta.get("path", "placement graph")), graph.successors()
+    reads, idle = np.zeros(len(graph), dtype=bool), (graph.accelerator_s == 0) & (graph.cpu_s == 0)
+    reads[graph.edges[:, 1]] = True
+    variables = idle & ~reads & ~graph.backward & (graph.memory_bytes > 0)
+    nodes = np.flatnonzero(~graph.backward & ~variables).tolist()
+    if not nodes:
         raise BadInput("no node belongs to the forward pass", where=source, do="check isBackwardNode")
-    sizes = graph.output_bytes[forward.nodes].tolist()
-    line = order_with_little_crossing(sizes, forward.successors)
-    order = [forward.nodes[i] for i in line]
+    position = {node: i for i, node in enumerate(nodes)}
+    consumers = [[position[after] for after in successors[node] if after in position] for node in nodes]
+    sizes = graph.output_bytes[nodes].tolist()
+    line = order_with_little_crossing(sizes, consumers)
+    order = [nodes[i] for i in line]
     backward_s, reported = _backward_s(graph, order)
     parameters, shared = _parameters(graph, variables, order)
     return Profile.create(
         C=(graph.accelerator_s + backward_s)[order],
-        A=crossing_bytes(line, sizes, forward.successors),
+        A=crossing_bytes(line, sizes, consumers),
         W=parameters[order],
         C_fwd=graph.accelerator_s[order],
         stash=_stash(graph)[order],
         names=[str(graph.ids[i]) for i in order],
         layers=[graph.names[i] for i in order] if any(graph.names) else (),
-        meta={
-            "model": graph.meta["model"],
-            "source": graph.meta["source"],
-            "microbatch_size": 1,
-            **reported,
-        },
+        meta={"model": graph.meta["model"], "source": graph.meta["source"], "microbatch_size": 1, **reported},
         shared_parameters=shared,
         source=source,
     )
-
-
-def _variables(graph: PlacementGraph) -> NDArray[np.bool_]:
-    """[n] nodes that stand for a variable: they read nothing, take no time, and occupy memory."""
-    reads = np.zeros(len(graph), dtype=bool)
-    reads[graph.edges[:, 1]] = True
-    idle = (graph.accelerator_s == 0) & (graph.cpu_s == 0)
-    variables: NDArray[np.bool_] = idle & ~reads & ~graph.backward & (graph.memory_bytes > 0)
-    return variables
-
-
-def _forward(graph: PlacementGraph, chosen: NDArray[np.bool_]) -> _Forward:
-    nodes = np.flatnonzero(chosen).tolist()
-    position = {node: i for i, node in enumerate(nodes)}
-    successors = graph.successors()
-    return _Forward(nodes, [[position[s] for s in successors[node] if s in position] for node in nodes])
 
 
 def _backward_s(graph: PlacementGraph, order: Sequence[int]) -> tuple[NDArray[np.float64], dict[str, object]]:
@@ -274,19 +224,15 @@ def _split(mates: Sequence[int], time_s: NDArray[np.float64]) -> Shares:
 def _adopt(graph: PlacementGraph, orphans: Iterable[int], shares: dict[int, Shares], last: int) -> None:
     """Let each orphan count with its nearest neighbour, ring by ring, and where there is none with the last one."""
     consumers = graph.successors()
-    producers: list[list[int]] = [[] for _ in graph.ids]
-    for node, after in enumerate(consumers):
-        for consumer in after:
-            producers[consumer].append(node)
-    left = list(orphans)
-    while left:
+    producers, alone = predecessors_of(consumers), list(orphans)
+    while alone:
         adopted = {}
-        for node in left:
-            known = [other for other in (*consumers[node], *producers[node]) if other in shares]
-            if known:
-                adopted[node] = shares[known[0]]
-        shares.update(adopted or {node: {last: 1.0} for node in left})
-        left = [node for node in left if node not in shares]
+        for node in alone:
+            neighbours = [other for other in (*consumers[node], *producers[node]) if other in shares]
+            if neighbours:
+                adopted[node] = shares[neighbours[0]]
+        shares.update(adopted or {node: {last: 1.0} for node in alone})
+        alone = [node for node in alone if node not in shares]
 
 
 def _parameters(
@@ -300,16 +246,15 @@ def _parameters(
         return np.maximum(0.0, graph.memory_bytes - graph.output_bytes) * (read | busy), []
     position = {node: i for i, node in enumerate(order)}
     successors = graph.successors()
-    held = np.zeros(len(graph))
-    shared = []
+    nbytes, shared = np.zeros(len(graph)), []
     for variable in np.flatnonzero(variables).tolist():
         readers = sorted({position[node] for node in successors[variable] if node in position})
         if readers:
-            held[order[readers[0]]] += graph.memory_bytes[variable]
+            nbytes[order[readers[0]]] += graph.memory_bytes[variable]
         if len(readers) > 1:
             name = graph.names[variable] or str(graph.ids[variable])
             shared.append(SharedParameter(name, float(graph.memory_bytes[variable]), tuple(readers)))
-    return held, shared
+    return nbytes, shared
 
 
 def _stash(graph: PlacementGraph) -> NDArray[np.float64]:
@@ -317,6 +262,6 @@ def _stash(graph: PlacementGraph) -> NDArray[np.float64]:
     if not graph.is_training:
         return np.zeros(len(graph))
     producers, consumers = graph.edges[:, 0], graph.edges[:, 1]
-    kept = np.zeros(len(graph), dtype=bool)
-    kept[producers[~graph.backward[producers] & graph.backward[consumers]]] = True
-    return graph.output_bytes * (kept if kept.any() else ~graph.backward)
+    read = np.zeros(len(graph), dtype=bool)
+    read[producers[~graph.backward[producers] & graph.backward[consumers]]] = True
+    return graph.output_bytes * (read if read.any() else ~graph.backward)

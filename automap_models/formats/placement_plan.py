@@ -17,10 +17,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from automap_models.core.placement import (
     Communication,
@@ -36,7 +36,7 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.step_devices import StepDevices
 from automap_models.cost.placement import PlacementCost, gap, placement_cost
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import require_kind
+from automap_models.formats.document_kind import TOLERANCE, read_document, require_same
 from automap_models.formats.schema import (
     Amount,
     Document,
@@ -44,13 +44,11 @@ from automap_models.formats.schema import (
     Index,
     Whole,
     decode_json,
+    located,
     read_bytes,
     wrong,
 )
 from automap_models.version import __version__
-
-TOLERANCE = 1e-6
-"""Relative difference at which a file's figure and the cost model's disagree."""
 
 _STALE = "plan again for this graph"
 
@@ -84,14 +82,11 @@ class NetworkDocument(Document):
     @classmethod
     def of(cls, network: StepDevices) -> NetworkDocument:
         """The document that describes them."""
-        memory, rate = (
-            [value if math.isfinite(value) else None for value in values.tolist()]
-            for values in (network.memory_bytes, network.bytes_per_s)
-        )
-        return cls(
-            *(list(network.names), list(network.kinds), network.slowdown.tolist(), memory),
-            *(network.channel.tolist(), rate, network.latency_s.tolist()),
-        )
+        lists: dict[str, Any] = {key: np.asarray(getattr(network, key)).tolist() for key in cls.__struct_fields__}
+        finite: dict[str, Any] = {
+            key: [None if value == math.inf else value for value in values] for key, values in lists.items()
+        }
+        return cls(**finite)
 
     def network(self, where: str) -> StepDevices:
         """The devices.
@@ -100,18 +95,21 @@ class NetworkDocument(Document):
             BadInput: numbers that do not belong together.
         """
         count, channels = len(self.names), len(self.bytes_per_s)
-        shapes = (len(self.kinds), len(self.slowdown), len(self.memory_bytes), len(self.channel))
-        square = all(len(row) == count and all(-1 <= c < channels for c in row) for row in self.channel)
-        if any(shape != count for shape in shapes) or not square or len(self.latency_s) != channels:
+        of_devices: tuple[list[Any], ...] = (self.kinds, self.slowdown, self.memory_bytes, self.channel, *self.channel)
+        between = all(-1 <= channel < channels for row in self.channel for channel in row)
+        if {*map(len, of_devices)} != {count} or not between or len(self.latency_s) != channels:
             raise BadInput("$.network has lists of different lengths", where=where, do=_STALE)
-        memory, rate = (
-            np.array([math.inf if value is None else value for value in values], dtype=np.float64)
-            for values in (self.memory_bytes, self.bytes_per_s)
-        )
-        return StepDevices(
-            *(tuple(self.names), tuple(self.kinds), np.array(self.slowdown, dtype=np.float64), memory),
-            *(np.array(self.channel, dtype=np.int64), rate, np.array(self.latency_s, dtype=np.float64)),
-        )
+        rest: dict[str, Any] = {
+            "names": tuple(self.names),
+            "kinds": tuple(self.kinds),
+            "channel": np.array(self.channel),
+        }
+        numbers: dict[str, Any] = {
+            key: np.array(value, dtype=np.float64) for key, value in asdict(self).items() if key not in rest
+        }
+        for array in numbers.values():
+            array[np.isnan(array)] = math.inf  # which None has become
+        return StepDevices(**rest, **numbers)
 
 
 class VerifiedDocument(Document):
@@ -133,6 +131,8 @@ class VerifiedDocument(Document):
 
 class PlacementDocument(Document):
     """The whole file."""
+
+    remedy: ClassVar[str] = _STALE
 
     schema: Literal[1]
     kind: Literal["placement"]
@@ -163,6 +163,10 @@ class PlacementDocument(Document):
     verified: VerifiedDocument | None = None
 
 
+_OF_PROBLEM = ("objective", "communication", "split_passes", "accelerators", "cpus")
+"""In the file as in PlacementProblem."""
+
+
 def placement_document(result: PlacementResult) -> dict[str, Any]:
     """The result as the JSON document: plain Python numbers, lists and dictionaries.
 
@@ -180,21 +184,15 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
         kind="placement",
         model=model_name(problem.graph),
         planner=plan.planner,
-        objective=problem.objective,
-        communication=problem.communication,
-        split_passes=problem.split_passes,
-        accelerators=problem.accelerators,
-        cpus=problem.cpus,
+        **{key: getattr(problem, key) for key in _OF_PROBLEM},
         accelerator_bytes=float(problem.memory_bytes),
         pieces_per_accelerator=problem.pieces,
-        value=float(cost.value_s),
+        **_figures(cost),
+        compute_s=cost.compute_s.tolist(),
+        transfer_s=cost.transfer_s.tolist(),
         bound=None if result.bound is None else float(result.bound.value),
         gap=gap(result),
         status="optimal" if result.status == "optimal" else "feasible",
-        loads_s=cost.loads_s.tolist(),
-        compute_s=cost.compute_s.tolist(),
-        transfer_s=cost.transfer_s.tolist(),
-        memory_bytes=cost.memory_bytes.tolist(),
         assignment=_by_id(problem.graph, plan.assignment),
         pieces=None if plan.pieces is None else _by_id(problem.graph, plan.pieces),
         baselines=Baselines(facts.get("one_device_s")),
@@ -204,8 +202,12 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
         network=None if problem.network is None else NetworkDocument.of(problem.network),
         verified=VerifiedDocument.of(facts["verified"]) if "verified" in facts else None,
     )
-    builtins: dict[str, Any] = msgspec.to_builtins(document)
-    return builtins
+    return document.builtins()
+
+
+def _figures(cost: PlacementCost) -> dict[str, Any]:
+    """What a file says of a placement that is costed again when it is read."""
+    return {"value": float(cost.value_s), "loads_s": cost.loads_s.tolist(), "memory_bytes": cost.memory_bytes.tolist()}
 
 
 def read_placement_plan(
@@ -222,14 +224,19 @@ def read_placement_plan(
         BadInput: the file is no placement, belongs to another graph, or contradicts itself or the cost model by more
             than 1e-6.
     """
-    content, where = read_bytes(path), str(path)
-    require_kind(content, ("placement",), where, _STALE)
-    document = decode_json(content, PlacementDocument, where=where, do=_STALE)
+    where, document = str(path), read_document(path, PlacementDocument)
     kinds = () if document.network is None else tuple(document.network.kinds)
     graph = graph_of(kinds if document.objective == "step" else None)
     if document.provenance.graph_fingerprint != graph.fingerprint:
         raise BadInput(f"belongs to another graph than {model_name(graph)}", where=where, do=_STALE)
-    problem = _problem(document, graph, where)
+    with located(where, _STALE):
+        problem = PlacementProblem(
+            graph,
+            **{key: getattr(document, key) for key in _OF_PROBLEM},
+            memory_bytes=document.accelerator_bytes,
+            pieces=document.pieces_per_accelerator,
+            network=None if document.network is None else document.network.network(where),
+        )
     plan = PlacementPlan(
         planner=document.planner,
         assignment=_of_nodes(document.assignment, "$.assignment", graph, where),
@@ -239,9 +246,11 @@ def read_placement_plan(
     if not valid:
         raise BadInput(objection, where=where, do=_STALE)
     cost = placement_cost(problem, plan)
-    _require_same_cost(document, cost, where)
+    require_same(document, _figures(cost), "$", where, "as its assignment makes it", _STALE)
     bound = None
     if document.bound is not None:
+        if document.bound > cost.value_s * (1.0 + TOLERANCE):
+            raise wrong(where, "$.bound", document.bound, "a lower bound of value", _STALE)
         exact = document.status == "optimal" and document.bound >= cost.value_s
         bound = Bound(document.bound, "exact" if exact else "relaxation")
     return Result(problem, plan, cost, document.status, bound)
@@ -251,52 +260,16 @@ def _by_id(graph: PlacementGraph, values: IntArray) -> dict[str, int]:
     return {str(number): value for number, value in zip(graph.ids, values.tolist(), strict=True)}
 
 
-def _of_nodes(values: dict[str, int], at: str, graph: PlacementGraph, where: str) -> IntArray:
+def _of_nodes(values: dict[str, int], path: str, graph: PlacementGraph, where: str) -> IntArray:
     """[n] a number for each node, from an object that names each node's id once."""
     ids = [str(number) for number in graph.ids]
     unknown = values.keys() - set(ids)
     if unknown:
-        raise BadInput(f"{at}: there is no node with id {min(unknown)}", where=where, do=_STALE)
+        raise BadInput(f"{path}: there is no node with id {min(unknown)}", where=where, do=_STALE)
     for number in ids:
         if number not in values:
-            raise BadInput(f"{at}.{number} is missing", where=where, do=_STALE)
+            raise BadInput(f"{path}.{number} is missing", where=where, do=_STALE)
     return np.array([values[number] for number in ids], dtype=np.int64)
-
-
-def _problem(document: PlacementDocument, graph: PlacementGraph, where: str) -> PlacementProblem:
-    try:
-        return PlacementProblem(
-            graph,
-            accelerators=document.accelerators,
-            cpus=document.cpus,
-            memory_bytes=document.accelerator_bytes,
-            objective=document.objective,
-            communication=document.communication,
-            split_passes=document.split_passes,
-            pieces=document.pieces_per_accelerator,
-            network=None if document.network is None else document.network.network(where),
-        )
-    except BadInput as error:
-        raise BadInput(error.what, where=where, do=_STALE) from None
-
-
-def _require_same_cost(document: PlacementDocument, cost: PlacementCost, where: str) -> None:
-    """Value, loads and memory agree with the cost model's, and the bound with the value."""
-    figures: tuple[tuple[str, list[float], list[float]], ...] = (
-        ("value", [document.value], [cost.value_s]),
-        ("loads_s", document.loads_s, cost.loads_s.tolist()),
-        ("memory_bytes", document.memory_bytes, cost.memory_bytes.tolist()),
-    )
-    for key, written, expected in figures:
-        same = len(written) == len(expected) and all(
-            math.isclose(number, value, rel_tol=TOLERANCE) for number, value in zip(written, expected, strict=True)
-        )
-        if not same:
-            single = key == "value"
-            shown = (written[0], expected[0]) if single else (written, expected)
-            raise wrong(where, f"$.{key}", shown[0], f"{shown[1]!r} as its assignment makes it", _STALE)
-    if document.bound is not None and document.bound > cost.value_s * (1.0 + TOLERANCE):
-        raise wrong(where, "$.bound", document.bound, "a lower bound of value", _STALE)
 
 
 DO = "give a split file of dnn-partitioning"
@@ -321,34 +294,28 @@ def read_split(path: str | os.PathLike[str], problem: PlacementProblem) -> IntAr
     Raises:
         BadInput: the file is no split, has more devices than the problem, or does not place every node exactly once.
     """
-    document = decode_json(read_bytes(path), SplitDocument, where=str(path), do=DO)
-    position = {number: at for at, number in enumerate(problem.graph.ids)}
+    where = str(path)
+    document = decode_json(read_bytes(path), SplitDocument, where=where, do=DO)
+    position = {number: i for i, number in enumerate(problem.graph.ids)}
     assignment = np.full(len(problem.graph), -1)
     for key, devices, first, most in (
         ("fpgas", document.fpgas, 0, problem.accelerators),
         ("cpus", document.cpus, problem.accelerators, problem.cpus),
     ):
         for index, device in enumerate(devices):
-            at = f"$.{key}[{index}].nodes"
             if device.nodes and index >= most:
-                raise BadInput(f"uses more {key} than the {most} there are", where=str(path), do="give more devices")
+                raise BadInput(f"uses more {key} than the {most} there are", where=where, do="give more devices")
             for number in device.nodes:
+                what = f"$.{key}[{index}].nodes: node {number}"
                 if number not in position:
-                    what = f"{at}: node {number} is not in the graph"
-                    raise BadInput(what, where=str(path), do="give its own graph")
+                    raise BadInput(f"{what} is not in the graph", where=where, do="give its own graph")
                 if assignment[position[number]] >= 0:
-                    raise BadInput(f"{at}: node {number} is placed twice", where=str(path), do="place it once")
+                    raise BadInput(f"{what} is placed twice", where=where, do="place it once")
                 assignment[position[number]] = first + index
-    assignment = _with_classes(problem, assignment)
+    home, placed = np.full(int(problem.graph.classes.max()) + 1, -1), assignment >= 0
+    home[problem.graph.classes[placed]] = assignment[placed]
+    assignment = np.where(placed, assignment, home[problem.graph.classes])
     if (assignment < 0).any():
         missing = problem.graph.ids[int(np.argmax(assignment < 0))]
-        raise BadInput(f"node {missing} is not placed", where=str(path), do="place every node")
+        raise BadInput(f"node {missing} is not placed", where=where, do="place every node")
     return assignment
-
-
-def _with_classes(problem: PlacementProblem, assignment: IntArray) -> IntArray:
-    """[n] the assignment with each node that has none where a node of its class is; -1 where none of them is."""
-    home = np.full(int(problem.graph.classes.max()) + 1, -1)
-    placed = assignment >= 0
-    home[problem.graph.classes[placed]] = assignment[placed]
-    return np.where(placed, assignment, home[problem.graph.classes])

@@ -20,13 +20,13 @@ from automap_models.core.microbatch import (
     profiled_fingerprint,
     profiled_size,
 )
-from automap_models.core.result import Bound, PlanReport
+from automap_models.core.result import PlanReport
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.training_state import DEFAULT_STATE_FACTOR
 from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import ClusterDocument
-from automap_models.formats.schema import Count, Document, Index, Positive
+from automap_models.formats.schema import Count, Document, Foreign, Index, Positive
 from automap_models.version import __version__
 
 SCHEMA: Literal[1] = 1
@@ -127,34 +127,12 @@ class ShardingDocument(Document):
     dims: dict[str, int]
 
 
-class ScaleDocument(Document):
-    """How much longer a stage's passes take than the profile says."""
+class AdjustmentDocument(Foreign):
+    """Of the devices that a plan was adjusted to: what is read when it is adjusted again; the rest is for people."""
 
-    forward: float
-    backward: float
-
-
-class MigrationDocument(Document):
-    """What the change from one plan to the next costs."""
-
-    received_bytes: float
-    between_nodes_bytes: float
-    migration_s: float = msgspec.field(name="moving_s")
-    restart_s: float
-
-
-class AdjustmentDocument(Document, kw_only=True):
-    """The devices that a plan was adjusted to, as their measured times show them."""
-
-    stage_scale: list[ScaleDocument] = msgspec.field(default_factory=list)
     slowdown: list[Positive]
-    slowdown_error: list[float] = msgspec.field(default_factory=list)
     device_order: list[Index]
     idle: list[Index]
-    running_length_s: float | None = None
-    length_s: float | None = None
-    migration: MigrationDocument | None = msgspec.field(default=None, name="moving")
-    pays_after_steps: float | None = None
 
 
 class PlanDocument(Document, kw_only=True):
@@ -213,7 +191,10 @@ PLAN_DOCUMENTS = (PlanDocument, FormerPlanDocument)
 
 def plan_document(report: PlanReport) -> dict[str, Any]:
     """The report as the JSON document of formats.md: plain Python numbers, lists and dictionaries."""
-    problem, plan, cost = report.problem, report.plan, report.cost
+    problem, plan, cost, bound = report.problem, report.plan, report.cost, report.bound
+    optimality = None
+    if bound is not None:
+        optimality = OptimalityDocument(float(bound.value), bound.proof, cost.step_s / bound.value - 1.0, "grid")
     points, samples = problem.grid.to_points(plan.cuts), microbatch_size(problem.profile)
     document = PlanDocument(
         schema=SCHEMA,
@@ -226,22 +207,20 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
         microbatch_size=samples,
         global_batch=None if samples is None else samples * plan.micro_batches,
         state_factor=float(problem.state_factor),
-        cuts=[int(cut) for cut in plan.cuts],
-        coarse_cuts=None if points is None else [int(point) for point in points],
-        device_cuts=[int(cut) for cut in plan.device_cuts],
+        cuts=list(plan.cuts),
+        coarse_cuts=None if points is None else list(points),
+        device_cuts=list(plan.device_cuts),
         stages=stage_documents(problem, plan, cost),
-        length_s=float(cost.length_s),
-        span_s=float(cost.span_s),
-        pivot=int(cost.pivot),
+        length_s=cost.length_s,
+        span_s=cost.span_s,
+        pivot=cost.pivot,
         objective="length" if problem.schedule is None else "step",
         schedule=problem.schedule,
-        step_s=None if problem.schedule is None else float(cost.step_s),
-        simulated_length_s={name: float(value) for name, value in report.simulated_length_s.items()},
-        baselines=BaselinesDocument(
-            float(report.single_device_s), _float_or_none(report.data_parallel_s), _float_or_none(report.uniform_s)
-        ),
-        optimality=None if report.bound is None else _optimality(report.bound, float(cost.step_s)),
-        planning_s=float(report.planning_s),
+        step_s=None if problem.schedule is None else cost.step_s,
+        simulated_length_s=dict(report.simulated_length_s),
+        baselines=BaselinesDocument(report.single_device_s, report.data_parallel_s, report.uniform_s),
+        optimality=optimality,
+        planning_s=report.planning_s,
         notes=list(report.notes),
         search_log=[SearchLogDocument(**asdict(entry)) for entry in report.search_log],
         provenance=ProvenanceDocument(
@@ -254,60 +233,50 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
         ),
     )
     if any(plan.shardings):
-        used = (problem.all_shardings[index] for index in sorted({*plan.shardings}))
+        used = [problem.all_shardings[index] for index in sorted({*plan.shardings})]
         document.launch_s = float(problem.launch_s)
         document.shardings = {
-            of.name: ShardingDocument(int(of.degree), {name: int(dim) for name, dim in of.dims.items()}) for of in used
+            sharding.name: ShardingDocument(sharding.degree, dict(sharding.dims)) for sharding in used
         }
-    builtins: dict[str, Any] = msgspec.to_builtins(document)
-    return builtins
+    return document.builtins()
+
+
+_FIGURES = ("forward_s", "backward_s", "all_reduce_s", "memory_bytes")
+"""Of a stage, in the file as in StagedCost."""
 
 
 def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> list[StageDocument]:
     """The stages table of plan.json."""
-    profile = problem.profile
-    instructions = plan.stage_instructions(len(profile))
-    devices, degrees = plan.stage_devices(problem.cluster.devices), plan.degrees(problem)
-    tied = plan_tied_sums(problem, plan)
+    profile, tied = problem.profile, plan_tied_sums(problem, plan)
+    spans, devices = plan.stage_instructions(len(profile)), plan.stage_devices(problem.cluster.devices)
     documents: list[StageDocument] = []
-    for s, (first, last) in enumerate(instructions):
-        replicas, tensor = degrees[s]
+    for s, (replicas, tensor) in enumerate(plan.degrees(problem)):
+        first, last = spans[s]
+        figures: dict[str, Any] = {key: float(getattr(cost, key)[s]) for key in _FIGURES}
         document = StageDocument(
             index=s,
-            first=int(first),
-            last=int(last),
+            first=first,
+            last=last,
             first_name=profile.name(first),
             last_name=profile.name(last),
             layers=[profile.layer(first), profile.layer(last)],
-            devices=[int(device) for device in devices[s]],
-            replicas=int(replicas),
-            forward_s=float(cost.forward_s[s]),
-            backward_s=float(cost.backward_s[s]),
+            devices=list(devices[s]),
+            replicas=replicas,
             transfer_s=float(cost.transfer_s[s]) if s < plan.stages - 1 else None,
-            all_reduce_s=float(cost.all_reduce_s[s]),
-            memory_bytes=float(cost.memory_bytes[s]),
+            **figures,
         )
         if problem.samples is not None:
-            document.samples = -(-problem.samples // int(replicas))
-        if held := [parameter for parameter in tied if s in parameter.stages]:
-            document.tied = [parameter.name for parameter in held]
-            document.tied_sums_s = [float(parameter.sum_s) for parameter in held]
+            document.samples = -(-problem.samples // replicas)
+        if parameters := [parameter for parameter in tied if s in parameter.stages]:
+            document.tied = [parameter.name for parameter in parameters]
+            document.tied_sums_s = [float(parameter.sum_s) for parameter in parameters]
         if problem.schedule is not None:
             document.exposed_s, document.update_s = float(cost.exposed_s[s]), float(cost.update_s[s])
         if any(plan.shardings):
-            document.data, document.tensor = int(replicas), int(tensor)
+            document.data, document.tensor = replicas, tensor
             document.sharding = problem.all_shardings[plan.shardings[s]].name
         documents.append(document)
     return documents
-
-
-def _optimality(bound: Bound, step_s: float) -> OptimalityDocument:
-    bound_s = float(bound.value)
-    return OptimalityDocument(bound_s, bound.proof, step_s / bound_s - 1.0, "grid")
-
-
-def _float_or_none(value: float | None) -> float | None:
-    return None if value is None else float(value)
 
 
 def write_plan(path: str | os.PathLike[str], report: PlanReport) -> None:

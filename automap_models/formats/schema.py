@@ -15,8 +15,8 @@ of `Foreign`, which ignores what we do not read. Fields without a default are re
     plan = read_json("plan.json", Plan, do="write the plan again with automap-infer")
     # BadInput: plan.json: $.stages[0].devices[1] is "eight", not a whole number; write the plan again with …
 
-Where the kind of a file decides what it holds, read its bytes once and decode them twice, first as a `Foreign` with
-the keys that tell the kinds apart (all of them optional, of type `msgspec.Raw | UnsetType`), then as what it is.
+Where the kind of a file decides what it holds, read its bytes once and decode them twice, first as a
+`dict[str, msgspec.Raw]`, whose keys tell the kinds apart, then as what it is (see document_kind).
 A check that a type cannot express raises `wrong(where, "$.stages[3].replicas", value, "the number of devices")`.
 
 A type means exactly what it says: `int` takes no 4.5 and no true, `float` takes whole numbers too, `str` takes no
@@ -25,6 +25,7 @@ numbers. NaN and infinity are refused. In YAML `130e9` and `1e3` are numbers, al
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -95,6 +96,11 @@ class Foreign(msgspec.Struct):
 
 class Document(Foreign, forbid_unknown_fields=True):
     """A document of ours, or a part of one: a key that it does not declare is refused."""
+
+    def builtins(self) -> dict[str, Any]:
+        """The document as plain Python numbers, texts, lists and dictionaries; numpy's become such."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=lambda array: array.tolist())
+        return plain
 
 
 def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_JSON_BYTES) -> bytes:
@@ -217,6 +223,15 @@ def convert(document: object, kind: type[T], *, where: str, do: str = "write the
 def wrong(where: str, path: str, value: object, expected: str, do: str = "write the file again") -> BadInput:
     """The sentence for a value of the right type that cannot be meant, as the decoder would say it."""
     return BadInput(f"{path} is {_SHORT.repr(value)}, not {expected}", where=where, do=do)
+
+
+@contextlib.contextmanager
+def located(where: str, do: str | None = None) -> Iterator[None]:
+    """What is refused inside is refused of the file that `where` names, with its own advice unless another is given."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(error.what, where=where, do=do or error.do) from None
 
 
 def shipped_names(group: str) -> list[str]:

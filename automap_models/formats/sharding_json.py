@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from automap_models.core.instruction_graph import ArgumentKind
@@ -27,16 +26,10 @@ from automap_models.core.sharding_classes import REPLICATED, Variable
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_json
-from automap_models.formats.document_kind import read_document
+from automap_models.formats.document_kind import TOLERANCE, read_document
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import LARGEST_WHOLE, Amount, Document, Index, wrong
 from automap_models.version import __version__
-
-TOLERANCE = 1e-6
-"""Absolute difference at which the gap and the figures that make it disagree."""
-
-_PARALLEL: Mesh = (MeshAxis("data", 0),)
-"""The one axis of data parallelism; its size is that of the mesh."""
 
 AxisSize = Annotated[int, Meta(ge=2, le=LARGEST_WHOLE)]
 Dim = Annotated[int, Meta(ge=REPLICATED, le=LARGEST_WHOLE)]
@@ -175,25 +168,31 @@ class ShardingReport:
 
 def sharding_document(report: ShardingReport) -> dict[str, Any]:
     """The report as the JSON document of formats.md: plain Python numbers, lists and dictionaries."""
-    plan, optimality = report.plan, _optimality(report)
-    of_file: dict[str, Any] = {"objective": report.problem.objective, "notes": list(report.notes)}
-    if report.problem.objective == "count":
-        of_file |= {"optimality": optimality}
-    else:
-        price, baselines = _price(report.result.cost, plan.mesh), _baselines(report)
-        of_file |= {"mesh": _sizes(plan.mesh), "price": price, "baselines": baselines, "price_optimality": optimality}
-    if len(plan.mesh) == 1:
-        document: ShardingPlanDocument = _axis_document(report, 0, **{"optimality": None, **of_file})
-    else:
-        document = TwoAxesDocument(
-            **_common(report),
-            kind="hybrid",
-            devices=math.prod(axis.size for axis in plan.mesh),
-            plans={axis.name: _axis_document(report, a, **_COUNTED) for a, axis in enumerate(plan.mesh)},
-            **{"mesh": _sizes(plan.mesh), **of_file},
+    problem, plan, cost, bound = report.problem, report.plan, report.result.cost, report.result.bound
+    mesh, optimality = {axis.name: int(axis.size) for axis in plan.mesh}, None
+    if bound is not None:
+        reached, limit = objective_value(problem, cost), float(bound.value)
+        gap = _gap(reached, limit) if problem.objective == "count" else reached / limit - 1.0
+        optimality = OptimalityDocument(limit, bound.proof, gap)
+    of_file: dict[str, Any] = {"objective": problem.objective, "notes": list(report.notes), "optimality": optimality}
+    if problem.objective != "count":
+        replicated, parallel = report.replicated, report.data_parallel
+        baselines = BaselinesDocument(
+            None if replicated is None else _price(replicated, mesh),
+            None if parallel is None else _price(parallel, ("data",)),
         )
-    builtins: dict[str, Any] = msgspec.to_builtins(document)
-    return builtins
+        of_file |= {"mesh": mesh, "price": _price(cost, mesh), "baselines": baselines}
+        of_file |= {"price_optimality": optimality, "optimality": None if len(mesh) == 1 else UNSET}
+    if len(mesh) == 1:
+        return _axis_document(report, 0, **of_file).builtins()
+    counted: dict[str, Any] = {"objective": "count", "optimality": None, "notes": []}
+    return TwoAxesDocument(
+        **_common(report),
+        kind="hybrid",
+        devices=math.prod(mesh.values()),
+        plans={axis.name: _axis_document(report, a, **counted) for a, axis in enumerate(plan.mesh)},
+        **{"mesh": mesh, **of_file},
+    ).builtins()
 
 
 def write_sharding_plan(path: str | os.PathLike[str], report: ShardingReport) -> None:
@@ -227,15 +226,33 @@ def sharding_plan(document: ShardingPlanDocument, where: str, problem: ShardingP
         what = f"is a plan for the mesh {mesh_text(mesh)}, not {mesh_text(problem.mesh)}"
         raise BadInput(what, where=where, do=_STALE)
     dims_along = []
-    for axis, (at, decided) in zip(mesh, _axis_documents(document, mesh, where).items(), strict=True):
-        dims_along.append(_dims(decided, axis, at, where))
+    for axis, (path, along) in zip(mesh, _axis_documents(document, mesh, where).items(), strict=True):
+        dims_along.append(_dims(along, axis, path, where))
         if problem is not None:
-            decided.cluster.require_same(problem.cluster, where, f"{at}.cluster", _STALE)
-    _require_agreement(dims_along, where)
-    variables = tuple(dims_along[0])
+            along.cluster.require_same(problem.cluster, where, f"{path}.cluster", _STALE)
+    first = dims_along[0]
+    for other in dims_along[1:]:
+        for variable in (*first, *other):
+            if variable not in first or variable not in other:
+                what = f"$.plans are about different variables ({variable.name} is in one alone)"
+                raise BadInput(what, where=where, do=_STALE)
+            if other[variable] == first[variable] != REPLICATED:
+                what = f"$.plans both partition dimension {first[variable]} of {variable.name}"
+                raise BadInput(what, where=where, do=_STALE)
+    variables = tuple(first)
+    if problem is not None:
+        variables = problem.classes.variables
+        for some, others, owner in ((variables, first, "the plan"), (first, set(variables), problem.model)):
+            for variable in some:
+                if variable not in others:
+                    what = f"{owner} has no {variable.kind} {variable.name} {variable.dtype}{list(variable.shape)}"
+                    raise BadInput(what, where=where, do=_STALE)
     dims = tuple(tuple(along[variable] for variable in variables) for along in dims_along)
     plan = ShardingPlan(mesh, variables, dims, document.planner)
-    return plan if problem is None else _fitted(plan, problem, where)
+    valid, objection = (True, "") if problem is None else plan.check_valid(problem)
+    if not valid:
+        raise BadInput(objection, where=where, do=_STALE)
+    return plan
 
 
 def mesh_of(path: str | os.PathLike[str]) -> Mesh:
@@ -247,10 +264,6 @@ def mesh_of(path: str | os.PathLike[str]) -> Mesh:
     return _mesh(read_document(path, *SHARDING_DOCUMENTS), str(path))
 
 
-_COUNTED: Mapping[str, Any] = {"objective": "count", "optimality": None, "notes": []}
-"""Of each axis's part of a file of two."""
-
-
 def _axis_document(report: ShardingReport, axis: int, **others: Any) -> AxisDocument:
     plan, facts = report.plan, report.result.facts
     decided = plan.candidates(axis)
@@ -258,14 +271,14 @@ def _axis_document(report: ShardingReport, axis: int, **others: Any) -> AxisDocu
     return AxisDocument(
         **_common(report),
         kind=plan.mesh[axis].kind,  # type: ignore[arg-type]  # an axis is of no other kind
-        devices=int(plan.mesh[axis].size),
+        devices=plan.mesh[axis].size,
         variables={v.name: VariableDocument(*_variable_fields(v, dim)) for v, dim in decided.items()},
         arguments={v.name: ArgumentDocument(*_variable_fields(v, dim), v.kind) for v, dim in undecided.items()},
-        partitioned=int(plan.partitioned(axis)),
-        decided_by_propagation=int(facts["decided_by_propagation"][axis]),
+        partitioned=plan.partitioned(axis),
+        decided_by_propagation=facts["decided_by_propagation"][axis],
         conflicts=0,
         reward=float(facts["reward"][axis]),
-        episodes=int(facts.get("episodes", 0)),
+        episodes=facts.get("episodes", 0),
         interrupted=bool(facts.get("interrupted", False)),
         **others,
     )
@@ -286,58 +299,29 @@ def _common(report: ShardingReport) -> dict[str, Any]:
 
 
 def _variable_fields(variable: Variable, dim: int) -> tuple[list[int], str, float, int]:
-    return [int(size) for size in variable.shape], variable.dtype, float(variable.nbytes), int(dim)
+    return list(variable.shape), variable.dtype, float(variable.nbytes), dim
 
 
-def _sizes(mesh: Mesh) -> dict[str, int]:
-    return {axis.name: int(axis.size) for axis in mesh}
-
-
-def _baselines(report: ShardingReport) -> BaselinesDocument:
-    replicated, parallel = report.replicated, report.data_parallel
-    return BaselinesDocument(
-        None if replicated is None else _price(replicated, report.plan.mesh),
-        None if parallel is None else _price(parallel, _PARALLEL),
-    )
-
-
-def _price(price: ShardingPrice, mesh: Mesh) -> PriceDocument:
-    def by_axis(values: tuple[float, ...]) -> dict[str, float]:
-        return {axis.name: float(value) for axis, value in zip(mesh, values, strict=True)}
-
-    return PriceDocument(
-        time_s=float(price.time_s),
-        compute_s=float(price.compute_s),
-        all_reduce_s=by_axis(price.all_reduce_s),
-        activation_bytes=by_axis(price.activation_bytes),
-        gradient_bytes=by_axis(price.gradient_bytes),
-        memory_bytes=float(price.memory_bytes),
-    )
-
-
-def _optimality(report: ShardingReport) -> OptimalityDocument | None:
-    """The bound, and the relative distance from it: fewer variables than it, or more time or memory."""
-    bound = report.result.bound
-    if bound is None:
-        return None
-    reached = objective_value(report.problem, report.result.cost)
-    gap = _gap(reached, bound.value) if report.problem.objective == "count" else reached / bound.value - 1.0
-    return OptimalityDocument(float(bound.value), bound.proof, float(gap))
+def _price(price: ShardingPrice, axes: Iterable[str]) -> PriceDocument:
+    figures: dict[str, Any] = {key: getattr(price, key) for key in PriceDocument.__struct_fields__}
+    along = {key: dict(zip(axes, figure, strict=True)) for key, figure in figures.items() if isinstance(figure, tuple)}
+    return PriceDocument(**figures | along)
 
 
 def _gap(partitioned: float, bound: float) -> float:
+    """How many fewer variables than the bound, relative to it."""
     return 1.0 - partitioned / bound if bound else 0.0
 
 
 def _mesh(document: ShardingPlanDocument, where: str) -> Mesh:
     """The axes in a file. A plan that was made by counting along one axis names only its kind."""
-    if document.mesh is not UNSET:
-        if not 1 <= len(document.mesh) <= len(AXES) or not set(document.mesh) <= set(AXES):
-            raise wrong(where, "$.mesh", document.mesh, f"a mesh of {' and '.join(AXES)}", _STALE)
-        if len(document.mesh) > 1 and document.kind != "hybrid":
-            raise wrong(where, "$.kind", document.kind, "hybrid, as its mesh has two axes", _STALE)
-        return tuple(MeshAxis(name, size) for name, size in document.mesh.items())
-    return tuple(MeshAxis(name, document.devices) for name, kind in AXES.items() if kind == document.kind)
+    if document.mesh is UNSET:
+        return tuple(MeshAxis(name, document.devices) for name, kind in AXES.items() if kind == document.kind)
+    if not 1 <= len(document.mesh) <= len(AXES) or not set(document.mesh) <= set(AXES):
+        raise wrong(where, "$.mesh", document.mesh, f"a mesh of {' and '.join(AXES)}", _STALE)
+    if len(document.mesh) > 1 and document.kind != "hybrid":
+        raise wrong(where, "$.kind", document.kind, "hybrid, as its mesh has two axes", _STALE)
+    return tuple(MeshAxis(name, size) for name, size in document.mesh.items())
 
 
 def _axis_documents(document: ShardingPlanDocument, mesh: Mesh, where: str) -> dict[str, AxisDocument]:
@@ -346,20 +330,19 @@ def _axis_documents(document: ShardingPlanDocument, mesh: Mesh, where: str) -> d
         by_path = {"$": document}
     else:
         assert isinstance(document, TwoAxesDocument)
-        if unknown := document.plans.keys() - {axis.name for axis in mesh}:
-            raise BadInput(f"$.plans has the unknown key {min(unknown)!r}", where=where, do=_STALE)
-        for axis in mesh:
-            if axis.name not in document.plans:
-                raise BadInput(f"$.plans.{axis.name} is missing", where=where, do=_STALE)
-        by_path = {f"$.plans.{axis.name}": document.plans[axis.name] for axis in mesh}
-    for axis, (at, along) in zip(mesh, by_path.items(), strict=True):
+        names = [axis.name for axis in mesh]
+        for name in sorted({*names} ^ document.plans.keys()):
+            what = f"$.plans.{name} is missing" if name in names else f"$.plans has the unknown key {name!r}"
+            raise BadInput(what, where=where, do=_STALE)
+        by_path = {f"$.plans.{name}": document.plans[name] for name in names}
+    for axis, (path, along) in zip(mesh, by_path.items(), strict=True):
         for key, written, expected in (("kind", along.kind, axis.kind), ("devices", along.devices, axis.size)):
             if written != expected:
-                raise wrong(where, f"{at}.{key}", written, f"{expected}, as the axis {axis.name} has it", _STALE)
+                raise wrong(where, f"{path}.{key}", written, f"{expected}, as the axis {axis.name} has it", _STALE)
     return by_path
 
 
-def _dims(document: AxisDocument, axis: MeshAxis, at: str, where: str) -> dict[Variable, int]:
+def _dims(document: AxisDocument, axis: MeshAxis, path: str, where: str) -> dict[Variable, int]:
     """Each variable of the document of one axis with its partitioned dimension."""
     dims: dict[Variable, int] = {}
     decided: ArgumentKind = CANDIDATES[axis.kind]
@@ -367,50 +350,17 @@ def _dims(document: AxisDocument, axis: MeshAxis, at: str, where: str) -> dict[V
         for name, entry in variables.items():
             if entry.dim >= len(entry.shape):
                 expected = f"-1 or one of the {len(entry.shape)} dimensions"
-                raise wrong(where, f"{at}.{key}.{name}.dim", entry.dim, expected, _STALE)
+                raise wrong(where, f"{path}.{key}.{name}.dim", entry.dim, expected, _STALE)
             kind = entry.kind if isinstance(entry, ArgumentDocument) else decided
             dims[Variable(name, tuple(entry.shape), entry.dtype, entry.bytes, kind)] = entry.dim
-    partitioned = sum(variable.kind == decided and dim != REPLICATED for variable, dim in dims.items())
-    if document.partitioned != partitioned:
-        expected = f"{partitioned}, the number of variables with a dim"
-        raise wrong(where, f"{at}.partitioned", document.partitioned, expected, _STALE)
-    if document.optimality is not None:
-        _check_optimality(document.optimality, partitioned, f"{at}.optimality", where)
+    count = sum(variable.kind == decided and dim != REPLICATED for variable, dim in dims.items())
+    if document.partitioned != count:
+        expected = f"{count}, the number of variables with a dim"
+        raise wrong(where, f"{path}.partitioned", document.partitioned, expected, _STALE)
+    if (proven := document.optimality) is not None:
+        if proven.bound < count:
+            expected = f"at least {count}, which the plan partitions"
+            raise wrong(where, f"{path}.optimality.bound", proven.bound, expected, _STALE)
+        if not math.isclose(proven.gap, _gap(count, proven.bound), abs_tol=TOLERANCE):
+            raise wrong(where, f"{path}.optimality.gap", proven.gap, "1 - partitioned / bound", _STALE)
     return dims
-
-
-def _check_optimality(written: OptimalityDocument, partitioned: int, at: str, where: str) -> None:
-    if written.bound < partitioned:
-        raise wrong(where, f"{at}.bound", written.bound, f"at least {partitioned}, which the plan partitions", _STALE)
-    if not math.isclose(written.gap, _gap(partitioned, written.bound), abs_tol=TOLERANCE):
-        raise wrong(where, f"{at}.gap", written.gap, "1 - partitioned / bound", _STALE)
-
-
-def _require_agreement(dims_along: list[dict[Variable, int]], where: str) -> None:
-    """The plans along the axes are about the same variables, and none partitions a dimension that another does."""
-    first, *others = dims_along
-    for other in others:
-        for variable in (*first, *other):
-            if variable not in first or variable not in other:
-                what = f"$.plans are about different variables ({variable.name} is in one alone)"
-                raise BadInput(what, where=where, do=_STALE)
-        for variable, dim in other.items():
-            if dim == first[variable] != REPLICATED:
-                raise BadInput(f"$.plans both partition dimension {dim} of {variable.name}", where=where, do=_STALE)
-
-
-def _fitted(plan: ShardingPlan, problem: ShardingProblem, where: str) -> ShardingPlan:
-    """The plan with the problem's variables, in their order, after propagation has led to the same."""
-    written, variables = set(plan.variables), problem.classes.variables
-    for some, others, owner in ((variables, written, "the plan"), (plan.variables, set(variables), problem.model)):
-        for variable in some:
-            if variable not in others:
-                what = f"{owner} has no {variable.kind} {variable.name} {variable.dtype}{list(variable.shape)}"
-                raise BadInput(what, where=where, do=_STALE)
-    dims_along = [plan.by_variable(axis) for axis in range(len(plan.mesh))]
-    dims = tuple(tuple(along[variable] for variable in variables) for along in dims_along)
-    fitted = ShardingPlan(plan.mesh, variables, dims, plan.planner)
-    valid, objection = fitted.check_valid(problem)
-    if not valid:
-        raise BadInput(objection, where=where, do=_STALE)
-    return fitted

@@ -5,19 +5,17 @@ The strategy and the layers of its virtual stages are read back; the price is fo
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-import msgspec
 from msgspec import Meta
 
 from automap_models.core.estimate import Estimate
 from automap_models.core.framework import UNKNOWN, ModelFacts
+from automap_models.core.schedules import Schedule
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import read_document
-from automap_models.formats.schema import Foreign, Index, Text, convert
+from automap_models.formats.schema import Foreign, Index, Text, convert, located
 
 SCHEMA = 1
 _Record = TypeVar("_Record", Strategy, TransformerShape)
@@ -42,14 +40,19 @@ class WrittenStrategy:
     """The strategy in a file.
 
     Attributes:
-        model: name of what it trains.
+        name: of what it trains.
         strategy: with the layers of every virtual stage.
         facts: what frameworks ask of the model; nothing in files that were written without.
     """
 
-    model: str
+    name: str
     strategy: Strategy
     facts: ModelFacts = UNKNOWN
+
+    @property
+    def schedule(self) -> Schedule:
+        """The order of passes."""
+        return self.strategy.build_schedule()
 
 
 def estimate_document(estimate: Estimate) -> dict[str, Any]:
@@ -62,43 +65,30 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "tied": estimate.facts.tied,
         "cluster": estimate.cluster,
         "device": estimate.device,
-        "strategy": {
-            **msgspec.to_builtins(asdict(estimate.strategy)),
-            "micro_batches": estimate.strategy.micro_batches,
-        },
+        "strategy": {**asdict(estimate.strategy), "micro_batches": estimate.strategy.micro_batches},
         "stage_layers": list(estimate.stage_layers),
-        "step_s": estimate.step_s,
-        "tokens_per_s_per_device": estimate.tokens_per_s_per_device,
-        "mfu": estimate.mfu,
-        "bubble_rate": estimate.bubble_rate,
+        **{key: getattr(estimate, key) for key in ("step_s", "tokens_per_s_per_device", "mfu", "bubble_rate")},
         "parts": {f"{name}_s": value for name, value in estimate.parts._asdict().items()},
         "parts_rank": estimate.parts_rank,
         "memory": [
-            {**held._asdict(), "total": held.total, "memory_bytes": own}
-            for held, own in zip(estimate.memory, estimate.memory_bytes, strict=True)
+            {**parts._asdict(), "total": parts.total, "memory_bytes": nbytes}
+            for parts, nbytes in zip(estimate.memory, estimate.memory_bytes, strict=True)
         ],
         "peak_memory_bytes": estimate.peak_memory,
         "fits": estimate.fits,
     }
 
 
-def read_strategy(path: str | os.PathLike[str]) -> WrittenStrategy:
-    """The strategy in a file, with the layers of its stages.
+def written_strategy(document: StrategyDocument, where: str) -> WrittenStrategy:
+    """The strategy in a document, with the layers of its stages.
 
     Raises:
-        BadInput: the file is no priced strategy, or contradicts itself.
+        BadInput: it contradicts itself.
     """
-    return written_strategy(read_document(path, StrategyDocument), str(path))
-
-
-def written_strategy(document: StrategyDocument, where: str) -> WrittenStrategy:
-    """The strategy in a document; see `read_strategy`."""
     written = dict(document.strategy)
     micro_batches = written.pop("micro_batches", None)
-    try:
+    with located(where, StrategyDocument.remedy):
         strategy = replace(_record(written, Strategy, f"{where}, $.strategy"), layers=tuple(document.stage_layers))
-    except BadInput as error:
-        raise BadInput(error.what, where=where, do=StrategyDocument.remedy) from None
     if micro_batches != strategy.micro_batches:
         what = f"$.strategy.micro_batches is {micro_batches}, not {strategy.micro_batches} as its batches make it"
         raise BadInput(what, where=where, do=StrategyDocument.remedy)
@@ -107,12 +97,7 @@ def written_strategy(document: StrategyDocument, where: str) -> WrittenStrategy:
 
 
 def _record(written: dict[str, Any], kind: type[_Record], where: str) -> _Record:
-    """The fields of a record, each of its own type; none unknown.
-
-    Raises:
-        BadInput: a field is missing, unknown or of another type, or see the record.
-    """
-    unknown = written.keys() - {field.name for field in fields(kind)}
-    if unknown:
+    """The fields of a record, each of its own type; none unknown."""
+    if unknown := written.keys() - {field.name for field in fields(kind)}:
         raise BadInput(f"has the unknown key {min(unknown)!r}", where=where, do=StrategyDocument.remedy)
     return convert(written, kind, where=where, do=StrategyDocument.remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -115,53 +115,37 @@ def require_few(count: int, where: str) -> None:
         raise BadInput(f"{count:,} combinations", where=where, do=f"ask for at most {MAX_COMBINATIONS:,}")
 
 
-def _counts(given: str | _Wholes | None, path: str, where: str) -> Numbers:
-    if given is None or given == "auto" or isinstance(given, str):
-        return None if given is None else "auto"
-    numbers = sorted(set(_wholes(given, path, where)))
+def _counts(given: Literal["auto"] | _Wholes | None, path: str, where: str) -> Numbers:
+    if given is None or isinstance(given, str):
+        return given
+    numbers = sorted({int(number) for number in _listed(given, path, where, whole=True)})
     if numbers[0] < 1:
         raise wrong(where, path, numbers[0], "a whole number ≥ 1", _RANGE)
     return tuple(numbers)
 
 
-def _wholes(given: _Wholes, path: str, where: str) -> list[int]:
+def _listed(given: _Wholes | _Floats, path: str, where: str, *, whole: bool) -> Sequence[float]:
+    """The numbers that are given, listed or in a range."""
     if not isinstance(given, RangeDocument):
         return given if isinstance(given, list) else [given]
-    if given.steps is not None:
-        return [round(point) for point in _spaced(given, given.steps, path, where)]
-    _require_rising(given, path, where)
-    for key, end in (("from", given.first), ("to", given.last)):
-        if not end.is_integer():
-            raise wrong(where, f"{path}.{key}", end, "a whole number", _RANGE)
-    require_few(int(given.last) - int(given.first) + 1, f"{where}, {path}")
-    return list(range(int(given.first), int(given.last) + 1))
-
-
-def _floats(given: _Floats, path: str, where: str) -> list[float]:
-    if not isinstance(given, RangeDocument):
-        return given if isinstance(given, list) else [given]
-    if given.steps is None:
+    first, last, steps = given.first, given.last, given.steps
+    if steps is None and not whole:
         raise BadInput(f"{path}.steps is missing", where=where, do=_RANGE)
-    return _spaced(given, given.steps, path, where)
-
-
-def _spaced(given: RangeDocument, steps: int, path: str, where: str) -> list[float]:
-    _require_rising(given, path, where)
-    if steps < 2:
-        raise wrong(where, f"{path}.steps", steps, "a whole number ≥ 2", _RANGE)
-    require_few(steps, f"{where}, {path}")
-    points = [given.first * (given.last / given.first) ** (j / (steps - 1)) for j in range(steps)]
-    return [*points[:-1], given.last]
-
-
-def _require_rising(given: RangeDocument, path: str, where: str) -> None:
-    """Both ends are positive, in order, and close enough that their ratio is a float."""
-    if not 0 < given.first <= given.last or math.isinf(given.last / given.first):
-        raise BadInput(
-            f"{path} goes from {given.first:g} to {given.last:g}",
-            where=where,
-            do="begin above 0 and go up to a number that can be meant",
-        )
+    if not 0 < first <= last or math.isinf(last / first):
+        do = "begin above 0 and go up to a number that can be meant"
+        raise BadInput(f"{path} goes from {first:g} to {last:g}", where=where, do=do)
+    for right, key, value, expected in (
+        (steps is not None or first.is_integer(), "from", first, "a whole number"),
+        (steps is not None or last.is_integer(), "to", last, "a whole number"),
+        (steps is None or steps >= 2, "steps", steps, "a whole number ≥ 2"),
+    ):
+        if not right:
+            raise wrong(where, f"{path}.{key}", value, expected, _RANGE)
+    require_few(int(last) - int(first) + 1 if steps is None else steps, f"{where}, {path}")
+    if steps is None:
+        return range(int(first), int(last) + 1)
+    points = [*(first * (last / first) ** (j / (steps - 1)) for j in range(steps - 1)), last]
+    return [round(point) for point in points] if whole else points
 
 
 def _clusters(given: str | FamilyDocument | list[str | FamilyDocument], path: Path) -> tuple[Cluster, ...]:
@@ -193,8 +177,7 @@ def _family(entry: str | FamilyDocument, path: str, file: Path) -> list[Cluster]
     for key in (*SIZES, *RATES):
         given = getattr(entry, key)
         if given is not None:
-            values = (_wholes if key in SIZES else _floats)(given, f"{path}.{key}", str(file))
-            choices[key] = list(values)
+            choices[key] = list(_listed(given, f"{path}.{key}", str(file), whole=key in SIZES))
     where = f"{file}, {path}"
     require_few(math.prod(map(len, choices.values())), where)
     several = [key for key, values in choices.items() if len(values) > 1]

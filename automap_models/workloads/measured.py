@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import required_size
+from automap_models.core.model_work import ModelWork
 from automap_models.core.profile import LARGEST_S, Profile
 from automap_models.core.strategy import Precision, TransformerShape
 from automap_models.cost.measured import DescribedModel, Family, MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, fingerprint
-from automap_models.formats.model_work_json import decode_model_work, encode_model_work
+from automap_models.formats.record_json import decode_record, encode_record
 
 if TYPE_CHECKING:
-    from automap_models.core.model_work import ModelWork
     from automap_models.workloads.registry import SizedModel
     from automap_models.workloads.training import Architecture
 
@@ -33,7 +33,7 @@ stablehlo_values step step_classes unroll work_marks
 _OF_WORKLOADS = "bert blocks decoder mixture training"
 _TRACERS = (
     *("collection.py", "core/instruction_graph.py", "core/model_work.py", "core/sharding_classes.py"),
-    *("cost/kernels.py", "formats/model_work_json.py", "workloads/measured.py"),
+    *("cost/kernels.py", "formats/record_json.py", "workloads/measured.py"),
     *(f"hlo/{name}.py" for name in _OF_HLO.split()),
     *(f"workloads/{name}.py" for name in _OF_WORKLOADS.split()),
 )
@@ -141,10 +141,10 @@ class MeasuredWorks:
         if key not in self._works:
             entry, work = self.cache.read(key), None
             with contextlib.suppress(BadInput):
-                work = None if entry is None else decode_model_work(entry)
+                work = None if entry is None else decode_record(entry, ModelWork)
             if work is None:
                 work = trace()
-                self.cache.write(key, encode_model_work(work))
+                self.cache.write(key, encode_record(work))
             self._works[key] = work
         return self._works[key]
 

@@ -110,15 +110,16 @@ def run(request: ExportRequest) -> Exported:
         Infeasible: the snapped plan does not fit.
     """
     from automap_models.export.exporter import export_plan
-    from automap_models.export.sources import StagedSource, StrategySource, read_source, with_model
+    from automap_models.export.sources import StagedSource, read_source, with_model
     from automap_models.export.targets import target_by_name
+    from automap_models.formats.strategy_json import WrittenStrategy
 
     target, source = target_by_name(request.to), read_source(request.plan)
     target.require_source(source)
     if isinstance(source, StagedSource) and request.source is not None:
         source = with_model(source, request.plan, _profiled(request, source))
     price = None
-    if isinstance(source, StrategySource):
+    if isinstance(source, WrittenStrategy):
         price = _price(request)
     elif request.topo is not None:
         raise BadInput("is for strategies, and the plan has its own", where="`topo`", do="leave it out")

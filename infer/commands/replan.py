@@ -80,7 +80,7 @@ def replanned(request: ReplanRequest) -> Replanned:
     read = read_plan(request.plan, sized_profile(request.profile, request.microbatch_size), cluster)
     problem, plan = read.problem, read.required_plan()
     observed = read_observed(request.observed)
-    running, known = read_running(request.plan, plan, problem.cluster.devices)
+    running, known = read_running(request.plan, problem, plan)
     starts = make_planner("auto", policy=request.policy, certify_s=0.0, refine_s=0.0)
     result = make_planner("replan", kind="replan", starts=(starts,)).solve(
         ReplanProblem(problem, running, observed, request.attribute, known, request.restart_s)

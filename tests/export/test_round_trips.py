@@ -143,7 +143,7 @@ def test_a_snapped_strategy_keeps_devices_batch_and_blocks_and_is_read_back(name
         except BadInput:
             refused += 1
             continue
-        moved = exported.source.written.strategy  # type: ignore[union-attr]
+        moved = exported.source.strategy  # type: ignore[union-attr]
         assert isinstance(moved, Strategy)
         assert (moved.devices, moved.global_batch) == (drawn.devices, drawn.global_batch)
         assert moved.layers is not None and drawn.layers is not None

@@ -119,7 +119,7 @@ REFUSED = [
     (without("nodes"), r"p\.json: \$\.nodes is missing"),
     (without("edges"), r"p\.json: \$\.edges is missing"),
     (with_value("nodes", value="many"), r"nodes is 'many', not a list"),
-    (with_value("nodes", 1, "id", value=5), r"\$\.nodes\[1\]\.id 5 was given before"),
+    (with_value("nodes", 1, "id", value=5), r"\$\.nodes\[1\]: node 5 was already given in \$\.nodes\[0\]"),
     (with_value("nodes", 1, "name", value=None), r"\$\.nodes\[1\]\.name is None, not a text"),
     (without("nodes", 0, "TMPCs"), r"\$\.nodes\[0\]\.TMPCs is missing"),
     (with_value("nodes", 0, "TMPCs", value=[]), r"\$\.nodes\[0\]\.TMPCs is \[\], not a mapping of keys to values"),
@@ -133,7 +133,7 @@ REFUSED = [
     (with_value("edges", 0, "sourceId", value=77), r"\$\.edges\[0\]: there is no node with id 77"),
     (with_value("edges", 0, "communicationCost", value=-8), r"\$\.edges\[0\]\.communicationCost is -8"),
     (with_value("edges", 0, "communicationCost", value=10**999), r"communicationCost is 10+\.\.\.0+, not a number of"),
-    (with_value("edges", 0, value=_edge(9, 2, 8.0)), r"p\.json: the edges form a cycle, 2 → 9 → 2"),
+    (with_value("edges", 0, value=_edge(9, 2, 8.0)), r"p\.json, \$\.edges\[\d+\]: the edges form a cycle, 2 → 9 → 2"),
 ]
 
 

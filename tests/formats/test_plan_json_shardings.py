@@ -1,4 +1,4 @@
-"""plan.json of hybrid plans, and profiled models in archives: read back as written, refused when anything is off."""
+"""plan.json of hybrid plans, and profiled models in the cache: read back as written, refused when anything is off."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.npz import model_from_npz, model_to_npz
 from automap_models.formats.plan_json import plan_document, write_plan
 from automap_models.formats.plan_reader import read_plan
+from automap_models.formats.record_json import decode_record, encode_record
 
 CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=10e9, name="pair")
 
@@ -168,8 +168,8 @@ def test_another_cluster_is_refused(written: Path, model: ProfiledModel) -> None
 
 
 def test_a_model_survives_its_archive(model: ProfiledModel) -> None:
-    archive = model_to_npz(model)
-    again = model_from_npz(archive)
+    archive = encode_record(model)
+    again = decode_record(archive, ProfiledModel)
     assert again.profile.fingerprint == model.profile.fingerprint
     assert (again.profile.names, again.profile.layers) == (model.profile.names, model.profile.layers)
     assert again.profile.meta == model.profile.meta
@@ -179,10 +179,10 @@ def test_a_model_survives_its_archive(model: ProfiledModel) -> None:
     for name, value in vars(ours).items():
         if isinstance(value, np.ndarray):
             np.testing.assert_array_equal(value, getattr(theirs, name))
-    assert model_to_npz(again) == archive
+    assert encode_record(again) == archive
 
 
 @pytest.mark.parametrize("foreign", [b"", b"PK\x03\x04", b"{}", b"\x93NUMPY"])
 def test_what_is_no_archive_is_refused(foreign: bytes) -> None:
     with pytest.raises(BadInput):
-        model_from_npz(foreign)
+        decode_record(foreign, ProfiledModel)

@@ -88,6 +88,28 @@ def test_a_file_without_a_state_factor_takes_the_default(tmp_path: Path) -> None
     assert problem.state_factor == 4.0
 
 
+def test_a_plan_in_the_words_of_older_files_is_read(tmp_path: Path) -> None:
+    """Buckets of gradients, lengths for steps, a bound on the grid; neither objective nor baselines."""
+    document = _good()
+    for key in ("microbatch_size", "global_batch", "objective", "schedule", "step_s", "simulated_length_s"):
+        del document[key]
+    for key in ("baselines", "planning_s", "notes"):
+        del document[key]
+    document["provenance"] = {"profile_fingerprint": PROFILE.fingerprint}
+    document["optimality"] = {
+        "bound_s": 30.0,
+        "proof": "exact",
+        "gap": document["length_s"] / 30 - 1,
+        "grid_bound_s": 30,
+    }
+    entry = {"stages": 2, "micro_batches": 4, "microbatch_size": None, "planner": "exact", "length_s": 38.53}
+    document["tried"] = [{**entry, "bound_s": None, "outcome": "planned", "chosen": True}]
+    for stage in document["stages"]:
+        stage |= {"buckets_ready_s": [0.5], "buckets_s": [0.1], "shares_link": True}
+    result = read_plan(_file(tmp_path, document), PROFILE, CLUSTER)
+    assert (result.problem.schedule, result.bound) == (None, Bound(30.0, "exact"))
+
+
 def test_the_cluster_s_name_does_not_matter_and_its_figures_may_be_written_as_integers(tmp_path: Path) -> None:
     document = _good()
     document["cluster"] |= {"intra": 100, "inter": 10, "memory": 1000}

@@ -58,6 +58,7 @@ def documents() -> dict[str, Target]:
     """JSON of ours and of others."""
     from automap_models.core.placement import PlacementProblem
     from automap_models.core.profile import Profile
+    from automap_models.export.sources import read_source
     from automap_models.formats.files import read_profile
     from automap_models.formats.measured_rows import read_measured_steps
     from automap_models.formats.observed_json import read_observed
@@ -66,7 +67,6 @@ def documents() -> dict[str, Target]:
     from automap_models.formats.plan_reader import read_plan, read_written_plan
     from automap_models.formats.schema import decode_json
     from automap_models.formats.sharding_json import read_sharding_plan
-    from automap_models.formats.strategy_json import read_strategy
     from automap_models.workloads.config_json import read_config
     from automap_models.workloads.measured import measured_passes
 
@@ -87,7 +87,7 @@ def documents() -> dict[str, Target]:
         "plan": (lambda path: read_plan(path, whole), [plan]),
         "plan to run": (read_written_plan, [plan, hybrid]),
         "hybrid plan": (lambda path: read_plan(path, layers), [hybrid]),
-        "strategy": (read_strategy, [samples.as_json(samples.STRATEGY)]),
+        "strategy": (read_source, [samples.as_json(samples.STRATEGY)]),
         "measured steps": (read_measured_steps, [samples.as_json(samples.MEASURED_STEPS)]),
         "measured profile": (measured, [samples.as_json(samples.MEASURED_META)]),
         "config": (read_config, [samples.as_json(config) for config in samples.CONFIGS]),
@@ -98,8 +98,9 @@ def documents() -> dict[str, Target]:
 
 def stored() -> dict[str, Target]:
     """What our own programs keep: data sets, cached models and explorations."""
+    from automap_models.core.profiled_model import ProfiledModel
     from automap_models.formats.dataset import KIND, read_dataset, write_shard
-    from automap_models.formats.npz import model_from_npz, model_to_npz
+    from automap_models.formats.record_json import decode_record, encode_record
     from automap_models.planners.portfolio.explore import ExploreConfig, ExplorePlanner
     from automap_models.planners.portfolio.space import PlanningSpace
     from automap_models.planners.portfolio.store import exploration_from_json, exploration_to_json
@@ -130,7 +131,9 @@ def stored() -> dict[str, Target]:
     return {
         "manifest": Target([samples.as_json(manifest)], of_file(of_manifest, "manifest.json"), change_json),
         "shard": Target([content], of_file(of_shard, "shard-00000.npz"), change_npz),
-        "cached model": Target([model_to_npz(samples.model())], model_from_npz, change_npz),
+        "cached model": Target(
+            [encode_record(samples.model())], lambda content: decode_record(content, ProfiledModel), change_json
+        ),
         "cached exploration": Target(
             [exploration_to_json(exploration)], lambda text: exploration_from_json(text, space), change_json
         ),

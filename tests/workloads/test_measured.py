@@ -19,7 +19,7 @@ from automap_models.cost.measured import MeasuredPasses
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache
 from automap_models.formats.hardware_yaml import read_device
-from automap_models.formats.model_work_json import decode_model_work, encode_model_work
+from automap_models.formats.record_json import decode_record, encode_record
 from automap_models.workloads import measured
 from automap_models.workloads.measured import MeasuredWorks, architecture_of, measured_passes, with_layers
 from automap_models.workloads.source import Source, SourceKind, profile_source
@@ -82,7 +82,7 @@ def test_fewer_layers_than_were_traced_are_the_first_ones() -> None:
 
 def test_work_comes_back_from_json_as_it_was() -> None:
     work = gpt_work(4, 256, 4, 32, 128)
-    again = decode_model_work(encode_model_work(work))
+    again = decode_record(encode_record(work), ModelWork)
     assert (again.shape, again.order, again.dtype, again.tied) == (work.shape, work.order, work.dtype, work.tied)
     for one, other in zip(again.layers, work.layers, strict=True):
         np.testing.assert_array_equal(one.kernels.sizes, other.kernels.sizes)
@@ -93,8 +93,8 @@ def test_work_comes_back_from_json_as_it_was() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"shape": 3}'])
 def test_what_is_no_work_is_refused(content: bytes) -> None:
-    with pytest.raises(BadInput, match="is no model's work"):
-        decode_model_work(content)
+    with pytest.raises(BadInput, match="is no ModelWork of this version"):
+        decode_record(content, ModelWork)
 
 
 TINY = {"model_type": "gpt2", "vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}

@@ -24,7 +24,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import cluster_document
-from automap_models.formats.npz import model_from_npz, model_to_npz
+from automap_models.formats.record_json import decode_record, encode_record
 from automap_models.formats.schema import read_bytes
 from automap_models.hlo.foreign import LARGEST_MODULE_BYTES
 from automap_models.hlo.graph import instruction_graph, rules_of
@@ -120,13 +120,13 @@ def _traced_model(
     entry = cache.read(f"model-{key}")
     if entry is not None:
         with contextlib.suppress(BadInput):
-            return key, model_from_npz(entry)
+            return key, decode_record(entry, ProfiledModel)
     if module is None:
         begin(f"tracing {source.what}")
         module = module_of(source)
     begin(f"costing {len(module.operations):,} instructions")
     model = profiled_model(module, instruction_graph(module), device, cluster, read_rule_set(RULES), begin)
-    cache.write(f"model-{key}", model_to_npz(model))
+    cache.write(f"model-{key}", encode_record(model))
     return key, model
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from automap_models.core.model_work import ModelWork
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, fingerprint
-from automap_models.formats.model_work_json import decode_model_work, encode_model_work
+from automap_models.formats.record_json import decode_record, encode_record
 from automap_models.formats.schema import read_bytes
 from automap_models.version import __version__
 from automap_models.workloads.source import Begin, Source, SourceKind, transformer
@@ -30,10 +30,10 @@ def work_once(source: Source, cache: Cache, begin: Begin) -> ModelWork:
     entry = cache.read(key)
     if entry is not None:
         with contextlib.suppress(BadInput):
-            return decode_model_work(entry)
+            return decode_record(entry, ModelWork)
     begin(f"tracing {source.what}")
     work = model.work()
-    cache.write(key, encode_model_work(work))
+    cache.write(key, encode_record(work))
     return work
 
 

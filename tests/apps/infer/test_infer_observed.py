@@ -147,9 +147,9 @@ def test_times_of_another_cluster_are_refused(folder: Path, refused: Callable[..
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"device_order": [0] * 16}, "device_order is"),
-        ({"idle": [99]}, "idle is"),
-        ({"idle": list(range(16))}, "every stage one that works"),
+        ({"device_order": [0] * 16}, "adjustment: the device order does not name the devices 0 to 15"),
+        ({"idle": [99]}, "idle devices [99] are not all among 0 to 15"),
+        ({"idle": list(range(16))}, "leave a stage without a device that works"),
         ({"slowdown": [1.0]}, "16 positive numbers"),
     ],
 )

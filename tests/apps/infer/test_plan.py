@@ -14,10 +14,12 @@ pytest.importorskip("jax")
 
 from automap_models.core.constraints import Technique
 from automap_models.core.profile import Profile
+from automap_models.core.profiled_model import ProfiledModel
 from automap_models.formats.atomic import Cache
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.formats.npz import model_from_npz, read_npz, write_npz
+from automap_models.formats.npz import read_npz, write_npz
 from automap_models.formats.plan_reader import read_plan
+from automap_models.formats.record_json import decode_record
 from automap_models.infer.app import plan as main
 from automap_models.infer.commands.plan import FORBIDDABLE
 
@@ -155,7 +157,7 @@ def test_the_best_plan_is_written_and_read_back(
     (kept,) = cache.glob("model-*")
     archive = Cache(cache).read(kept.name)
     assert archive is not None
-    result = read_plan(out, model_from_npz(archive), read_cluster(topo))
+    result = read_plan(out, decode_record(archive, ProfiledModel), read_cluster(topo))
     cost = result.cost
     assert cost.feasible
     assert cost.step_s == pytest.approx(document["step_s"])

@@ -12,12 +12,13 @@ import pytest
 pytest.importorskip("jax")
 
 import automap_models as am
+from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Precision, Recompute
-from automap_models.export.sources import StrategySource
+from automap_models.export.sources import read_source
 from automap_models.export.targets import target_by_name
 from automap_models.formats.atomic import Cache
-from automap_models.formats.model_work_json import decode_model_work
-from automap_models.formats.strategy_json import read_strategy
+from automap_models.formats.record_json import decode_record
+from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.infer.app import export
 from automap_models.infer.app import plan as main
 from automap_models.infer.commands.strategies import PRECISIONS, RECOMPUTE
@@ -72,7 +73,7 @@ def test_the_price_is_the_library_s(files: tuple[str, ...], cache: Path, capsys:
     _, _, device, _, cluster = files
     strategy = am.Strategy(micro_batch=1, global_batch=16, tp=2, pp=2, dp=2, recompute="full", sequence_parallel=True)
     (entry,) = cache.iterdir()
-    work = decode_model_work(Cache(cache).read(entry.name) or b"")
+    work = decode_record(Cache(cache).read(entry.name) or b"", ModelWork)
     estimate = am.estimate(work, cluster, strategy, device=device)
     assert printed["step_s"] == estimate.step_s == pytest.approx(sum(printed["parts"].values()))
     assert printed["strategy"]["dp"] == 2
@@ -198,12 +199,13 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
     options = ("--global-batch", "16", "--tp", "2", "--budget", "1", "--devices", "4..8")
     assert main([*files, *options, "--out", str(out), "--plot", str(picture), "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-    written = read_strategy(out)
+    written = read_source(out)
+    assert isinstance(written, WrittenStrategy)
     assert written.strategy.tp == 2
     assert picture.stat().st_size > 1000
     _, _, device, _, cluster = files
     (entry,) = cache.iterdir()
-    work = decode_model_work(Cache(cache).read(entry.name) or b"")
+    work = decode_record(Cache(cache).read(entry.name) or b"", ModelWork)
     estimate = am.estimate(work, cluster, written.strategy, device=device)
     assert estimate.fits
     assert printed["step_s"] == pytest.approx(estimate.step_s)
@@ -232,7 +234,7 @@ def test_a_strategy_for_a_framework_is_one_that_its_exporter_writes_and_what_tha
 
 
 def test_the_options_know_for_which_targets_there_are_strategies() -> None:
-    taking = [name for name in PLANNED_FOR if StrategySource in target_by_name(name).sources]
+    taking = [name for name in PLANNED_FOR if WrittenStrategy in target_by_name(name).sources]
     assert taking == list(STRATEGIES_FOR)
 
 
