@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import numpy as np
 from hydra import compose, initialize_config_dir
@@ -96,22 +96,6 @@ def optimum_s(problem: StagedProblem) -> float:
         return plan_cost(problem, ExactPlanner().plan(problem)).length_s
     except Infeasible:
         return float("nan")
-
-
-def hugging_face(
-    family: str, sizes: Mapping[str, Any], samples: int, tokens: int, dtype: str = "float32"
-) -> tuple[Any, dict[str, Any]]:
-    """A model of transformers on the meta device, which allocates nothing, and its inputs with labels."""
-    import torch
-    import transformers
-
-    head = "ForMaskedLM" if family == "Bert" else "LMHeadModel" if family == "GPT2" else "ForCausalLM"
-    config = getattr(transformers, f"{family}Config")(**sizes)
-    config.use_cache = False
-    with torch.device("meta"):
-        model = getattr(transformers, family + head)(config).to(getattr(torch, dtype))
-        ids = torch.ones(samples, tokens, dtype=torch.int64)
-    return model, {"input_ids": ids, "labels": ids}
 
 
 def drawn(count: int, seed: int, *overrides: str, dist: str = "mixed") -> Drawn:
