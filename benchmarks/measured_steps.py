@@ -1,6 +1,6 @@
 """Prices of training steps that others measured and published, against what they measured.
 
-    OMP_NUM_THREADS=1 python benchmarks/measured_steps.py ROWS.json [--json OUT.json] [--plot PICTURE] [--left-out]
+    OMP_NUM_THREADS=1 python benchmarks/measured_steps.py ROWS.json [--json OUT.json] [--left-out]
 
 ROWS.json is described in docs/reference/files.md. OUT.json gets an object for each row, in the order of the rows:
 {"id", "predicted_s", "predicted_memory_bytes", "fits", "skipped"}, of which `skipped` says why a row has no price.
@@ -24,7 +24,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from common import refuse
@@ -52,9 +52,6 @@ from automap_models.simulate.calibration import (
 from automap_models.simulate.measured import measured_bytes, measured_estimate
 from automap_models.simulate.rounds import compile_loops
 from automap_models.workloads.measured import MeasuredWorks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LEAST_PLANS = 4
 """Rows of a group whose plans are ranked."""
@@ -226,24 +223,6 @@ def _in_words(errors: SourceErrors) -> tuple[str, str, str]:
     return f"{100 * errors.median:.1f} %", f"{100 * errors.p90:.1f} %", f"{errors.ratio:.2f}"
 
 
-def scatter(prices: list[Price]) -> Figure:
-    """Predicted over measured seconds, a colour for each source."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 6), layout="constrained")
-    axes = figure.add_subplot()
-    sources = sorted({price.step.source for price in prices if pairs_of([price], "step_s")[0]})
-    for i, source in enumerate(sources):
-        predicted, measured = pairs_of((price for price in prices if price.step.source == source), "step_s")
-        axes.scatter(measured, predicted, s=12, color=f"C{i}", alpha=0.7, label=source, marker="osv^Dx"[i % 6])
-    ends = np.array([min(pairs_of(prices, "step_s")[1]) / 1.5, max(pairs_of(prices, "step_s")[1]) * 1.5])
-    axes.plot(ends, ends, color="black", linewidth=0.8)
-    axes.fill_between(ends, ends / 1.2, ends * 1.2, color="black", alpha=0.08, linewidth=0, label="± 20 %")
-    axes.set(xscale="log", yscale="log", xlabel="measured step, s", ylabel="predicted step, s", xlim=ends, ylim=ends)
-    axes.legend(fontsize="small")
-    return figure
-
-
 def shipped_devices(folder: Path | None) -> dict[str, Device]:
     """The shipped devices by name, and in their place those in a folder."""
     devices = {name: read_device(name) for name in known_devices()}
@@ -256,35 +235,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", type=Path, help="measured steps")
     parser.add_argument("--json", type=Path, help="write the price of every row")
-    parser.add_argument("--plot", type=Path, help="draw predicted over measured seconds")
     parser.add_argument("--left-out", action="store_true", help="fit without each source, and price it (minutes)")
     parser.add_argument("--devices", type=Path, help="folder of devices KIND.yaml in place of the shipped ones")
     arguments = parser.parse_args()
     try:
-        for path in (arguments.json, arguments.plot):
-            if path is not None:
-                require_writable(path)
+        if arguments.json is not None:
+            require_writable(arguments.json)
         steps = read_measured_steps(arguments.rows)
         devices = shipped_devices(arguments.devices)
         works = MeasuredWorks(Cache(cache_folder()))
         compile_loops()
         tracked = track(steps, "pricing", console=Console(stderr=True), transient=True)
         prices = [priced(step, works, devices) for step in tracked]
-        report(prices, arguments.json, arguments.plot)
+        report(prices, arguments.json)
         if arguments.left_out:
             Console(width=140).print(left_out(steps, works, devices))
     except BadInput as error:
         refuse(str(error))
 
 
-def report(prices: list[Price], json_path: Path | None, plot: Path | None) -> None:
-    """Write and draw what is asked for, and print the tables."""
+def report(prices: list[Price], json_path: Path | None) -> None:
+    """Write what is asked for, and print the tables."""
     if json_path is not None:
         write_text(json_path, json.dumps([price.document for price in prices], indent=1) + "\n")
-    if plot is not None:
-        from automap_models.plots.figures import save_figure
-
-        save_figure(plot, scatter(prices))
     screen = Console(width=140)
     for table in tables(prices):
         screen.print(table)

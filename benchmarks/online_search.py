@@ -24,11 +24,8 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from common import EXAMPLES, MEASURED_PROFILES, files_of, timed
+from common import EXAMPLES, MEASURED_PROFILES, files_of, print_rows, timed
 from paper_tables import OUT_OF_MEMORY, STATE_FACTOR, TABLE_7, near, profile_of
-from rich.box import MARKDOWN
-from rich.console import Console
-from rich.table import Table
 
 from automap_models.core.profile import Profile
 from automap_models.core.result import Result
@@ -130,6 +127,7 @@ def published(model: str, cluster: str) -> str:
 def row(
     model: str, cluster: str, problem: StagedProblem, published_as: str, arguments: argparse.Namespace
 ) -> list[str]:
+    """The cells of a model on a cluster."""
     try:
         runs = list(runs_of(problem, arguments))
     except Infeasible:
@@ -191,12 +189,7 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--graphs", type=Path, default=None)
     arguments = parser.parse_args()
-    table = Table(*HEADS, title=f"Table 7 by online training, agent {arguments.agent}", box=MARKDOWN)
-    for model, cluster, problem, published_as in cases(arguments):
-        cells = row(model, cluster, problem, published_as, arguments)
-        print(" | ".join(cells), flush=True)
-        table.add_row(*cells)
-    Console(width=300).print(table)
+    print_rows(HEADS, (row(*case, arguments) for case in cases(arguments)))
 
 
 if __name__ == "__main__":
