@@ -44,23 +44,13 @@ from automap_models.planners.staged.search import anytime_search
 
 MODELS = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19")
 HELD_OUT = (
-    ("bert48", "dgx-1", 4),
-    ("bert48", "p3dn-4", 5),
-    ("bert48", "dgx-h100-4", 6),
-    ("t5_base", "p4d-4", 3),
-    ("t5_base", "dgx-a100-4", 6),
-    ("t5_3b", "p3dn-4", 4),
-    ("t5_3b", "p4d-4", 5),
-    ("vgg19", "p3-4", 4),
-    ("vgg19", "dgx-1", 3),
+    *(("bert48", "dgx-1", 4), ("bert48", "p3dn-4", 5), ("bert48", "dgx-h100-4", 6)),
+    *(("t5_base", "p4d-4", 3), ("t5_base", "dgx-a100-4", 6), ("t5_3b", "p3dn-4", 4), ("t5_3b", "p4d-4", 5)),
+    *(("vgg19", "p3-4", 4), ("vgg19", "dgx-1", 3)),
 )
 GRAPHS = (
-    ("alexnet", "B", 3),
-    ("vgg16", "p4d-4", 4),
-    ("resnet50", "C", 4),
-    ("gnmt", "B", 3),
-    ("bert-24_b6", "p3-4", 5),
-    ("bert-48_b2", "C", 6),
+    *(("alexnet", "B", 3), ("vgg16", "p4d-4", 4), ("resnet50", "C", 4), ("gnmt", "B", 3)),
+    *(("bert-24_b6", "p3-4", 5), ("bert-48_b2", "C", 6)),
 )
 PROVE_S = 60.0
 HEADS = (

@@ -197,11 +197,12 @@ def compare(name: str, micro_batches: int, repeats: int, seed: int) -> list[Comp
 
 
 HEADINGS = ("model", "schedule", "plan", "predicted", "measured", "max/mean predicted", "measured")
+TIMES = ("predicted_s", "measured_s")
 
 
 def row(result: Comparison) -> tuple[str, ...]:
     """The stages' shares, and how uneven they are."""
-    both = result.predicted_s, result.measured_s
+    both = [getattr(result, of) for of in TIMES]
     shares = (" ".join(f"{part:.3f}" for part in share(seconds)) for seconds in both)
     return (result.model, result.schedule, result.plan, *shares, *(f"{steepness(seconds):.3f}" for seconds in both))
 
@@ -209,11 +210,8 @@ def row(result: Comparison) -> tuple[str, ...]:
 def agreeing(results: Sequence[Comparison]) -> str:
     """Pairs of plans, of one model under one schedule, that prediction and measurement put in the same order."""
     pairs = [(a, b) for a, b in combinations(results, 2) if (a.model, a.schedule) == (b.model, b.schedule)]
-    same = sum(
-        (steepness(a.predicted_s) < steepness(b.predicted_s)) == (steepness(a.measured_s) < steepness(b.measured_s))
-        for a, b in pairs
-    )
-    return f"{same} of {len(pairs)} pairs as predicted"
+    orders = [[steepness(getattr(a, of)) < steepness(getattr(b, of)) for of in TIMES] for a, b in pairs]
+    return f"{sum(predicted == measured for predicted, measured in orders)} of {len(pairs)} pairs as predicted"
 
 
 def main() -> None:
