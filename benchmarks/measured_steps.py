@@ -22,15 +22,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from common import refuse
+from common import print_rows, refuse
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from scipy.stats import kendalltau
 
 from automap_models.core.device import Device
@@ -149,28 +148,30 @@ def verdicts(prices: Iterable[Price]) -> tuple[int, int]:
     return sum(measured == predicted for measured, predicted in known), len(known)
 
 
-def tables(prices: list[Price]) -> list[Table]:
-    """Errors by source, and rankings by group."""
-    by_source = Table(
-        "source", "rows", "priced", "median", "p90", "ratio", "memory: rows", "median", "p90", "ratio", "fits"
-    )
+BY_SOURCE = ("source", "rows", "priced", "median", "p90", "ratio", "memory: rows", "median", "p90", "ratio", "fits")
+BY_GROUP = ("group", "plans", "slowest / fastest", "Kendall τ", "chosen over best")
+LEFT_OUT = ("device", "source", "rows", "median", "p90", "ratio")
+
+
+def sources(prices: list[Price]) -> Iterator[tuple[str, ...]]:
+    """Errors by source."""
     for source in [*sorted({price.step.source for price in prices}), "all"]:
         some = [price for price in prices if source in (price.step.source, "all")]
         right, count = verdicts(some)
         counts = [len(some), sum(price.estimate is not None for price in some)]
-        cells = *map(str, counts), *_cells(some, "step_s"), *_cells(some, "memory")
-        by_source.add_row(source, *cells, f"{right}/{count}")
-    ranked = Table("group", "plans", "slowest / fastest", "Kendall τ", "chosen over best")
-    groups = rankings(prices)
+        yield (source, *map(str, counts), *_cells(some, "step_s"), *_cells(some, "memory"), f"{right}/{count}")
+
+
+def ranked(groups: Sequence[Ranking]) -> Iterator[tuple[str, ...]]:
+    """Groups, and their means."""
     for group in groups:
         cells = str(group.plans), f"{group.spread:.2f}", f"{group.tau:.2f}", f"{100 * group.loss:.1f} %"
-        ranked.add_row(group.name, *cells)
+        yield (group.name, *cells)
     for least in (LEAST_SPREAD, 1.0):
         wide = [group for group in groups if group.spread > least]
         if wide:
             tau, loss = np.mean([(group.tau, group.loss) for group in wide], axis=0)
-            ranked.add_row(f"mean of spread > {least}", str(len(wide)), "", f"{tau:.2f}", f"{100 * loss:.1f} %")
-    return [by_source, ranked]
+            yield (f"mean of spread > {least}", str(len(wide)), "", f"{tau:.2f}", f"{100 * loss:.1f} %")
 
 
 def _cells(prices: Iterable[Price], what: str) -> tuple[str, ...]:
@@ -196,10 +197,11 @@ KINDS = {"v100": ("v100",), "a100": ("a100", "a100-40"), "h100": ("h100",), "h10
 """Kinds of devices that have more than one source, with those that have the same constants."""
 
 
-def left_out(steps: Iterable[MeasuredStep | SkippedStep], works: MeasuredWorks, devices: dict[str, Device]) -> Table:
+def left_out(
+    steps: Iterable[MeasuredStep | SkippedStep], works: MeasuredWorks, devices: dict[str, Device]
+) -> Iterator[tuple[str, ...]]:
     """Errors of every source under constants that are fitted to the others, and of dense models together."""
     measured = [step for step in steps if isinstance(step, MeasuredStep) and step.step_s is not None]
-    table = Table("device", "source", "rows", "median", "p90", "ratio")
     by_kind = {kind: [step for step in measured if step.device in names] for kind, names in KINDS.items()}
     kinds = {
         kind: MeasuredKind([step_observation(step, works.of(step)) for step in some], [devices[n] for n in KINDS[kind]])
@@ -210,13 +212,12 @@ def left_out(steps: Iterable[MeasuredStep | SkippedStep], works: MeasuredWorks, 
     dense: list[float] = []
     for kind, (observations, _) in kinds.items():
         for of_source in errors_by_source(observations, seconds[kind]):
-            table.add_row(kind, of_source.source, str(of_source.steps), *_in_words(of_source))
+            yield (kind, of_source.source, str(of_source.steps), *_in_words(of_source))
         for predicted_s, step in zip(seconds[kind].tolist(), by_kind[kind], strict=True):
             if not step.shape.experts and step.step_s is not None:
                 dense.append(predicted_s / step.step_s)
     together = errors_of("dense models", dense)
-    table.add_row("all", together.source, str(together.steps), *_in_words(together))
-    return table
+    yield ("all", together.source, str(together.steps), *_in_words(together))
 
 
 def _in_words(errors: SourceErrors) -> tuple[str, str, str]:
@@ -249,7 +250,7 @@ def main() -> None:
         prices = [priced(step, works, devices) for step in tracked]
         report(prices, arguments.json)
         if arguments.left_out:
-            Console(width=140).print(left_out(steps, works, devices))
+            print_rows(LEFT_OUT, left_out(steps, works, devices))
     except BadInput as error:
         refuse(str(error))
 
@@ -258,16 +259,14 @@ def report(prices: list[Price], json_path: Path | None) -> None:
     """Write what is asked for, and print the tables."""
     if json_path is not None:
         write_text(json_path, json.dumps([price.document for price in prices], indent=1) + "\n")
-    screen = Console(width=140)
-    for table in tables(prices):
-        screen.print(table)
+    print_rows(BY_SOURCE, sources(prices))
+    print_rows(BY_GROUP, ranked(rankings(prices)))
     reasons: dict[str, list[str]] = defaultdict(list)
     for price in prices:
         if price.reason is not None:
             reasons[price.reason].append(price.step.name)
     for reason, names in reasons.items():
-        what = f"no price for {len(names)} of {len(prices)} rows ({', '.join(names)}): {reason}"
-        screen.print(what, markup=False, highlight=False)
+        print(f"no price for {len(names)} of {len(prices)} rows ({', '.join(names)}): {reason}")
 
 
 if __name__ == "__main__":
