@@ -1,237 +1,203 @@
 """Whether anything that people do without automap, or with its options, beats what it advises by default.
 
-For each profile on each cluster the plan that `automap-infer PROFILE --topo CLUSTER` makes is held against:
+For each profile on each cluster the plan of `automap-infer PROFILE --topo CLUSTER` is held against rivals that satisfy
+the same rules (every stage holds work, every replica has a sample):
 
-    data parallelism     one stage
+    data parallelism     one stage, in every number of micro-batches
     uniform S            equally many instructions on D·s // S devices, for every S up to 2 × nodes
     megatron S           equally many blocks, the embedding with the first and the head with the last
     torchtitan S         the same, the embedding and the head counting as a block each (generate_llm_fqn_per_model_part)
     deepspeed S          the smallest largest sum of parameters, PipelineModule's partition_method="parameters"
     cost balanced S      the smallest largest forward + backward time, as in PyTorch's pull request 179212
-    fixed S              `--stages S`, for every S up to 2 × nodes
-    restricted           `--equal-replicas --cut-at blocks`
-    fixed M              `--micro-batches M` with a global batch, for every divisor M, on some profiles
+    --stages S           for every S up to 2 × nodes
+    --micro-batches M    for every divisor M of the batch
+    restricted           --equal-replicas --cut-at blocks
+    --schedule NAME      of those that compete
 
-Frameworks give every stage equally many devices, so theirs are tried for every S that divides these. They cut between
-blocks; where none repeat, between layers. Both kinds of balance are tried between layers, too, where these are few.
+Frameworks give every stage equally many devices, so theirs are tried for every S that divides these, in every number of
+micro-batches and under every schedule that competes; they cut between blocks, and balance between layers, too.
 
-With `--random N` the rows are instead those of N random models on random clusters of up to 8 devices, of which every
-S and every M is held against `--stages auto --micro-batches auto`.
+`shortest` is the plan of `--min-gain 0`: by how much it is shorter is what the rule of simplicity costs. The default
+loses where a rival is shorter than that plan, or where one that is as simple, in as few stages, is shorter than the
+default.
 
-All are steps that are simulated under 1F1B with whole samples, of plans that fit the memory. `ratio` is the best
-rival's step over the default's: below 1 a rival is faster. The default takes fewer stages as long as that makes the
-step at most 0.5 % longer (`--min-gain`), so a rival of more stages beats it only by more than that; any other rival
-beats it by any amount. `gap` is how far the step is above the proven bound. Budgets are counted seconds, so that the
-machine and other work on it change nothing; `s` is the planner's processor time.
-
-    OMP_NUM_THREADS=1 python benchmarks/advice.py [--profiles bert48_v100 …] [--clusters A B …] [--shared FOLDER]
+    OMP_NUM_THREADS=1 python benchmarks/advice.py [--profiles FOLDER] [--clusters A B …]
     OMP_NUM_THREADS=1 python benchmarks/advice.py --random 30
+    OMP_NUM_THREADS=1 python benchmarks/advice.py --former FOLDER [--profiles FOLDER]
+
+With `--random N` the rows are of N random models on random clusters of up to 8 devices, and the rivals every S with
+every M. With `--former` the rivals are the plans of another version, files PROFILE.CLUSTER.json in a folder that its
+`automap-infer --out` wrote, priced by today's clock: for each the default, the default under its schedule in as many
+micro-batches ("same M"), and the shortest plan. Those with a stage without work are not compared.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import EXAMPLES, hugging_face
+from common import CLUSTERS, add_profiles, print_rows, profile_files
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.constraints import BLOCKS, Constraints
-from automap_models.core.microbatch import required_size
+from automap_models.core.constraints import stages_without_work
 from automap_models.core.profile import Profile
 from automap_models.core.result import TIE
-from automap_models.core.schedules import DEFAULT_MIN_GAIN, DEFAULT_SCHEDULE
-from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
-from automap_models.errors import BadInput
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.files import read_profile
-from automap_models.formats.hardware_yaml import read_cluster, read_device
-from automap_models.formats.npz import write_npz
-from automap_models.planners.base import Deadline
-from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.space import divisors, planning_problem
+from automap_models.formats.hardware_yaml import read_cluster, step_device
+from automap_models.planners.options import COMPETING, DEFAULT_MIN_STAGE, PlanOptions
+from automap_models.planners.portfolio.planning import planned
+from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
+from automap_models.planners.portfolio.space import PlanningSpace, divisors, planning_problem
 from automap_models.planners.staged.baselines import UniformPlanner
-from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.frameworks import block_ends, framework_plans, layer_ends
 from automap_models.simulate.step import step_cost
-
-DEVICES = {"A": "v100", "B": "v100", "C": "v100", "p4d-4": "a100", "dgx-h100-4": "h100"}
-"""Cluster → the devices for which Hugging Face models are profiled; profiles in files keep their times."""
-DTYPES = {"v100": "float32", "a100": "bfloat16", "h100": "bfloat16"}
-SAMPLES, TOKENS = 32, 512
-WITH_BATCH = ("bert48_v100", "t5_base_v100", "vgg19_v100", "gpt2")
-"""Profiles with a row for every M, on the first of BATCH_CLUSTERS that is asked for."""
-BATCH_CLUSTERS = ("C", "A", "B")
-
-LLAMA_7B = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_hidden_layers": 8}
-LLAMA_1B = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8}
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("Llama", {**LLAMA_7B, "vocab_size": 32000, "tie_word_embeddings": False}),
-    "llama_tied": (
-        "Llama",
-        {**LLAMA_1B, "num_hidden_layers": 8, "vocab_size": 128256, "tie_word_embeddings": True},
-    ),
-    "gpt2": ("GPT2", {"n_layer": 8, "n_embd": 1024, "n_head": 16}),
-    "bert": (
-        "Bert",
-        {"num_hidden_layers": 8, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096},
-    ),
-    "mixtral": ("Mixtral", {"num_hidden_layers": 4}),
-}
-"""Name → family and sizes of its configuration: real widths, few layers."""
 
 
 @dataclass(frozen=True)
 class Rival:
-    """Something else that one could do: its name, stages and step."""
+    """A plan that one could run: who makes it, how simple it is, its problem and its step."""
 
     name: str
-    stages: int
+    kind: Simplicity
+    problem: StagedProblem
+    plan: StagedPlan
     step_s: float
 
-    def beats(self, step_s: float, stages: int) -> bool:
-        """Whether it is faster than a plan, by more than the gain that a further stage has to bring."""
-        tolerance = DEFAULT_MIN_GAIN if self.stages > stages else TIE
-        return step_s > self.step_s * (1.0 + tolerance) * (1.0 + TIE)
+    def beats(self, default: Rival, shortest: Rival) -> bool:
+        """Whether the default loses to it."""
+        as_simple = self.kind <= default.kind and self.plan.stages <= default.plan.stages
+        return self.step_s < (default if as_simple else shortest).step_s * (1.0 - TIE)
 
-
-def profile_of(name: str, device: str) -> Profile:
-    """The profile of a model built from its configuration."""
-    from automap_models.torch_export.profile import profile_module
-
-    model, inputs = hugging_face(*MODELS[name], SAMPLES, TOKENS, DTYPES[device])
-    return profile_module(model, (), inputs, device=read_device(device), name=name)
-
-
-def problem_of(profile: Profile, cluster: Cluster, stages: int) -> StagedProblem:
-    """The problem of the command with so many stages."""
-    return StagedProblem(profile, cluster, stages, DEFAULT_MICRO_BATCHES, schedule=DEFAULT_SCHEDULE)
-
-
-def simulated(name: str, problem: StagedProblem, plan: StagedPlan | None) -> Rival | None:
-    """The rival of a plan; None where there is none that fits."""
-    if plan is None or not plan.check_valid(problem)[0]:
-        return None
-    cost = step_cost(problem, plan)
-    return Rival(name, plan.stages, cost.step_s) if cost.feasible else None
-
-
-def solved(
-    profile: Profile, cluster: Cluster, min_gain: float = DEFAULT_MIN_GAIN, **options: Any
-) -> tuple[StagedResult, float]:
-    """What the default planner makes with such options, and its processor time.
-
-    With a gain of 0 it takes the shortest of all, whatever its stages.
-    """
-    problem = planning_problem(profile, cluster, schedule=DEFAULT_SCHEDULE, **options)
-    planner, begun_s = AutoPlanner(AutoConfig(min_gain=min_gain)), time.process_time()
-    result = planner.solve(problem.space, deadline=Deadline(clock=time.process_time))
-    return result, time.process_time() - begun_s
-
-
-def planned(name: str, profile: Profile, cluster: Cluster, **options: Any) -> Rival | None:
-    """The rival that the planner makes with other options; None where they allow no plan that fits."""
-    try:
-        result, _ = solved(profile, cluster, min_gain=0.0, **options)
-    except BadInput:
-        return None
-    return None if result.plan is None else Rival(name, result.plan.stages, result.cost.step_s)
-
-
-def rivals(profile: Profile, cluster: Cluster) -> Iterator[Rival | None]:
-    """All that the default is held against, where a micro-batch is as profiled."""
-    one, blocks, layers = problem_of(profile, cluster, 1), block_ends(profile), layer_ends(profile)
-    most = min(2 * cluster.nodes, cluster.devices, one.grid.cut_points.size + 1)
-    yield simulated("data parallelism", one, StagedPlan((), (), DEFAULT_MICRO_BATCHES, "rival"))
-    for stages in range(2, most + 1):
-        problem = problem_of(profile, cluster, stages)
-        yield simulated(f"uniform {stages}", problem, UniformPlanner().solve(problem).plan)
-    for stages in divisors(cluster.devices)[1:]:
-        if stages <= one.grid.cut_points.size + 1:
-            problem = problem_of(profile, cluster, stages)
-            for name, plan in framework_plans(problem, blocks, layers):
-                yield simulated(f"{name} {stages}", problem, plan)
-    yield planned("restricted", profile, cluster, constraints=Constraints(equal_replicas=True, cut_at=BLOCKS))
-    for stages in range(1, most + 1):
-        yield planned(f"fixed {stages}", profile, cluster, stages=stages)
-
-
-def fixed_counts(profile: Profile, cluster: Cluster, batch: int) -> Iterator[Rival | None]:
-    """Every number of micro-batches that divides the batch."""
-    for count in divisors(batch):
-        yield planned(f"fixed M = {count}", profile, cluster, global_batch=batch, micro_batches=count)
+    @property
+    def in_words(self) -> str:
+        """S × M and the schedule."""
+        return f"{self.plan.stages} × {self.plan.micro_batches}, {self.problem.schedule}"
 
 
 @dataclass(frozen=True)
-class Row:
-    """What is printed of a profile on a cluster, and whether the default loses: to whom, by how much."""
+class Job:
+    """A profile on a cluster, and its name."""
 
-    cells: tuple[str, ...]
-    gap: float | None
-    taken_s: float
-    losses: tuple[Rival, ...]
+    name: str
+    profile: Profile
+    cluster: Cluster
 
-
-def row(name: str, cluster: Cluster, default: tuple[StagedResult, float], others: Sequence[Rival]) -> Row:
-    """Hold a default plan against its rivals."""
-    result, taken_s = default
-    best = min(others, key=lambda rival: rival.step_s, default=None)
-    if result.plan is None:
-        none = "–" if best is None else f"{best.name}: {best.step_s:.4g} s"
-        return Row(
-            (name, cluster.name, "does not fit", "–", none, "–", "–", f"{taken_s:.1f}"), None, taken_s, (*others,)
+    @property
+    def space(self) -> PlanningSpace:
+        """Where the plain command looks."""
+        options = PlanOptions()
+        problem = planning_problem(
+            self.profile,
+            self.cluster,
+            schedule=options.step_schedule,
+            schedules=options.schedules,
+            constraints=options.constraints,
+            device=step_device(self.profile, self.cluster),
         )
-    step_s, plan = result.cost.step_s, result.plan
-    gap = None if result.bound is None else max(step_s / result.bound.value - 1.0, 0.0)
-    losses = tuple(rival for rival in others if rival.beats(step_s, plan.stages))
-    shape = f"{plan.stages}" + (f", M = {plan.micro_batches}" if plan.micro_batches != DEFAULT_MICRO_BATCHES else "")
-    shown = ("–", "–") if best is None else (best.name, f"{best.step_s / step_s:.4f}")
-    verdict = " **loses**" if losses else ""
-    proven = "–" if gap is None else f"{100 * gap:.1f} %"
-    return Row(
-        (name, cluster.name, shape, f"{step_s:.4g} s", shown[0], shown[1] + verdict, proven, f"{taken_s:.1f}"),
-        gap,
-        taken_s,
-        losses,
+        return problem.space
+
+    def rival(self, name: str, problem: StagedProblem, plan: StagedPlan | None) -> Rival | None:
+        """A plan with its price; None where it breaks a rule or does not fit."""
+        if plan is None or not plan.check_valid(problem)[0]:
+            return None
+        cost, kind = step_cost(problem, plan), simplicity(plan, self.cluster.devices, block_ends(self.profile))
+        return Rival(name, kind, problem, plan, cost.step_s) if cost.feasible else None
+
+    def planned(self, name: str, **options: Any) -> Rival | None:
+        """What the command advises with such options; None where they allow no plan that fits."""
+        try:
+            result = planned(self.profile, self.cluster, PlanOptions(**options)).result
+        except (BadInput, Infeasible):
+            return None
+        return self.rival(name, result.problem, result.plan)
+
+    def people(self) -> Iterator[Rival | None]:
+        """What people do without automap."""
+        space = self.space
+        blocks, layers = block_ends(self.profile), layer_ends(self.profile)
+        for count in space.counts:
+            for schedule in space.competing:
+                for stages in space.stage_numbers:
+                    problem = space.pipeline(stages, count, schedule)
+                    if stages == 1:
+                        yield self.rival("data parallelism", problem, StagedPlan((), (), count, "rival"))
+                        continue
+                    for name, plan in framework_plans(problem, blocks, layers):
+                        yield self.rival(f"{name} {stages}", problem, plan)
+                    if stages <= 2 * self.cluster.nodes:
+                        yield self.rival(f"uniform {stages}", problem, UniformPlanner().solve(problem).plan)
+
+    def optional(self) -> Iterator[Rival | None]:
+        """What the command advises with one option, the shortest of all plans."""
+        space = self.space
+        for stages in [stages for stages in space.stage_numbers if stages <= 2 * self.cluster.nodes]:
+            yield self.planned(f"--stages {stages}", stages=stages, min_gain=0.0)
+        if space.global_batch is not None:
+            for count in space.counts:
+                name = f"--micro-batches {count}"
+                yield self.planned(name, micro_batches=count, global_batch=space.global_batch, min_gain=0.0)
+        yield self.planned("restricted", equal_replicas=True, cut_at="blocks", min_gain=0.0)
+        for schedule in COMPETING:
+            yield self.planned(f"--schedule {schedule}", schedule=schedule, min_gain=0.0)
+
+    def every(self, batch: int) -> Iterator[Rival | None]:
+        """What the command advises for every S and every M."""
+        for stages in range(1, self.cluster.devices + 1):
+            for count in divisors(batch):
+                options = {"stages": stages, "micro_batches": count, "global_batch": batch}
+                yield self.planned(f"S = {stages}, M = {count}", min_gain=0.0, **options)
+
+    def former(self, folder: Path) -> Rival | str:
+        """The plan of another version in a folder, or why there is none to compare."""
+        file = folder / f"{self.name}.{self.cluster.name}.json"
+        if not file.exists():
+            return "no plan"
+        document = json.loads(file.read_text("utf-8"))
+        cuts, count = tuple(document["cuts"]), document["micro_batches"]
+        idle = stages_without_work(self.profile, cuts, DEFAULT_MIN_STAGE)
+        if idle:
+            return f"{len(idle)} of {len(cuts) + 1} stages without work"
+        problem = replace(self.space.pipeline(len(cuts) + 1, count, document["schedule"]), max_replicas=None)
+        plan = StagedPlan(cuts, tuple(document["device_cuts"]), count, document["planner"])
+        return self.rival("former", problem, plan) or "does not fit"
+
+
+def rows(jobs: Iterable[Job]) -> Iterator[tuple[str, ...]]:
+    """The default against everything that one could do instead."""
+    for job in jobs:
+        yield row(job, [rival for rival in (*job.people(), *job.optional()) if rival is not None])
+
+
+def row(job: Job, rivals: Sequence[Rival], **options: Any) -> tuple[str, ...]:
+    """The cells of a row."""
+    default, shortest = job.planned("default", **options), job.planned("shortest", min_gain=0.0, **options)
+    best = min(rivals, key=lambda rival: rival.step_s, default=None)
+    if default is None or shortest is None or best is None:
+        loss = "" if best is None else f"**loses** to {best.name}"
+        return (job.name, job.cluster.name, "does not fit", "", "", "", loss, "")
+    losses = [rival.name for rival in rivals if rival.beats(default, shortest)]
+    against = f"{best.name}: {best.in_words}" + (f" **loses** to {', '.join(losses)}" if losses else "")
+    return (
+        *(job.name, job.cluster.name, default.in_words, f"{default.step_s:.4g} s", shortest.in_words),
+        *(f"{shortest.step_s / default.step_s:.4f}", against, f"{best.step_s / shortest.step_s:.4f}"),
     )
 
 
-def sources(shared: Path | None, folder: Path) -> dict[str, Callable[[str], Profile]]:
-    """Name → what makes the profile for a device; those of Hugging Face models are kept in a folder."""
-
-    def in_file(path: Path) -> Callable[[str], Profile]:
-        return lambda device: read_profile(path)
-
-    def of_model(name: str) -> Callable[[str], Profile]:
-        def make(device: str) -> Profile:
-            path = folder / f"{name}-{device}.npz"
-            if not path.exists():
-                write_npz(path, profile_of(name, device))
-            return read_profile(path)
-
-        return make
-
-    files = sorted(EXAMPLES.glob("*.npz")) + (sorted(shared.glob("*.txt")) if shared else [])
-    return {path.stem: in_file(path) for path in files} | {name: of_model(name) for name in MODELS}
+def random_rows(count: int) -> Iterator[tuple[str, ...]]:
+    """Of random models: every S with every M that divides 16 samples against both left open."""
+    for seed in range(count):
+        job = random_job(seed)
+        yield row(job, [rival for rival in job.every(16) if rival is not None], global_batch=16)
 
 
-def rows_of(name: str, profile: Profile, cluster: Cluster, *, batch: bool) -> Iterator[Row]:
-    """The row of a profile on a cluster, and that with every number of micro-batches."""
-    others = [rival for rival in rivals(profile, cluster) if rival is not None]
-    yield row(name, cluster, solved(profile, cluster), others)
-    if batch:
-        samples = DEFAULT_MICRO_BATCHES * required_size(profile)
-        others = [rival for rival in fixed_counts(profile, cluster, samples) if rival is not None]
-        yield row(f"{name}, {samples} samples", cluster, solved(profile, cluster, global_batch=samples), others)
-
-
-def random_model(seed: int) -> tuple[Profile, Cluster]:
+def random_job(seed: int) -> Job:
     """A model of 20 to 60 instructions for micro-batches of 4 samples, and a cluster of up to 8 devices.
 
     Transfers and all-reduces take from a hundredth to three times as long as the computation of a device.
@@ -245,76 +211,58 @@ def random_model(seed: int) -> tuple[Profile, Cluster]:
         for scale in (8.0, n)
     )
     meta = {"model": f"random {seed}", "microbatch_size": 4}
-    return Profile.create(compute, activations, weights, compute / 3.0, activations, meta=meta), cluster
+    profile = Profile.create(compute, activations, weights, compute / 3.0, activations, meta=meta)
+    return Job(f"random {seed}", profile, cluster)
 
 
-def random_rows(count: int) -> Iterator[Row]:
-    """Of random models: every S with every M that divides 16 samples against both left open."""
-    for seed in range(count):
-        profile, cluster = random_model(seed)
-        choices = [(stages, rounds) for stages in range(1, cluster.devices + 1) for rounds in divisors(16)]
-        others = [
-            planned(f"S = {s}, M = {m}", profile, cluster, global_batch=16, stages=s, micro_batches=m)
-            for s, m in choices
-        ]
-        default = solved(profile, cluster, global_batch=16)
-        yield row(profile.model, cluster, default, [rival for rival in others if rival is not None])
+def former_rows(jobs: Iterable[Job], folder: Path) -> Iterator[tuple[str, ...]]:
+    """The default, in any and in as many micro-batches, and the shortest plan against the plans of another version."""
+    for job in jobs:
+        default, shortest, former = job.planned("default"), job.planned("shortest", min_gain=0.0), job.former(folder)
+        cells = (job.name, job.cluster.name, "does not fit" if default is None else default.in_words)
+        if isinstance(former, str) or default is None or shortest is None:
+            yield (*cells, former if isinstance(former, str) else former.in_words, "", "", "")
+            continue
+        alike = {"micro_batches": former.plan.micro_batches, "global_batch": job.space.global_batch}
+        same = job.planned("same", schedule=former.problem.schedule, **alike)
+        ratios = ["" if plan is None else f"{plan.step_s / former.step_s:.4f}" for plan in (default, same, shortest)]
+        yield (*cells, f"{former.in_words}: {former.step_s:.4g} s", *ratios)
 
 
-def print_summary(rows: Sequence[Row]) -> None:
-    """How many rows the default loses, how large the gaps are, how long planning takes."""
-    lost = [row for row in rows if row.losses]
-    gaps = sorted(row.gap for row in rows if row.gap is not None)
-    print(f"\n{len(rows)} rows; the default loses {len(lost)}.")
-    for loser in lost:
-        rivals = ", ".join(f"{rival.name} ({rival.step_s:.4g} s)" for rival in loser.losses)
-        print(f"- {loser.cells[0]} on {loser.cells[1]}, {loser.cells[3]}, to {rivals}")
-    if gaps:
-        proven = sum(gap <= 1e-6 for gap in gaps)
-        near = sum(gap <= 0.02 for gap in gaps)
-        print(f"Gap: 0 in {proven}, at most 2 % in {near}; median {100 * np.median(gaps):.1f} %, largest", end=" ")
-        print(f"{100 * gaps[-1]:.1f} %.")
-    times = [row.taken_s for row in rows]
-    print(f"Planning: median {np.median(times):.1f} s, longest {max(times, default=math.nan):.1f} s.")
+OF_RIVALS = (
+    *("profile", "cluster", "default", "step", "shortest", "shortest / default"),
+    *("best rival", "rival / shortest"),
+)
+OF_FORMER = ("profile", "cluster", "default", "former", "default / former", "same M / former", "shortest / former")
 
 
-def print_rows(rows: Iterator[Row]) -> None:
-    """Print a row as soon as it is known, then the summary."""
-    headings, printed = ("profile", "cluster", "S", "step", "best rival", "ratio", "gap", "s"), []
-    print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}", flush=True)
-    for line in rows:
-        printed.append(line)
-        print(f"| {' | '.join(line.cells)} |", flush=True)
-    print_summary(printed)
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print the rows, how many are lost, and what the ratios come to."""
+    printed = print_rows(headings, rows)
+    print(f"\n{len(printed)} rows, {sum('**loses**' in ''.join(cells) for cells in printed)} lost")
+    for i, heading in enumerate(headings):
+        ratios = [float(cells[i]) for cells in printed if cells[i]] if " / " in heading else []
+        if ratios:
+            print(
+                f"{heading}: mean {np.mean(ratios):.4f}, {min(ratios):.4f} to {max(ratios):.4f} in {len(ratios)} rows"
+            )
 
 
 def main() -> None:
     """Print the rows that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profiles", nargs="+", metavar="NAME", help="default: all")
-    parser.add_argument("--clusters", nargs="+", default=list(DEVICES), metavar="NAME", help="default: all five")
-    parser.add_argument("--shared", type=Path, metavar="FOLDER", help="of further profiles, graph.txt files")
-    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="of Hugging Face profiles (default: temporary)")
-    parser.add_argument("--no-batch", action="store_true", help="leave out the rows for every M")
+    add_profiles(parser)
+    parser.add_argument("--clusters", nargs="+", default=CLUSTERS, metavar="NAME", help="default: all five")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="random models and clusters instead")
+    parser.add_argument("--former", type=Path, metavar="FOLDER", help="of plans of another version, as rivals")
     arguments = parser.parse_args()
-    if arguments.random:
-        print_rows(random_rows(arguments.random))
-        return
-    folder = arguments.cache or Path(tempfile.mkdtemp(prefix="advice-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    make = sources(arguments.shared, folder)
-    clusters = {name: read_cluster(name) for name in arguments.clusters}
-    of_batch = next((name for name in BATCH_CLUSTERS if name in clusters), None)
-
-    def rows() -> Iterator[Row]:
-        for name in arguments.profiles or make:
-            for topo, cluster in clusters.items():
-                profile = make[name](DEVICES.get(topo, "v100"))
-                batch = not arguments.no_batch and name in WITH_BATCH and topo == of_batch
-                yield from rows_of(name, profile, cluster, batch=batch)
-
-    print_rows(rows())
+    clusters = [read_cluster(name) for name in arguments.clusters]
+    files = profile_files(arguments.profiles)
+    jobs = (Job(file.stem, read_profile(file), cluster) for file in files for cluster in clusters)
+    if arguments.former:
+        print_table(OF_FORMER, former_rows(jobs, arguments.former))
+    else:
+        print_table(OF_RIVALS, random_rows(arguments.random) if arguments.random else rows(jobs))
 
 
 if __name__ == "__main__":

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from common import hugging_face
-from rich.console import Console
-from rich.table import Table
+from common import print_rows
 
 from automap_models.core.device import Device
 from automap_models.core.profile import Profile
@@ -49,42 +48,42 @@ class Sizes(NamedTuple):
 
 
 FITTED = (
-    Sizes(256, 4, 4, 8192, 4, 128),
-    Sizes(512, 2, 8, 8192, 2, 128),
-    Sizes(256, 2, 4, 2048, 2, 512),
-    Sizes(128, 6, 2, 4096, 8, 64),
-    Sizes(384, 3, 6, 16384, 1, 256),
-    Sizes(768, 2, 12, 4096, 1, 128),
+    *(Sizes(256, 4, 4, 8192, 4, 128), Sizes(512, 2, 8, 8192, 2, 128), Sizes(256, 2, 4, 2048, 2, 512)),
+    *(Sizes(128, 6, 2, 4096, 8, 64), Sizes(384, 3, 6, 16384, 1, 256), Sizes(768, 2, 12, 4096, 1, 128)),
 )
 OTHERS = (
-    Sizes(512, 4, 8, 16384, 4, 128),
-    Sizes(256, 8, 8, 8192, 2, 256),
-    Sizes(640, 3, 10, 8192, 1, 512),
-    Sizes(192, 12, 3, 4096, 4, 64),
+    *(Sizes(512, 4, 8, 16384, 4, 128), Sizes(256, 8, 8, 8192, 2, 256)),
+    *(Sizes(640, 3, 10, 8192, 1, 512), Sizes(192, 12, 3, 4096, 4, 64)),
 )
 
 
 def profiled(sizes: Sizes, folder: Path, repeats: int) -> Profile:
     """The measured profile of a GPT-2, from the folder where it is there."""
-    import torch
-
     path = folder / ("-".join(map(str, sizes)) + ".npz")
     if not path.exists():
-        torch.set_num_threads(1)
-        config = {
-            "n_embd": sizes.width,
-            "n_layer": sizes.layers,
-            "n_head": sizes.heads,
-            "vocab_size": sizes.vocabulary,
-            "n_positions": 1024,
-            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
-            **dict.fromkeys(("bos_token_id", "eos_token_id"), None),
-        }
-        model = hugging_face("GPT2", config, sizes.samples, sizes.tokens)
-        source = Source(sizes.name, SourceKind.FACTORY, model=model)
+        source = Source(sizes.name, SourceKind.FACTORY, model=gpt2(sizes))
         measuring = {"repeats": repeats, "warmup": 2}
         write_npz(path, profile_source(source, None, machine(1e11, 1e10), measuring, lambda _: None, lambda *_: None))
     return read_npz(path)
+
+
+def gpt2(sizes: Sizes) -> tuple[Any, dict[str, Any]]:
+    """A model of transformers on the meta device, which allocates nothing, and its inputs with labels."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.set_num_threads(1)
+    names = ("n_embd", "n_layer", "n_head", "vocab_size")
+    config = GPT2Config(
+        **dict(zip(names, sizes, strict=False)),
+        n_positions=1024,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+        **dict.fromkeys(("bos_token_id", "eos_token_id"), None),
+        use_cache=False,
+    )
+    with torch.device("meta"):
+        ids = torch.ones(sizes.samples, sizes.tokens, dtype=torch.int64)
+        return GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids}
 
 
 def machine(peak: float, bytes_per_s: float) -> Device:
@@ -92,26 +91,29 @@ def machine(peak: float, bytes_per_s: float) -> Device:
     return Device("core", {"float32": peak}, peak, bytes_per_s)
 
 
-def table(fitted: list[Observation], others: list[Observation], device: Device) -> Table:
-    """The errors of all profiles, and the constants."""
+HEADINGS = ("profile", "step", "priced", "error", "left out", "forward", "backward", "update")
+
+
+def print_table(fitted: list[Observation], others: list[Observation], device: Device) -> None:
+    """Print the errors of all profiles, and the constants."""
     fit = fit_constants(fitted, [device])
     left_out = left_out_s(fitted, [device], fit.constants)
-    own = replace(device, step=fit.constants)
-    shown = Table("profile", "step", "priced", "error", "left out", "forward", "backward", "update")
-    errors = []
-    for k, observation in enumerate((*fitted, *others)):
-        parts, price = observation.parts_s, observation.price_s(own)
-        whole = float(parts.sum())
-        errors.append(price.sum() / whole - 1)
-        without = f"{100 * (left_out[k] / whole - 1):+.0f} %" if k < len(fitted) else ""
-        by_part = [f"{100 * (p / m - 1):+.0f} %" for p, m in zip(price, parts, strict=True)]
-        cells = f"{1e3 * whole:.1f} ms", f"{1e3 * price.sum():.1f} ms", f"{100 * errors[-1]:+.0f} %", without
-        shown.add_row(observation.name, *cells, *by_part, end_section=k + 1 == len(fitted))
+    fitted_device, errors = replace(device, step=fit.constants), []
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for k, observation in enumerate((*fitted, *others)):
+            parts, price = observation.parts_s, observation.price_s(fitted_device)
+            whole = float(parts.sum())
+            errors.append(price.sum() / whole - 1)
+            without = f"{100 * (left_out[k] / whole - 1):+.0f} %" if k < len(fitted) else ""
+            by_part = [f"{100 * (p / m - 1):+.0f} %" for p, m in zip(price, parts, strict=True)]
+            cells = f"{1e3 * whole:.1f} ms", f"{1e3 * price.sum():.1f} ms", f"{100 * errors[-1]:+.0f} %", without
+            yield (observation.name, *cells, *by_part)
+
+    print_rows(HEADINGS, rows())
     for name, some in (("fitted", errors[: len(fitted)]), ("others", errors[len(fitted) :])):
-        shown.add_row(f"median |error|, {name}", "", "", f"{100 * float(np.median(np.abs(some))):.1f} %", *[""] * 4)
-    constants = ", ".join(f"{name} {value:.3g}" for name, value in asdict(fit.constants).items())
-    shown.caption = constants
-    return shown
+        print(f"median |error|, {name}: {100 * float(np.median(np.abs(some))):.1f} %")
+    print(", ".join(f"{name} {value:.3g}" for name, value in asdict(fit.constants).items()))
 
 
 def main() -> None:
@@ -131,7 +133,7 @@ def main() -> None:
         return pass_observation(passes, works.of_passes(passes))
 
     device = machine(arguments.peak, arguments.bandwidth)
-    Console(width=140).print(table([*map(observed, FITTED)], [*map(observed, OTHERS)], device))
+    print_table([*map(observed, FITTED)], [*map(observed, OTHERS)], device)
 
 
 if __name__ == "__main__":

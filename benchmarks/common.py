@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import numpy as np
 from hydra import compose, initialize_config_dir
@@ -32,6 +32,8 @@ Drawn = tuple[list[StagedProblem], NDArray[np.int16], tuple[str, ...]]
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
+CLUSTERS = ("A", "B", "C", "p4d-4", "dgx-h100-4")
+"""On which the command is tried."""
 MEASURED_PROFILES = "profiles measured on V100 by PipeDream and DAPPLE (NAME.txt)"
 PLACEMENT_GRAPHS = "graphs of the dnn-partitioning artifact"
 
@@ -53,6 +55,16 @@ def files_of(folder: Path | None, option: str, what: str, patterns: Iterable[str
             refuse(f"this needs {what}, and {folder} holds no {pattern}: give {option}")
         paths += matches
     return paths
+
+
+def print_rows(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
+    """Print a Markdown table, each row as soon as it is known; the rows."""
+    printed = []
+    print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}", flush=True)
+    for row in rows:
+        printed.append(row)
+        print(f"| {' | '.join(row)} |", flush=True)
+    return printed
 
 
 def add_profiles(parser: argparse.ArgumentParser) -> None:
@@ -84,22 +96,6 @@ def optimum_s(problem: StagedProblem) -> float:
         return plan_cost(problem, ExactPlanner().plan(problem)).length_s
     except Infeasible:
         return float("nan")
-
-
-def hugging_face(
-    family: str, sizes: Mapping[str, Any], samples: int, tokens: int, dtype: str = "float32"
-) -> tuple[Any, dict[str, Any]]:
-    """A model of transformers on the meta device, which allocates nothing, and its inputs with labels."""
-    import torch
-    import transformers
-
-    head = "ForMaskedLM" if family == "Bert" else "LMHeadModel" if family == "GPT2" else "ForCausalLM"
-    config = getattr(transformers, f"{family}Config")(**sizes)
-    config.use_cache = False
-    with torch.device("meta"):
-        model = getattr(transformers, family + head)(config).to(getattr(torch, dtype))
-        ids = torch.ones(samples, tokens, dtype=torch.int64)
-    return model, {"input_ids": ids, "labels": ids}
 
 
 def drawn(count: int, seed: int, *overrides: str, dist: str = "mixed") -> Drawn:

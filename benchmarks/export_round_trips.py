@@ -35,9 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT
-from rich.console import Console
-from rich.table import Table
+from common import ROOT, print_rows
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.staged import StagedPlan, StagedProblem
@@ -65,17 +63,14 @@ class Tally:
     refused: int = 0
     mismatches: int = 0
     parser: str = ""
-    taken_s: float = 0.0
 
 
-def strategy(rng: np.random.Generator, _: Path) -> Source:
-    source: Source = drawn_plans.strategy_source(drawn_plans.draw_strategy(rng))
-    return source
+def strategy(rng: np.random.Generator, _: Path) -> Any:
+    return drawn_plans.strategy_source(drawn_plans.draw_strategy(rng))
 
 
-def stages(rng: np.random.Generator, folder: Path) -> Source:
-    source: Source = drawn_plans.draw_stages(rng, CLUSTER, folder).source
-    return source
+def stages(rng: np.random.Generator, folder: Path) -> Any:
+    return drawn_plans.draw_stages(rng, CLUSTER, folder).source
 
 
 def sharding(rng: np.random.Generator, _: Path) -> Source:
@@ -84,9 +79,8 @@ def sharding(rng: np.random.Generator, _: Path) -> Source:
     return ShardingSource("drawn", drawn_plans.draw_sharding(rng))
 
 
-def llama(rng: np.random.Generator, _: Path) -> Source:
-    source: Source = drawn_plans.llama_plan(*drawn_plans.draw_llama(rng))
-    return source
+def llama(rng: np.random.Generator, _: Path) -> Any:
+    return drawn_plans.llama_plan(*drawn_plans.draw_llama(rng))
 
 
 @cache
@@ -104,7 +98,7 @@ def torch_model() -> tuple[Any, Any, Any]:
     return model, inputs, profile_module(model, (inputs,), {}, device=read_device("v100"))
 
 
-def torch_stages(rng: np.random.Generator, folder: Path) -> Source:
+def torch_stages(rng: np.random.Generator, folder: Path) -> Any:
     """Cuts after any of the layers and activations."""
     _, _, profile = torch_model()
     count = int(rng.choice([1, 2, 4]))
@@ -114,8 +108,7 @@ def torch_stages(rng: np.random.Generator, folder: Path) -> Source:
     problem = StagedProblem(profile, cluster, stages=count, micro_batches=8, schedule=schedule)
     device_cuts = tuple(range(4 // count, 4, 4 // count))
     plan = StagedPlan(tuple(map(int, cuts)), device_cuts, 8, "drawn")
-    source: Source = drawn_plans.staged_source(problem, plan, folder)
-    return source
+    return drawn_plans.staged_source(problem, plan, folder)
 
 
 def cut_by_torch(source: Any, path: Path) -> None:
@@ -233,24 +226,24 @@ def main() -> None:
     parser.add_argument("--plans", type=int, default=1000, help="that every target reads (default 1000)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    table = Table("target", "read by", "kinds of plans", "read as planned", "mismatches", "no words for", "seconds")
-    for name in arguments.to:
-        rng, tally, start_s = np.random.default_rng(arguments.seed), Tally(), time.process_time()
-        kinds = DRAWS[name]
-        shares = [arguments.plans // len(kinds)] * (len(kinds) - 1)
-        try:
-            with quiet():
-                for draw, plans in zip(kinds, [*shares, arguments.plans - sum(shares)], strict=True):
-                    round_trips(target_by_name(name), draw, plans, rng, tally)
-        except BadInput as error:
-            print(f"{name}: left out: {error}", file=sys.stderr)
-            continue
-        tally.taken_s = time.process_time() - start_s
-        words = ", ".join(draw.__name__.replace("torch_", "") for draw in kinds)
-        counts = (str(tally.read), str(tally.mismatches), str(tally.refused), f"{tally.taken_s:.0f}")
-        table.add_row(name, tally.parser, words, *counts)
-        print(f"{name}: {tally.read} of {arguments.plans}", file=sys.stderr)
-    Console(width=140).print(table)
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for name in arguments.to:
+            kinds, tally, start_s = DRAWS[name], Tally(), time.process_time()
+            rng, plans = np.random.default_rng(arguments.seed), -(-arguments.plans // len(kinds))
+            try:
+                with quiet():
+                    for draw in kinds:
+                        round_trips(target_by_name(name), draw, plans, rng, tally)
+            except BadInput as error:
+                print(f"{name}: left out: {error}", file=sys.stderr)
+                continue
+            words = ", ".join(draw.__name__.replace("torch_", "") for draw in kinds)
+            counts = map(str, (tally.read, tally.mismatches, tally.refused))
+            yield (name, tally.parser, words, *counts, f"{time.process_time() - start_s:.0f}")
+
+    headings = ("target", "read by", "kinds of plans", "read as planned", "mismatches", "no words for", "seconds")
+    print_rows(headings, rows())
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,8 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
-from rich.console import Console
-from rich.table import Table
+from common import print_rows
 
 from automap_models.core.schedules import build_schedule
 from automap_models.core.sharding_classes import REPLICATED
@@ -175,54 +172,69 @@ class Bytes(NamedTuple):
     @staticmethod
     def of(collectives: Iterable[ProgramCollectives]) -> Bytes:
         """Their sums."""
-        own = list(collectives)
-        others = sum(sum(c.others.values()) for c in own)
-        return Bytes(sum(c.all_reduced for c in own), sum(c.planned for c in own), others)
+        some = list(collectives)
+        others = sum(sum(c.others.values()) for c in some)
+        return Bytes(sum(c.all_reduced for c in some), sum(c.planned for c in some), others)
 
 
 class Ran(NamedTuple):
-    """A plan that ran.
+    """A plan that ran under a schedule.
 
     Attributes:
-        plan, schedule: their names.
         loss, gradient: the largest relative error of a loss and of a gradient.
         micro_batch, step: collectives of each micro-batch, and of the gradients once a step.
-        taken_s: seconds of the processor, most of them to compile.
     """
 
-    plan: str
-    schedule: str
     loss: float
     gradient: float
     micro_batch: Bytes
     step: Bytes
-    taken_s: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it trains as the step itself, and all-reduces what the plan says."""
+        exact = max(self.loss, self.gradient) <= TOLERANCE
+        return exact and all(some.all_reduced == some.planned for some in (self.micro_batch, self.step))
 
 
-def run(model: str, plans: Sequence[str], schedules: Sequence[str]) -> Iterator[Ran]:
-    """Each plan of a model under each schedule."""
+def run(model: str, plans: Sequence[str], schedules: Sequence[str]) -> Iterator[tuple[str, list[Ran]]]:
+    """Each plan of a model under all schedules."""
     traced = TracedStep(MODELS[model]())
     arguments = drawn_arguments(traced.step, 0)
     batches = [drawn_batch(traced.step, 1 + k, MICRO_BATCHES, 4 if model == "resnet" else VOCABULARY) for k in (0, 1)]
     right = expected(traced, arguments, batches)
     for name in plans:
         compiled: dict[tuple[int, bool], JaxPipeline] = {}
+        runs = []
         for schedule in schedules:
-            began = time.process_time()
-            own = layout(traced, PLANS[name], schedule)
-            sort = (len(own.stages), own.schedule.splits_backward)
+            laid_out = layout(traced, PLANS[name], schedule)
+            sort = (len(laid_out.stages), laid_out.schedule.splits_backward)
             if sort not in compiled:
-                compiled[sort] = JaxPipeline(traced, own, arguments)
+                compiled[sort] = JaxPipeline(traced, laid_out, arguments)
             pipeline = compiled[sort]
-            pipeline.layout = own
+            pipeline.layout = laid_out
             pipeline.load(arguments)
             losses = [pipeline.step(*batches[0])]
             gradient = gradient_errors(pipeline.gradients(), right.gradients, TOLERANCE)[0]
             losses.append(pipeline.step(*batches[1], measure=True))
             loss = max(abs(one - other) / abs(other) for one, other in zip(losses, right.losses, strict=True))
-            micro_batch = Bytes.of(program_collectives(pipeline.programs).values())
-            step = Bytes.of(reduction_collectives(pipeline.programs).values())
-            yield Ran(name, schedule, loss, gradient, micro_batch, step, time.process_time() - began)
+            collectives = (program_collectives(pipeline.programs), reduction_collectives(pipeline.programs))
+            runs.append(Ran(loss, gradient, *(Bytes.of(some.values()) for some in collectives)))
+        yield name, runs
+
+
+HEADINGS = (
+    *("model", "plan", "loss", "gradient", "all-reduced a micro-batch", "a step", "others a micro-batch"),
+    "schedules that agree",
+)
+
+
+def row(model: str, name: str, runs: Sequence[Ran]) -> tuple[str, ...]:
+    """The largest errors and bytes of a plan under all schedules."""
+    errors = (f"{max(some):.1e}" for some in zip(*((ran.loss, ran.gradient) for ran in runs), strict=True))
+    nbytes = ((ran.micro_batch.all_reduced, ran.step.all_reduced, ran.micro_batch.others) for ran in runs)
+    most = (f"{max(some):,.0f}" for some in zip(*nbytes, strict=True))
+    return (model, name, *errors, *most, "all" if all(ran.agrees for ran in runs) else "not all")
 
 
 def main() -> int:
@@ -233,21 +245,11 @@ def main() -> int:
     parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES), choices=SCHEDULES, metavar="NAME")
     options = parser.parse_args()
     os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS))  # before JAX looks for devices
-    table = Table("model", "plan", "schedule", "loss", "gradient", "all-reduced", "planned", "others")
-    for column in ("a step", "planned", "seconds"):
-        table.add_column(column)
-    wrong = False
-    for model in options.models or MODELS:
-        for ran in run(model, options.plans, options.schedules):
-            agrees = max(ran.loss, ran.gradient) <= TOLERANCE
-            wrong |= not agrees or any(own.all_reduced != own.planned for own in (ran.micro_batch, ran.step))
-            exchanged = [f"{nbytes:,.0f}" for nbytes in (*ran.micro_batch, *ran.step[:2])]
-            errors = [f"{ran.loss:.1e}", f"{ran.gradient:.1e}"]
-            row = (model, ran.plan, ran.schedule, *errors, *exchanged, f"{ran.taken_s:.1f}")
-            table.add_row(*row)
-            print("| " + " | ".join(row) + " |", file=sys.stderr, flush=True)
-    Console(width=130).print(table)
-    return int(wrong)
+    plans = (
+        (model, *ran) for model in options.models or MODELS for ran in run(model, options.plans, options.schedules)
+    )
+    printed = print_rows(HEADINGS, (row(*plan) for plan in plans))
+    return int(any(cells[-1] != "all" for cells in printed))
 
 
 if __name__ == "__main__":

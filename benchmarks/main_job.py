@@ -1,14 +1,13 @@
 """The main job as a new user does it: `automap-infer PROFILE --topo CLUSTER`, no other option.
 
-    OMP_NUM_THREADS=1 python benchmarks/main_job.py [--shared FOLDER] [--cold]
+    OMP_NUM_THREADS=1 python benchmarks/main_job.py [--profiles FOLDER] [--cold] [--certificates]
 
 For each example profile, and each graph.txt in FOLDER, on A, B, C, p4d-4 and dgx-h100-4 the whole command runs as a
 process of its own. A row has its processor time, the recommended plan and its step, what data parallelism takes at its
 best, the gap of the certificate, the stages without work (a quarter of an even share of the computation or of the
 parameters, and a trainable parameter: cost-model.md), and replicas without a sample. With --cold the first command runs
-with an empty cache of compiled functions, too. After the rows stand
-
-    the certificate of `--stages S`, for every S up to the nodes of A, B and C: how many gaps are at most 2 %
+with an empty cache of compiled functions, too, and with --certificates `--stages S` for every S up to the nodes of A, B
+and C: how many gaps are at most 2 %.
 """
 
 from __future__ import annotations
@@ -22,21 +21,23 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import EXAMPLES
-from rich.console import Console
-from rich.table import Table
+from common import CLUSTERS, add_profiles, print_rows, profile_files
 
 from automap_models.core.constraints import stages_without_work
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
+from automap_models.planners.options import DEFAULT_MIN_STAGE
 
-CLUSTERS = ("A", "B", "C", "p4d-4", "dgx-h100-4")
-MIN_STAGE = 0.25
 NEAR = 0.02
+HEADINGS = (
+    *("profile", "cluster", "S × M", "step", "data parallel, at its best"),
+    *("gap", "idle stages", "idle replicas", "cpu"),
+)
 
 
 @dataclass(frozen=True)
@@ -53,19 +54,19 @@ class Run:
     code: int
     plan: dict[str, Any]
 
+    @property
+    def gap(self) -> float:
+        """Of the certificate."""
+        return float(self.plan["optimality"]["gap"])
+
 
 def infer(profile: Path, topo: str, *options: str, cache: str | None = None) -> Run:
     """Run the command, with numba's own cache of compiled functions or another one."""
     environment = {**os.environ, **({} if cache is None else {"NUMBA_CACHE_DIR": cache})}
     command = [sys.executable, "-c", "import sys; from automap_models.infer.app import infer; sys.exit(infer())"]
+    command += [str(profile), "--topo", topo, "--json", *options]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [*command, str(profile), "--topo", topo, "--json", *options],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Run(cpu_s, done.returncode, json.loads(done.stdout) if done.returncode == 0 else {})
@@ -73,82 +74,63 @@ def infer(profile: Path, topo: str, *options: str, cache: str | None = None) -> 
 
 def idle_parts(run: Run, profile: Path) -> tuple[int, int]:
     """Stages of a plan without work, and replicas without a sample."""
-    read = read_profile(profile)
-    idle_stages = len(stages_without_work(read, run.plan["cuts"], MIN_STAGE))
+    idle_stages = len(stages_without_work(read_profile(profile), run.plan["cuts"], DEFAULT_MIN_STAGE))
     samples = run.plan["microbatch_size"]
     replicas = [stage["replicas"] for stage in run.plan["stages"]]
     return idle_stages, 0 if samples is None else sum(max(0, count - samples) for count in replicas)
 
 
-def rows(profiles: list[Path]) -> Iterator[tuple[str, str, Run, tuple[int, int]]]:
-    """Every profile on every cluster."""
-    for profile in profiles:
-        for topo in CLUSTERS:
-            run = infer(profile, topo)
-            yield profile.stem, topo, run, idle_parts(run, profile) if run.plan else (0, 0)
+def cells(profile: Path, topo: str, run: Run) -> tuple[str, ...]:
+    """The row of a command."""
+    if not run.plan:
+        return (profile.stem, topo, f"exit {run.code}", "", "", "", "", "", f"{run.cpu_s:.2f} s")
+    plan, data_s = run.plan, run.plan["baselines"]["data_parallel_s"]
+    return (
+        *(profile.stem, topo, f"{len(plan['stages'])} × {plan['micro_batches']}, {plan['schedule']}"),
+        *(f"{plan['step_s']:.4g} s", "does not fit" if data_s is None else f"{data_s:.4g} s"),
+        *(f"{100 * run.gap:.1f} %", *map(str, idle_parts(run, profile)), f"{run.cpu_s:.2f} s"),
+    )
 
 
-def table_of(results: list[tuple[str, str, Run, tuple[int, int]]]) -> Table:
-    """A row a command."""
-    table = Table("profile", "cluster", "S × M", "step", "data parallel", "gap", "idle stages", "idle replicas", "cpu")
-    for name, topo, run, (stages, replicas) in results:
-        plan = run.plan
-        if not plan:
-            table.add_row(name, topo, f"exit {run.code}", "", "", "", "", "", f"{run.cpu_s:.2f} s")
-            continue
-        data_s = plan["baselines"]["data_parallel_s"]
-        table.add_row(
-            name,
-            topo,
-            f"{len(plan['stages'])} × {plan['micro_batches']}, {plan['schedule']}",
-            f"{plan['step_s']:.4g} s",
-            "does not fit" if data_s is None else f"{data_s:.4g} s",
-            f"{100 * plan['optimality']['gap']:.1f} %",
-            str(stages),
-            str(replicas),
-            f"{run.cpu_s:.2f} s",
-        )
-    return table
-
-
-def certificates(profiles: list[Path]) -> list[float]:
+def certificates(profiles: list[Path]) -> Iterator[float]:
     """The gaps of `--stages S` for every S up to the nodes of A, B and C; of those that fit."""
-    gaps = []
-    for profile in profiles:
-        for topo in ("A", "B", "C"):
-            for stages in range(1, read_cluster(topo).nodes + 1):
-                run = infer(profile, topo, "--stages", str(stages))
-                if run.plan:
-                    gaps.append(run.plan["optimality"]["gap"])
-    return gaps
+    for profile, topo in product(profiles, "ABC"):
+        for stages in range(1, read_cluster(topo).nodes + 1):
+            run = infer(profile, topo, "--stages", str(stages))
+            if run.plan:
+                yield run.gap
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, help="folder of graph.txt profiles")
+    add_profiles(parser)
     parser.add_argument("--cold", action="store_true", help="also run the first command with an empty cache")
     parser.add_argument("--certificates", action="store_true", help="also run every --stages S up to the nodes")
     arguments = parser.parse_args()
-    console = Console(width=140)
-    profiles = [*sorted(EXAMPLES.glob("*.npz")), *sorted(arguments.shared.glob("*.txt") if arguments.shared else [])]
+    profiles = profile_files(arguments.profiles)
     if arguments.cold:
         with tempfile.TemporaryDirectory() as folder:
-            console.print(f"cold cache: {infer(profiles[0], 'C', cache=folder).cpu_s:.1f} s of processor time")
+            print(f"cold cache: {infer(profiles[0], 'C', cache=folder).cpu_s:.1f} s of processor time\n")
     infer(profiles[0], "C")  # whatever is not compiled yet
-    results = list(rows(profiles))
-    console.print(table_of(results))
-    taken = np.array([run.cpu_s for _, _, run, _ in results])
-    idle = sum(stages + replicas > 0 for *_, (stages, replicas) in results)
-    console.print(
-        f"processor time: mean {taken.mean():.2f} s, median {np.median(taken):.2f} s, worst {taken.max():.2f} s"
+    runs: list[Run] = []
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for profile, topo in product(profiles, CLUSTERS):
+            runs.append(infer(profile, topo))
+            yield cells(profile, topo, runs[-1])
+
+    printed = print_rows(HEADINGS, rows())
+    taken_s, gaps = np.array([run.cpu_s for run in runs]), np.array([run.gap for run in runs if run.plan])
+    idle = sum(row[6:8] not in (("0", "0"), ("", "")) for row in printed)
+    print(
+        f"\nprocessor time: mean {taken_s.mean():.2f} s, median {np.median(taken_s):.2f} s, worst {taken_s.max():.2f} s"
     )
-    console.print(f"plans with a stage without work or a replica without a sample: {idle} of {len(results)}")
+    print(f"gaps: {np.sum(gaps <= NEAR)} of {gaps.size} within 2 %, median {100 * np.median(gaps):.1f} %")
+    print(f"plans with a stage without work or a replica without a sample: {idle} of {gaps.size}")
     if arguments.certificates:
-        gaps = np.array(certificates(profiles))
-        console.print(
-            f"certificates of --stages S up to the nodes: {np.mean(gaps <= NEAR):.0%} of {gaps.size} within 2 %"
-        )
+        proven = np.array([*certificates(profiles)])
+        print(f"certificates of --stages S up to the nodes: {np.mean(proven <= NEAR):.0%} of {proven.size} within 2 %")
 
 
 if __name__ == "__main__":

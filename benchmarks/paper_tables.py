@@ -1,10 +1,10 @@
 """The paper's Tables 7 and 8 (arXiv 2007.04069): five models on clusters A, B and C, planned here and there.
 
-    OMP_NUM_THREADS=1 python benchmarks/paper_tables.py [--planner exact] [--sequence 512 128] [--activations kept]
+    OMP_NUM_THREADS=1 python benchmarks/paper_tables.py [--sequence 512 128]
 
 S = nodes, M = 16, micro-batches of 16 samples (VGG-19: 32), float32 on a V100's roofline, Adam (σ = 4), T5 with
 Adafactor (σ = 2). The paper tells neither the length of its sequences nor what is kept for the backward pass; 512
-tokens is what the shipped examples have. `--activations none` plans as if nothing were kept.
+tokens is what the shipped examples have.
 
 The paper names layers "near the pivots". Its row is the shortest plan with its device cuts whose cuts lie, on the grid
 of 128 points, inside those layers (counted from 0), or anywhere where it names none. L* is the exact planner's. The
@@ -19,13 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
-from pathlib import Path
 
 import numpy as np
-from common import optimum_s, timed
-from rich.box import MARKDOWN
-from rich.console import Console
-from rich.table import Table
+from common import optimum_s, print_rows
 
 from automap_models import workloads
 from automap_models.core.profile import Profile
@@ -37,7 +33,7 @@ from automap_models.hlo.adapter import trace
 from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
-from automap_models.planners.registry import config_names, make_planner
+from automap_models.planners.registry import make_planner
 
 MODELS = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19")
 STATE_FACTOR = {"t5_base": 2.0, "t5_3b": 2.0, "t5_11b": 2.0}  # Adafactor; the others' Adam needs 4
@@ -89,11 +85,10 @@ def profile_of(model: str, sequence: int) -> Profile:
     return profile_from_graph(graph, clock_times(graph, read_device("v100")))
 
 
-def problem_of(model: str, sequence: int, cluster: str, activations: str) -> StagedProblem:
-    profile, where = profile_of(model, sequence), read_cluster(cluster)
-    if activations == "none":
-        profile = replace(profile, stash=np.zeros(len(profile)))
-    return StagedProblem(profile, where, where.nodes, state_factor=STATE_FACTOR.get(model, 4.0))
+def problem_of(model: str, sequence: int, cluster: str) -> StagedProblem:
+    """One stage a node."""
+    where = read_cluster(cluster)
+    return StagedProblem(profile_of(model, sequence), where, where.nodes, state_factor=STATE_FACTOR.get(model, 4.0))
 
 
 def near(profile: Profile, cut: int) -> str:
@@ -125,16 +120,13 @@ def published_plan(problem: StagedProblem, published: Published) -> StagedPlan:
     return min(plans, key=rank)
 
 
-def plans_of(problem: StagedProblem, arguments: argparse.Namespace) -> Iterator[tuple[str, StagedPlan | str, str]]:
-    """Each planner's name, its plan or why there is none, and its processor time once warm."""
-    for name in arguments.planner:
-        planner = make_planner(name, **({"policy": arguments.policy} if "policy" in config_names(name) else {}))
+def plans_of(problem: StagedProblem) -> Iterator[tuple[str, StagedPlan | str]]:
+    """The policy's and the exact planner's plan, or why there is none."""
+    for name in ("policy", "exact"):
         try:
-            planner.plan(problem)
-            plan, taken_s = timed(lambda planner=planner: planner.plan(problem))  # type: ignore[misc]
-            yield name, plan, f"{1e3 * taken_s:.0f} ms"
+            yield name, make_planner(name).plan(problem)
         except Infeasible:
-            yield name, OUT_OF_MEMORY, ""
+            yield name, OUT_OF_MEMORY
 
 
 def costs(problem: StagedProblem, plan: StagedPlan, best_s: float) -> tuple[str, ...]:
@@ -148,45 +140,43 @@ def costs(problem: StagedProblem, plan: StagedPlan, best_s: float) -> tuple[str,
     return f"{cost.length_s:.4g} s", f"{speed_up:.2f}", f"{ratio:.4f}", memory
 
 
-def table_7(sequence: int, models: Sequence[str], arguments: argparse.Namespace) -> Table:
+IN_TABLE_7 = ("model", "on", "by", "cut after", "near", "device cuts", "L", "speed-up", "L / L*", "memory")
+
+
+def table_7(sequence: int, models: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Every model on every cluster by each planner and by the paper."""
-    columns = "model", "on", "by", "cut after", "near", "device cuts", "L", "speed-up", "L / L*", "memory", "planned in"
-    table = Table(*columns, title=f"Table 7, {sequence} tokens, activations: {arguments.activations}", box=MARKDOWN)
     for model, cluster in product(models, "ABC"):
-        problem = problem_of(model, sequence, cluster, arguments.activations)
-        best_s = optimum_s(problem)
-        rows = list(plans_of(problem, arguments))
+        problem = problem_of(model, sequence, cluster)
+        rows, best_s = list(plans_of(problem)), optimum_s(problem)
         if (model, cluster) in TABLE_7:
             published = TABLE_7[model, cluster]
-            rows.append(("paper", published_plan(problem, published) if published else OUT_OF_MEMORY, "minutes"))
-        for by, plan, taken in rows:
+            rows.append(("paper", published_plan(problem, published) if published else OUT_OF_MEMORY))
+        for by, plan in rows:
             if isinstance(plan, str):
-                table.add_row(model, cluster, by, "", "", "", plan)
+                yield (model, cluster, by, "", "", "", plan, "", "", "")
                 continue
             layers = ", ".join(near(problem.profile, cut) for cut in plan.cuts)
-            cells = [layers, _listed(plan.device_cuts), *costs(problem, plan, best_s), taken]
-            table.add_row(model, cluster, by, _listed(plan.cuts), *cells)
-    return table
+            cells = _listed(plan.cuts), layers, _listed(plan.device_cuts)
+            yield (model, cluster, by, *cells, *costs(problem, plan, best_s))
 
 
-def table_8(sequence: int, models: Sequence[str], arguments: argparse.Namespace) -> Table:
+IN_TABLE_8 = ("model", "by", "points", "device cuts", "time before", "L / L*")
+
+
+def table_8(sequence: int, models: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Points of the 128 grid on C, and how much of the time lies before each."""
-    columns = "model", "by", "points", "device cuts", "time before", "L / L*"
-    table = Table(*columns, title=f"Table 8, {sequence} tokens, cluster C", box=MARKDOWN)
     for model in models:
-        problem = problem_of(model, sequence, "C", arguments.activations)
+        problem = problem_of(model, sequence, "C")
         done, best_s = problem.profile.C.cumsum() / problem.profile.C.sum(), optimum_s(problem)
         points, devices = TABLE_8
         paper = StagedPlan(problem.grid.to_instructions(points), devices, problem.micro_batches, "paper", points)
-        for by, plan, _ in [*plans_of(problem, arguments), ("paper", paper, "")]:
+        for by, plan in [*plans_of(problem), ("paper", paper)]:
             if isinstance(plan, str):
-                table.add_row(model, by, plan)
+                yield (model, by, plan, "", "", "")
                 continue
             shares = ", ".join(f"{100 * done[cut]:.0f} %" for cut in plan.cuts)
             length, _, ratio, _ = costs(problem, plan, best_s)
-            cells = _listed(plan.coarse_cuts or ()), _listed(plan.device_cuts), shares, ratio or length
-            table.add_row(model, by, *cells)
-    return table
+            yield (model, by, _listed(plan.coarse_cuts or ()), _listed(plan.device_cuts), shares, ratio or length)
 
 
 def least_memory(problem: StagedProblem) -> float:
@@ -214,20 +204,19 @@ def with_recomputed_blocks(problem: StagedProblem) -> tuple[StagedProblem, float
     return replace(problem, profile=replace(profile, stash=stash)), working / problem.cluster.devices_per_node
 
 
-def memory_table(model: str, sequences: Sequence[int]) -> Table:
+def memory_table(model: str, sequences: Sequence[int]) -> Iterator[tuple[str, ...]]:
     """What the fullest device needs at least on A, B and C, under three assumptions about activations."""
-    table = Table("tokens", "kept for backward", "A", "B", "C", title=f"Least memory of {model}", box=MARKDOWN)
     for sequence in sequences:
-        kept, recomputed, none = [], [], []
-        for cluster in "ABC":
-            problem = problem_of(model, sequence, cluster, "kept")
-            kept.append(least_memory(problem))
-            inputs_only, working = with_recomputed_blocks(problem)
-            recomputed.append(least_memory(inputs_only) + working)
-            none.append(least_memory(problem_of(model, sequence, cluster, "none")))
-        for what, row in (("everything", kept), ("each block's input", recomputed), ("nothing", none)):
-            table.add_row(str(sequence), what, *(f"{memory / 1e9:.1f} GB" for memory in row))
-    return table
+        problems = [problem_of(model, sequence, cluster) for cluster in "ABC"]
+        inputs = [with_recomputed_blocks(problem) for problem in problems]
+        nothing = [replace(p, profile=replace(p.profile, stash=np.zeros(len(p.profile)))) for p in problems]
+        least = {
+            "everything": [least_memory(problem) for problem in problems],
+            "each block's input": [least_memory(problem) + working for problem, working in inputs],
+            "nothing": [least_memory(problem) for problem in nothing],
+        }
+        for what, some in least.items():
+            yield (str(sequence), what, *(f"{memory / 1e9:.1f} GB" for memory in some))
 
 
 def _listed(values: Sequence[int]) -> str:
@@ -237,17 +226,16 @@ def _listed(values: Sequence[int]) -> str:
 def main() -> None:
     """Print all tables, as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--planner", nargs="+", default=["policy", "exact"], choices=("policy", "exact"))
-    parser.add_argument("--policy", type=Path, default=None, help="policy file (default: the shipped one)")
     parser.add_argument("--sequence", nargs="+", type=int, default=[DEFAULT_SEQUENCE, 128], help="tokens a sample has")
-    parser.add_argument("--activations", default="kept", choices=("kept", "none"))
-    arguments = parser.parse_args()
-    console = Console(width=200)
-    for sequence in arguments.sequence:
-        models = MODELS if sequence == arguments.sequence[0] else MODELS[:-1]  # VGG-19 has no sequences
-        console.print(table_7(sequence, models, arguments))
-        console.print(table_8(sequence, ("bert48", "t5_base", "t5_11b"), arguments))
-    console.print(memory_table("t5_11b", arguments.sequence))
+    sequences = parser.parse_args().sequence
+    for sequence in sequences:
+        models = MODELS if sequence == sequences[0] else MODELS[:-1]  # VGG-19 has no sequences
+        print(f"\n## Table 7, {sequence} tokens\n")
+        print_rows(IN_TABLE_7, table_7(sequence, models))
+        print(f"\n## Table 8, cluster C, {sequence} tokens\n")
+        print_rows(IN_TABLE_8, table_8(sequence, ("bert48", "t5_base", "t5_11b")))
+    print("\n## T5-11B: least memory of the fullest device, over all plans\n")
+    print_rows(("tokens", "kept for backward", "A", "B", "C"), memory_table("t5_11b", sequences))
 
 
 if __name__ == "__main__":

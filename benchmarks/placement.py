@@ -19,11 +19,10 @@ import argparse
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from common import PLACEMENT_GRAPHS, files_of, timed
+from common import PLACEMENT_GRAPHS, files_of, print_rows, timed
 from rich.console import Console
 from rich.progress import track
 
@@ -66,41 +65,26 @@ EXPERTS = {
 """Graph → the expert's split; that of the training graph follows from the colours of the inference graph."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One planner on one graph; ms and CPU seconds, or why it has no plan."""
-
-    value_ms: float | None
-    bound_ms: float | None
-    status: str
-    cpu_s: float
-
-    def cells(self, published_ms: float | None) -> tuple[str, ...]:
-        """Value, bound, gap, status, seconds and the published value, as the table has them."""
-        if self.value_ms is None:
-            return "–", "–", "–", self.status, f"{self.cpu_s:.2f}", _number(published_ms)
-        gap = "–" if not self.bound_ms else f"{100 * max(0.0, self.value_ms / self.bound_ms - 1):.2f} %"
-        return (
-            f"{self.value_ms:.3f}", _number(self.bound_ms), gap, self.status, f"{self.cpu_s:.2f}", _number(published_ms)
-        )  # fmt: skip
-
-
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-def plan(problem: PlacementProblem, name: str, split: Path, time_limit_s: float = math.inf) -> Row:
-    """Plan once; the expert has a split.
+def cells(
+    problem: PlacementProblem, name: str, split: Path, time_limit_s: float = math.inf, published_ms: float | None = None
+) -> tuple[str, ...]:
+    """Value, bound, gap, status, CPU seconds and the published value of a planner on a graph; the expert has a split.
 
     Raises:
         BadInput: the planner is not made for the problem.
     """
     planner = make_planner(name, kind="placement", **({"split": split} if name == "expert" else {}))
     result, taken_s = timed(lambda: planner.solve(problem, deadline=Deadline(time_limit_s)))
+    ends = f"{taken_s:.2f}", _number(published_ms)
     if result.plan is None:
-        return Row(None, None, result.reason.what if result.reason else result.status, taken_s)
-    bound_ms = None if result.bound is None else result.bound.value * 1e3
-    return Row(result.cost.value_s * 1e3, bound_ms, result.status, taken_s)
+        return ("–", "–", "–", result.reason.what if result.reason else result.status, *ends)
+    value_ms, bound_ms = result.cost.value_s * 1e3, None if result.bound is None else result.bound.value * 1e3
+    gap = "–" if not bound_ms else f"{100 * max(0.0, value_ms / bound_ms - 1):.2f} %"
+    return (f"{value_ms:.3f}", _number(bound_ms), gap, result.status, *ends)
 
 
 def rows(folder: Path, planners: list[str], time_limit_s: float, only: str) -> Iterator[tuple[str, ...]]:
@@ -115,7 +99,7 @@ def rows(folder: Path, planners: list[str], time_limit_s: float, only: str) -> I
             for planner in track(planners, f"{objective} {name}", console=Console(stderr=True), transient=True):
                 published_ms = PUBLISHED_MS.get((objective, name), {}).get(planner)
                 with contextlib.suppress(BadInput):
-                    yield (objective, name, planner, *plan(problem, planner, split, time_limit_s).cells(published_ms))
+                    yield (objective, name, planner, *cells(problem, planner, split, time_limit_s, published_ms))
 
 
 def main() -> None:
@@ -133,12 +117,9 @@ def main() -> None:
     split = arguments.folder / f"human-experts_{EXPERTS[WARM_UP]}_expert.json"
     for planner in planners:
         with contextlib.suppress(BadInput):  # it is for steps
-            plan(small, planner, split)
+            cells(small, planner, split)
     headings = ("objective", "graph", "planner", "value", "bound", "gap", "status", "CPU s", "published")
-    for row in (headings, ("---",) * len(headings)):
-        print(f"| {' | '.join(row)} |", flush=True)
-    for row in rows(arguments.folder, planners, arguments.time_limit, arguments.only):
-        print(f"| {' | '.join(row)} |", flush=True)
+    print_rows(headings, rows(arguments.folder, planners, arguments.time_limit, arguments.only))
 
 
 if __name__ == "__main__":

@@ -5,30 +5,22 @@
 ROWS.json is described in docs/reference/files.md. Rows of one source, software, model, cluster, global batch and
 precision are a group. Of each group the published plan is the one whose measured step is the shortest, or the first one
 where steps were not measured. Both plans are priced by one clock, with what the software does (Runtime). The search
-does not know the published plan. Two things are counted:
-
-    chosen    of the rows of a group that were measured, the one of the least price: how far its measured step is behind
-              the shortest one
-    slower    groups in which the strategy found has a longer price than the published one
-
-The last column says where the strategy that was found saves most. A published plan that does not fit by our clock is
-marked: the search may then be slower with what does.
+does not know the published plan. The last column says where the strategy that was found saves most. A published plan
+that does not fit by our clock is marked: the search may then be slower with what does.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from common import refuse
+from common import print_rows, refuse
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from automap_models.core.estimate import Estimate, StepParts, strategy_in_words
 from automap_models.core.model_work import ModelWork
@@ -72,15 +64,6 @@ class Group:
         measured = [row for row in self.rows if row[0].step_s is not None]
         return min(measured, key=lambda row: row[0].step_s or 0.0) if measured else self.rows[0]
 
-    @property
-    def behind(self) -> float | None:
-        """By which share the measured step of the row of the least price is behind the shortest; None for one row."""
-        measured = [(row.step_s, estimate.step_s) for row, estimate in self.rows if row.step_s is not None]
-        if len({row.strategy for row, _ in self.rows if row.step_s is not None}) < 2:
-            return None
-        chosen = min(measured, key=lambda of: of[1])[0]
-        return chosen / min(step for step, _ in measured) - 1
-
     def searched(self, budget_s: float) -> Result[StrategyProblem, Strategy]:
         """What the search finds, which knows nothing of the rows' plans."""
         row, _ = self.published
@@ -121,7 +104,28 @@ def saved(published: Estimate, best: Estimate) -> str:
     return ", ".join(part for name, part in zip(most, parts, strict=True) if shorter[name] > TIE * published.step_s)
 
 
+HEADINGS = (
+    *("by", "model", "devices", "samples", "published plan", "its price"),
+    *("found", "its price", "ratio", "saves"),
+)
+
+
+def row(group: Group, budget_s: float) -> tuple[tuple[str, ...], float | None]:
+    """The cells of a group, and the found strategy's price over that of a published plan that fits."""
+    step, price = group.published
+    case = BY.get(step.source, step.source), step.shape.name, f"{step.cluster.devices} {step.device}"
+    published = strategy_in_words(price), f"{price.step_s:.4g} s" + ("" if price.fits else " (does not fit)")
+    best = group.searched(budget_s)
+    cells = *case, str(step.strategy.global_batch), *published
+    if best.cost is None:
+        return (*cells, best.status, "", "", ""), float("inf") if price.fits else None
+    ratio = best.cost.step_s / price.step_s
+    found = strategy_in_words(best.cost), f"{best.cost.step_s:.4g} s", f"{ratio:.3f}", saved(price, best.cost)
+    return (*cells, *found), ratio if price.fits else None
+
+
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("rows", type=Path, metavar="ROWS.json")
     parser.add_argument("--budget", type=float, default=3.0, help="seconds of computing of each search")
@@ -131,35 +135,12 @@ def main() -> None:
         groups = groups_of(options.rows, options.source)
     except BadInput as error:
         refuse(str(error))
-    table = Table(
-        "by", "model", "devices", "samples", "published plan", "its price", "found", "its price", "ratio", "saves"
-    )
-    slower, ratios, begun_s = [], [], time.process_time()
-    for group in track(groups, "searching"):
-        row, price = group.published
-        cells = [BY.get(row.source, row.source), row.shape.name, f"{row.cluster.devices} {row.device}"]
-        cells += [str(row.strategy.global_batch), strategy_in_words(price)]
-        cells += [f"{price.step_s:.4g} s" + ("" if price.fits else " (does not fit)")]
-        result = group.searched(options.budget)
-        if result.cost is None:
-            table.add_row(*cells, result.status)
-            slower += [cells] if price.fits else []
-            continue
-        ratio = result.cost.step_s / price.step_s
-        if price.fits:
-            ratios.append(ratio)
-            slower += [cells] if ratio > 1 + TIE else []
-        best = [strategy_in_words(result.cost), f"{result.cost.step_s:.4g} s", f"{ratio:.3f}"]
-        table.add_row(*cells, *best, saved(price, result.cost))
-    console = Console(width=330)
-    console.print(table)
-    chosen = [group.behind for group in groups if group.behind is not None]
-    console.print(f"{len(groups)} groups, {len(ratios)} with a published plan that fits: {len(slower)} found slower;")
-    console.print(f"median ratio {np.median(ratios):.3f}, longest {max(ratios):.3f}, shortest {min(ratios):.3f};")
-    if chosen:
-        behind = f"{100 * np.mean(chosen):.1f} % behind the best (mean), {100 * max(chosen):.1f} % (most)"
-        console.print(f"chosen among measured: {len(chosen)} groups, {behind}")
-    console.print(f"{time.process_time() - begun_s:.0f} s of processor time")
+    rows = [row(group, options.budget) for group in track(groups, "searching", console=Console(stderr=True))]
+    print_rows(HEADINGS, (cells for cells, _ in rows))
+    ratios = np.array([ratio for _, ratio in rows if ratio is not None])
+    slower = int((ratios > 1 + TIE).sum())
+    print(f"\n{len(groups)} groups, {ratios.size} with a published plan that fits: {slower} found slower;")
+    print(f"median ratio {np.median(ratios):.3f}, longest {max(ratios):.3f}, shortest {min(ratios):.3f}")
 
 
 if __name__ == "__main__":

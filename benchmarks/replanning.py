@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import EXAMPLES
+from common import EXAMPLES, print_rows
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
@@ -110,11 +110,8 @@ class Outcome:
 
     def totals(self, steps: int) -> tuple[float, float, float]:
         """Seconds of all windows: static, replanning with its migrations, perfect."""
-        return (
-            steps * float(self.static_s.sum()),
-            steps * float(self.replanned_s.sum()) + float(self.migration_s.sum()),
-            steps * float(self.perfect_s.sum()),
-        )
+        static, replanned, perfect = (steps * float(s.sum()) for s in (self.static_s, self.replanned_s, self.perfect_s))
+        return static, replanned + float(self.migration_s.sum()), perfect
 
 
 def simulate_job(
@@ -218,21 +215,22 @@ def problems(models: Sequence[str]) -> Iterator[tuple[StagedProblem, StagedPlan,
         yield problem, planner.plan(problem), planner
 
 
-def row(outcomes: list[Outcome], world: World, taken_s: float) -> list[str]:
+HEADINGS = (
+    *("model", "world", "static loses", "replanning loses", "won back"),
+    *("migrations", "time in migrations", "CPU per plan"),
+)
+
+
+def row(outcomes: list[Outcome], world: World, taken_s: float) -> tuple[str, ...]:
     """The table's figures over all seeds."""
     static, replanned, perfect = np.sum([outcome.totals(world.steps) for outcome in outcomes], axis=0)
     migrations = float(np.mean([(outcome.migration_s > 0).sum() for outcome in outcomes]))
     migrating = sum(float(outcome.migration_s.sum()) for outcome in outcomes)
     won = f"{100 * (static - replanned) / (static - perfect):.0f} %" if static > 1.001 * perfect else "–"
     windows = 2 * world.windows * len(outcomes)  # the perfect job plans, too
-    return [
-        f"{100 * (static / perfect - 1):.2f} %",
-        f"{100 * (replanned / perfect - 1):.2f} %",
-        won,
-        f"{migrations:.1f}",
-        f"{100 * migrating / replanned:.2f} %",
-        f"{1e3 * taken_s / windows:.0f} ms",
-    ]
+    losses = (f"{100 * (job / perfect - 1):.2f} %" for job in (static, replanned))
+    ends = f"{100 * migrating / replanned:.2f} %", f"{1e3 * taken_s / windows:.0f} ms"
+    return (*losses, won, f"{migrations:.1f}", *ends)
 
 
 def write_plot(path: Path, outcome: Outcome, title: str) -> None:
@@ -251,9 +249,7 @@ def write_plot(path: Path, outcome: Outcome, title: str) -> None:
     moved = np.flatnonzero(outcome.migration_s)
     axes.plot(moved, outcome.replanned_s[moved], "v", color="black", label="migrates")
     axes.axhline(outcome.healthy_s, color="grey", linestyle="--", linewidth=1.0, label="first plan, healthy devices")
-    axes.set_xlabel("window")
-    axes.set_ylabel("seconds a step")
-    axes.set_title(title)
+    axes.set(xlabel="window", ylabel="seconds a step", title=title)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=120)
 
@@ -266,17 +262,18 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=World.windows)
     parser.add_argument("--plot", type=Path, help="draw the first model's first run with everything going on")
     arguments = parser.parse_args()
-    heads = ("static loses", "replanning loses", "won back", "migrations", "time in migrations", "CPU per plan")
-    print(f"| model | world | {' | '.join(heads)} |\n|{'---|' * (2 + len(heads))}", flush=True)
-    for problem, plan, planner in problems(arguments.models):
-        for name, kind in WORLDS.items():
-            world = replace(kind, windows=arguments.windows)
-            begin = time.process_time()
-            outcomes = [simulate_job(problem, plan, world, seed, (planner,)) for seed in range(arguments.seeds)]
-            cells = (problem.profile.model, name, *row(outcomes, world, time.process_time() - begin))
-            print(f"| {' | '.join(cells)} |", flush=True)
-            if arguments.plot and name == "all of it" and problem.profile.model == "bert48":
-                write_plot(arguments.plot, outcomes[0], f"{problem.profile.model} on C, {name}")
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for problem, plan, planner in problems(arguments.models):
+            model = problem.profile.model
+            for name, kind in WORLDS.items():
+                world, begin = replace(kind, windows=arguments.windows), time.process_time()
+                outcomes = [simulate_job(problem, plan, world, seed, (planner,)) for seed in range(arguments.seeds)]
+                yield (model, name, *row(outcomes, world, time.process_time() - begin))
+                if arguments.plot and name == "all of it" and model == "bert48":
+                    write_plot(arguments.plot, outcomes[0], f"{model} on C, {name}")
+
+    print_rows(HEADINGS, rows())
 
 
 if __name__ == "__main__":

@@ -5,23 +5,21 @@
 FOLDER holds profiles measured by PipeDream (vgg16, resnet50; PyTorch) and DAPPLE (bert-24 with 6 sequences of 384
 tokens, bert-48 with 2; TensorFlow), which are not part of the repository. The models are this package's own, traced at
 the measured batch: convolutional networks as a whole but for their input pipeline, BERT per encoder layer (the middle
-one). The clock assumes XLA's fusion; the rows `alone` time every instruction by itself.
+one). The clock assumes XLA's fusion.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from common import MEASURED_PROFILES, files_of
-from rich.console import Console
-from rich.table import Table
+from common import MEASURED_PROFILES, files_of, print_rows
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.profile import Profile
-from automap_models.cost.kernels import MATRIX_OPCODES, VIEW_OPCODES
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import trace
@@ -33,8 +31,6 @@ from automap_models.workloads.training import Architecture, training_step
 from automap_models.workloads.vgg import VGG_19
 
 VGG_16 = replace(VGG_19, blocks=((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)))
-FREE_ALONE = VIEW_OPCODES | {"broadcast_in_dim", "constant", "iota"}
-"""What an unfused run does not do either: eager frameworks broadcast inside their kernels."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +57,6 @@ def traced(case: Case) -> InstructionGraph:
     return instruction_graph(trace(training_step(case.file, case.architecture, case.labels, "float32")))
 
 
-def unfused(graph: InstructionGraph) -> InstructionGraph:
-    """The same graph in words that nothing fuses: every instruction but matrix products and views is a custom call."""
-    alone = [opcode not in FREE_ALONE for opcode in graph.opcodes]
-    words = tuple(o if o in MATRIX_OPCODES | VIEW_OPCODES else "custom_call" for o in graph.opcodes)
-    return replace(graph, opcodes=words, flop=graph.flop * alone, bytes_accessed=graph.bytes_accessed * alone)
-
-
 def computed_ms(graph: InstructionGraph, layers: str) -> tuple[float, float]:
     """Forward and backward time by the clock of the layers with that prefix."""
     times_s = clock_times(graph, read_device("v100"))
@@ -91,20 +80,15 @@ def main() -> None:
     folder = parser.parse_args().profiles
     needed = [f"{case.file}.txt" for case in CASES]
     paths = files_of(folder, "--profiles FOLDER", MEASURED_PROFILES, needed)
-    table = Table("profile", "part", "fused?", "forward ms", "ratio", "backward ms", "ratio", "both, ratio")
-    for case, path in zip(CASES, paths, strict=True):
-        measured = measured_ms(read_profile(path), case.theirs)
-        graph = traced(case)
-        for how, timed in (("fused", graph), ("alone", unfused(graph))):
-            computed = computed_ms(timed, case.ours)
-            pairs = [
-                cell
-                for ours, theirs in zip(computed, measured, strict=True)
-                for cell in (f"{ours:.2f} / {theirs:.2f}", f"{ours / theirs:.2f}")
-            ]
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for case, path in zip(CASES, paths, strict=True):
+            computed, measured = computed_ms(traced(case), case.ours), measured_ms(read_profile(path), case.theirs)
+            pairs = [(f"{a:.2f} / {b:.2f}", f"{a / b:.2f}") for a, b in zip(computed, measured, strict=True)]
             part = "an encoder layer" if case.ours else "all"
-            table.add_row(case.file, part, how, *pairs, f"{sum(computed) / sum(measured):.2f}")
-    Console(width=120).print(table)
+            yield (case.file, part, *pairs[0], *pairs[1], f"{sum(computed) / sum(measured):.2f}")
+
+    print_rows(("profile", "part", "forward ms", "ratio", "backward ms", "ratio", "both, ratio"), rows())
 
 
 if __name__ == "__main__":

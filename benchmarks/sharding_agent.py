@@ -19,8 +19,6 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from sharding_tables import one_axis, problem_of, traced
 
 from automap_models.core.mesh import PlanKind
@@ -148,49 +146,49 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=3, help="searches of each model (default 3)")
     options.add_argument("--drawn", type=int, default=10, help="drawn problems of each size (default 10)")
     given = options.parse_args()
-    screen = Console(width=220)
-    quality = Table("model", "kind", "D", "rules", "optimum", *SEARCHES)
-    times = Table(
-        "model", "kind", "D", "rules", "plan", "processor", "claim", "agent", "proof",
-        "episodes", "best after", "random's", "greedy policy at the end",
-    )  # fmt: skip
+    from common import print_rows  # not in the rows' processes, whose imports count
+
+    models = [case for case in ROWS if not given.models or case[0] in given.models]
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for model, kind, devices, rules, claim in ROWS:
-            if given.models and model not in given.models:
-                continue
-            row = pool.apply(measured, (model, kind, devices, rules, given.seeds))
-            reached = [spread([searches[name].partitioned for searches in row.searches]) for name in SEARCHES]
-            case = (model, kind, str(devices), rules)
-            quality.add_row(*case, str(row.bound), *reached)
-            agent = [searches["agent"] for searches in row.searches]
-            times.add_row(
-                *case,
-                f"{row.plan_s:.1f} s",
-                f"{row.cpu_s:.1f} s",
-                claim,
-                spread([ended.seconds for ended in agent], "{:.1f}") + " s",
-                f"{1e3 * row.proof_s:.0f} ms",
-                spread([ended.episodes for ended in agent]),
-                spread([ended.first for ended in agent]),
-                spread([searches["random"].episodes for searches in row.searches]),
-                spread([ended.learned for ended in agent]),
-            )
-        if quality.row_count:
-            screen.print(quality, times)
+        rows = [(case, pool.apply(measured, (*case[:4], given.seeds))) for case in models]
+        if rows:
+            print_rows(("model", "kind", "D", "rules", "optimum", *SEARCHES), (quality(*row) for row in rows))
+            print_rows(OF_TIMES, (times(*row) for row in rows))
         if not given.models or "drawn" in given.models:
-            screen.print(drawn_table([pool.apply(measured_drawn, (*size, given.drawn)) for size in DRAWN]))
+            drawn_rows = (drawn_row(*size, pool.apply(measured_drawn, (*size, given.drawn))) for size in DRAWN)
+            print_rows(("classes", "density", *SEARCHES), drawn_rows)
 
 
-def drawn_table(sizes: Sequence[Sequence[tuple[int, dict[str, Ended]]]]) -> Table:
+OF_TIMES = (
+    *("model", "kind", "D", "rules", "plan", "processor", "claim", "agent", "proof"),
+    *("episodes", "best after", "random's", "greedy policy at the end"),
+)
+
+
+def quality(case: Sequence[object], row: Row) -> tuple[str, ...]:
+    """Variables that each search partitions."""
+    reached = (spread([searches[name].partitioned for searches in row.searches]) for name in SEARCHES)
+    return (*map(str, case[:4]), str(row.bound), *reached)
+
+
+def times(case: Sequence[object], row: Row) -> tuple[str, ...]:
+    """How long the agent took, and after how many episodes."""
+    agent, random = ([searches[name] for searches in row.searches] for name in ("agent", "random"))
+    return (
+        *(*map(str, case[:4]), f"{row.plan_s:.1f} s", f"{row.cpu_s:.1f} s", str(case[4])),
+        *(spread([ended.seconds for ended in agent], "{:.1f}") + " s", f"{1e3 * row.proof_s:.0f} ms"),
+        *(spread([ended.episodes for ended in agent]), spread([ended.first for ended in agent])),
+        *(spread([ended.episodes for ended in random]), spread([ended.learned for ended in agent])),
+    )
+
+
+def drawn_row(classes: int, density: float, problems: Sequence[tuple[int, dict[str, Ended]]]) -> tuple[str, ...]:
     """Mean share of the optimum, and how often it was reached."""
-    table = Table("classes", "density", *SEARCHES, title="mean share of the optimum, and how often it was reached")
-    for (classes, density), problems in zip(DRAWN, sizes, strict=True):
-        cells = []
-        for name in SEARCHES:
-            shares = [searches[name].partitioned / bound for bound, searches in problems]
-            cells.append(f"{np.mean(shares):.3f}, {sum(share == 1 for share in shares)} of {len(shares)}")
-        table.add_row(str(classes), f"{density:g}", *cells)
-    return table
+    cells = []
+    for name in SEARCHES:
+        shares = [searches[name].partitioned / bound for bound, searches in problems]
+        cells.append(f"{np.mean(shares):.3f}, {sum(share == 1 for share in shares)} of {len(shares)}")
+    return (str(classes), f"{density:g}", *cells)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ Every plan takes the user's path: profile measured on this machine (`measure_mod
 planner, then what `automap-run` does (`run.torch_backend`), one process a rank. Predicted is what the cost model says
 of M micro-batches on a stage, M·(f + b), and of its parameters' share of the measured update; measured is the processor
 time of the thread that computes, forward, backward and update, medians over the steps. Wall time is not compared: the
-processes share cores. "max/mean" is the slowest stage's time over the mean: what the steady phase loses to imbalance.
+processes share cores, but each stage's share of it. "max/mean" is the slowest stage's time over the mean: what the
+steady phase loses to imbalance.
 
     OMP_NUM_THREADS=1 python benchmarks/step_time.py
 """
@@ -16,17 +17,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import get_args
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
-from scipy.stats import kendalltau, spearmanr
+from common import print_rows
 from torch import Tensor, nn
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.pass_orders import ActionKind
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.run_record import RunRecord
 from automap_models.core.staged import StagedPlan, StagedProblem
@@ -72,13 +69,8 @@ class Convolutions(nn.Module):
         for before, after in zip((3, *channels), channels, strict=False):
             blocks += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
         self.features = nn.Sequential(*blocks, nn.Flatten())
-        self.classifier = nn.Sequential(
-            nn.Linear(channels[-1] * 4, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, CLASSES),
-        )
+        wide = (nn.Linear(channels[-1] * 4, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+        self.classifier = nn.Sequential(*wide, nn.Linear(hidden, CLASSES))
 
     def forward(self, pictures: Tensor, labels: Tensor | None = None) -> Tensor:
         """[B, 3, 32, 32] → [B, classes], or the loss."""
@@ -129,21 +121,6 @@ class Comparison:
     def median(self, kinds: str) -> FloatArray:
         """Of all steps; virtual stages of a rank update together, in shares of their parameters."""
         return np.array([self.record.per_step(stage, kinds) for stage in range(STAGES)])
-
-    @property
-    def in_order(self) -> bool:
-        """Whether every rank made its passes in the order of the schedule, in all steps."""
-        schedule = self.record.schedule
-        return all(
-            tuple(
-                (one.kind, one.stage, one.micro_batch)
-                for one in sorted(step.passes, key=lambda one: one.start_s)
-                if one.kind in get_args(ActionKind) and schedule.rank_of[one.stage] == rank
-            )
-            == tuple((action.kind, action.stage, action.micro_batch) for action in schedule.orders[rank])
-            for step in self.record.counted
-            for rank in range(schedule.ranks)
-        )
 
     @property
     def update_stages(self) -> FloatArray:
@@ -219,45 +196,22 @@ def compare(name: str, micro_batches: int, repeats: int, seed: int) -> list[Comp
     return results
 
 
-def print_table(results: Sequence[Comparison], console: Console) -> None:
-    columns = ("model", "schedule", "plan", "stage", "predicted", "measured", "ratio", "forward", "backward", "update")
-    table = Table(*columns, "passes in order")
-    for result in results:
-        predicted, measured = share(result.predicted_s), share(result.measured_s)
-        parts = [result.median(kinds) for kinds in ("F", "BIW", "U")]
-        for rank in range(STAGES):
-            table.add_row(
-                *(result.model, result.schedule, result.plan, str(rank)),
-                *(f"{predicted[rank]:.3f}", f"{measured[rank]:.3f}", f"{measured[rank] / predicted[rank]:.2f}"),
-                *(f"{1e3 * part[rank]:.0f} ms" for part in parts),
-                "yes" if result.in_order else "no",
-            )
-    console.print(table)
+HEADINGS = ("model", "schedule", "plan", "predicted", "measured", "max/mean predicted", "measured")
+TIMES = ("predicted_s", "measured_s")
 
 
-def print_plans(results: Sequence[Comparison], console: Console) -> None:
-    table = Table("model", "schedule", "plan", "max/mean predicted", "measured", "Spearman", "Kendall")
-    for result in results:
-        shares = result.predicted_s, result.measured_s
-        agreement = (spearmanr(*shares).statistic, kendalltau(*shares).statistic)
-        steep = (steepness(result.predicted_s), steepness(result.measured_s))
-        table.add_row(result.model, result.schedule, result.plan, *(f"{value:.3f}" for value in (*steep, *agreement)))
-    console.print(table)
-    errors = np.concatenate([np.abs(share(result.predicted_s) - share(result.measured_s)) for result in results])
-    console.print(
-        f"error of a share: mean {errors.mean():.3f}, largest {errors.max():.3f}; "
-        f"which of two plans is the more even: {agreeing(results)}"
-    )
+def row(result: Comparison) -> tuple[str, ...]:
+    """The stages' shares, and how uneven they are."""
+    both = [getattr(result, of) for of in TIMES]
+    shares = (" ".join(f"{part:.3f}" for part in share(seconds)) for seconds in both)
+    return (result.model, result.schedule, result.plan, *shares, *(f"{steepness(seconds):.3f}" for seconds in both))
 
 
 def agreeing(results: Sequence[Comparison]) -> str:
     """Pairs of plans, of one model under one schedule, that prediction and measurement put in the same order."""
     pairs = [(a, b) for a, b in combinations(results, 2) if (a.model, a.schedule) == (b.model, b.schedule)]
-    same = sum(
-        (steepness(a.predicted_s) < steepness(b.predicted_s)) == (steepness(a.measured_s) < steepness(b.measured_s))
-        for a, b in pairs
-    )
-    return f"{same} of {len(pairs)} pairs as predicted"
+    orders = [[steepness(getattr(a, of)) < steepness(getattr(b, of)) for of in TIMES] for a, b in pairs]
+    return f"{sum(predicted == measured for predicted, measured in orders)} of {len(pairs)} pairs as predicted"
 
 
 def main() -> None:
@@ -269,11 +223,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # as in the stages' processes
-    console = Console(width=150)
     options = (arguments.micro_batches, arguments.repeats, arguments.seed)
     results = [result for name in arguments.models for result in compare(name, *options)]
-    print_table(results, console)
-    print_plans(results, console)
+    print_rows(HEADINGS, map(row, results))
+    errors = np.concatenate([np.abs(share(result.predicted_s) - share(result.measured_s)) for result in results])
+    print(f"\nerror of a share: mean {errors.mean():.3f}, largest {errors.max():.3f}")
+    print(f"which of two plans is the more even: {agreeing(results)}")
 
 
 if __name__ == "__main__":

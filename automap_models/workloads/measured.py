@@ -88,15 +88,15 @@ def _dropout(dropout: bool) -> dict[str, Any]:
 def _llama(shape: TransformerShape) -> dict[str, Any]:
     from automap_models.workloads.blocks import Rotary
 
+    width = shape.hidden // shape.heads
+    if width % 2:
+        raise BadInput(f"a head of {width} numbers has no pairs for rotary positions", where=f"model {shape.name}")
     return {
         "positions": None,
-        "attention_bias": False,
-        "output_bias": False,
-        "feed_forward_bias": False,
+        **dict.fromkeys(("attention_bias", "output_bias", "feed_forward_bias"), False),
         "activation": "silu",
-        "gated": True,
-        "root_mean_square": True,
-        "rotary": Rotary(shape.hidden // shape.heads, LLAMA_BASE),
+        **dict.fromkeys(("gated", "root_mean_square"), True),
+        "rotary": Rotary(width, LLAMA_BASE),
     }
 
 
@@ -115,7 +115,7 @@ class MeasuredWorks:
         """The work of a step's model.
 
         Raises:
-            BadInput: jax is not installed.
+            BadInput: jax is not installed, or the model's heads are of an odd size.
         """
         sizes = asdict(replace(step.shape, name="-", layers=1))
         block = (step.family, sizes, step.tied, step.dropout, step.experts_per_token)

@@ -9,10 +9,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from observations import measured_step
-from scipy.stats import norm
 
 from automap_models.core.strategy import Strategy
 from automap_models.cost.measured import SkippedStep
@@ -29,37 +27,10 @@ def test_errors_are_relative_to_what_was_measured(benchmark: ModuleType) -> None
 
 def test_a_ranking_counts_pairs_and_what_the_chosen_plan_costs(benchmark: ModuleType) -> None:
     """Of six pairs one is the wrong way round: (5 - 1) / 6. The second plan is chosen, 25 % behind the first."""
-    plans = list(zip([2.0, 1.0, 3.0, 4.0], [4.0, 5.0, 6.0, 8.0], map(strategy, range(1, 5)), strict=True))
-    ranking = benchmark.ranking("", plans)
+    ranking = benchmark.ranking("", [2.0, 1.0, 3.0, 4.0], [4.0, 5.0, 6.0, 8.0])
     assert (ranking.plans, ranking.spread) == (4, 2.0)
     assert ranking.tau == pytest.approx(4 / 6)
     assert ranking.loss == pytest.approx(0.25)
-
-
-def test_pairs_that_noise_does_not_order_are_left_out(benchmark: ModuleType) -> None:
-    """The first two are 2 % apart and the wrong way round; of the five other pairs one is."""
-    plans = list(zip([2.0, 1.9, 3.0, 2.5], [5.0, 5.1, 6.0, 8.0], map(strategy, range(1, 5)), strict=True))
-    ranking = benchmark.ranking("", plans)
-    assert (ranking.tau, ranking.far) == (pytest.approx(2 / 6), pytest.approx(3 / 5))
-
-
-def strategy(micro_batch: int) -> Strategy:
-    return Strategy(micro_batch=micro_batch, global_batch=12)
-
-
-def test_noise_is_the_deviation_of_steps_that_one_strategy_took(benchmark: ModuleType) -> None:
-    """Two steps that differ by the factor e deviate by √½ of a logarithm; with one step each nothing is known."""
-    one, other = strategy(1), strategy(2)
-    assert benchmark.noise_of([[(1.0, 1.0, one), (1.0, np.e, one), (1.0, 9.0, other)]]) == pytest.approx(0.5**0.5)
-    assert np.isnan(benchmark.noise_of([[(1.0, 1.0, one), (1.0, 9.0, other)]]))
-
-
-def test_a_perfect_prediction_ranks_two_plans_as_often_right_as_noise_allows(benchmark: ModuleType) -> None:
-    """Logarithms d apart with noise σ come the wrong way round with probability Φ(-d / (σ·√2)): τ is 1 - 2Φ(…)."""
-    plans = [(1.0, 1.0, strategy(1)), (1.0, np.exp(0.1), strategy(2))]
-    assert benchmark.tau_ceiling(plans, 1e-9) == pytest.approx(1.0)
-    ceiling = benchmark.tau_ceiling(plans, 0.1, draws=5_000)
-    assert ceiling == pytest.approx(1 - 2 * norm.cdf(-1 / 2**0.5), abs=0.05)
 
 
 def price(benchmark: ModuleType, predicted_s: float, measured_s: float, **values: Any) -> Any:
@@ -69,20 +40,29 @@ def price(benchmark: ModuleType, predicted_s: float, measured_s: float, **values
     return benchmark.Price(step, estimate, None)
 
 
+def plans(benchmark: ModuleType, *seconds: float, **values: Any) -> list[Any]:
+    """Plans that are predicted to take what they take, each with micro-batches of its own."""
+    strategies = [Strategy(micro_batch=k, global_batch=12) for k in range(1, 1 + len(seconds))]
+    return [price(benchmark, s, s, strategy=plan, **values) for s, plan in zip(seconds, strategies, strict=True)]
+
+
 def test_groups_have_one_source_and_four_plans(benchmark: ModuleType) -> None:
-    prices = [price(benchmark, s, s) for s in (1.0, 2.0, 3.0)]
+    prices = plans(benchmark, 1.0, 2.0, 3.0)
     assert benchmark.rankings(prices) == []
-    (group,) = benchmark.rankings([*prices, price(benchmark, 4.0, 4.0), price(benchmark, 5.0, 1.0, source="they")])
+    assert benchmark.rankings([*prices, *plans(benchmark, 5.0, source="they")]) == []
+    (group,) = benchmark.rankings([*plans(benchmark, 1.0, 2.0, 3.0, 4.0), *plans(benchmark, 5.0, source="they")])
     assert (group.plans, group.tau, group.loss) == (4, pytest.approx(1.0), 0.0)
 
 
-def test_plans_of_different_days_are_compared_only_where_days_do_not_count(benchmark: ModuleType) -> None:
-    """Four plans on one day are in order; a fifth, of the next day, is the wrong way round to each of them."""
-    prices = [price(benchmark, s, s, day="02-24") for s in (1.0, 2.0, 3.0, 4.0)]
-    prices.append(price(benchmark, 5.0, 0.5, day="02-25"))
-    (together,), (of_a_day,) = benchmark.rankings(prices), benchmark.rankings(prices, daily=True)
-    assert (together.plans, together.tau) == (5, pytest.approx((6 - 4) / 10))
-    assert (of_a_day.plans, of_a_day.tau) == (4, pytest.approx(1.0))
+def test_rows_of_one_plan_are_not_ranked(benchmark: ModuleType) -> None:
+    """What an ablation of kernels varies is no plan: all have one price, and no order."""
+    assert benchmark.rankings([price(benchmark, 1.0, s) for s in (1.0, 2.0, 3.0, 4.0)]) == []
+
+
+def test_plans_of_different_days_are_not_compared(benchmark: ModuleType) -> None:
+    prices = plans(benchmark, 1.0, 2.0, 3.0, 4.0, day="02-24")
+    (group,) = benchmark.rankings([*prices, *plans(benchmark, 0.5, day="02-25")])
+    assert (group.plans, group.tau) == (4, pytest.approx(1.0))
 
 
 def test_a_verdict_counts_where_it_is_known(benchmark: ModuleType) -> None:
@@ -142,21 +122,23 @@ def test_the_script_prices_rows_and_says_which_it_cannot(
         for tp, pp in plans
     ]
     rows.append({**rows[0], "id": "odd", "gpu_type": "Abacus"})
+    turned = {"name": "turned", "arch": "llama", **sizes, "hidden": 180}
+    rows.append({**rows[0], "id": "head of 45", "model": turned})
     (tmp_path / "rows.json").write_text(json.dumps({"rows": rows}))
     device = (benchmark.read_device.__globals__["find_yaml"]("a100", "device", "device")).read_text()
     (tmp_path / "a100.yaml").write_text(device.partition("\nstep:")[0] + STEP)
     monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
-    out, plot = tmp_path / "out.json", tmp_path / "plot.png"
-    arguments = [tmp_path / "rows.json", "--devices", tmp_path, "--json", out, "--plot", plot]
+    out = tmp_path / "out.json"
+    arguments = [tmp_path / "rows.json", "--devices", tmp_path, "--json", out]
     monkeypatch.setattr(sys, "argv", ["measured_steps.py", *map(str, arguments)])
     benchmark.main()
     documents = json.loads(out.read_text())
-    assert [document["id"] for document in documents] == ["1-1", "2-1", "1-2", "2-2", "odd"]
+    assert [document["id"] for document in documents] == ["1-1", "2-1", "1-2", "2-2", "odd", "head of 45"]
     assert all(document["predicted_s"] > 0 and document["fits"] for document in documents[:4])
     assert documents[4]["skipped"] == "`gpu_type`: no device is shipped for 'Abacus'"
-    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert documents[5]["skipped"] == "model turned: a head of 45 numbers has no pairs for rotary positions"
     printed = capsys.readouterr().out
-    assert "no price for odd" in printed
+    assert "no price for 1 of 6 rows (odd)" in printed
     assert "us: small, 8 devices, 32 samples" in printed
 
 
