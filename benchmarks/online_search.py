@@ -15,16 +15,13 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
-from common import EXAMPLES
+from common import EXAMPLES, print_rows
 from paper_tables import OUT_OF_MEMORY, STATE_FACTOR, TABLE_7, near, profile_of
-from rich.box import MARKDOWN
-from rich.console import Console
-from rich.table import Table
 
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.errors import Infeasible
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline
@@ -98,14 +95,8 @@ def main() -> None:
     parser.add_argument("--agent", default="default")
     parser.add_argument("--models", nargs="+", default=MODELS)
     arguments = parser.parse_args()
-    table = Table(*HEADS, box=MARKDOWN)
-    for model in arguments.models:
-        for cluster in "ABC":
-            try:
-                table.add_row(*row(model, cluster, arguments))
-            except Infeasible as reason:
-                table.add_row(model, cluster, str(reason))
-    Console(width=240).print(table)
+    cases = product(arguments.models, "ABC")
+    print_rows(HEADS, (list(row(model, cluster, arguments)) for model, cluster in cases))
 
 
 if __name__ == "__main__":

@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import add_profiles, fresh_problems, optimum_s, profile_files, timed
+from common import add_profiles, fresh_problems, optimum_s, print_rows, profile_files, timed
 from numpy.typing import NDArray
-from rich.box import MARKDOWN
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from automap_models.core.staged import StagedProblem
 from automap_models.formats.files import read_profile
@@ -54,9 +52,8 @@ def planners(files: Sequence[Path | None]) -> Iterator[tuple[tuple[str, str, str
         yield (name, str(beam), "yes" if reach else ""), PolicyPlanner(PolicyConfig(file, beam, reach))
 
 
-def compared(problems: Problems, files: Sequence[Path | None]) -> Table:
-    """L / L* of every planner on problems."""
-    table = Table(*HEADS, box=MARKDOWN)
+def compared(problems: Problems, files: Sequence[Path | None]) -> Iterator[list[str]]:
+    """Rows of L / L* of every planner on problems."""
     for cells, planner in planners(files):
         planner.solve(problems[0][0])  # has the loops compiled
         results, taken_s = timed(lambda planner=planner: [planner.solve(problem) for problem, _ in problems])  # type: ignore[misc]
@@ -66,8 +63,7 @@ def compared(problems: Problems, files: Sequence[Path | None]) -> Table:
         values = (fits.mean(), np.median(fits), np.quantile(fits, 0.99), fits.max())
         numbers = [f"{value:.4f}" for value in values]
         lost, ms = len(ratios) - len(fits), 1e3 * taken_s / len(problems)
-        table.add_row(*cells, str(len(ratios)), *numbers, str(lost), f"{ms:.1f}")
-    return table
+        yield [*cells, str(len(ratios)), *numbers, str(lost), f"{ms:.1f}"]
 
 
 def random_problems(count: int, seed: int) -> Problems:
@@ -131,9 +127,9 @@ def main() -> None:
     if arguments.plot:
         plot(arguments.run, arguments.plot)
     if arguments.problems:
-        console, files = Console(width=140), (None, *arguments.policy)
-        console.print("Real profiles", compared(real_problems(profile_files(arguments.profiles)), files))
-        console.print("Random problems", compared(random_problems(arguments.problems, arguments.seed), files))
+        files = (None, *arguments.policy)
+        print_rows(HEADS, compared(real_problems(profile_files(arguments.profiles)), files))
+        print_rows(HEADS, compared(random_problems(arguments.problems, arguments.seed), files))
 
 
 if __name__ == "__main__":
