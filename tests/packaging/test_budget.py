@@ -25,8 +25,8 @@ BUDGET = {
     "core": (7_496, 37),
     "cost": (3_543, 18),
     "envs": (3_992, 23),
-    "export": (2_341, 16),
-    "formats": (5_553, 24),
+    "export": (2_314, 16),
+    "formats": (5_131, 24),
     "hlo": (8_176, 41),
     "planners": (930, 6),
     "planners/online": (582, 3),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (4_470, 22),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 81_281, "files": 446, "compiled": 130, "numbers": 547}
+TOTALS = {"lines": 80_832, "files": 446, "compiled": 130, "numbers": 546}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
