@@ -118,11 +118,10 @@ def run(request: ExportRequest) -> Exported:
     target.require_source(source)
     if isinstance(source, StagedSource) and request.source is not None:
         source = with_model(source, request.plan, _profiled(request, source))
-    price = None
-    if isinstance(source, WrittenStrategy):
-        price = _price(request)
-    elif request.topo is not None:
+    priced = isinstance(source, WrittenStrategy)
+    if request.topo is not None and not priced:
         raise BadInput("is for strategies, and the plan has its own", where="`topo`", do="leave it out")
+    price = _price(request) if priced else None
     path = request.out or Path(f"{request.plan.stem}{target.ending}")
     exported = export_plan(source, target, path, snap=request.snap, check=request.check, price=price)
     if exported.written.beside and request.out is None:
