@@ -71,6 +71,7 @@ def closed_bound(
     in_flight: FloatArray,
     family: FamilyCosts | None = None,
     enough_s: float = float("inf"),
+    reserve: FloatArray | float = 0.0,
 ) -> float:
     """No step of the family, or of any family with these ranks, is shorter, seconds; infinite where nothing fits.
 
@@ -80,11 +81,12 @@ def closed_bound(
         in_flight: [S] micro-batches whose activations a rank holds at least.
         family: costs of the family; None for all whose ranks hold as much.
         enough_s: of a longer bound it is enough to know that it is as long as this.
+        reserve: [S] bytes of each device that are left free, which costs of a family have.
     """
     columns = costs.columns(recompute, ends=family is None)
     effort.count(effort.CLOSED, columns.times.size)
     spent: FloatArray = np.zeros(costs.strategy.pp)
-    room, once_s = costs.room, costs.even_update_s
+    room, once_s = costs.room - reserve, costs.even_update_s
     if family is not None:
         room, once_s = family.room.copy(), once_s + family.tied_s
         beside = costs.strategy.micro_batches * (family.sends.sum(axis=0) + family.starts)

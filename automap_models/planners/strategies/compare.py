@@ -98,7 +98,9 @@ class Comparisons:
             BadInput: fields contradict one another.
         """
         self.watch(Progress(f"searching strategies: {name}"))
-        start = [of.strategy for of in self.starts if _has(of.strategy, restricted.fixed)]
+        most = restricted.cluster.device_memory.max() - restricted.reserve_bytes
+        lighter = [of.strategy for of in self.starts if of.held_bytes <= most]
+        start = [strategy for strategy in lighter if _has(strategy, restricted.fixed)]
         if restricted.equal_layers:
             start = [strategy for strategy in start if strategy.layers is None]
         deadline = self.deadline if config is None else NEVER

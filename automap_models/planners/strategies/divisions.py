@@ -42,13 +42,12 @@ class DividedModel:
 
     def costs(self, division: Division, zero: int) -> RankCosts:
         """Of a stage of ZeRO, whatever the way; what was asked for lately is at hand."""
-        reserve = self.problem.reserve(division.pp)
-        key = (division, zero, self.grid.precision, self.problem.global_batch, reserve.tobytes())
+        key = (division, zero, self.grid.precision, self.problem.global_batch)
         if key not in self._ranks:
             if len(self._ranks) >= REMEMBERED:
                 self._ranks.clear()
             strategy = self.grid.strategy(Family(division, zero, self.grid.ways(division)[0]))
-            self._ranks[key] = RankCosts(self.pricing, strategy, reserve)
+            self._ranks[key] = RankCosts(self.pricing, strategy)
         return self._ranks[key]
 
     def dominated_by(self, division: Division, among: Container[Division]) -> float:

@@ -57,7 +57,6 @@ class RankCosts:
     Args:
         pricing: of the model on the cluster.
         strategy: any of these families.
-        reserve_bytes: of each device that is left free, or [S] of each rank.
 
     Attributes:
         passes: [S, k, R, 3] seconds of F, I and W of a layer for one micro-batch.
@@ -66,7 +65,7 @@ class RankCosts:
         blocks: [k] how many blocks of the model are of each layer.
     """
 
-    def __init__(self, pricing: StrategyPricing, strategy: Strategy, reserve_bytes: FloatArray | float = 0.0) -> None:
+    def __init__(self, pricing: StrategyPricing, strategy: Strategy) -> None:
         effort.count(effort.RANKS)
         self.pricing, self.strategy, self.work = pricing, strategy, pricing.work
         self.of_groups: list[StageCosting] = pricing.stages(strategy)
@@ -79,7 +78,6 @@ class RankCosts:
             self._groups = [np.unique(groups).tolist() for groups in groups_of_ranks(strategy, pricing.cluster)]
         self.passes = self._least([of.of_layers.passes for of in self.of_groups])
         self.saved, self.for_weights = layers.memory[..., 0], layers.memory[..., 1]
-        self.reserve_bytes = reserve_bytes
         self._columns: dict[tuple[int, ...], Columns] = {}
 
     @cached_property
@@ -104,9 +102,8 @@ class RankCosts:
     @cached_property
     def room(self) -> FloatArray:
         """[S] bytes that a rank has for state and activations of its layers."""
-        costing, strategy = self.of_groups[0], self.strategy
-        reserve = self.reserve_bytes + costing.runtime_bytes + self.gathered_bytes
-        return np.asarray(rank_memory(strategy, self.pricing.cluster) - reserve)
+        used = self.of_groups[0].runtime_bytes + self.gathered_bytes
+        return np.asarray(rank_memory(self.strategy, self.pricing.cluster) - used)
 
     @cached_property
     def gathered_bytes(self) -> FloatArray:
@@ -185,6 +182,7 @@ class FamilyCosts:
     Args:
         ranks: costs that it shares with other families.
         strategy: any of the family.
+        reserve: [S] bytes of each device that are left free.
 
     Attributes:
         rank_of: [V] the rank of each virtual stage.
@@ -195,14 +193,14 @@ class FamilyCosts:
         tied_s: of the sum over a word embedding that the ends of the pipeline hold.
     """
 
-    def __init__(self, ranks: RankCosts, strategy: Strategy) -> None:
+    def __init__(self, ranks: RankCosts, strategy: Strategy, reserve: FloatArray | float = 0.0) -> None:
         effort.count(effort.FAMILY, strategy.stages)
         self.ranks, self.strategy = ranks, strategy
         self.of_groups: list[StageCosting] = ranks.pricing.stages(strategy, ranks.of_groups)
         costing = self.of_groups[0]
         self.rank_of: IntArray = np.array(costing.rank_of)
         tied = costing.tied if costing.tied_apart else 0.0
-        self.room = ranks.room.copy()
+        self.room = ranks.room - reserve
         tied_state = sum(state_bytes(strategy, tied, 0.0, costing.runtime.gradient_bytes))
         self.room[self.rank_of[-1]] -= costing.logits_bytes + tied_state
         self.tied_s = max(of.tied_s for of in self.of_groups)

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import product
+from math import gcd
 from typing import Any, NamedTuple
 
 from automap_models.core.framework import Divided
@@ -181,3 +182,17 @@ def _ways(pp: int, micro_batches: int, layers: int, schedule: str | None, virtua
 def _divisors(number: int) -> tuple[int, ...]:
     small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
     return tuple(sorted({*small, *(number // n for n in small)}))
+
+
+def usual_divisions(divisions: Sequence[Division], devices_per_node: int, experts: int) -> list[Division]:
+    """What a person would try: one or two samples at once, tensor parallelism inside a node, whole sequences."""
+    cp = min((d.cp for d in divisions), default=1)
+    return [
+        d
+        for d in divisions
+        if d.tp <= devices_per_node
+        and d.sequence_parallel == (d.tp > 1)
+        and d.micro_batch <= 2
+        and d.cp == cp
+        and d.ep in (1, gcd(d.dp, experts))
+    ]

@@ -63,7 +63,9 @@ def _of_ranks(
     work_s = (costs.blocks @ seconds + seconds[ends, 0].sum()) / pp  # [R] of a micro-batch
     saved = (costs.blocks @ costs.saved + costs.saved[ends, 0].sum() / pp) / pp
     kinds = list(zip(work_s[recompute].tolist(), saved[recompute].tolist(), strict=True))
-    room = float(costs.room.min() - costs.blocks @ costs.state / pp - costs.state[ends].max())
+    room = float(
+        (costs.room - grid.problem.reserve(pp)).min() - costs.blocks @ costs.state / pp - costs.state[ends].max()
+    )
     once_s = costs.even_update_s + float(costs.gradients.max(axis=0) @ costs.blocks) / pp
     for way in grid.ways(division):
         rank_s = micro_batches * mixed_work(kinds, room / in_flight(way, pp, micro_batches))

@@ -37,7 +37,7 @@ from automap_models.planners.strategies.completion import Completions, priced
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.divisions import DividedModel
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
-from automap_models.planners.strategies.grid import Division, Family, Grid, Way
+from automap_models.planners.strategies.grid import Division, Family, Grid, Way, usual_divisions
 from automap_models.planners.strategies.guesses import guesses
 from automap_models.planners.strategies.incumbent import Completion, Incumbent
 from automap_models.planners.strategies.problem import StrategyProblem
@@ -115,6 +115,7 @@ class Search:
         self.numbers = count()
         self.reported_s, self.slack_s = 0.0, 0.0
         self.divisions: set[Division] = set()
+        self.entered: set[RankCosts] = set()
         self.incumbent = Incumbent(self.config.gap, self.config.patience) if self.former is None else self.former
         self.divided = DividedModel(self.grid, shared)
 
@@ -154,7 +155,7 @@ class Search:
             self.incumbent.take(priced(self.pricing, strategy, self.problem.reserve(strategy.pp)))
         divisions = self.bounded_divisions()
         likely = sorted(divisions, key=lambda of: of[0] * (1 + WAITING * self.waiting(of[1])))
-        self.price_guesses([of for _, of in likely[: 4 * self.config.guesses]])
+        self.price_guesses([of for _, of in likely[: 4 * self.config.guesses]], self.config.guesses)
         for bound_s, division in divisions:
             self.push(bound_s, partial(self.split_division, division))
         while self.queue:
@@ -181,13 +182,15 @@ class Search:
     # ---- from divisions to families
 
     def bounded_divisions(self) -> list[tuple[float, Division]]:
-        """All divisions with their bounds.
+        """All divisions with their bounds, after some that a person would try: short searches come to no others.
 
         Where listing them takes half of the time, the others are left out, and nothing is proven.
         """
         divisions = [division for division in self.grid.divisions() if self.grid.ways(division)]
         for layers in self.pricing.layers:
             layers.expect(division.micro_batch for division in divisions)
+        usual = usual_divisions(divisions, self.problem.cluster.devices_per_node, self.problem.work.shape.experts or 1)
+        self.price_guesses(usual, self.config.guesses // 4)
         listing = self.deadline.part(LISTING * self.config.budget_s, effort.counted_s)
         bounded: list[tuple[float, Division]] = []
         for division in divisions:
@@ -207,13 +210,13 @@ class Search:
             self.counts.dominated += 1
             self.slack_s = max(self.slack_s, shorter_s)
             return
-        ways = self.grid.ways(division)
+        ways, reserve = self.grid.ways(division), self.problem.reserve(division.pp)
         emptiest = np.min([self.in_flight(division, way) for way in ways], axis=0)
         zeros = self.grid.zeros(division)
         for zero in [zero for zero in zeros if zero != 1 or 2 not in zeros]:  # 2 takes as long, and less memory
             costs = self.divided.costs(division, zero)
             for kinds in self.problem.recompute_sets:
-                of_ranks_s = closed_bound(costs, kinds, emptiest, enough_s=self.limit_s)
+                of_ranks_s = closed_bound(costs, kinds, emptiest, None, self.limit_s, reserve)
                 families = [Family(division, zero, way) for way in ways]
                 self.push(max(bound_s, of_ranks_s), partial(self.split_ranks, families, costs, kinds))
 
@@ -228,7 +231,8 @@ class Search:
 
     def node(self, family: Family, kinds: list[int]) -> Node:
         """A family whose blocks may have these kinds of recomputation."""
-        costs = FamilyCosts(self.divided.costs(family.division, family.zero), self.grid.strategy(family))
+        ranks, reserve = self.divided.costs(family.division, family.zero), self.problem.reserve(family.division.pp)
+        costs = FamilyCosts(ranks, self.grid.strategy(family), reserve)
         return Node(self.problem, costs, kinds)
 
     def split_ranks(self, families: Sequence[Family], costs: RankCosts, kinds: list[int], least_s: float) -> None:
@@ -243,16 +247,21 @@ class Search:
     # ---- families
 
     def chain(self, node: Node, bound_s: float) -> None:
-        """Bound a family by the mean of its chains."""
+        """Bound a family by the mean of its chains, and simulate the first one of its ranks: short searches and
+        comparisons live on these."""
         if node.costs.strategy.stages > 1:
             bound_s = max(bound_s, chain_bound(node.costs, node.recompute))
+        ranks = node.costs.ranks
+        if bound_s < self.limit_s and ranks not in self.entered and len(self.entered) < self.config.guesses:
+            self.entered.add(ranks)
+            self.simulate(node, node.completions.balanced())
         self.push(bound_s, partial(self.relax, node))
 
     def relax(self, node: Node, bound_s: float) -> None:
         """Bound a family by its program of few chains, and show a strategy of it."""
         self.counts.relaxed += 1
         relaxed = node.relaxation.solve(0, self.limit_s)
-        self.simulate(node, relaxed, neighbours=False)
+        self.round_off(node, relaxed, neighbours=False)
         self.push(max(bound_s, relaxed.bound_s), partial(self.lengthen, node))
 
     def lengthen(self, node: Node, bound_s: float) -> None:
@@ -260,7 +269,7 @@ class Search:
         if bound_s < self.open_s:
             self.counts.chained += 1
             relaxed = node.relaxation.solve(self.config.rounds, self.limit_s)
-            self.simulate(node, relaxed, neighbours=True)
+            self.round_off(node, relaxed, neighbours=True)
             self.push(max(bound_s, relaxed.bound_s), partial(self.integer, node))
 
     def integer(self, node: Node, bound_s: float) -> None:
@@ -295,34 +304,37 @@ class Search:
 
     # ---- strategies
 
-    def price_guesses(self, divisions: Sequence[Division]) -> None:
-        """Simulate strategies that are probably good, with cuts that take equally long, and neighbours of the best."""
+    def price_guesses(self, divisions: Sequence[Division], prices: int) -> None:
+        """Simulate so many strategies that are probably good, with cuts that take equally long, and neighbours of the
+        best."""
         nodes: list[tuple[float, int, Node]] = []
         likely = guesses(self.grid, self.divided.costs, divisions, self.recompute)
-        for guess_s, family in likely[: self.config.guesses]:
-            if self.best is not None and (self.deadline.passed or not self.near(guess_s)):
+        for guess_s, family in likely[:prices]:
+            if self.deadline.passed or not self.near(guess_s):
                 break
             for kinds in self.problem.recompute_sets:
                 node = self.node(family, kinds)
-                completion = node.completions.best(node.completions.balanced())
-                self.counts.simulated += 1
-                self.incumbent.take(completion)
+                completion = self.simulate(node, node.completions.balanced())
                 if completion is not None:
                     nodes.append((completion.step_s, len(nodes), node))
         for *_, node in sorted(nodes, key=lambda of: of[:2])[: self.config.refined]:
             if not self.deadline.passed:
                 self.improve(node, node.completions.balanced())
 
-    def simulate(self, node: Node, relaxed: Relaxed, *, neighbours: bool) -> None:
-        """The strategy nearest to a program's solution; and where it may be the best one neighbouring cuts."""
-        if relaxed.blocks is None:
-            return
-        layers = node.completions.rounded(relaxed.blocks, node.relaxation.kinds)
+    def simulate(self, node: Node, layers: tuple[int, ...]) -> Completion | None:
+        """The strategy with these cuts, if one fits."""
         self.counts.simulated += 1
         completion = node.completions.best(layers)
         self.incumbent.take(completion)
-        if neighbours and (completion is None or self.near(completion.step_s)):
-            self.improve(node, layers)
+        return completion
+
+    def round_off(self, node: Node, relaxed: Relaxed, *, neighbours: bool) -> None:
+        """The strategy nearest to a program's solution; and where it may be the best one neighbouring cuts."""
+        if relaxed.blocks is not None:
+            layers = node.completions.rounded(relaxed.blocks, node.relaxation.kinds)
+            completion = self.simulate(node, layers)
+            if neighbours and (completion is None or self.near(completion.step_s)):
+                self.improve(node, layers)
 
     def improve(self, node: Node, layers: tuple[int, ...]) -> None:
         """Try neighbouring cuts."""

@@ -92,14 +92,14 @@ def _bounds(problem: StrategyProblem, strategy: Strategy, high_s: float) -> dict
     pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
     (recompute,) = problem.recompute_sets
     reserve = problem.reserve(strategy.pp)
-    ranks = RankCosts(pricing, strategy, reserve)
-    family = FamilyCosts(ranks, strategy)
+    ranks = RankCosts(pricing, strategy)
+    family = FamilyCosts(ranks, strategy, reserve)
     held = least_in_flight(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
     relaxation, divided = Relaxation(family, recompute), DividedModel(Grid(problem), SharedCosts(pricing, {}))
     division = Division(*(getattr(strategy, name) for name in Division._fields))
     return {
         "division": division_bound(divided.costs(division, divided.grid.zeros(division)[0]), recompute),
-        "ranks": closed_bound(ranks, recompute, np.minimum(held, 1.0)),
+        "ranks": closed_bound(ranks, recompute, np.minimum(held, 1.0), reserve=reserve),
         "family": closed_bound(ranks, recompute, held, family),
         "weighted chain": chain_bound(family, recompute),
         "few chains": relaxation.solve(0, float("inf")).bound_s,

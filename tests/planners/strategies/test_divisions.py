@@ -42,15 +42,13 @@ def test_a_dominated_division_has_no_shorter_and_no_emptier_strategy(seed: int) 
 
 
 def test_searches_that_go_on_share_the_costs_of_ranks_and_no_others() -> None:
-    """Of the same reserve, global batch and precision they are the same object, of another one they are not."""
+    """Of the same global batch and precision they are the same object, of another one they are not."""
     problem = replace(random_problem(2), fixed={}, global_batch=8, cluster=Cluster(2, 4, 1e11, 1e10, 1e12))
     shared = problem.costs
     grid = Grid(problem)
     division = next(division for division in grid.divisions() if grid.ways(division))
     first = DividedModel(grid, shared).costs(division, 0)
     assert DividedModel(Grid(replace(problem, equal_layers=True)), shared).costs(division, 0) is first
-    less = DividedModel(Grid(replace(problem, reserve_bytes=1e9)), shared).costs(division, 0)
-    assert less is not first
-    assert (less.room < first.room).all()
+    assert DividedModel(Grid(replace(problem, reserve_bytes=1e9)), shared).costs(division, 0) is first
     more = DividedModel(Grid(replace(problem, global_batch=16)), shared).costs(division, 0)
     assert more.strategy.micro_batches == 2 * first.strategy.micro_batches
