@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..requests import CalibrateRequest
 from ..runner import Command, Output, Report
-from .parsing import at_least, file_argument, filled, name_argument
+from .parsing import add_options, file_argument, filled
 
 if TYPE_CHECKING:
     from automap_models.cost.measured import MeasuredPasses, MeasuredStep, SkippedStep
@@ -47,37 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", metavar="FILE", type=file_argument, nargs="+", help="measured training steps, or measured profiles"
     )
-    parser.add_argument(
-        "--device",
-        metavar="KIND|FILE",
-        type=name_argument,
-        required=True,
-        help="the kind of device: a shipped one, or a YAML file whose name is that of the kind in the rows",
-    )
-    parser.add_argument(
-        "--also",
-        metavar="KIND|FILE",
-        type=name_argument,
-        action="append",
-        default=[],
-        help="another kind that has the constants in common, such as one with less memory; may be repeated",
-    )
-    parser.add_argument(
-        "--model",
-        metavar="NAME|FILE",
-        type=name_argument,
-        help="the built-in model or config.json that profiles are of which do not say",
-    )
-    parser.add_argument(
-        "--sequence", metavar="N", type=at_least(1), help="tokens of a sample of profiles that do not say"
-    )
-    parser.add_argument(
-        "--pull",
-        metavar="WEIGHT",
-        type=_weight,
-        help="how much constants are pulled to the usual ones, those of V100, A100 and H100 (default 0.2; 5 where "
-        "few sources measured a device that is like these)",
-    )
+    text = """
+        --device KIND|FILE  the kind of device: a shipped one, or a YAML file whose name is that of the kind in the rows
+        --also KIND|FILE    another kind that has the constants in common, such as one with less memory; may be repeated
+        --model NAME|FILE   the built-in model or config.json that profiles are of which do not say
+        --sequence N        tokens of a sample of profiles that do not say
+        --pull WEIGHT       how much constants are pulled to the usual ones, those of V100, A100 and H100 (default 0.2;
+            5 where few sources measured a device that is like these)
+    """
+    add_options(parser, text, device={"required": True}, also={"default": []}, pull={"type": _weight})
 
 
 def _weight(text: str) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,11 @@ from automap_models.export.targets import TARGETS
 from ..requests import ExportRequest
 from ..runner import Command, Output, Report
 from .parsing import (
-    add_device,
-    add_profiled_size,
-    add_step_arguments,
+    DEVICE,
+    PROFILED_SIZE,
+    STEP,
+    Show,
+    add_options,
     add_topo,
     file_argument,
     filled,
@@ -49,42 +50,27 @@ does not fit the memory, 1 a defect of ours, 141 the output's reader went away
 """
 
 
-class ListTargets(argparse.Action):
-    """Prints the targets and ends the command, as --help does."""
+def _print_targets() -> None:
+    from automap_models.core.streams import printing
 
-    def __init__(self, option_strings: Sequence[str], dest: str, **_: object) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="print the targets and exit")
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        """Print one line a target.
-
-        Raises:
-            SystemExit: they are printed.
-        """
-        from automap_models.core.streams import printing
-
-        width = max(map(len, TARGETS))
-        with printing():
-            print("\n".join(f"{name:<{width}}  {what}" for name, what in TARGETS.items()))
-        parser.exit()
+    width = max(map(len, TARGETS))
+    with printing():
+        print("\n".join(f"{name:<{width}}  {what}" for name, what in TARGETS.items()))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which plan, of which model, for whom."""
     parser.add_argument("plan", metavar="PLAN", type=file_argument, help="the plan, see below")
     parser.add_argument("what", metavar="MODEL|FILE", nargs="?", type=name_argument, help="what it was made for")
-    parser.add_argument("--to", metavar="TARGET", choices=tuple(TARGETS), required=True, help=", ".join(TARGETS))
-    parser.add_argument("--list", action=ListTargets)
-    parser.add_argument(
-        "--snap", action="store_true", help="where the target has no words for the plan, write the nearest that it has"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="have the target's own parser, which must be installed, read the file back"
-    )
-    step = parser.add_argument_group("which training step the plan was made for")
-    add_step_arguments(step)
-    add_device(step)
-    add_profiled_size(step)
+    text = f"""
+        --to TARGET  {", ".join(TARGETS)}
+        --list       print the targets and exit
+        --snap       where the target has no words for the plan, write the nearest that it has
+        --check      have the target's own parser, which must be installed, read the file back
+    """
+    to, targets = {"choices": tuple(TARGETS), "required": True}, {"action": Show, "show": _print_targets}
+    add_options(parser, text, to=to, list=targets)
+    add_options(parser.add_argument_group("which training step the plan was made for"), STEP + DEVICE + PROFILED_SIZE)
     add_topo(parser, required=False)
 
 

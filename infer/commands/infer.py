@@ -18,9 +18,10 @@ from automap_models.planners.options import AUTO, PlanOptions
 from ..requests import InferRequest, ReplanRequest, SweepRequest
 from ..runner import Command, Output, Report
 from .parsing import (
+    RESTRICTIONS,
+    STATE_FACTOR,
     add_objective,
-    add_restrictions,
-    add_state_factor,
+    add_options,
     add_topo,
     file_argument,
     filled,
@@ -31,7 +32,7 @@ from .parsing import (
     whole_number,
 )
 from .replan import replan_request, replanned
-from .targets import add_target, narrow
+from .targets import TARGET, TARGET_CHOICES, narrow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,6 +62,42 @@ exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the mem
 141 the output's reader went away
 """
 
+PROBLEM = """
+    --stages S|auto         number of stages; auto: the best one (default: auto; with --objective length one a node, or
+        1 where that is shorter)
+    --micro-batches M|auto  micro-batches in a global batch; auto: the best number for it (default: auto; with
+        --objective length, and of a planner that is named, 16 as profiled)
+    --global-batch B        samples between two updates (default: 16 micro-batches as profiled); with --objective length
+        alone it makes B / (samples of the profiled micro-batch) micro-batches
+    --microbatch-size N     samples in the profiled micro-batch
+"""
+GRANULARITY = """
+    --granularity N  points at which the model may be cut (default 128)
+"""
+HOW = """
+    --planner NAME         who plans: policy (the trained policy), exact (the exact search), uniform (uniform cuts),
+        data-parallel (one stage on all devices), online (see automap-search pp), or auto (default): the simplest of
+        nearly equal plans of all kinds, or by the length L that of the policy, corrected by exact. A named planner's
+        own plan is returned as it is
+    --beam N               first cuts that the policy goes on from (default 4; 1: greedy)
+    --certify-budget TIME  time, or milliseconds, in which the exact search proves the plan optimal, or corrects that of
+        --planner auto (default 300 ms; 0: only a lower bound), counted by what it computes: the plan is the same on
+        every machine
+    --refine-budget TIME   time, or milliseconds, in which --planner auto moves its cuts off the grid, by single
+        instructions (default 100 ms, counted as well)
+    --no-refine            leave the cuts on the grid
+    --policy FILE          an .onnx policy instead of the shipped one
+    --sweep FILE           what if: steps over the clusters, stages and micro-batches of a YAML file; --out writes .csv
+        or .json, --plot draws them
+    --plan FILE            plan nothing: cost and show this plan.json
+"""
+RUNNING = """
+    --observed FILE|FOLDER  measured stage times (times.json, a trace, or a folder with a trace of each rank) of the job
+        that runs --plan: they correct the profile, and the job is planned again
+    --attribute             what a stage all of whose devices are slow is put down to (default: instructions; where the
+        profile was corrected before, devices under the same cuts, under others either, by how much it is)
+    --restart TIME          what a move costs beside moving bytes, such as '90 s' or '2 min'
+"""
 OF_PLANNING = (
     *("stages", "micro_batches", "global_batch", "microbatch_size", "state_factor", "granularity"),
     *("beam", "policy", "certify_budget", "refine_budget", "min_gain", "min_stage", "equal_replicas", "cut_at", "for"),
@@ -82,110 +119,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "automap-profile makes one of a model",
     )
     add_topo(parser, required=False)
-    _add_problem(parser.add_argument_group("what to plan"))
+    add_options(
+        parser.add_argument_group("what to plan"),
+        PROBLEM + STATE_FACTOR + GRANULARITY + RESTRICTIONS + TARGET,
+        stages={"type": number_or_auto},
+        micro_batches={"type": number_or_auto},
+        N={"type": whole_number},
+        B={"type": whole_number},
+        **{"for": TARGET_CHOICES},
+    )
     how = parser.add_argument_group("how to plan")
     add_objective(how)
-    _add_planner(how)
-    _add_running(parser.add_argument_group("what a running job says"))
-    printed = parser.add_argument_group("what to print")
-    printed.add_argument(
-        "--verbose", action="store_true", help="also print what auto tried, with the outcome of each combination"
-    )
-
-
-def _add_problem(problem: argparse._ArgumentGroup) -> None:
-    problem.add_argument(
-        "--stages",
-        metavar="S|auto",
-        type=number_or_auto,
-        help="number of stages; auto: the best one (default: auto; with --objective length one a node, or 1 where that "
-        "is shorter)",
-    )
-    problem.add_argument(
-        "--micro-batches",
-        metavar="M|auto",
-        type=number_or_auto,
-        help="micro-batches in a global batch; auto: the best number for it (default: auto; with --objective length, "
-        "and of a planner that is named, 16 as profiled)",
-    )
-    problem.add_argument(
-        "--global-batch",
-        metavar="B",
-        type=whole_number,
-        help="samples between two updates (default: 16 micro-batches as profiled); with --objective length alone it "
-        "makes B / (samples of the profiled micro-batch) micro-batches",
-    )
-    problem.add_argument(
-        "--microbatch-size", metavar="N", type=whole_number, help="samples in the profiled micro-batch"
-    )
-    add_state_factor(problem)
-    problem.add_argument(
-        "--granularity", metavar="N", type=whole_number, help="points at which the model may be cut (default 128)"
-    )
-    add_restrictions(problem)
-    add_target(problem)
-
-
-def _add_planner(how: argparse._ArgumentGroup) -> None:
-    how.add_argument(
-        "--planner",
-        metavar="NAME",
-        default="auto",
-        help="who plans: policy (the trained policy), exact (the exact search), uniform (uniform cuts), data-parallel "
-        "(one stage on all devices), online (see automap-search pp), or auto (default): the simplest of nearly equal "
-        "plans of all kinds, or by the length L that of the policy, corrected by exact. A named planner's own plan is "
-        "returned as it is",
-    )
-    how.add_argument(
-        "--beam", metavar="N", type=whole_number, help="first cuts that the policy goes on from (default 4; 1: greedy)"
-    )
-    how.add_argument(
-        "--certify-budget",
-        metavar="TIME",
-        type=quantity(SECONDS, plain_per_base=1e3),
-        help="time, or milliseconds, in which the exact search proves the plan optimal, or corrects that of "
-        "--planner auto (default 300 ms; 0: only a lower bound), counted by what it computes: the plan is the same on "
-        "every machine",
-    )
-    how.add_argument(
-        "--refine-budget",
-        metavar="TIME",
-        type=quantity(SECONDS, plain_per_base=1e3),
-        help="time, or milliseconds, in which --planner auto moves its cuts off the grid, by single instructions "
-        "(default 100 ms, counted as well)",
-    )
-    how.add_argument("--no-refine", action="store_true", help="leave the cuts on the grid")
-    how.add_argument("--policy", metavar="FILE", type=file_argument, help="an .onnx policy instead of the shipped one")
-    how.add_argument(
-        "--sweep",
-        metavar="FILE",
-        type=file_argument,
-        help="what if: steps over the clusters, stages and micro-batches of a YAML file; --out writes .csv or .json, "
-        "--plot draws them",
-    )
-    how.add_argument("--plan", metavar="FILE", type=file_argument, help="plan nothing: cost and show this plan.json")
-
-
-def _add_running(running: argparse._ArgumentGroup) -> None:
-    running.add_argument(
-        "--observed",
-        metavar="FILE|FOLDER",
-        type=file_argument,
-        help="measured stage times (times.json, a trace, or a folder with a trace of each rank) of the job that runs "
-        "--plan: they correct the profile, and the job is planned again",
-    )
-    running.add_argument(
-        "--attribute",
-        choices=("instructions", "devices", "either"),
-        help="what a stage all of whose devices are slow is put down to (default: instructions; where the profile was "
-        "corrected before, devices under the same cuts, under others either, by how much it is)",
-    )
-    running.add_argument(
-        "--restart",
-        metavar="TIME",
-        type=quantity(SECONDS),
-        help="what a move costs beside moving bytes, such as '90 s' or '2 min'",
-    )
+    milliseconds = {"type": quantity(SECONDS, plain_per_base=1e3)}
+    beam = {"type": whole_number}
+    add_options(how, HOW, planner={"default": AUTO}, beam=beam, certify_budget=milliseconds, refine_budget=milliseconds)
+    attribute = {"choices": ("instructions", "devices", "either")}
+    add_options(parser.add_argument_group("what a running job says"), RUNNING, attribute=attribute)
+    verbose = "--verbose  also print what auto tried, with the outcome of each combination"
+    add_options(parser.add_argument_group("what to print"), verbose)
 
 
 def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | ReplanRequest:

@@ -10,23 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.units import BYTES, BYTES_PER_S, SECONDS
+from automap_models.core.units import BYTES
 from automap_models.errors import BadInput
 from automap_models.workloads.source import MODELS, SourceKind, traced
 
 from ..requests import PlaceRequest
 from ..runner import Command, Output, Report
-from .parsing import (
-    add_seed,
-    add_step_arguments,
-    at_least,
-    file_argument,
-    given,
-    name_argument,
-    quantity,
-    refuse,
-    source_of,
-)
+from .parsing import SEED, STEP, add_options, at_least, given, name_argument, quantity, refuse, source_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,84 +70,46 @@ exit codes: 0 done, 1 --verify found a difference, 2 the input or the arguments 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to place, and how."""
     parser.add_argument("what", metavar="GRAPH", type=name_argument, help="what to place, see below")
-    _add_problem(parser.add_argument_group("what to plan"))
-    how = parser.add_argument_group("how to plan")
-    how.add_argument(
-        "--planner",
-        metavar="NAME",
-        help="ideals (default for throughput), milp (default for latency), milp-ordered, local-search, expert, "
-        "metis (step), m-etf (step), learned (default for step)",
+    problem = """
+        --devices K|CLUSTER  accelerators (default: the graph's); for --objective step also a cluster, by name or file
+        --cpus L             CPUs (default: the graph's; 0 for models)
+        --memory SIZE        memory of one accelerator (default: the graph's; 32 GB)
+        --objective          the largest load of a device, the time of one micro-batch through subgraphs, or the
+            makespan of one step whose operations start as soon as they can (default: throughput, or step where the
+            planner is for steps)
+        --communication      transfers and compute of a device take turns or overlap (default sum)
+        --split-passes       minimise the largest forward load plus the largest backward load
+        --pieces Q           subgraphs an accelerator (latency; default 1)
+    """
+    add_options(
+        parser.add_argument_group("what to plan"),
+        problem,
+        memory={"type": quantity(BYTES)},
+        objective={"choices": tuple(DEFAULT_PLANNERS)},
+        communication={"choices": ("sum", "max")},
     )
-    how.add_argument("--split", metavar="FILE", type=file_argument, help="for expert: a split file of dnn-partitioning")
-    how.add_argument(
-        "--finetune",
-        metavar="TIME",
-        type=quantity(SECONDS),
-        help="for learned: go on making moves for so long",
-    )
-    how.add_argument("--policy", metavar="FILE", type=file_argument, help="for learned: another policy (.onnx)")
-    how.add_argument(
-        "--time-limit", metavar="TIME", type=quantity(SECONDS), help="after which a solver returns its best plan"
-    )
-    add_seed(how)
-    how.add_argument(
-        "--plan", metavar="FILE", type=file_argument, help="plan nothing: cost and show this placement.json"
-    )
-    how.add_argument(
-        "--verify",
-        action="store_true",
-        help="for --objective step: run the operations of a JAX step on devices made of this host, and compare the "
-        "loss and all results with those of one device",
-    )
-    _add_model(parser.add_argument_group("for models and HLO files, which have no times and devices of their own"))
-
-
-def _add_problem(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--devices",
-        metavar="K|CLUSTER",
-        type=name_argument,
-        help="accelerators (default: the graph's); for --objective step also a cluster, by name or file",
-    )
-    group.add_argument("--cpus", metavar="L", type=at_least(0), help="CPUs (default: the graph's; 0 for models)")
-    group.add_argument(
-        "--memory", metavar="SIZE", type=quantity(BYTES), help="memory of one accelerator (default: the graph's; 32 GB)"
-    )
-    group.add_argument(
-        "--objective",
-        choices=("throughput", "latency", "step"),
-        help="the largest load of a device, the time of one micro-batch through subgraphs, or the makespan of one step "
-        "whose operations start as soon as they can (default: throughput, or step where the planner is for steps)",
-    )
-    group.add_argument(
-        "--communication",
-        choices=("sum", "max"),
-        help="transfers and compute of a device take turns or overlap (default sum)",
-    )
-    group.add_argument(
-        "--split-passes",
-        action="store_true",
-        help="minimise the largest forward load plus the largest backward load",
-    )
-    group.add_argument("--pieces", metavar="Q", type=at_least(1), help="subgraphs an accelerator (latency; default 1)")
-
-
-def _add_model(group: argparse._ArgumentGroup) -> None:
-    add_step_arguments(group)
-    group.add_argument("--nodes", metavar="N", type=at_least(2), help="most nodes of the graph to make (default 200)")
-    group.add_argument(
-        "--accelerator",
-        metavar="NAME|FILE",
-        type=name_argument,
-        help="kind of the accelerators (default: the cluster's, else v100)",
-    )
-    group.add_argument("--host", metavar="NAME|FILE", type=name_argument, help="kind of the CPUs (default cpu)")
-    group.add_argument(
-        "--link",
-        metavar="BANDWIDTH",
-        type=quantity(BYTES_PER_S),
-        help="between an accelerator and the CPUs (default 12 GB/s: PCIe 3.0)",
-    )
+    how = f"""
+        --planner NAME     ideals (default for throughput), milp (default for latency), milp-ordered, local-search,
+            expert, metis (step), m-etf (step), learned (default for step)
+        --split FILE       for expert: a split file of dnn-partitioning
+        --finetune TIME    for learned: go on making moves for so long
+        --policy FILE      for learned: another policy (.onnx)
+        --time-limit TIME  after which a solver returns its best plan
+        {SEED}
+        --plan FILE        plan nothing: cost and show this placement.json
+        --verify           for --objective step: run the operations of a JAX step on devices made of this host, and
+            compare the loss and all results with those of one device
+    """
+    add_options(parser.add_argument_group("how to plan"), how)
+    model = f"""
+        {STEP}
+        --nodes N                most nodes of the graph to make (default 200)
+        --accelerator NAME|FILE  kind of the accelerators (default: the cluster's, else v100)
+        --host NAME|FILE         kind of the CPUs (default cpu)
+        --link BANDWIDTH         between an accelerator and the CPUs (default 12 GB/s: PCIe 3.0)
+    """
+    group = parser.add_argument_group("for models and HLO files, which have no times and devices of their own")
+    add_options(group, model, nodes={"type": at_least(2)})
 
 
 def request(namespace: argparse.Namespace) -> PlaceRequest:

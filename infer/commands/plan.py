@@ -17,16 +17,15 @@ from automap_models.planners.options import ExploreOptions
 from ..requests import PlanRequest, StrategyRequest
 from ..runner import Command, Output, Report
 from .parsing import (
-    add_device,
+    DEVICE,
+    PROFILED_SIZE,
+    RESTRICTIONS,
+    SEED,
+    STATE_FACTOR,
+    STEP,
     add_objective,
-    add_profiled_size,
-    add_restrictions,
-    add_seed,
-    add_state_factor,
-    add_step_arguments,
+    add_options,
     add_topo,
-    at_least,
-    file_argument,
     filled,
     kinds_of_models,
     name_argument,
@@ -36,7 +35,7 @@ from .parsing import (
 )
 from .searching import applies, search_strategies
 from .strategies import add_strategy, strategy_of, strategy_request
-from .targets import add_target, narrow
+from .targets import TARGET, TARGET_CHOICES, narrow
 
 if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
@@ -52,6 +51,21 @@ if TYPE_CHECKING:
     from ..reports.text import Steps
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
+LIMITS = """
+    --pin LAYER=STAGE        a layer's stage, from 0; may be repeated
+    --keep-together PATTERN  layers that no cut may part, such as 'decoder/block_3/*'; may be repeated
+    --max-stages N           of the deepest pipeline (default 16)
+    --memory SIZE            memory of a device that plans may use, such as '16 GB', '14 GiB' or 16e9 (default: all)
+    --forbid                 a kind of parallelism that is not to be used; may be repeated
+"""
+SEARCHING = f"""
+    --budget TIME  time for all searches together, without tracing, counted by what is computed (default: 20 s for
+        strategies, 10 s for plans of stages)
+    --thorough     search all stages and micro-batches to the end, and train an agent on the model, too
+    {SEED}
+    --no-cache     neither read results of former runs nor keep this one
+    --plan FILE    search nothing: cost and show this plan.json
+"""
 OF_SEARCHING = (
     *("schedule", "min_gain", "min_stage", "equal_replicas", "cut_at", "for"),
     *("global_batch", "state_factor", "pin", "keep_together", "max_stages", "memory", "forbid"),
@@ -100,74 +114,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to train on which cluster, and what the plan must be like."""
     parser.add_argument("what", metavar="MODEL|FILE", type=name_argument, help="what to train, see below")
     add_topo(parser)
-    step = parser.add_argument_group("which training step")
-    add_step_arguments(step)
-    add_device(step)
-    add_profiled_size(step)
-    problem = parser.add_argument_group("what to plan")
-    problem.add_argument(
-        "--global-batch",
-        metavar="B",
-        type=at_least(1),
-        help="samples between two updates (default: 16 micro-batches of the profiled size)",
+    add_options(parser.add_argument_group("which training step"), STEP + DEVICE + PROFILED_SIZE)
+    batch = "--global-batch B  samples between two updates (default: 16 micro-batches of the profiled size)"
+    add_options(parser.add_argument_group("what to plan"), batch + STATE_FACTOR)
+    add_options(
+        parser.add_argument_group("what the plan must be like"),
+        LIMITS + RESTRICTIONS + TARGET,
+        pin={"default": []},
+        keep_together={"default": []},
+        memory={"type": positive(BYTES)},
+        forbid={"choices": FORBIDDABLE, "default": []},
+        **{"for": TARGET_CHOICES},
     )
-    add_state_factor(problem)
-    _add_limits(parser.add_argument_group("what the plan must be like"))
     add_objective(parser.add_argument_group("what to make small"), SCHEDULES)
     add_strategy(parser.add_argument_group("what is fixed of a strategy; the search chooses the rest"))
-    _add_searching(parser.add_argument_group("how long to look"))
-
-
-def _add_limits(limits: argparse._ArgumentGroup) -> None:
-    limits.add_argument(
-        "--pin", metavar="LAYER=STAGE", action="append", default=[], help="a layer's stage, from 0; may be repeated"
-    )
-    limits.add_argument(
-        "--keep-together",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="layers that no cut may part, such as 'decoder/block_3/*'; may be repeated",
-    )
-    limits.add_argument("--max-stages", metavar="N", type=at_least(1), help="of the deepest pipeline (default 16)")
-    limits.add_argument(
-        "--memory",
-        metavar="SIZE",
-        type=positive(BYTES),
-        help="memory of a device that plans may use, such as '16 GB', '14 GiB' or 16e9 (default: all)",
-    )
-    limits.add_argument(
-        "--forbid",
-        choices=FORBIDDABLE,
-        action="append",
-        default=[],
-        help="a kind of parallelism that is not to be used; may be repeated",
-    )
-    add_restrictions(limits)
-    add_target(limits)
-
-
-def _add_searching(how: argparse._ArgumentGroup) -> None:
-    how.add_argument(
-        "--budget",
-        metavar="TIME",
-        type=positive(SECONDS),
-        help="time for all searches together, without tracing, counted by what is computed (default: 20 s for "
-        "strategies, 10 s for plans of stages)",
-    )
-    how.add_argument(
-        "--thorough",
-        action="store_true",
-        help="search all stages and micro-batches to the end, and train an agent on the model, too",
-    )
-    add_seed(how)
-    how.add_argument("--no-cache", action="store_true", help="neither read results of former runs nor keep this one")
-    how.add_argument(
-        "--plan",
-        metavar="FILE",
-        type=file_argument,
-        help="search nothing: cost and show this plan.json",
-    )
+    add_options(parser.add_argument_group("how long to look"), SEARCHING, budget={"type": positive(SECONDS)})
 
 
 def request(namespace: argparse.Namespace) -> PlanRequest:

@@ -12,16 +12,7 @@ from automap_models.workloads.source import SourceKind, profile_source
 
 from ..requests import ProfileRequest
 from ..runner import Command, Output, Report
-from .parsing import (
-    add_seed,
-    add_step_arguments,
-    at_least,
-    given,
-    kinds_of_models,
-    name_argument,
-    source_of,
-    superfluous,
-)
+from .parsing import STEP, add_options, given, kinds_of_models, name_argument, source_of, superfluous
 
 if TYPE_CHECKING:
     from automap_models.core.profile import Profile
@@ -48,37 +39,28 @@ exit codes: 0 done, 2 the input or the arguments are bad, 1 a defect of ours, 14
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to profile, and how."""
-    parser.add_argument("--list", action="store_true", help="print the built-in models and the devices")
+    add_options(parser, "--list  print the built-in models and the devices")
     parser.add_argument("what", metavar="MODEL|FILE", nargs="?", type=name_argument, help="what to profile, see below")
-    step = parser.add_argument_group("which training step")
-    step.add_argument(
-        "--framework",
-        choices=("jax", "torch"),
-        help="what a factory's model must be in (default: whatever it is)",
-    )
-    add_step_arguments(step)
-    step.add_argument("--model", metavar="NAME", help="name of the model in the profile and in plans")
-    times = parser.add_argument_group("where the times come from")
-    times.add_argument(
-        "--device",
-        metavar="NAME|FILE",
-        type=name_argument,
-        help="times by the clock of a known device or one in a YAML file (default v100)",
-    )
-    times.add_argument("--measure", action="store_true", help="run the step on this machine and measure its time")
-    times.add_argument(
-        "--repeats",
-        metavar="N",
-        type=at_least(1),
-        help="runs that have to agree within 10 %%, of which the least counts (default 5 for JAX, 10 for PyTorch)",
-    )
-    times.add_argument(
-        "--warmup", metavar="N", type=at_least(0), help="runs before them (default 2 for JAX, 3 for PyTorch)"
-    )
-    add_seed(times, "of the random inputs (default 0)")
-    printed = parser.add_argument_group("what to print")
-    printed.add_argument("--show", action="store_true", help="print totals, heaviest parts and cheapest cuts")
-    printed.add_argument("--instructions", action="store_true", help="print every instruction")
+    step = f"""
+        --framework  what a factory's model must be in (default: whatever it is)
+        {STEP}
+        --model NAME  name of the model in the profile and in plans
+    """
+    add_options(parser.add_argument_group("which training step"), step, framework={"choices": ("jax", "torch")})
+    times = """
+        --device NAME|FILE  times by the clock of a known device or one in a YAML file (default v100)
+        --measure           run the step on this machine and measure its time
+        --repeats N         runs that have to agree within 10 %%, of which the least counts (default 5 for JAX, 10 for
+            PyTorch)
+        --warmup N          runs before them (default 2 for JAX, 3 for PyTorch)
+        --seed N            of the random inputs (default 0)
+    """
+    add_options(parser.add_argument_group("where the times come from"), times)
+    printed = """
+        --show          print totals, heaviest parts and cheapest cuts
+        --instructions  print every instruction
+    """
+    add_options(parser.add_argument_group("what to print"), printed)
 
 
 def request(namespace: argparse.Namespace) -> ProfileRequest:

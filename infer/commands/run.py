@@ -13,7 +13,7 @@ from automap_models.workloads.source import MODELS, SourceKind
 
 from ..requests import RunRequest
 from ..runner import Command, Output, Report
-from .parsing import add_seed, add_step_arguments, at_least, file_argument, filled, name_argument, source_of
+from .parsing import STEP, add_options, file_argument, filled, name_argument, source_of
 
 if TYPE_CHECKING:
     from automap_models.core.run_record import RunRecord
@@ -48,44 +48,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="plan.json of automap-infer or automap-plan; for models of JAX of automap-search, too",
     )
     parser.add_argument("what", metavar="MODEL", type=name_argument, help="the model that it was made for")
-    step = parser.add_argument_group("which training step")
-    add_step_arguments(step)
-    how = parser.add_argument_group("how it runs")
-    how.add_argument(
-        "--backend", choices=BACKENDS, help="framework that runs it (default: what the model is written in)"
-    )
-    how.add_argument("--device", choices=("cpu", "cuda"), help="kind of devices (default: cuda where there is one)")
-    how.add_argument(
-        "--schedule", metavar="NAME", choices=SCHEDULES, help=f"{', '.join(SCHEDULES)} (default: the plan's own)"
-    )
-    how.add_argument(
-        "--vp",
-        metavar="N",
-        dest="virtual",
-        type=at_least(1),
-        help="stages of the plan that share a rank's devices (default: what the schedule has; 2 for interleaved)",
-    )
-    how.add_argument(
-        "--executor",
-        choices=("torch", "automap"),
-        help="who runs the passes on torch: its own schedule classes (default where they can) or automap's executor",
-    )
-    how.add_argument(
-        "--zero",
-        metavar="Z",
-        type=int,
-        choices=(0, 2, 3),
-        default=0,
-        help="what the replicas of a stage share on torch: 0 nothing (DDP, default), 2 gradients and the optimizer's "
-        "state, 3 the weights, too (FSDP2)",
-    )
-    how.add_argument("--steps", metavar="K", type=at_least(1), default=3, help="steps that are measured (default 3)")
-    how.add_argument("--warmup", metavar="N", type=at_least(0), default=1, help="steps before them (default 1)")
-    add_seed(how, "of weights and data (default 0)")
-    how.add_argument(
-        "--check",
-        action="store_true",
-        help="run the model whole on one process, too: compare the loss of every step and the gradients of the first",
+    add_options(parser.add_argument_group("which training step"), STEP)
+    text = f"""
+        --backend        framework that runs it (default: what the model is written in)
+        --device         kind of devices (default: cuda where there is one)
+        --schedule NAME  {", ".join(SCHEDULES)} (default: the plan's own)
+        --vp N           stages of the plan that share a rank's devices (default: what the schedule has; 2 for
+            interleaved)
+        --executor       who runs the passes on torch: its own schedule classes (default where they can) or automap's
+            executor
+        --zero Z         what the replicas of a stage share on torch: 0 nothing (DDP, default), 2 gradients and the
+            optimizer's state, 3 the weights, too (FSDP2)
+        --steps K        steps that are measured (default 3)
+        --warmup N       steps before them (default 1)
+        --seed N         of weights and data (default 0)
+        --check          run the model whole on one process, too: compare the loss of every step and the gradients of
+            the first
+    """
+    add_options(
+        parser.add_argument_group("how it runs"),
+        text,
+        backend={"choices": BACKENDS},
+        device={"choices": ("cpu", "cuda")},
+        schedule={"choices": SCHEDULES},
+        vp={"dest": "virtual"},
+        executor={"choices": ("torch", "automap")},
+        zero={"type": int, "choices": (0, 2, 3), "default": 0},
+        steps={"default": 3},
+        warmup={"default": 1},
     )
 
 

@@ -14,12 +14,11 @@ from ..requests import SearchRequest
 from ..runner import Command, Output, Report
 from . import search_pipelines
 from .parsing import (
-    add_device,
-    add_seed,
-    add_step_arguments,
+    DEVICE,
+    SEED,
+    STEP,
+    add_options,
     add_topo,
-    at_least,
-    file_argument,
     filled,
     flag,
     given,
@@ -73,57 +72,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to partition on which devices, and who searches."""
     parser.add_argument("what", metavar="MODEL|FILE", type=name_argument, help="what to partition, see below")
     add_topo(parser)
-    add_step_arguments(parser.add_argument_group("which training step"))
-    problem = parser.add_argument_group("what to search for")
-    problem.add_argument(
-        "--mesh",
-        metavar="N|AXES",
-        type=mesh_argument,
-        help="devices along the one axis (default: all of the cluster), or axes: data=2,model=4 partitions inputs "
-        "along the first and parameters along the second, which has neighbouring devices",
-    )
-    problem.add_argument(
-        "--objective",
-        choices=OBJECTIVES,
-        help="the least time of a step (default), the least memory, or as many variables as possible, as Auto-MAP "
-        "counts (the default with --planner agent and the like)",
-    )
-    add_device(problem)
-    problem.add_argument(
-        "--rules",
-        metavar="NAME|FILE",
-        type=name_argument,
-        help="what may be sharded: shardy (all that propagates; default), paper (default for --objective count) or a "
-        "YAML file of restrictions",
-    )
-    problem.add_argument("--plan", metavar="FILE", type=file_argument, help="price this plan.json and search nothing")
-    problem.add_argument(
-        "--verify", action="store_true", help="run the step with the plan on devices made of this host, and compare"
-    )
-    _add_searcher(parser.add_argument_group("who searches, for how long"))
-    printed = parser.add_argument_group("what to print")
-    printed.add_argument("--show-groups", action="store_true", help="also print the linkage groups")
-
-
-def _add_searcher(group: argparse._ArgumentGroup) -> None:
-    """--planner, --agent, --episodes, --stop-at-optimum and --seed."""
-    group.add_argument(
-        "--planner",
-        metavar="NAME",
-        help="who searches: milp (the proven optimum; the default but for --objective count), agent (reinforcement "
-        "learning; the default there), greedy, random",
-    )
-    group.add_argument("--agent", metavar="NAME|FILE", type=name_argument, help="its hyper-parameters (default paper)")
-    group.add_argument(
-        "--episodes", metavar="N", type=at_least(1), help="learn for at most so many (default: until nothing improves)"
-    )
-    group.add_argument(
-        "--stop-at-optimum",
-        action="store_true",
-        default=None,
-        help="end with the first plan that is proven to be as good as any",
-    )
-    add_seed(group)
+    add_options(parser.add_argument_group("which training step"), STEP)
+    problem = f"""
+        --mesh N|AXES      devices along the one axis (default: all of the cluster), or axes: data=2,model=4 partitions
+            inputs along the first and parameters along the second, which has neighbouring devices
+        --objective        the least time of a step (default), the least memory, or as many variables as possible, as
+            Auto-MAP counts (the default with --planner agent and the like)
+        {DEVICE}
+        --rules NAME|FILE  what may be sharded: shardy (all that propagates; default), paper (default for --objective
+            count) or a YAML file of restrictions
+        --plan FILE        price this plan.json and search nothing
+        --verify           run the step with the plan on devices made of this host, and compare
+    """
+    group = parser.add_argument_group("what to search for")
+    add_options(group, problem, mesh={"type": mesh_argument}, objective={"choices": OBJECTIVES})
+    searcher = f"""
+        --planner NAME     who searches: milp (the proven optimum; the default but for --objective count), agent
+            (reinforcement learning; the default there), greedy, random
+        --agent NAME|FILE  its hyper-parameters (default paper)
+        --episodes N       learn for at most so many (default: until nothing improves)
+        --stop-at-optimum  end with the first plan that is proven to be as good as any
+        {SEED}
+    """
+    unless = {"default": None, "action": "store_true"}
+    add_options(parser.add_argument_group("who searches, for how long"), searcher, stop_at_optimum=unless)
+    add_options(parser.add_argument_group("what to print"), "--show-groups  also print the linkage groups")
 
 
 def request(search: str, namespace: argparse.Namespace) -> SearchRequest:

@@ -12,9 +12,11 @@ from automap_models.errors import BadInput
 from ..requests import OnlineRequest
 from ..runner import Command, Output, Report
 from .parsing import (
-    add_device,
-    add_state_factor,
-    add_step_arguments,
+    DEVICE,
+    SEED,
+    STATE_FACTOR,
+    STEP,
+    add_options,
     add_topo,
     at_least,
     filled,
@@ -48,32 +50,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a model as automap-profile takes it, or a profile",
     )
     add_topo(parser)
-    step = parser.add_argument_group("which training step")
-    add_step_arguments(step)
-    add_device(step)
-    problem = parser.add_argument_group("what to plan")
-    problem.add_argument("--stages", metavar="S", type=at_least(2), help="number of stages (default: one a node)")
-    problem.add_argument("--micro-batches", metavar="M", type=at_least(1), help="in a global batch (default 16)")
-    add_state_factor(problem)
-    problem.add_argument(
-        "--radius", metavar="N", type=at_least(0), default=3, help="devices around the node boundaries (default 3)"
-    )
-    how = parser.add_argument_group("who learns, for how long")
-    how.add_argument(
-        "--agent",
-        metavar="NAME|FILE",
-        type=name_argument,
-        default="default",
-        help="hyper-parameters: default, paper (Auto-MAP's own) or a YAML file like conf/online/default.yaml",
-    )
-    how.add_argument("--episodes", metavar="N", type=at_least(1), help="to play (default: the agent's)")
-    how.add_argument("--seed", metavar="N", type=at_least(0), default=0, help="of random draws (default 0)")
-    how.add_argument(
-        "--warm-start",
-        metavar="policy|FILE",
-        type=name_argument,
-        help="begin with the trained policy's plan, or with this plan.json (./policy is a file)",
-    )
+    add_options(parser.add_argument_group("which training step"), STEP + DEVICE)
+    problem = f"""
+        --stages S         number of stages (default: one a node)
+        --micro-batches M  in a global batch (default 16)
+        {STATE_FACTOR}
+        --radius N         devices around the node boundaries (default 3)
+    """
+    group = parser.add_argument_group("what to plan")
+    add_options(group, problem, stages={"type": at_least(2)}, radius={"default": 3})
+    learning = f"""
+        --agent NAME|FILE         hyper-parameters: default, paper (Auto-MAP's own) or a YAML file like
+            conf/online/default.yaml
+        --episodes N              to play (default: the agent's)
+        {SEED}
+        --warm-start policy|FILE  begin with the trained policy's plan, or with this plan.json (./policy is a file)
+    """
+    group = parser.add_argument_group("who learns, for how long")
+    add_options(group, learning, agent={"default": "default"}, seed={"default": 0})
 
 
 def request(namespace: argparse.Namespace) -> OnlineRequest:

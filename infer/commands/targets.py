@@ -16,15 +16,12 @@ STRATEGIES_FOR = ("torchtitan", "megatron", "deepspeed", "galvatron")
 BLOCKS = "blocks"  # core.constraints knows it, too; a test holds them together
 
 
-def add_target(group: argparse._ArgumentGroup) -> None:
-    """--for: within what a framework can express."""
-    group.add_argument(
-        "--for",
-        metavar="TARGET",
-        choices=PLANNED_FOR,
-        help=f"only plans that automap-export can write for it ({', '.join(PLANNED_FOR)}): equal stages, cut where "
-        "blocks end, under a schedule that it runs; of strategies, with the ZeRO and recomputation that it has",
-    )
+TARGET = f"""
+    --for TARGET  only plans that automap-export can write for it ({", ".join(PLANNED_FOR)}): equal stages, cut where
+        blocks end, under a schedule that it runs; of strategies, with the ZeRO and recomputation that it has
+"""
+"""Option: within what a framework can express."""
+TARGET_CHOICES = {"choices": PLANNED_FOR}
 
 
 def narrow(namespace: argparse.Namespace) -> None:
