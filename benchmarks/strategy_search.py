@@ -17,7 +17,6 @@ from itertools import product
 from rich.console import Console
 from rich.table import Table
 
-from automap_models.api import strategy_problem
 from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate, strategy_in_words
 from automap_models.core.strategy import Recompute, Strategy
@@ -91,7 +90,7 @@ def plain_sweep(problem: StrategyProblem) -> tuple[Estimate | None, int]:
 def problem_of(name: str) -> StrategyProblem:
     """The problem of one of CASES, its model traced."""
     device, cluster, samples, sequence = CASES[name]
-    return strategy_problem(
+    return StrategyProblem.of(
         lambda dtype: read_model_work(name.partition(",")[0], sequence=sequence, dtype=dtype),
         read_cluster(cluster) if isinstance(cluster, str) else cluster,
         read_device(device),

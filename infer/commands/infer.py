@@ -1,22 +1,19 @@
 """`automap infer`: from a profile and a cluster to a plan (formats.md, "Commands").
 
-One plan by default; with `--sweep` many, one a combination; with `--observed` the next plan of a running job
-(replan.py).
+One plan by default; with `--sweep` many, one a combination; with `--observed` the next plan of a running job.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from dataclasses import fields
 
-from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.units import SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, PlanOptions
 
 from ..requests import InferRequest, ReplanRequest, SweepRequest
-from ..runner import Command, Output, Report
+from ..runner import Command, Output, Report, reported_by
 from .parsing import (
     RESTRICTIONS,
     STATE_FACTOR,
@@ -28,20 +25,9 @@ from .parsing import (
     number_or_auto,
     quantity,
     refuse,
-    sized_profile,
     whole_number,
 )
-from .replan import replan_request, replanned
 from .targets import TARGET, TARGET_CHOICES, narrow
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from automap_models.core.result import PlanReport
-    from automap_models.planners.portfolio.sweep import Sweep
-    from automap_models.simulate.engine import Timeline
-
-    from .replan import Replanned
 
 EPILOG = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
@@ -105,6 +91,11 @@ OF_PLANNING = (
 """Options that a plan made before has no use for."""
 NOT_OF_SWEEPS = ("plan", "trace", "min_gain", "min_stage", "observed", "attribute", "restart", "corrected")
 """Options about one plan."""
+NOT_OF_REPLANNING = (
+    *("stages", "micro_batches", "global_batch", "state_factor", "granularity"),
+    *("beam", "certify_budget", "refine_budget", "plot", "trace", "schedule"),
+)
+"""Options that planning again has no use for: the plan has its own, and what it shows is not simulated."""
 IN_SWEEP_FILE = ("topo", "stages", "micro_batches", "global_batch")
 """Options that a sweep's file has in their place."""
 
@@ -140,11 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | ReplanRequest:
-    """What is asked for.
-
-    Raises:
-        BadInput: an option means nothing beside the others, or has a value that it cannot have.
-    """
+    """What is asked for."""
     if namespace.observed and namespace.sweep:
         raise BadInput("is about one plan, not a sweep", where="--observed", do="leave it out")
     for name in ("attribute", "restart", "corrected"):
@@ -153,7 +140,7 @@ def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | Repl
     if namespace.sweep:
         return _sweep_request(namespace)
     if namespace.observed:
-        return replan_request(namespace)
+        return _replan_request(namespace)
     return _infer_request(namespace)
 
 
@@ -185,106 +172,33 @@ def _sweep_request(namespace: argparse.Namespace) -> SweepRequest:
     return filled(SweepRequest, namespace, options=_plan_options(namespace))
 
 
-def run(request: InferRequest | SweepRequest | ReplanRequest) -> PlanReport | Sweep | Replanned:
-    """The plan, evaluated; many of them; or the next plan of a running job.
-
-    Raises:
-        BadInput: an argument or a file cannot be used.
-        Infeasible: no plan fits the memory.
-    """
-    if isinstance(request, SweepRequest):
-        return _swept(request)
-    if isinstance(request, ReplanRequest):
-        return replanned(request)
-    return _planned(request) if request.plan is None else _read_back(request, request.plan)
-
-
-def _planned(request: InferRequest) -> PlanReport:
-    """Read the profile and the cluster, plan, evaluate."""
-    from automap_models.formats.hardware_yaml import known_clusters, read_cluster
-    from automap_models.planners.portfolio.planning import planned
-
-    from ..reports.text import Steps
-
-    profile = sized_profile(request.profile, None)
-    if request.topo is None:
-        raise BadInput(
-            "no cluster is given", where="--topo", do=f"choose from {', '.join(known_clusters())} or give a YAML file"
-        )
-    with Steps() as steps:
-        return planned(profile, read_cluster(request.topo), request.options, steps.watch)
-
-
-def _read_back(request: InferRequest, path: Path) -> PlanReport:
-    """A plan in a file, costed again."""
-    from automap_models.api import read_plan
-
-    return read_plan(path, sized_profile(request.profile, None), request.topo).report
-
-
-def _swept(request: SweepRequest) -> Sweep:
-    """Read the file, plan every combination in it."""
-    from automap_models.formats.sweep_yaml import read_sweep
-    from automap_models.planners.portfolio.sweep import Sweep, combinations, sweep
-
-    from ..reports.text import Steps
-
-    options = request.options
-    spec, profile = read_sweep(request.sweep), sized_profile(request.profile, options.microbatch_size)
-    policy = options.make_planner("policy")
-    of_problems = {
-        **options.given("state_factor", "granularity"),
-        "schedule": options.step_schedule,
-        "constraints": options.constraints,
-    }
-    chosen = combinations(spec, profile, of_problems, policy.out_of_range, str(request.sweep))
-    with Steps() as steps:
-        steps.begin(f"planning {len(chosen)} combinations")
-        planner = replace(options, certify_s=options.certify_s or 0.0) if options.planner == AUTO else options
-        rows = sweep(
-            chosen, planner.make_planner(), progress=lambda done, total: steps.advance(done, total, "planning")
-        )
-    return Sweep(profile, rows, spec.global_batch)
-
-
-def report(request: InferRequest | SweepRequest | ReplanRequest, outcome: PlanReport | Sweep | Replanned) -> Report:
-    """Tables, pictures and documents of whatever was asked for."""
-    if isinstance(request, SweepRequest):
-        from ..reports.sweep import sweep_report
-
-        return sweep_report(outcome)  # type: ignore[arg-type]
-    if isinstance(request, ReplanRequest):
-        from ..reports.pipeline import replan_report
-
-        return replan_report(request, outcome)  # type: ignore[arg-type]
-    return _plan_report(request, outcome)  # type: ignore[arg-type]
-
-
-def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
-    from automap_models.formats.chrome_trace import write_trace
-    from automap_models.formats.plan_json import plan_document
-    from automap_models.plots.pipeline import draw
-    from automap_models.simulate.step import timeline
-
-    from ..reports.advice import next_commands
-    from ..reports.pipeline import print_report
-
-    def drawn() -> Timeline:
-        schedule = request.options.schedule or plan.problem.schedule or DEFAULT_SCHEDULE
-        return timeline(plan.cost, plan.plan.micro_batches, schedule)
-
-    out = None if request.out is None else str(request.out)
-    steps = () if request.plan is not None else next_commands(plan, str(request.profile), request.topo, out)
-    return Report(
-        lambda: print_report(plan, steps, verbose=request.verbose),
-        lambda: plan_document(plan),
-        {"trace": lambda path: write_trace(path, drawn())},
-        lambda: draw(plan, drawn()),
+def _replan_request(namespace: argparse.Namespace) -> ReplanRequest:
+    if namespace.plan is None:
+        raise BadInput("needs the plan that was running", where="--observed", do="give it with --plan")
+    refuse(namespace, NOT_OF_REPLANNING, "planning again has no use for it")
+    if namespace.no_refine or namespace.planner != "auto":
+        where = "--no-refine" if namespace.no_refine else "--planner"
+        raise BadInput("planning again has no use for it", where=where, do="leave it out")
+    restart_s = namespace.restart or 0.0
+    if not 0 <= restart_s < float("inf"):
+        raise BadInput(f"{restart_s:g} seconds", where="--restart", do="give 0 or more")
+    return filled(
+        ReplanRequest,
+        namespace,
+        restart_s=restart_s,
+        names_corrected=namespace.corrected is not None or namespace.out is None,
     )
 
 
+REPORTS = {InferRequest: "pipeline", SweepRequest: "sweep", ReplanRequest: "replan"}
+
+
+def report(request: InferRequest | SweepRequest | ReplanRequest) -> Report:
+    """The plan, evaluated; many of them; or the next plan of a running job."""
+    return reported_by(REPORTS[type(request)])(request)
+
+
 COMMAND = Command(
-    summary="plan the pipeline stages of a profiled model on a cluster",
     description="Plan how to train a profiled model on a cluster: where to cut it into pipeline stages, "
     "and which devices each stage gets.",
     epilog=EPILOG,
@@ -298,6 +212,5 @@ COMMAND = Command(
     json="print the plan as JSON and nothing else",
     inputs=("profile", "plan", "policy", "observed", "sweep"),
     request=request,
-    run=run,
     report=report,
 )

@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
-import sys
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from automap_models.core.units import BYTES
 from automap_models.errors import BadInput
-from automap_models.workloads.source import MODELS, SourceKind, traced
+from automap_models.workloads.source import MODELS, SourceKind
 
 from ..requests import PlaceRequest
-from ..runner import Command, Output, Report
-from .parsing import SEED, STEP, add_options, at_least, given, name_argument, quantity, refuse, source_of
+from ..runner import Command, Output, reported_by
+from .parsing import (
+    SEED,
+    STEP,
+    add_options,
+    at_least,
+    filled,
+    flag,
+    given,
+    name_argument,
+    quantity,
+    refuse,
+    source_of,
+)
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from automap_models.core.placement import PlacementGraph, PlacementResult
-    from automap_models.core.step_devices import StepDevices
-
-DEFAULT_NODES = 200
-DEFAULT_LINK_BYTES_PER_S = 12e9  # what PCIe 3.0 with 16 lanes, 15.75 GB/s, moves in practice
-DEFAULT_MEMORY_BYTES = 32e9
 DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp", "step": "learned"}
 """Objective → planner."""
 STEP_PLANNERS = ("learned", "metis", "m-etf")
 """They place the operations of a step, and nothing else."""
-FIELDS = {
-    "devices": "accelerators",
-    "cpus": "cpus",
-    "memory": "memory_bytes",
-    "objective": "objective",
-    "communication": "communication",
-    "pieces": "pieces",
-}
-"""Argument → field of the problem that it replaces."""
-OF_PLACING = (*FIELDS, "finetune", "policy", "planner", "time_limit", "seed", "split", "split_passes")
+OF_PLACING = (
+    *("devices", "cpus", "memory", "objective", "communication", "pieces"),
+    *("finetune", "policy", "planner", "time_limit", "seed", "split", "split_passes"),
+)
 """Options that a placement made before has no use for."""
-DISAGREES = 1
-"""Exit code of a run that gives other results than one device."""
 EPILOG = """GRAPH is one of
   device-placement JSON   of dnn-partitioning, which brings its own devices and memory
   a built-in model        bert48, t5_base, vgg19, …: see automap-profile --list
@@ -113,17 +103,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def request(namespace: argparse.Namespace) -> PlaceRequest:
-    """What is asked for.
-
-    Raises:
-        BadInput: an option means nothing for what is given, or has a value that it cannot have.
-    """
-    limit_s = namespace.time_limit
-    for option, value_s in (("--time-limit", limit_s), ("--finetune", namespace.finetune)):
-        if value_s is not None and not 0 < value_s < math.inf:
-            raise BadInput(f"{value_s:g} seconds", where=option, do="give a positive number")
+    """What is asked for."""
+    for option, value_s in given(namespace, "time_limit", "finetune").items():
+        if not 0 < value_s < math.inf:
+            raise BadInput(f"{value_s:g} seconds", where=flag(option), do="give a positive number")
     if namespace.planner in STEP_PLANNERS and namespace.plan is None:
-        namespace = _of_steps(namespace)
+        if namespace.objective not in (None, "step"):
+            do = "give --objective step, or none"
+            raise BadInput("is for steps only", where=f"--planner {namespace.planner}", do=do)
+        namespace.objective = "step"
     if namespace.plan is not None:
         refuse(namespace, OF_PLACING, "the placement read has its own")
     elif namespace.split is not None and namespace.planner != "expert":
@@ -132,7 +120,7 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
     for option in ("finetune", "policy"):
         if getattr(namespace, option) is not None and planner != "learned":
             raise BadInput("is for --planner learned", where=f"--{option}", do="leave it out")
-    devices, cluster = _devices(namespace)
+    accelerators, cluster = _devices(namespace)
     source = source_of(vars(namespace))
     if namespace.verify and source.kind not in MODELS:
         raise BadInput(f"{source.what} {source.kind.value}", where="--verify", do="give a model or a factory to run")
@@ -140,208 +128,37 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         raise BadInput("is for --objective step", where="--verify", do="leave it out")
     if source.kind is not SourceKind.PROFILE and namespace.devices is None and namespace.plan is None:
         raise BadInput("a model brings no devices", where="--devices", do="say how many accelerators there are")
-    return PlaceRequest(
-        source,
-        {FIELDS[name]: value for name, value in given(namespace, *FIELDS).items() if name != "devices"} | devices,
-        namespace.split_passes,
-        namespace.planner,
-        _config(namespace),
-        limit_s,
-        namespace.plan,
-        namespace.nodes,
-        namespace.accelerator,
-        namespace.host,
-        namespace.link,
-        cluster,
-        namespace.verify,
+    problem = {"accelerators": accelerators, "memory_bytes": namespace.memory}
+    problem |= {name: getattr(namespace, name) for name in ("cpus", "objective", "communication", "pieces")}
+    config = {"finetune_s": namespace.finetune, "policy": namespace.policy and str(namespace.policy)}
+    config |= {name: getattr(namespace, name) for name in ("seed", "split")}
+    return filled(
+        PlaceRequest,
+        namespace,
+        source=source,
+        problem={name: value for name, value in problem.items() if value is not None},
+        planner=planner,
+        config={name: value for name, value in config.items() if value is not None},
+        cluster=cluster,
     )
 
 
-def _of_steps(namespace: argparse.Namespace) -> argparse.Namespace:
-    """The same with the objective that its planner has."""
-    if namespace.objective not in (None, "step"):
-        raise BadInput("is for steps only", where=f"--planner {namespace.planner}", do="give --objective step, or none")
-    return argparse.Namespace(**{**vars(namespace), "objective": "step"})
-
-
-def _devices(namespace: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
+def _devices(namespace: argparse.Namespace) -> tuple[int | None, str | None]:
     """The number of accelerators, or the cluster that is named."""
     text = namespace.devices
     if text is None:
-        return {}, None
+        return None, None
     if text.isascii() and text.isdigit():
-        return {"accelerators": at_least(0)(text)}, None
+        return at_least(0)(text), None
     if namespace.objective != "step":
         raise BadInput(f"{text!r} is no whole number", where="--devices", do="a cluster is for --objective step")
     for option in ("cpus", "memory"):
         if getattr(namespace, option) is not None:
             raise BadInput("is the cluster's", where=f"--{option}", do="leave it out, or give --devices a number")
-    return {}, str(text)
-
-
-def _config(namespace: argparse.Namespace) -> dict[str, Any]:
-    """Options of the planner that were given."""
-    config = given(namespace, "seed", "split", "policy")
-    if namespace.finetune is not None:
-        config["finetune_s"] = namespace.finetune
-    return {name: str(value) if name == "policy" else value for name, value in config.items()}
-
-
-def run(request: PlaceRequest) -> PlacementResult:
-    """Read or make the graph, then place and cost it, or cost the placement that was given.
-
-    Raises:
-        BadInput: a file cannot be used, or the planner is unknown or not made for the problem.
-        Infeasible: no placement fits the memory.
-        UserCodeError: the user's own code raised.
-    """
-    result = _placed(request) if request.plan is None else _read_back(request, request.plan)
-    return _verified(request, result) if request.verify else result
-
-
-def _verified(request: PlaceRequest, result: PlacementResult) -> PlacementResult:
-    """The same with what running it came to among its facts."""
-    from automap_models.run.verify_placement import verify_placement
-
-    from ..reports.text import Steps
-
-    if result.problem.objective != "step":
-        raise BadInput("is for placements of --objective step", where="--verify", do="leave it out")
-    with Steps() as steps:
-        verified = verify_placement(request.source, result, request.config.get("seed", 0), steps.begin)
-    return replace(result, facts={**result.facts, "verified": verified})
-
-
-def _placed(request: PlaceRequest) -> PlacementResult:
-    from automap_models.core.placement import PlacementProblem
-    from automap_models.cost.placement import one_device_s
-    from automap_models.planners.base import NEVER, Deadline
-    from automap_models.planners.registry import make_planner
-
-    from ..reports.text import Steps
-
-    planner = make_planner(_planner_name(request), kind="placement", **request.config)
-    if request.cluster is None:
-        problem = PlacementProblem.of(_graph(request), split_passes=request.split_passes, **request.overrides)
-    else:
-        network = _network(request)
-        problem = PlacementProblem.of_step(_graph(request, network.kinds), network)
-    limit_s = request.time_limit_s
-    with Steps() as steps:
-        steps.begin(f"placing {len(problem.graph):,} nodes by {planner.name}")
-        result = planner.solve(problem, deadline=NEVER if limit_s is None else Deadline(limit_s), watch=steps.watch)
-    result.required_plan()
-    return replace(result, facts={**result.facts, "one_device_s": one_device_s(problem), "time_limit_s": limit_s})
-
-
-def _planner_name(request: PlaceRequest) -> str:
-    return request.planner or DEFAULT_PLANNERS[request.overrides.get("objective", "throughput")]
-
-
-def _network(request: PlaceRequest) -> StepDevices:
-    """The devices of the cluster; kinds of which it gives the speed count as that much faster accelerators.
-
-    A model has times on the kind that a uniform cluster is made of, unless --accelerator names another one; a graph in
-    a file has those of its accelerators.
-    """
-    from automap_models.core.step_devices import StepDevices
-    from automap_models.formats.hardware_yaml import read_cluster
-
-    cluster = read_cluster(str(request.cluster))
-    devices = StepDevices.of_cluster(cluster)
-    if not cluster.device or request.accelerator or request.source.kind is SourceKind.PROFILE:
-        return devices
-    return replace(devices, kinds=(cluster.device,) * cluster.devices)
-
-
-def _read_back(request: PlaceRequest, path: Path) -> PlacementResult:
-    from automap_models.cost.placement import one_device_s
-    from automap_models.formats.placement_plan import read_placement_plan
-
-    def graph_of(kinds: tuple[str, ...] | None) -> PlacementGraph:
-        objective = {} if kinds is None else {"objective": "step"}
-        return _graph(replace(request, overrides={**request.overrides, **objective}), kinds or ())
-
-    result = read_placement_plan(path, graph_of)
-    note = f"read from {path}, costed again"
-    return replace(result, notes=(note,), facts={"one_device_s": one_device_s(result.problem)})
-
-
-def _graph(request: PlaceRequest, kinds: tuple[str, ...] = ()) -> PlacementGraph:
-    """The graph in a file, or that of a model's instructions, with times on further kinds of devices."""
-    if request.source.kind is SourceKind.PROFILE:
-        from automap_models.formats.placement_json import read_placement
-
-        return read_placement(request.source.what, do="give device-placement JSON, an HLO file or a model")
-    return _graph_of_model(request, kinds)
-
-
-def _graph_of_model(request: PlaceRequest, kinds: tuple[str, ...]) -> PlacementGraph:
-    """Traced, costed by two clocks, contracted; what user code prints goes to stderr."""
-    from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
-
-    from ..reports.text import Steps
-
-    accelerator, host = read_device(request.accelerator or DEFAULT_DEVICE), read_device(request.host or "cpu")
-    link_bytes_per_s = DEFAULT_LINK_BYTES_PER_S if request.link_bytes_per_s is None else request.link_bytes_per_s
-    with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
-        _, graph = traced(request.source, steps.begin)
-        from automap_models.hlo.clock import clock_times
-
-        times = {"accelerator": accelerator.name, "host": host.name, "times": "clock, not measured"}
-        if request.overrides.get("objective") == "step":
-            from automap_models.core.step_devices import ACCELERATOR, CPU
-            from automap_models.hlo.step_graph import step_graph
-
-            others = {kind: read_device(kind) for kind in dict.fromkeys(kinds) if kind not in (ACCELERATOR, CPU)}
-            return step_graph(
-                graph,
-                clock_times(graph, accelerator),
-                clock_times(graph, host),
-                {kind: clock_times(graph, device) for kind, device in others.items()},
-                link_bytes_per_s=link_bytes_per_s,
-                accelerators=int(request.overrides.get("accelerators", 0)),
-                accelerator_bytes=float(request.overrides.get("memory_bytes", DEFAULT_MEMORY_BYTES)),
-                meta=times,
-            )
-        steps.begin(f"contracting {len(graph):,} instructions")
-        from automap_models.hlo.placement import placement_from_graph
-
-        return placement_from_graph(
-            graph,
-            clock_times(graph, accelerator),
-            clock_times(graph, host),
-            nodes=request.nodes or DEFAULT_NODES,
-            link_bytes_per_s=link_bytes_per_s,
-            accelerators=int(request.overrides.get("accelerators", 0)),  # a placement read back brings its own
-            cpus=int(request.overrides.get("cpus", 0)),
-            accelerator_bytes=float(request.overrides.get("memory_bytes", DEFAULT_MEMORY_BYTES)),
-            meta=times,
-        )
-
-
-def report(request: PlaceRequest, outcome: PlacementResult) -> Report:
-    """A table of devices, a picture of their loads, placement.json."""
-    from automap_models.formats.placement_plan import placement_document
-
-    from ..reports.placement import print_placement
-
-    def draw() -> Figure:
-        from automap_models.plots.placement import draw_placement
-
-        return draw_placement(outcome)
-
-    verified = outcome.facts.get("verified")
-    return Report(
-        lambda: print_placement(outcome),
-        lambda: placement_document(outcome),
-        draw=draw,
-        exit_code=DISAGREES if verified is not None and not verified.equal else 0,
-    )
+    return None, str(text)
 
 
 COMMAND = Command(
-    summary="place the operators of a model on accelerators and CPUs",
     description="Place the operators of a model on accelerators and CPUs, so that a pipeline of micro-batches flows "
     "fast or that one micro-batch is done soon.",
     epilog=EPILOG,
@@ -353,6 +170,5 @@ COMMAND = Command(
     json="print the placement as JSON and nothing else",
     inputs=("what", "plan", "split"),
     request=request,
-    run=run,
-    report=report,
+    report=reported_by("placement"),
 )

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
-from automap_models.workloads.source import SourceKind, profile_source
+from automap_models.workloads.source import SourceKind
 
 from ..requests import ProfileRequest
-from ..runner import Command, Output, Report
-from .parsing import STEP, add_options, given, kinds_of_models, name_argument, source_of, superfluous
-
-if TYPE_CHECKING:
-    from automap_models.core.profile import Profile
-    from automap_models.workloads.source import Framework, Source
+from ..runner import Command, Output, reported_by
+from .parsing import STEP, add_options, filled, given, kinds_of_models, name_argument, source_of, superfluous
 
 MEASURING = ("repeats", "warmup", "seed")
 EPILOG = f"""{kinds_of_models("bert48, t5_base, vgg19, llama3-8b, mixtral-8x7b, …: see --list")}
@@ -64,11 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def request(namespace: argparse.Namespace) -> ProfileRequest:
-    """What is asked for.
-
-    Raises:
-        BadInput: nothing, or an option means nothing for what is given.
-    """
+    """What is asked for."""
     if namespace.list:
         if namespace.what is not None:
             raise BadInput(f"{namespace.what} is given, too", where="--list", do="leave one of them out")
@@ -90,85 +79,10 @@ def request(namespace: argparse.Namespace) -> ProfileRequest:
     measuring = given(namespace, *MEASURING)
     for name in () if namespace.measure else measuring:
         raise superfluous(name, "nothing is measured without --measure")
-    return ProfileRequest(
-        source,
-        namespace.framework,
-        namespace.model,
-        namespace.device,
-        measuring if namespace.measure else None,
-        namespace.show,
-        namespace.instructions,
-    )
-
-
-def run(request: ProfileRequest) -> Profile | None:
-    """The profile; None where only the list is asked for.
-
-    Raises:
-        BadInput: it cannot be made.
-        UserCodeError: the user's own code raised.
-    """
-    if request.source is None:
-        return None
-    profile = profile_of(request.source, request.device, request.framework, request.measuring)
-    return profile if request.model is None else replace(profile, meta={**profile.meta, "model": request.model})
-
-
-def profile_of(
-    source: Source, device: str | None, framework: Framework | None = None, measuring: Mapping[str, Any] | None = None
-) -> Profile:
-    """Read, trace, cost or measure: whatever the profile takes.
-
-    Raises:
-        BadInput: it cannot be made.
-        UserCodeError: the user's own code raised.
-    """
-    from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
-
-    from ..reports.text import Steps
-
-    timed = read_device(device or DEFAULT_DEVICE)
-    with Steps() as steps:
-        return profile_source(source, framework, timed, measuring, steps.begin, steps.advance)
-
-
-def report(request: ProfileRequest, profile: Profile | None) -> Report:
-    """Tables on standard output; warnings and the summary on standard error."""
-    from automap_models.formats.npz import write_npz
-    from automap_models.plots.profile import draw_profile
-
-    from ..reports.profile import (
-        every_instruction,
-        known_document,
-        print_known,
-        print_profile,
-        summary_document,
-        summary_line,
-        warnings,
-    )
-
-    if profile is None:
-        return Report(print_known, known_document)
-
-    def show() -> None:
-        if request.show:
-            print_profile(profile)
-        if request.instructions:
-            for line in every_instruction(profile):
-                print(line)
-
-    return Report(
-        show,
-        lambda: summary_document(profile),
-        {"profile": lambda path: write_npz(path, profile)},
-        lambda: draw_profile(profile),
-        warnings=tuple(warnings(profile)),
-        remarks=(summary_line(profile),),
-    )
+    return filled(ProfileRequest, namespace, source=source, measuring=measuring if namespace.measure else None)
 
 
 COMMAND = Command(
-    summary="make profile.npz of a model, or of another tool's profile",
     description="Make profile.npz, which automap-infer plans from: what every instruction of a model's training "
     "step takes in time (C), sends over a cut (A) and holds in parameters (W).",
     epilog=EPILOG,
@@ -180,7 +94,6 @@ COMMAND = Command(
     json="print what --show does as JSON and nothing else",
     inputs=("what",),
     request=request,
-    run=run,
-    report=report,
+    report=reported_by("profile"),
     names_files=False,
 )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from automap_models.errors import BadInput
 
 from ..requests import SearchRequest
-from ..runner import Command, Output, Report
+from ..runner import Command, Output, reported_by
 from . import search_pipelines
 from .parsing import (
     DEVICE,
@@ -21,23 +19,12 @@ from .parsing import (
     add_topo,
     filled,
     flag,
-    given,
     kinds_of_models,
     mesh_argument,
     name_argument,
     step_source,
 )
 
-if TYPE_CHECKING:
-    from automap_models.core.cluster import Cluster
-    from automap_models.core.mesh import Mesh, PlanKind
-    from automap_models.core.result import Result
-    from automap_models.core.sharding import Collectives, Objective, ShardingPlan, ShardingProblem
-
-    from ..reports.sharding import Sharded
-
-KINDS: Mapping[str, PlanKind] = {"opp": "operator", "adp": "data"}
-"""Search → kind of the plans that it makes."""
 DESCRIPTION = "Search for the best way of training a model by its own operations."
 EPILOG = f"""{kinds_of_models("bert48, t5_base, vgg19, …: see automap-profile --list")}
 
@@ -60,12 +47,17 @@ COUNTING = "count"
 _PLAYING = ("episodes", "stop_at_optimum", "seed", "plot")
 APPLICABLE: dict[str, tuple[str, ...]] = {"agent": ("agent", *_PLAYING), "random": _PLAYING}
 """Planner → the arguments that mean something to it; none to the others."""
-_ABOUT = {
+ABOUT = {
     "opp": "Operator partitioning: choose the dimension of each trainable parameter to partition across a mesh axis, "
     "such that everything else follows by propagation and nothing has to be resharded.",
     "adp": "Auto data parallelism: choose the dimension of each input of the step to partition across a mesh axis; "
     "the one that follows the data through the model is the batch.",
 }
+SUMMARIES = {
+    **{search: about.partition(":")[0].lower() for search, about in ABOUT.items()},
+    "pp": "pipeline parallelism by online training",
+}
+"""Search → what it is for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,11 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def request(search: str, namespace: argparse.Namespace) -> SearchRequest:
-    """What is asked for.
-
-    Raises:
-        BadInput: an option means nothing for the objective, the planner or the model.
-    """
+    """What is asked for."""
     options = _settled(vars(namespace))
     if options["objective"] == COUNTING:
         _refuse_of_planner(options)
@@ -113,11 +101,7 @@ def request(search: str, namespace: argparse.Namespace) -> SearchRequest:
 
 
 def _settled(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with objective, planner and rules set; who names an option of counting wants to count.
-
-    Raises:
-        BadInput: an option means nothing for the objective.
-    """
+    """The options with objective, planner and rules set; who names an option of counting wants to count."""
 
     objective = options["objective"]
     counting = [name for name in (*APPLICABLE["agent"], "show_groups") if options[name] not in (None, False)]
@@ -142,132 +126,16 @@ def _settled(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_of_planner(options: Mapping[str, Any]) -> None:
-    """Refuse options that the planner has no use for.
-
-    Raises:
-        BadInput: naming the first.
-    """
+    """Refuse options that the planner has no use for."""
     for name in APPLICABLE["agent"]:
         if options[name] is not None and name not in APPLICABLE.get(options["planner"], ()):
             what = f"the planner {options['planner']} has no use for it"
             raise BadInput(what, where=flag(name), do="leave it out")
 
 
-def run(request: SearchRequest) -> Sharded:
-    """The plan with the most partitioned variables, or the cheapest, checked by Shardy.
-
-    Raises:
-        BadInput: the model cannot be read, traced or partitioned, or the planner is unknown.
-        Infeasible: no plan fits the devices' memory.
-        UserCodeError: the user's own code raised.
-    """
-    from automap_models.formats.hardware_yaml import device_of, read_cluster
-    from automap_models.formats.sharding_json import ShardingReport, mesh_of, read_sharding_plan
-    from automap_models.hlo.rule_sets import read_rule_set
-    from automap_models.planners.registry import make_planner
-    from automap_models.planners.sharding.evaluate import evaluated
-    from automap_models.planners.sharding.traced import TracedSharding, price_report
-    from automap_models.run.verify_sharding import verify_beside_data_parallelism
-
-    from ..reports.sharding import Sharded
-    from ..reports.text import Steps
-
-    begun_s = time.perf_counter()
-    cluster, rule_set = read_cluster(request.topo), read_rule_set(request.rules)
-    counting = request.objective == COUNTING
-    with Steps() as steps:
-        device = None if counting else device_of(cluster, request.device)
-        mesh = mesh_of(request.plan) if request.plan else _mesh(request, cluster)
-        options = given(request, "agent", "episodes", "stop_at_optimum", "seed")
-        planner = make_planner(request.planner, kind="sharding", **options)
-        step = TracedSharding.of(request.source, rule_set, steps.begin)
-        if request.verify and not step.runs_with_xla:
-            what = (
-                "compiles the partitioned step with XLA, which has no PyTorch operators; how these are partitioned is "
-                "tested operator by operator, on halves and against DTensor"
-            )
-            raise BadInput(what, where="--verify", do="leave it out, or give the same model in JAX")
-
-        def problem_of(**options: bool) -> ShardingProblem:
-            if device is None:
-                return step.counted(cluster, mesh)
-            steps.begin(f"pricing {len(step.module.operations):,} operations")
-            objective: Objective = "memory" if request.objective == "memory" else "time"
-            return step.priced(cluster, mesh, objective, device, **options)
-
-        problem = problem_of()
-        steps.begin(f"searching {sum(len(along.candidate_dims) for along in problem.along)} dimensions")
-        if request.plan:
-            result = evaluated(problem, read_sharding_plan(request.plan, problem))
-        else:
-            result = planner.solve(problem, watch=lambda news: steps.begin(news.what))
-        if counting:
-            result.required_plan()
-            report = ShardingReport(result, time.perf_counter() - begun_s, result.notes)
-        else:
-            report = price_report(result, lambda: time.perf_counter() - begun_s)
-        steps.begin("checking the plan with Shardy")
-        inserted = step.inserted_by_shardy(report.plan)
-        notes = (*report.notes, *(_count_notes(result, inserted or {}) if counting else ()), *step.module.notes)
-        report = replace(report, notes=notes)
-        if not request.verify:
-            return Sharded(report, inserted)
-        separate = problem_of(reassociated=False)
-        return Sharded(report, inserted, verify_beside_data_parallelism(request.source, report, separate, steps.begin))
-
-
-def _mesh(request: SearchRequest, cluster: Cluster) -> Mesh:
-    """The mesh that was asked for; by default one axis of all the cluster's devices.
-
-    Raises:
-        BadInput: variables are counted, and it has two axes, or the other one.
-    """
-    from automap_models.core.mesh import AXES, MeshAxis
-
-    kind = KINDS[request.search]
-    name = next(name for name, of in AXES.items() if of == kind)
-    if not isinstance(request.mesh, tuple):
-        return (MeshAxis(name, request.mesh or cluster.devices),)
-    mesh = tuple(MeshAxis(axis, size) for axis, size in request.mesh)
-    if request.objective == COUNTING and [axis.kind for axis in mesh] != [kind]:
-        do = f"give {name}=N, or --objective time"
-        raise BadInput("variables are counted along one axis", where="--mesh", do=do)
-    return mesh
-
-
-def _count_notes(result: Result[ShardingProblem, ShardingPlan], inserted: Mapping[str, Collectives]) -> tuple[str, ...]:
-    notes = []
-    if result.facts.get("interrupted"):
-        notes.append(f"interrupted after {result.facts['episodes']:,} episodes: the best plan until then")
-    if reshards := inserted.get("reshard"):
-        notes.append(f"Shardy's own propagation of this plan needs {reshards.number} reshards")
-    return tuple(notes)
-
-
-def report(request: SearchRequest, outcome: Sharded) -> Report:
-    """Tables by block, the plan's JSON document, a picture of the episodes.
-
-    A plan that does not compute what one device does is a defect, and the exit code says so.
-    """
-    from automap_models.formats.sharding_json import write_sharding_plan
-    from automap_models.plots.exploration import draw_search
-
-    from ..reports.sharding import print_sharded, sharded_document
-
-    groups = request.show_groups
-    return Report(
-        lambda: print_sharded(outcome, groups=groups),
-        lambda: sharded_document(outcome, groups=groups),
-        {"plan": lambda path: write_sharding_plan(path, outcome.report)},
-        lambda: draw_search(outcome.report),
-        exit_code=0 if outcome.verified is None or outcome.verified.equal else 1,
-    )
-
-
-def _command(search: str) -> Command[SearchRequest, Sharded]:
+def _command(search: str) -> Command[SearchRequest]:
     return Command(
-        summary=_ABOUT[search].partition(":")[0].lower(),
-        description=_ABOUT[search],
+        description=ABOUT[search],
         epilog=EPILOG,
         add_arguments=add_arguments,
         outputs=(
@@ -277,13 +145,11 @@ def _command(search: str) -> Command[SearchRequest, Sharded]:
         json="print the plan as JSON and nothing else",
         inputs=("what", "plan"),
         request=lambda namespace: request(search, namespace),
-        run=run,
-        report=report,
+        report=reported_by("search"),
     )
 
 
-COMMANDS: Mapping[str, Command[Any, Any]] = {
-    "opp": _command("opp"),
-    "adp": _command("adp"),
+COMMANDS: Mapping[str, Command[Any]] = {
+    **{search: _command(search) for search in ABOUT},
     "pp": search_pipelines.COMMAND,
 }

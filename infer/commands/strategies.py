@@ -5,20 +5,14 @@ Nothing here imports numpy: help is to be fast."""
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
 
 from automap_models.core.pass_orders import WARM_UPS
-from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from automap_models.core.units import BYTES
 from automap_models.errors import BadInput
 
 from ..requests import StrategyRequest
 from .parsing import add_options, at_least, given, positive, refuse
 from .targets import STRATEGIES_FOR
-
-if TYPE_CHECKING:
-    from automap_models.core.cluster import Cluster
-    from automap_models.core.strategy import Strategy, TransformerShape
 
 STRATEGY = """
     --tp N               tensor parallelism: devices that share every operator
@@ -92,11 +86,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
-    """What is to be searched or priced; None where an option belongs to the search of plans of stages.
-
-    Raises:
-        BadInput: an option means nothing beside a strategy's, or the global batch is missing.
-    """
+    """What is to be searched or priced; None where an option belongs to the search of plans of stages."""
     fields = given(namespace, *FIELDS)
     others = given(namespace, "no_flash", "reserve", "devices", "price")
     target = getattr(namespace, "for")
@@ -133,35 +123,3 @@ def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
         target=target,
         sizes=namespace.devices,
     )
-
-
-def strategy_of(request: StrategyRequest, global_batch: int, cluster: Cluster, shape: TransformerShape) -> Strategy:
-    """The strategy of a model on a cluster, with the fields that are open as `Strategy` has them.
-
-    Data parallelism takes the devices that are left, and the schedule is 1F1B, with virtual stages the interleaved one.
-
-    Raises:
-        BadInput: see `Strategy` and `Strategy.require_model`; or it has another number of devices.
-    """
-    from automap_models.core.strategy import PARTS, Strategy, require_parts
-
-    fields: dict[str, Any] = {"micro_batch": 1, "global_batch": global_batch, **request.fields}
-    require_parts(shape, **{key: fields[key] for key in PARTS if key in fields})
-    shared = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
-    if "dp" not in fields and cluster.devices % shared:
-        what = f"tp × cp × pp are {shared} devices, which do not divide the {cluster.devices} of cluster {cluster.name}"
-        raise BadInput(what, where="`dp`", do="let the product of all be the number of devices")
-    fields.setdefault("dp", cluster.devices // shared)
-    fields.setdefault("schedule", "interleaved" if fields.get("vp", 1) > 1 else DEFAULT_SCHEDULE)
-    fields.setdefault("vp", SCHEDULES[fields["schedule"]].virtual or 1)
-    try:
-        strategy = Strategy(**fields)
-    except BadInput as error:
-        if error.where != "`micro_batches`":
-            raise
-        samples = fields["dp"] * fields["micro_batch"]
-        do = f"{error.do}, of {samples} sample(s) each (dp × micro-batch)"
-        raise BadInput(error.what, where="`global_batch`", do=do) from None
-    strategy.require_cluster(cluster)
-    strategy.require_model(shape)
-    return strategy

@@ -27,11 +27,7 @@ TARGET_CHOICES = {"choices": PLANNED_FOR}
 def narrow(namespace: argparse.Namespace) -> None:
     """Ask of plans what the target asks of them; `--equal-replicas`, `--cut-at` and `--forbid` are set accordingly.
 
-    Stages that divide operators, each by its own number of devices, are left out where the target has one number.
-
-    Raises:
-        BadInput: another option asks for what the target cannot express.
-    """
+    Stages that divide operators, each by its own number of devices, are left out where the target has one number."""
     name, namespace.target = getattr(namespace, "for"), None
     if name is None:
         return

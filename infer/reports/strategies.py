@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate, strategy_in_words
+from automap_models.core.model_work import ModelWork
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.core.units import percent, seconds, size
+from automap_models.cost.layer_times import Runtime
+from automap_models.errors import BadInput
+from automap_models.export.targets import strategy_limits
+from automap_models.formats.hardware_yaml import device_of
 from automap_models.formats.strategy_json import estimate_document
-from automap_models.planners.strategies.choices import Alternative, Compared
+from automap_models.planners import effort
+from automap_models.planners.portfolio.work import work_once
+from automap_models.planners.strategies.choices import Alternative, Compared, compared, of_sizes
+from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.remedies import what_would_fit
 from automap_models.plots.strategies import draw_strategies
+from automap_models.workloads.source import notes_of, transformer
 
+from ..requests import PlanRequest
+from ..runner import Report
 from .estimate import PARTS, print_estimate
-from .text import Column, fits, reasons_below, table
+from .text import Column, Steps, fits, reasons_below, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +39,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 StrategyResult = Result[StrategyProblem, Strategy]
+SEARCHING = 0.8
+"""Share of the budget for searches of the best strategy: on the cluster, on others, without a target's limits. What its
+choices buy has the rest, or, where that took less, as large a share of what it took."""
+LEAST_COMPARING_S = 1.5
+"""Counted seconds that all comparisons may take anyway, as far as the budget has them."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +68,69 @@ class Searched:
         """The price of the best strategy."""
         cost: Estimate = self.result.cost
         return cost
+
+
+def report(request: PlanRequest) -> Report:
+    """The best strategy, and what its choices buy."""
+    searched = _searched(request)
+    return Report(
+        partial(print_searched, searched),
+        partial(searched_document, searched),
+        draw=partial(draw_searched, searched),
+        warnings=notes_of(request.source),
+    )
+
+
+def _searched(request: PlanRequest) -> Searched:
+    wanted, cluster, usual = request.strategy, request.cluster, StrategiesConfig()
+    assert wanted is not None
+    budget_s = request.options.budget_s or usual.budget_s
+    with Steps() as steps:
+
+        def work(dtype: str) -> ModelWork:
+            source = replace(request.source, dtype=dtype)
+            transformer(source).shape()
+            return work_once(source, request.cache, steps.begin)
+
+        problem = StrategyProblem.of(
+            work,
+            cluster,
+            device_of(cluster, request.device),
+            global_batch=request.options.global_batch,
+            fixed=wanted.fields,
+            within=None if wanted.target is None else strategy_limits(wanted.target),
+            reserve_bytes=wanted.reserve_bytes,
+            rank_reserve_bytes=wanted.rank_reserve_bytes,
+            runtime=Runtime(flash=wanted.flash),
+        )
+        clusters = [] if wanted.sizes is None else _clusters(cluster, *wanted.sizes)
+        searches = 1 + len(clusters) + (wanted.target is not None)
+        config = replace(usual, budget_s=SEARCHING * budget_s / searches)
+        begun_s = effort.counted_s()
+        result = StrategiesPlanner(config).solve(problem, watch=steps.watch)
+        searched_s = effort.counted_s() - begun_s
+        if result.plan is None:
+            assert result.reason is not None
+            raise what_would_fit(problem, result.reason, steps.watch)
+        comparing_s = max(LEAST_COMPARING_S, (1 - SEARCHING) / SEARCHING * searched_s)
+        best = compared(result, config, steps.watch, min(comparing_s, (1 - SEARCHING) * budget_s))
+        return Searched(best, of_sizes(best.result, clusters, config, steps.watch))
+
+
+def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:
+    """Clusters of the same nodes, with twice as many devices each as the one before."""
+    cluster.require_uniform("a sweep of sizes", "leave --devices out")
+    clusters, devices = [], least
+    while devices <= most:
+        nodes, odd = divmod(devices, cluster.devices_per_node)
+        if odd:
+            what = f"{devices} devices are no whole nodes of {cluster.devices_per_node}"
+            raise BadInput(what, where="--devices", do=f"begin with a multiple of {cluster.devices_per_node}")
+        clusters.append(replace(cluster, nodes=nodes))
+        devices *= 2
+    if not clusters:
+        raise BadInput(f"{least} to {most} are none", where="--devices", do="give the smaller number first")
+    return clusters
 
 
 def gap(result: StrategyResult) -> float | None:
