@@ -85,12 +85,12 @@ class PlaceRequest:
     split_passes: bool
     planner: str
     config: dict[str, Any]
-    time_limit: float | None
+    time_limit_s: float | None
     plan: Path | None
     nodes: int | None
     accelerator: str | None
     host: str | None
-    link: float | None
+    link_bytes_per_s: float | None
     cluster: str | None
     verify: bool
 

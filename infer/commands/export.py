@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from automap_models.errors import BadInput
 from automap_models.export.targets import TARGETS
 
 from ..requests import ExportRequest
@@ -18,8 +17,8 @@ from .parsing import (
     add_topo,
     file_argument,
     filled,
-    given,
     name_argument,
+    refuse,
     source_of,
 )
 
@@ -71,8 +70,7 @@ def request(namespace: argparse.Namespace) -> ExportRequest:
     if namespace.what is not None:
         return filled(ExportRequest, namespace, source=source_of(vars(namespace)))
     options = ("batch", "sequence", "dtype", "device", "microbatch_size", "trainable")
-    for name in given(namespace, *options):
-        raise BadInput("is for a model, and none is given", where=f"`{name}`", do="give the model, or leave it out")
+    refuse(namespace, options, "is for a model, and none is given", "give the model, or leave it out")
     return filled(ExportRequest, namespace, source=None)
 
 

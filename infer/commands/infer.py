@@ -6,7 +6,6 @@ One plan by default; with `--sweep` many, one a combination; with `--observed` t
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
 
 from automap_models.core.units import SECONDS
 from automap_models.errors import BadInput
@@ -27,7 +26,7 @@ from .parsing import (
     refuse,
     whole_number,
 )
-from .targets import TARGET, TARGET_CHOICES, narrow
+from .targets import PLANNED_FOR, TARGET, narrow
 
 EPILOG = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
@@ -86,14 +85,14 @@ RUNNING = """
 """
 OF_PLANNING = (
     *("stages", "micro_batches", "global_batch", "microbatch_size", "state_factor", "granularity"),
-    *("beam", "policy", "certify_budget", "refine_budget", "min_gain", "min_stage", "equal_replicas", "cut_at", "for"),
+    *("beam", "policy", "certify_s", "refine_s", "min_gain", "min_stage", "equal_replicas", "cut_at", "target"),
 )
 """Options that a plan made before has no use for."""
-NOT_OF_SWEEPS = ("plan", "trace", "min_gain", "min_stage", "observed", "attribute", "restart", "corrected")
+NOT_OF_SWEEPS = ("plan", "trace", "min_gain", "min_stage", "observed", "attribute", "restart_s", "corrected")
 """Options about one plan."""
 NOT_OF_REPLANNING = (
     *("stages", "micro_batches", "global_batch", "state_factor", "granularity"),
-    *("beam", "certify_budget", "refine_budget", "plot", "trace", "schedule"),
+    *("beam", "certify_s", "refine_s", "plot", "trace", "schedule", "no_refine"),
 )
 """Options that planning again has no use for: the plan has its own, and what it shows is not simulated."""
 IN_SWEEP_FILE = ("topo", "stages", "micro_batches", "global_batch")
@@ -117,13 +116,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         micro_batches={"type": number_or_auto},
         N={"type": whole_number},
         B={"type": whole_number},
-        **{"for": TARGET_CHOICES},
+        target={"choices": PLANNED_FOR},
     )
     how = parser.add_argument_group("how to plan")
     add_objective(how)
     milliseconds = {"type": quantity(SECONDS, plain_per_base=1e3)}
     beam = {"type": whole_number}
-    add_options(how, HOW, planner={"default": AUTO}, beam=beam, certify_budget=milliseconds, refine_budget=milliseconds)
+    add_options(how, HOW, planner={"default": AUTO}, beam=beam, certify_s=milliseconds, refine_s=milliseconds)
     attribute = {"choices": ("instructions", "devices", "either")}
     add_options(parser.add_argument_group("what a running job says"), RUNNING, attribute=attribute)
     verbose = "--verbose  also print what auto tried, with the outcome of each combination"
@@ -132,11 +131,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | ReplanRequest:
     """What is asked for."""
-    if namespace.observed and namespace.sweep:
-        raise BadInput("is about one plan, not a sweep", where="--observed", do="leave it out")
-    for name in ("attribute", "restart", "corrected"):
-        if getattr(namespace, name) is not None and not namespace.observed:
-            raise BadInput("is about measured times", where=f"--{name}", do="give these with --observed")
+    if namespace.sweep:
+        refuse(namespace, ("observed",), "is about one plan, not a sweep")
+    if not namespace.observed:
+        refuse(
+            namespace, ("attribute", "restart_s", "corrected"), "is about measured times", "give these with --observed"
+        )
     if namespace.sweep:
         return _sweep_request(namespace)
     if namespace.observed:
@@ -151,16 +151,10 @@ def _infer_request(namespace: argparse.Namespace) -> InferRequest:
 
 
 def _plan_options(namespace: argparse.Namespace) -> PlanOptions:
-    """What is asked of a plan, by the arguments of the same names and by those in milliseconds."""
     if namespace.no_refine:
-        refuse(namespace, ("refine_budget",), "--no-refine refines nothing")
+        refuse(namespace, ("refine_s",), "--no-refine refines nothing")
     narrow(namespace)
-    names = {field.name for field in fields(PlanOptions)} & vars(namespace).keys()
-    return PlanOptions(
-        **{name: getattr(namespace, name) for name in names},
-        certify_s=namespace.certify_budget,
-        refine_s=0.0 if namespace.no_refine else namespace.refine_budget,
-    )
+    return filled(PlanOptions, namespace, refine_s=0.0 if namespace.no_refine else namespace.refine_s)
 
 
 def _sweep_request(namespace: argparse.Namespace) -> SweepRequest:
@@ -175,11 +169,9 @@ def _sweep_request(namespace: argparse.Namespace) -> SweepRequest:
 def _replan_request(namespace: argparse.Namespace) -> ReplanRequest:
     if namespace.plan is None:
         raise BadInput("needs the plan that was running", where="--observed", do="give it with --plan")
-    refuse(namespace, NOT_OF_REPLANNING, "planning again has no use for it")
-    if namespace.no_refine or namespace.planner != "auto":
-        where = "--no-refine" if namespace.no_refine else "--planner"
-        raise BadInput("planning again has no use for it", where=where, do="leave it out")
-    restart_s = namespace.restart or 0.0
+    named = () if namespace.planner == AUTO else ("planner",)
+    refuse(namespace, (*NOT_OF_REPLANNING, *named), "planning again has no use for it")
+    restart_s = namespace.restart_s or 0.0
     if not 0 <= restart_s < float("inf"):
         raise BadInput(f"{restart_s:g} seconds", where="--restart", do="give 0 or more")
     return filled(

@@ -48,11 +48,6 @@ LONGEST_NAME, LONGEST_PATH = 255, 4095
 """Bytes of a file's name and of a whole path that a file system takes."""
 
 
-def flag(name: str) -> str:
-    """An argument's name as it is written: `state_factor` → `--state-factor`."""
-    return "--" + name.replace("_", "-")
-
-
 _ALIKE = """
     backend batch beam communication cpus cut_at device dropout dtype equal_replicas executor framework global_batch
     granularity max_stages measure mesh micro_batches model microbatch_size min_gain min_stage nodes objective out
@@ -60,26 +55,38 @@ _ALIKE = """
     trainable verify tp pp dp vp cp ep micro_batch recompute zero sequence_parallel precision layers check snap to
     topo
 """
+_DESTINATIONS = {
+    "--budget": "budget_s",
+    "--certify-budget": "certify_s",
+    "--finetune": "finetune_s",
+    "--for": "target",
+    "--keep-together": "together",
+    "--link": "link_bytes_per_s",
+    "--memory": "memory_bytes",
+    "--pin": "pins",
+    "--refine-budget": "refine_s",
+    "--restart": "restart_s",
+    "--time-limit": "time_limit_s",
+}
+"""Option → argument of the library, where the two are not called alike."""
 ARGUMENTS: Mapping[str, str] = {
-    **{name: flag(name) for name in _ALIKE.split()},
+    **{name: f"--{name.replace('_', '-')}" for name in _ALIKE.split()},
+    **{name: option for option, name in _DESTINATIONS.items()},
     "accelerators": "--devices",
-    "budget_s": "--budget",
-    "certify_s": "--certify-budget",
     "forbidden": "--forbid",
-    "link_bytes_per_s": "--link",
-    "memory_bytes": "--memory",
     "network": "--devices",
-    "pins": "--pin",
-    "refine_s": "--refine-budget",
-    "reserve_bytes": "--reserve",
-    "restart_s": "--restart",
     "ranks": "--pp",
-    "target": "--for",
-    "time_limit_s": "--time-limit",
-    "together": "--keep-together",
+    "reserve_bytes": "--reserve",
     "virtual": "--vp",
 }
 """Argument of the library, as its messages name it → the commands' option for it."""
+
+
+def flag(name: str) -> str:
+    """An argument's name as it is written: `state_factor` → `--state-factor`."""
+    return ARGUMENTS.get(name, f"--{name.replace('_', '-')}")
+
+
 _MENTION = re.compile(r"`(\w+)(?:=([^`]*))?`")
 
 
@@ -100,7 +107,7 @@ def given(arguments: object, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
-def refuse(namespace: argparse.Namespace, names: Iterable[str], reason: str) -> None:
+def refuse(namespace: argparse.Namespace, names: Iterable[str], reason: str, do: str = "leave it out") -> None:
     """Refuse arguments that mean nothing beside the others.
 
     Raises:
@@ -108,7 +115,7 @@ def refuse(namespace: argparse.Namespace, names: Iterable[str], reason: str) -> 
     """
     for name, value in given(namespace, *names).items():
         if value is not False and value != []:
-            raise BadInput(reason, where=flag(name), do="leave it out")
+            raise BadInput(reason, where=flag(name), do=do)
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -263,12 +270,14 @@ def add_options(group: argparse._ActionsContainer, text: str, **settings: Mappin
     Args:
         group: takes them.
         text: `--batch N  samples in a micro-batch`; an option begins a line, what follows may go on in further ones.
-        settings: what argparse is told beside that, by the option's name or, of all that have it, by the metavar.
+        settings: what argparse is told beside that, by the argument's name or, of all that have it, by the metavar.
     """
     _, *parts = _OPTION.split(text)
     for flags, metavar, words in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        shown, name = " ".join(words.split()), flags.rpartition("--")[2].replace("-", "_")
-        options: dict[str, Any] = {"metavar": metavar, "type": _TYPES.get(name, _TYPES.get(metavar))} if metavar else {}
+        shown, option = " ".join(words.split()), flags.split(", ")[-1]
+        name = _DESTINATIONS.get(option, option.strip("-").replace("-", "_"))
+        options: dict[str, Any] = {"dest": name}
+        options |= {"metavar": metavar, "type": _TYPES.get(name, _TYPES.get(metavar))} if metavar else {}
         options |= {**settings.get(metavar, {}), **settings.get(name, {})}
         if not {"metavar", "type", "choices", "action"} & options.keys():
             options["action"] = "store_true"
@@ -379,32 +388,9 @@ def source_of(options: Mapping[str, Any]) -> Source:
     kind = source_kind(what)
     for name, kinds in APPLIES.items():
         if options.get(name) and kind not in kinds:
-            raise superfluous(name, f"{what} {kind.value}")
+            raise BadInput(f"does not apply: {what} {kind.value}", where=flag(name), do="leave it out")
     sizes = options["batch"], options["sequence"], options["dtype"]
     return Source(what, kind, *sizes, tuple(options["trainable"] or ()), options["dropout"])
-
-
-def step_source(options: Mapping[str, Any], *, verified: bool = False) -> Source:
-    """The same where operations are needed; with `verified`, where the step is run, too.
-
-    Raises:
-        BadInput: as `source_of`; or it is a profile; or cannot be run.
-    """
-    source = source_of(options)
-    if source.kind not in STEPS:
-        from automap_models.formats.files import require_no_plan
-
-        require_no_plan(source.what)
-        do = "give a model, a factory or an HLO file"
-        raise BadInput("is a profile, without operations to partition", where=source.what, do=do)
-    if verified and source.kind not in MODELS:
-        raise BadInput(f"{source.what} {source.kind.value}", where="--verify", do="give a model or a factory to run")
-    return source
-
-
-def superfluous(name: str, reason: str) -> BadInput:
-    """An option that means nothing here, as an error."""
-    return BadInput(f"does not apply: {reason}", where=f"--{name}", do="leave it out")
 
 
 def sized_profile(path: Path, size: int | None) -> Profile:

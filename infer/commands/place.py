@@ -30,8 +30,8 @@ DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp", "step": "learned"
 STEP_PLANNERS = ("learned", "metis", "m-etf")
 """They place the operations of a step, and nothing else."""
 OF_PLACING = (
-    *("devices", "cpus", "memory", "objective", "communication", "pieces"),
-    *("finetune", "policy", "planner", "time_limit", "seed", "split", "split_passes"),
+    *("devices", "cpus", "memory_bytes", "objective", "communication", "pieces"),
+    *("finetune_s", "policy", "planner", "time_limit_s", "seed", "split", "split_passes"),
 )
 """Options that a placement made before has no use for."""
 EPILOG = """GRAPH is one of
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_argument_group("what to plan"),
         problem,
-        memory={"type": quantity(BYTES)},
+        memory_bytes={"type": quantity(BYTES)},
         objective={"choices": tuple(DEFAULT_PLANNERS)},
         communication={"choices": ("sum", "max")},
     )
@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def request(namespace: argparse.Namespace) -> PlaceRequest:
     """What is asked for."""
-    for option, value_s in given(namespace, "time_limit", "finetune").items():
+    for option, value_s in given(namespace, "time_limit_s", "finetune_s").items():
         if not 0 < value_s < math.inf:
             raise BadInput(f"{value_s:g} seconds", where=flag(option), do="give a positive number")
     if namespace.planner in STEP_PLANNERS and namespace.plan is None:
@@ -114,48 +114,41 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         namespace.objective = "step"
     if namespace.plan is not None:
         refuse(namespace, OF_PLACING, "the placement read has its own")
-    elif namespace.split is not None and namespace.planner != "expert":
-        raise BadInput("is for --planner expert", where="--split", do="leave it out")
+    elif namespace.planner != "expert":
+        refuse(namespace, ("split",), "is for --planner expert")
     planner = namespace.planner or DEFAULT_PLANNERS[namespace.objective or "throughput"]
-    for option in ("finetune", "policy"):
-        if getattr(namespace, option) is not None and planner != "learned":
-            raise BadInput("is for --planner learned", where=f"--{option}", do="leave it out")
-    accelerators, cluster = _devices(namespace)
+    if planner != "learned":
+        refuse(namespace, ("finetune_s", "policy"), "is for --planner learned")
+    devices, cluster = _devices(namespace)
     source = source_of(vars(namespace))
-    if namespace.verify and source.kind not in MODELS:
-        raise BadInput(f"{source.what} {source.kind.value}", where="--verify", do="give a model or a factory to run")
-    if namespace.verify and namespace.plan is None and namespace.objective != "step":
-        raise BadInput("is for --objective step", where="--verify", do="leave it out")
+    if source.kind not in MODELS:
+        refuse(namespace, ("verify",), f"{source.what} {source.kind.value}", "give a model or a factory to run")
+    if namespace.plan is None and namespace.objective != "step":
+        refuse(namespace, ("verify",), "is for --objective step")
     if source.kind is not SourceKind.PROFILE and namespace.devices is None and namespace.plan is None:
         raise BadInput("a model brings no devices", where="--devices", do="say how many accelerators there are")
-    problem = {"accelerators": accelerators, "memory_bytes": namespace.memory}
-    problem |= {name: getattr(namespace, name) for name in ("cpus", "objective", "communication", "pieces")}
-    config = {"finetune_s": namespace.finetune, "policy": namespace.policy and str(namespace.policy)}
-    config |= {name: getattr(namespace, name) for name in ("seed", "split")}
     return filled(
         PlaceRequest,
         namespace,
         source=source,
-        problem={name: value for name, value in problem.items() if value is not None},
+        problem=devices | given(namespace, "cpus", "memory_bytes", "objective", "communication", "pieces"),
         planner=planner,
-        config={name: value for name, value in config.items() if value is not None},
+        config=given(namespace, "finetune_s", "policy", "seed", "split"),
         cluster=cluster,
     )
 
 
-def _devices(namespace: argparse.Namespace) -> tuple[int | None, str | None]:
+def _devices(namespace: argparse.Namespace) -> tuple[dict[str, int], str | None]:
     """The number of accelerators, or the cluster that is named."""
     text = namespace.devices
     if text is None:
-        return None, None
+        return {}, None
     if text.isascii() and text.isdigit():
-        return at_least(0)(text), None
+        return {"accelerators": at_least(0)(text)}, None
     if namespace.objective != "step":
         raise BadInput(f"{text!r} is no whole number", where="--devices", do="a cluster is for --objective step")
-    for option in ("cpus", "memory"):
-        if getattr(namespace, option) is not None:
-            raise BadInput("is the cluster's", where=f"--{option}", do="leave it out, or give --devices a number")
-    return None, str(text)
+    refuse(namespace, ("cpus", "memory_bytes"), "is the cluster's", "leave it out, or give --devices a number")
+    return {}, str(text)
 
 
 COMMAND = Command(

@@ -31,7 +31,7 @@ from .parsing import (
     source_of,
 )
 from .strategies import add_strategy, strategy_request
-from .targets import TARGET, TARGET_CHOICES, narrow
+from .targets import PLANNED_FOR, TARGET, narrow
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
 LIMITS = """
@@ -50,16 +50,11 @@ SEARCHING = f"""
     --plan FILE    search nothing: cost and show this plan.json
 """
 OF_SEARCHING = (
-    *("schedule", "min_gain", "min_stage", "equal_replicas", "cut_at", "for"),
-    *("global_batch", "state_factor", "pin", "keep_together", "max_stages", "memory", "forbid"),
-    *("budget", "thorough", "seed", "out", "plot"),
+    *("schedule", "min_gain", "min_stage", "equal_replicas", "cut_at", "target"),
+    *("global_batch", "state_factor", "pins", "together", "max_stages", "memory_bytes", "forbid"),
+    *("budget_s", "thorough", "seed", "out", "plot"),
 )
 """Options that a plan made before has no use for."""
-SAME_NAMES = (
-    *("global_batch", "state_factor", "max_stages", "thorough"),
-    *("schedule", "objective", "min_gain", "min_stage", "equal_replicas", "cut_at", "target"),
-)
-"""Options that the library's functions call the same."""
 EPILOG = f"""Two searches:
   strategies         with --global-batch, for a built-in transformer or a config.json on devices that have constants of
                      training steps (step:). It chooses tp, cp, ep, pp, vp, dp, micro-batch, schedule, ZeRO, sequence
@@ -103,15 +98,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_argument_group("what the plan must be like"),
         LIMITS + RESTRICTIONS + TARGET,
-        pin={"default": []},
-        keep_together={"default": []},
-        memory={"type": positive(BYTES)},
+        pins={"default": []},
+        together={"default": []},
+        memory_bytes={"type": positive(BYTES)},
         forbid={"choices": FORBIDDABLE, "default": []},
-        **{"for": TARGET_CHOICES},
+        target={"choices": PLANNED_FOR},
     )
     add_objective(parser.add_argument_group("what to make small"), SCHEDULES)
     add_strategy(parser.add_argument_group("what is fixed of a strategy; the search chooses the rest"))
-    add_options(parser.add_argument_group("how long to look"), SEARCHING, budget={"type": positive(SECONDS)})
+    add_options(parser.add_argument_group("how long to look"), SEARCHING, budget_s={"type": positive(SECONDS)})
 
 
 def request(namespace: argparse.Namespace) -> PlanRequest:
@@ -122,22 +117,11 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
     narrow(namespace)
     if strategy is None and namespace.schedule is not None:
         require_schedule(namespace.schedule)
-    known = namespace.schedule in (None, *WARM_UPS)
+    source, schedule = source_of(vars(namespace)), namespace.schedule if namespace.schedule in WARM_UPS else None
+    seed, forbidden = namespace.seed or 0, namespace.forbid
+    options = filled(ExploreOptions, namespace, schedule=schedule, seed=seed, forbidden=forbidden)
     return filled(
-        PlanRequest,
-        namespace,
-        source=source_of(vars(namespace)),
-        options=ExploreOptions(
-            **{name: getattr(namespace, name) for name in SAME_NAMES if name != "schedule" or known},
-            pins=namespace.pin,
-            together=namespace.keep_together,
-            memory_bytes=namespace.memory,
-            forbidden=namespace.forbid,
-            budget_s=namespace.budget,
-            seed=namespace.seed or 0,
-        ),
-        cached=not namespace.no_cache,
-        strategy=strategy,
+        PlanRequest, namespace, source=source, options=options, cached=not namespace.no_cache, strategy=strategy
     )
 
 

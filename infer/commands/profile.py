@@ -9,7 +9,7 @@ from automap_models.workloads.source import SourceKind
 
 from ..requests import ProfileRequest
 from ..runner import Command, Output, reported_by
-from .parsing import STEP, add_options, filled, given, kinds_of_models, name_argument, source_of, superfluous
+from .parsing import STEP, add_options, filled, given, kinds_of_models, name_argument, refuse, source_of
 
 MEASURING = ("repeats", "warmup", "seed")
 EPILOG = f"""{kinds_of_models("bert48, t5_base, vgg19, llama3-8b, mixtral-8x7b, …: see --list")}
@@ -61,9 +61,7 @@ def request(namespace: argparse.Namespace) -> ProfileRequest:
     if namespace.list:
         if namespace.what is not None:
             raise BadInput(f"{namespace.what} is given, too", where="--list", do="leave one of them out")
-        for name in ("out", "plot"):
-            if getattr(namespace, name) is not None:
-                raise BadInput("there is no profile to write", where=f"--{name}", do="leave it or --list out")
+        refuse(namespace, ("out", "plot"), "there is no profile to write", "leave it or --list out")
         return ProfileRequest(None)
     if namespace.what is None:
         raise BadInput("no MODEL|FILE is given", do="see automap-profile --help")
@@ -73,13 +71,13 @@ def request(namespace: argparse.Namespace) -> ProfileRequest:
         raise BadInput("prints JSON and nothing else", where="--json", do="leave --show and --instructions out")
     source = source_of(vars(namespace))
     if source.kind in (SourceKind.WORKLOAD, SourceKind.CONFIG) and namespace.framework == "torch":
-        raise superfluous("framework", f"{source.what} {source.kind.value}")
-    if namespace.measure and namespace.device:
-        raise superfluous("device", "--measure runs the model on this machine")
-    measuring = given(namespace, *MEASURING)
-    for name in () if namespace.measure else measuring:
-        raise superfluous(name, "nothing is measured without --measure")
-    return filled(ProfileRequest, namespace, source=source, measuring=measuring if namespace.measure else None)
+        refuse(namespace, ("framework",), f"does not apply: {source.what} {source.kind.value}")
+    if namespace.measure:
+        refuse(namespace, ("device",), "does not apply: --measure runs the model on this machine")
+    else:
+        refuse(namespace, MEASURING, "does not apply: nothing is measured without --measure")
+    measuring = given(namespace, *MEASURING) if namespace.measure else None
+    return filled(ProfileRequest, namespace, source=source, measuring=measuring)
 
 
 COMMAND = Command(

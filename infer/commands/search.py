@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from automap_models.errors import BadInput
+from automap_models.workloads.source import MODELS, STEPS, Source
 
 from ..requests import SearchRequest
 from ..runner import Command, Output, reported_by
@@ -18,11 +19,11 @@ from .parsing import (
     add_options,
     add_topo,
     filled,
-    flag,
     kinds_of_models,
     mesh_argument,
     name_argument,
-    step_source,
+    refuse,
+    source_of,
 )
 
 DESCRIPTION = "Search for the best way of training a model by its own operations."
@@ -92,45 +93,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def request(search: str, namespace: argparse.Namespace) -> SearchRequest:
-    """What is asked for."""
-    options = _settled(vars(namespace))
-    if options["objective"] == COUNTING:
-        _refuse_of_planner(options)
-    source = step_source(options, verified=options["verify"])
-    return filled(SearchRequest, argparse.Namespace(**options), search=search, source=source)
-
-
-def _settled(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with objective, planner and rules set; who names an option of counting wants to count."""
-
-    objective = options["objective"]
-    counting = [name for name in (*APPLICABLE["agent"], "show_groups") if options[name] not in (None, False)]
-    counting += ["planner"] if options["planner"] not in (None, "milp") else []
-    pricing = [name for name in ("verify", "plan", "device") if options[name] not in (None, False)]
-    if objective is None:
-        objective = COUNTING if counting and not pricing else OBJECTIVES[0]
-    counts = objective == COUNTING
-    for name in pricing if counts else counting:
-        raise BadInput(
-            f"means nothing for --objective {objective}",
-            where=flag(name),
-            do=f"leave it out, or give --objective {OBJECTIVES[0] if counts else COUNTING}",
-        )
+    """What is asked for; who gives an option of counting wants to count."""
+    named = () if namespace.planner in (None, "milp") else ("planner",)
+    counting, pricing = (*APPLICABLE["agent"], "show_groups", *named), ("verify", "plan", "device")
+    if namespace.objective is None:
+        counts = _any(namespace, counting) and not _any(namespace, pricing)
+        namespace.objective = COUNTING if counts else OBJECTIVES[0]
+    counts = namespace.objective == COUNTING
+    do = f"leave it out, or give --objective {OBJECTIVES[0] if counts else COUNTING}"
+    refuse(namespace, pricing if counts else counting, f"means nothing for --objective {namespace.objective}", do)
     planner, rules = ("agent", "paper") if counts else ("milp", "shardy")
-    return {
-        **options,
-        "objective": objective,
-        "planner": options["planner"] or planner,
-        "rules": options["rules"] or rules,
-    }
+    namespace.planner, namespace.rules = namespace.planner or planner, namespace.rules or rules
+    if counts:
+        unused = [name for name in APPLICABLE["agent"] if name not in APPLICABLE.get(namespace.planner, ())]
+        refuse(namespace, unused, f"the planner {namespace.planner} has no use for it")
+    return filled(SearchRequest, namespace, search=search, source=_source(namespace))
 
 
-def _refuse_of_planner(options: Mapping[str, Any]) -> None:
-    """Refuse options that the planner has no use for."""
-    for name in APPLICABLE["agent"]:
-        if options[name] is not None and name not in APPLICABLE.get(options["planner"], ()):
-            what = f"the planner {options['planner']} has no use for it"
-            raise BadInput(what, where=flag(name), do="leave it out")
+def _any(namespace: argparse.Namespace, names: Sequence[str]) -> bool:
+    return any(getattr(namespace, name) not in (None, False) for name in names)
+
+
+def _source(namespace: argparse.Namespace) -> Source:
+    """The model; it is to have operations, and to run where the step is verified."""
+    source = source_of(vars(namespace))
+    if source.kind not in STEPS:
+        from automap_models.formats.files import require_no_plan
+
+        require_no_plan(source.what)
+        do = "give a model, a factory or an HLO file"
+        raise BadInput("is a profile, without operations to partition", where=source.what, do=do)
+    if source.kind not in MODELS:
+        refuse(namespace, ("verify",), f"{source.what} {source.kind.value}", "give a model or a factory to run")
+    return source
 
 
 def _command(search: str) -> Command[SearchRequest]:

@@ -44,7 +44,7 @@ FIELDS = (
 )
 """Fields of a strategy that have an option of the same name; `schedule` and `global_batch` are of searches, too."""
 OF_PROFILES = ("batch", "dtype", "trainable", "microbatch_size", "state_factor", "plan", "min_gain", "min_stage")
-OF_PLANS = ("pin", "keep_together", "max_stages", "forbid", "equal_replicas", "cut_at", "seed")
+OF_PLANS = ("pins", "together", "max_stages", "forbid", "equal_replicas", "cut_at", "seed")
 """Options of the search of plans of stages, which knows no strategies."""
 
 
@@ -87,9 +87,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
     """What is to be searched or priced; None where an option belongs to the search of plans of stages."""
-    fields = given(namespace, *FIELDS)
+    fields, target = given(namespace, *FIELDS), namespace.target
     others = given(namespace, "no_flash", "reserve", "devices", "price")
-    target = getattr(namespace, "for")
     fields |= given(namespace, "schedule")
     chosen = {*fields, *others} - ({"schedule"} if fields.get("schedule") in WARM_UPS else set())
     other_search = namespace.objective == "length" or any(
@@ -109,9 +108,8 @@ def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
         do = f"choose from {', '.join(STRATEGIES_FOR)}, or give no field of a strategy"
         raise BadInput(f"{target} takes no strategies", where="`target`", do=do)
     if namespace.price:
-        refuse(
-            namespace, ("devices", "reserve", "budget", "plot", "for"), "is for a search, and --price searches nothing"
-        )
+        of_searching = ("devices", "reserve", "budget_s", "plot", "target")
+        refuse(namespace, of_searching, "is for a search, and --price searches nothing")
     reserves = dict(namespace.reserve or ())
     return StrategyRequest(
         fields,

@@ -21,14 +21,13 @@ TARGET = f"""
         blocks end, under a schedule that it runs; of strategies, with the ZeRO and recomputation that it has
 """
 """Option: within what a framework can express."""
-TARGET_CHOICES = {"choices": PLANNED_FOR}
 
 
 def narrow(namespace: argparse.Namespace) -> None:
     """Ask of plans what the target asks of them; `--equal-replicas`, `--cut-at` and `--forbid` are set accordingly.
 
     Stages that divide operators, each by its own number of devices, are left out where the target has one number."""
-    name, namespace.target = getattr(namespace, "for"), None
+    name, namespace.target = namespace.target, None
     if name is None:
         return
     from automap_models.core.framework import StageLimits

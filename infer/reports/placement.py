@@ -75,7 +75,7 @@ def _run_on_this_host(request: PlaceRequest, result: PlacementResult) -> Placeme
 
 
 def _placed(request: PlaceRequest) -> PlacementResult:
-    planner, limit_s = make_planner(request.planner, kind="placement", **request.config), request.time_limit
+    planner, limit_s = make_planner(request.planner, kind="placement", **request.config), request.time_limit_s
     if request.cluster is None:
         problem = PlacementProblem.of(_graph(request), split_passes=request.split_passes, **request.problem)
     else:
@@ -123,7 +123,7 @@ def _graph(request: PlaceRequest, kinds: tuple[str, ...] = ()) -> PlacementGraph
     accelerator, host = read_device(request.accelerator or DEFAULT_DEVICE), read_device(request.host or "cpu")
     problem = request.problem
     given = {
-        "link_bytes_per_s": DEFAULT_LINK_BYTES_PER_S if request.link is None else request.link,
+        "link_bytes_per_s": DEFAULT_LINK_BYTES_PER_S if request.link_bytes_per_s is None else request.link_bytes_per_s,
         "accelerators": problem.get("accelerators", 0),  # a placement read back brings its own
         "accelerator_bytes": float(problem.get("memory_bytes", DEFAULT_MEMORY_BYTES)),
         "meta": {"accelerator": accelerator.name, "host": host.name, "times": "clock, not measured"},
