@@ -7,7 +7,7 @@ Nothing here imports numpy: help is to be fast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,20 +105,18 @@ class StrategyRequest:
         price: whether nothing is searched.
         usual: whether nothing was asked for but a global batch, so that another search takes over where the model or
             the device is not made for this one.
-        reserve_bytes: of each device that is left free; None for the usual share of its memory.
-        rank_reserve_bytes: of devices of a rank beside that, by its number, from the last one on below 0.
+        reserves: bytes that are left free: of each device under None, of devices of a rank beside that by its number.
         target: the framework that is to run it, whose limits hold; None for any.
         sizes: least and most devices of a sweep; None for the cluster as it is.
     """
 
     fields: dict[str, Any]
     flash: bool
-    price: bool = False
-    usual: bool = False
-    reserve_bytes: float | None = None
-    rank_reserve_bytes: dict[int, float] = field(default_factory=dict)
-    target: str | None = None
-    sizes: tuple[int, int] | None = None
+    price: bool
+    usual: bool
+    reserves: dict[int | None, float]
+    target: str | None
+    sizes: tuple[int, int] | None
 
 
 @dataclass(frozen=True)

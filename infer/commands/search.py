@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from automap_models.errors import BadInput
 from automap_models.workloads.source import MODELS, STEPS, Source
 
-from ..requests import SearchRequest
+from ..requests import OnlineRequest, SearchRequest
 from ..runner import Command, Output, reported_by
-from . import search_pipelines
 from .parsing import (
     DEVICE,
     SEED,
+    STATE_FACTOR,
     STEP,
     add_options,
     add_topo,
+    at_least,
     filled,
     kinds_of_models,
     mesh_argument,
@@ -53,11 +55,10 @@ ABOUT = {
     "such that everything else follows by propagation and nothing has to be resharded.",
     "adp": "Auto data parallelism: choose the dimension of each input of the step to partition across a mesh axis; "
     "the one that follows the data through the model is the batch.",
+    "pp": "Pipeline parallelism by online training: an agent learns on the one profile where to cut it into stages, "
+    "instruction by instruction, and which devices near the node boundaries each stage gets.",
 }
-SUMMARIES = {
-    **{search: about.partition(":")[0].lower() for search, about in ABOUT.items()},
-    "pp": "pipeline parallelism by online training",
-}
+SUMMARIES = {search: about.partition(":")[0].lower() for search, about in ABOUT.items()}
 """Search → what it is for."""
 
 
@@ -92,6 +93,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument_group("what to print"), "--show-groups  also print the linkage groups")
 
 
+def _add_training(parser: argparse.ArgumentParser) -> None:
+    """What to cut on which cluster, and how long to learn."""
+    parser.add_argument(
+        "what",
+        metavar="MODEL|PROFILE",
+        type=name_argument,
+        help="a model as automap-profile takes it, or a profile",
+    )
+    add_topo(parser)
+    add_options(parser.add_argument_group("which training step"), STEP + DEVICE)
+    problem = f"""
+        --stages S         number of stages (default: one a node)
+        --micro-batches M  in a global batch (default 16)
+        {STATE_FACTOR}
+        --radius N         devices around the node boundaries (default 3)
+    """
+    group = parser.add_argument_group("what to plan")
+    add_options(group, problem, stages={"type": at_least(2)}, radius={"default": 3})
+    learning = f"""
+        --agent NAME|FILE         hyper-parameters: default, paper (Auto-MAP's own) or a YAML file like
+            conf/online/default.yaml
+        --episodes N              to play (default: the agent's)
+        {SEED}
+        --warm-start policy|FILE  begin with the trained policy's plan, or with this plan.json (./policy is a file)
+    """
+    group = parser.add_argument_group("who learns, for how long")
+    add_options(group, learning, agent={"default": "default"}, seed={"default": 0})
+
+
 def request(search: str, namespace: argparse.Namespace) -> SearchRequest:
     """What is asked for; who gives an option of counting wants to count."""
     named = () if namespace.planner in (None, "milp") else ("planner",)
@@ -108,6 +138,10 @@ def request(search: str, namespace: argparse.Namespace) -> SearchRequest:
         unused = [name for name in APPLICABLE["agent"] if name not in APPLICABLE.get(namespace.planner, ())]
         refuse(namespace, unused, f"the planner {namespace.planner} has no use for it")
     return filled(SearchRequest, namespace, search=search, source=_source(namespace))
+
+
+def _training(namespace: argparse.Namespace) -> OnlineRequest:
+    return filled(OnlineRequest, namespace, source=source_of(vars(namespace)))
 
 
 def _any(namespace: argparse.Namespace, names: Sequence[str]) -> bool:
@@ -128,23 +162,19 @@ def _source(namespace: argparse.Namespace) -> Source:
     return source
 
 
-def _command(search: str) -> Command[SearchRequest]:
+def _command(search: str) -> Command[Any]:
+    training = search == "pp"
+    plot = f"draw {'how the training went' if training else 'the score over episodes'} (.png, .svg, .pdf)"
     return Command(
         description=ABOUT[search],
-        epilog=EPILOG,
-        add_arguments=add_arguments,
-        outputs=(
-            Output("plan", ("--out",), "write the plan as JSON"),
-            Output("plot", ("--plot",), "draw the score over episodes (.png, .svg, .pdf)", picture=True),
-        ),
+        epilog="" if training else EPILOG,
+        add_arguments=_add_training if training else add_arguments,
+        outputs=(Output("plan", ("--out",), "write the plan as JSON"), Output("plot", ("--plot",), plot, picture=True)),
         json="print the plan as JSON and nothing else",
-        inputs=("what", "plan"),
-        request=lambda namespace: request(search, namespace),
-        report=reported_by("search"),
+        inputs=("what", "warm_start") if training else ("what", "plan"),
+        request=_training if training else partial(request, search),
+        report=reported_by("online" if training else "search"),
     )
 
 
-COMMANDS: Mapping[str, Command[Any]] = {
-    **{search: _command(search) for search in ABOUT},
-    "pp": search_pipelines.COMMAND,
-}
+COMMANDS: Mapping[str, Command[Any]] = {search: _command(search) for search in ABOUT}

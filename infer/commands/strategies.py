@@ -110,14 +110,12 @@ def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
     if namespace.price:
         of_searching = ("devices", "reserve", "budget_s", "plot", "target")
         refuse(namespace, of_searching, "is for a search, and --price searches nothing")
-    reserves = dict(namespace.reserve or ())
     return StrategyRequest(
         fields,
         flash=not namespace.no_flash,
         price=bool(namespace.price),
         usual=not chosen,
-        reserve_bytes=reserves.pop(None, None),
-        rank_reserve_bytes=reserves,
+        reserves=dict(namespace.reserve or ()),
         target=target,
         sizes=namespace.devices,
     )

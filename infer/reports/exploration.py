@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,13 @@ from automap_models.formats.plan_json import SCHEMA, plan_document, write_plan
 from automap_models.formats.plan_reader import read_plan
 from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.explore import Exploration, ExploreConfig, ExplorePlanner
+from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
 from automap_models.planners.portfolio.model import profiled_once
 from automap_models.planners.portfolio.planning import explore_config, sample_notes, space_to_explore
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.store import exploration_from_json, exploration_to_json
 from automap_models.planners.staged.evaluate import evaluate
-from automap_models.plots.exploration import draw_candidates
+from automap_models.plots.exploration import SIZES, TIMES, draw_candidates
 from automap_models.simulate.breakdown import Breakdown
 from automap_models.version import __version__
 from automap_models.workloads.source import notes_of
@@ -55,13 +55,13 @@ class Explored:
 
     Attributes:
         exploration: the plans.
-        config: how they were searched.
+        seed: of random draws.
         taken_s: from the request to the plans.
         cached: whether they come from the cache.
     """
 
     exploration: Exploration
-    config: ExploreConfig
+    seed: int
     taken_s: float
     cached: bool
 
@@ -85,19 +85,18 @@ def _explored(request: PlanRequest) -> Explored:
     """Profile once, search every kind of plan; or take what a former run of the same request came to."""
     begun = time.perf_counter()
     options, cluster, cache = request.options, request.cluster, request.cache
-    _ = options.constraints  # what is wrong with them shows before the model is traced
     with Steps() as steps:
         key, model = _profiled(request, cluster, steps)
-        config, space = explore_config(options), space_to_explore(model, cluster, options)
+        space = space_to_explore(model, cluster, options)
         key = f"plans-{fingerprint({'model': key, **_identity(request, cluster)})}"
         exploration = _remembered(cache.read(key), space)
         cached = exploration is not None
         if exploration is None:
-            result = ExplorePlanner(config).solve(space, watch=lambda news: steps.begin(news.what))
+            result = ExplorePlanner(explore_config(options)).solve(space, watch=lambda news: steps.begin(news.what))
             result.required_plan()
             exploration = result.facts["exploration"]
             cache.write(key, exploration_to_json(exploration))
-    return Explored(exploration, config, time.perf_counter() - begun, cached)
+    return Explored(exploration, options.seed, time.perf_counter() - begun, cached)
 
 
 def _read_back(request: PlanRequest, path: Path) -> Candidate:
@@ -164,9 +163,7 @@ def ranking(exploration: Exploration, width: int) -> RenderableType:
     reasons |= {missing.name: in_options(missing.reason) for missing in exploration.missing}
     styles = ["bold" if plan is best else "" if plan.fits else "dim" for plan in candidates]
     nothing = [""] * len(exploration.missing)
-    reason_column = Column(
-        "why not", lambda room: [_wrapped(text, room) for text in reasons.values()], LEAST_REASON, left=True
-    )
+    reason_column = Column("why not", lambda room: _wrapped(reasons.values(), room), LEAST_REASON, left=True)
     limits = sorted({group.memory for group in exploration.space.cluster.node_groups})
     memory = f"memory\nof {' or '.join(map(size, limits))}"
     headings = ("stages", "d × t", "micro-\nbatches", "step time", memory)
@@ -190,8 +187,8 @@ def _ranked(candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _wrapped(text: str, width: int) -> str:
-    return textwrap.fill(text, width, break_on_hyphens=False)
+def _wrapped(texts: Iterable[str], width: int) -> list[str]:
+    return [textwrap.fill(text, width, break_on_hyphens=False) for text in texts]
 
 
 def degrees_in_words(candidate: Candidate) -> str:
@@ -257,16 +254,7 @@ def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
 
 def parts_in_words(candidate: Candidate) -> str:
     """`compute 71.0 %, idle time 9.1 %, …`, largest first, what is nothing left out."""
-    parts = candidate.parts
-    named = {
-        "compute": parts.compute_s,
-        "all-reduces of activations": parts.activations_s,
-        "transfers": parts.transfers_s,
-        "idle time": parts.bubble_s,
-        "gradient all-reduce": parts.gradients_s,
-        "sum of tied weights": parts.tied_s,
-        "update": parts.update_s,
-    }
+    named = {name: part(candidate.parts) for name, (part, _) in TIMES.items()}
     largest = sorted(named.items(), key=lambda item: -item[1])
     return ", ".join(f"{what} {percent(part_s / candidate.step_s)}" for what, part_s in largest if part_s > 0)
 
@@ -275,10 +263,8 @@ def memory_in_words(candidate: Candidate) -> str:
     """What fills the fullest device."""
     parts = candidate.parts
     where = f"stage {parts.fullest}" if candidate.plan.stages > 1 else "each device"
-    return (
-        f"{size(parts.memory_bytes)} of {size(candidate.limit_bytes)} on {where}: training state "
-        f"{size(parts.state_bytes)}, saved activations {size(parts.stash_bytes)}"
-    )
+    held = ", ".join(f"{name} {size(part(parts))}" for name, (part, _) in SIZES.items())
+    return f"{size(parts.memory_bytes)} of {size(candidate.limit_bytes)} on {where}: {held}"
 
 
 def shardings(candidate: Candidate) -> Iterator[tuple[str, str]]:
@@ -354,7 +340,7 @@ def explored_document(explored: Explored) -> dict[str, Any]:
 
 def _best_report(explored: Explored) -> PlanReport:
     """The best plan, whose baselines have as many micro-batches; what else was searched the exploration says."""
-    return evaluate(replace(explored.exploration.result, search_log=()), seed=explored.config.seed)
+    return evaluate(replace(explored.exploration.result, search_log=()), seed=explored.seed)
 
 
 def candidate_document(candidate: Candidate) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from automap_models.workloads.source import SourceKind, traced
 
 from ..requests import PlaceRequest
 from ..runner import Report
-from .text import Column, Steps, console, fact_table, plain, table
+from .text import Column, Steps, fact_table, plain, print_parts, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -145,15 +145,17 @@ def _graph(request: PlaceRequest, kinds: tuple[str, ...] = ()) -> PlacementGraph
 
 def print_placement(report: PlacementResult) -> None:
     """Print a placement for people."""
-    screen = console()
     problem = report.problem
-    screen.print(f"[bold]{plain(model_name(problem.graph))}[/bold] on {plain(describe_devices(problem))}")
     took = f", planned in {seconds(report.taken_s)}" if report.taken_s else ""  # a plan read back took none
     nodes = f"{len(problem.graph):,} nodes, {describe_objective(problem)}"
-    screen.print(f"placement by [bold]{plain(report.required_plan().planner)}[/bold]: {nodes}{took}\n")
-    screen.print(device_table(report, screen.width))
-    screen.print()
-    screen.print(fact_table(facts(report), report.notes))
+    print_parts(
+        [
+            f"[bold]{plain(model_name(problem.graph))}[/bold] on {plain(describe_devices(problem))}",
+            f"placement by [bold]{plain(report.required_plan().planner)}[/bold]: {nodes}{took}",
+        ],
+        [partial(device_table, report)],
+        [fact_table(facts(report), report.notes)],
+    )
 
 
 def describe_devices(problem: PlacementProblem) -> str:
@@ -162,14 +164,8 @@ def describe_devices(problem: PlacementProblem) -> str:
         kinds = [f"{problem.network.kinds.count(kind)} {kind}" for kind in dict.fromkeys(problem.network.kinds)]
         return f"{counted(problem.devices, 'device')}: {', '.join(kinds)}"
     accelerators = f"{counted(problem.accelerators, 'accelerator')} with {size(problem.memory_bytes)}"
-    return " and ".join(
-        text
-        for count, text in (
-            (problem.accelerators, accelerators),
-            (problem.cpus, counted(problem.cpus, "CPU")),
-        )
-        if count
-    )
+    counts = ((problem.accelerators, accelerators), (problem.cpus, counted(problem.cpus, "CPU")))
+    return " and ".join(text for count, text in counts if count)
 
 
 def device_table(report: PlacementResult, width: int) -> Table:
@@ -241,24 +237,12 @@ def what_sets_the_pace(report: PlacementResult) -> str:
 
 
 def optimality_in_words(report: PlacementResult) -> str:
-    """How far the value can be from the best one among the plans that the planner chooses from."""
-    planner = report.required_plan().planner
-    if report.problem.objective == "step":
-        return _step_optimality(report)
+    """How far the value can be from the best one: of all steps, or of the plans that the planner chooses from."""
+    planner, above, of_steps = report.required_plan().planner, gap(report), report.problem.objective == "step"
     if report.status == "optimal":
-        return f"proven: no placement that {planner} chooses from is better"
-    above = gap(report)
+        best = "has a shorter step" if of_steps else f"that {planner} chooses from is better"
+        return f"proven: no placement {best}"
     if report.bound is None or above is None:
         return "nothing is proven"
-    bound = seconds(report.bound.value)
-    return f"at most {percent(above)} above the best that {planner} chooses from (proven lower bound {bound})"
-
-
-def _step_optimality(report: PlacementResult) -> str:
-    """How far a step can be from the shortest one of all placements."""
-    above = gap(report)
-    if report.status == "optimal":
-        return "proven: no placement has a shorter step"
-    if report.bound is None or above is None:
-        return "nothing is proven"
-    return f"at most {percent(above)} above the best placement (proven lower bound {seconds(report.bound.value)})"
+    best = "best placement" if of_steps else f"best that {planner} chooses from"
+    return f"at most {percent(above)} above the {best} (proven lower bound {seconds(report.bound.value)})"

@@ -99,8 +99,8 @@ def _searched(request: PlanRequest) -> Searched:
             global_batch=request.options.global_batch,
             fixed=wanted.fields,
             within=None if wanted.target is None else strategy_limits(wanted.target),
-            reserve_bytes=wanted.reserve_bytes,
-            rank_reserve_bytes=wanted.rank_reserve_bytes,
+            reserve_bytes=wanted.reserves.get(None),
+            rank_reserve_bytes={rank: nbytes for rank, nbytes in wanted.reserves.items() if rank is not None},
             runtime=Runtime(flash=wanted.flash),
         )
         clusters = [] if wanted.sizes is None else _clusters(cluster, *wanted.sizes)
@@ -192,27 +192,35 @@ def _limits(searched: Searched) -> Iterator[tuple[str, str]]:
     yield f"for {within.name}", f"costs {percent(best.step_s / free.step_s - 1)} at least: {gain}"
 
 
-def kinds_table(searched: Searched, width: int) -> RenderableType:
-    """One row a kind of parallelism with its best strategy, and why it is not the best one; or that stands below."""
-    best, kinds = searched.best, searched.compared.kinds
-    reasons = [why_not(of, best) for of in kinds]
-    named = Column("parallelism", [of.name for of in kinds], left=True)
-    beside = (
-        Column("step", [_step(of) for of in kinds]),
-        Column("fullest device", [size(of.estimate.peak_memory) if of.estimate else "" for of in kinds]),
-    )
-    strategy = Column("strategy", [strategy_in_words(of.estimate) if of.estimate else "" for of in kinds], left=True)
-    reason_column = Column("why not", reasons, left=True)
-    narrow, wide = (named, *beside), (named, *beside, reason_column)
-    if fits(width, wide):
-        return table(width, (*wide, strategy), wide)
-    return reasons_below(table(width, narrow), ((of.name, reason) for of, reason in zip(kinds, reasons, strict=True)))
+def _columns(rows: Sequence[Alternative], best_s: float, strategy: str = "strategy") -> dict[str, Column]:
+    """What tables say of strategies, by heading; that of the strategy itself may be another one."""
+    estimates = [row.estimate for row in rows]
+    texts = {
+        "step": [_step(row) for row in rows],
+        "longer by": [percent(of.step_s / best_s - 1) if of else "" for of in estimates],
+        "fullest device": [size(of.peak_memory) if of else "" for of in estimates],
+    }
+    columns = {heading: Column(heading, cells) for heading, cells in texts.items()}
+    named = [strategy_in_words(of) if of else "" for of in estimates]
+    return {**columns, "strategy": Column(strategy, named, left=True)}
 
 
 def _step(alternative: Alternative) -> str:
     if alternative.estimate is not None:
         return seconds(alternative.estimate.step_s)
     return "nothing fits" if alternative.ruled_out else "none found"
+
+
+def kinds_table(searched: Searched, width: int) -> RenderableType:
+    """One row a kind of parallelism with its best strategy, and why it is not the best one; or that stands below."""
+    best, kinds = searched.best, searched.compared.kinds
+    reasons = {of.name: why_not(of, best) for of in kinds}
+    columns = _columns(kinds, best.step_s)
+    narrow = (Column("parallelism", list(reasons), left=True), columns["step"], columns["fullest device"])
+    wide = (*narrow, Column("why not", list(reasons.values()), left=True))
+    if fits(width, wide):
+        return table(width, (*wide, columns["strategy"]), wide)
+    return reasons_below(table(width, narrow), reasons.items())
 
 
 def why_not(alternative: Alternative, best: Estimate) -> str:
@@ -230,40 +238,31 @@ def why_not(alternative: Alternative, best: Estimate) -> str:
 
 def less_memory_table(estimates: Sequence[Estimate], width: int) -> Table:
     """One row a strategy of which none is both shorter and emptier."""
-    layout = (
-        Column("fullest device", [size(of.peak_memory) for of in estimates]),
-        Column("step", [seconds(of.step_s) for of in estimates]),
-        Column("longer by", [percent(of.step_s / estimates[0].step_s - 1) for of in estimates]),
-    )
-    strategy = Column("strategy with less memory", [strategy_in_words(of) for of in estimates], left=True)
-    return table(width, (*layout, strategy), layout)
+    rows = [Alternative("", of) for of in estimates]
+    columns = _columns(rows, estimates[0].step_s, "strategy with less memory")
+    layout = (columns["fullest device"], columns["step"], columns["longer by"])
+    return table(width, (*layout, columns["strategy"]), layout)
 
 
 def choices_table(searched: Searched, width: int) -> Table:
     """One row a choice that the best strategy makes: the best one without it."""
-    best = searched.best
-    rows = [Alternative("best", best), *searched.compared.choices]
-    estimates = [of.estimate for of in rows]
-    layout = (
-        Column("what each choice buys", [of.name for of in rows], left=True),
-        Column("step", list(map(_step, rows))),
-        Column("longer by", [percent(of.step_s / best.step_s - 1) if of else "" for of in estimates]),
-        Column("fullest device", [size(of.peak_memory) if of else "" for of in estimates]),
-    )
-    strategy = Column("strategy", [strategy_in_words(of) if of else "" for of in estimates], left=True)
+    rows = [Alternative("best", searched.best), *searched.compared.choices]
+    columns = _columns(rows, searched.best.step_s)
+    strategy = columns.pop("strategy")
+    layout = (Column("what each choice buys", [of.name for of in rows], left=True), *columns.values())
     return table(width, (*layout, strategy), layout)
 
 
 def sizes_table(results: Sequence[StrategyResult], width: int) -> Table:
     """One row a size of the cluster."""
+    columns = _columns([Alternative("", of.cost, ruled_out=True) for of in results], 1.0)
     layout = (
         Column("devices", [str(of.problem.cluster.devices) for of in results]),
-        Column("step", [seconds(of.cost.step_s) if of.cost else "nothing fits" for of in results]),
+        columns["step"],
         Column("tokens/s a device", [f"{of.cost.tokens_per_s_per_device:,.0f}" if of.cost else "" for of in results]),
-        Column("fullest device", [size(of.cost.peak_memory) if of.cost else "" for of in results]),
+        columns["fullest device"],
     )
-    strategy = Column("strategy", [strategy_in_words(of.cost) if of.cost else "" for of in results], left=True)
-    return table(width, (*layout, strategy), layout)
+    return table(width, (*layout, columns["strategy"]), layout)
 
 
 def draw_searched(searched: Searched) -> Figure:
