@@ -47,7 +47,7 @@ exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the mem
 141 the output's reader went away
 """
 
-PROBLEM = """
+PROBLEM = f"""
     --stages S|auto         number of stages; auto: the best one (default: auto; with --objective length one a node, or
         1 where that is shorter)
     --micro-batches M|auto  micro-batches in a global batch; auto: the best number for it (default: auto; with
@@ -55,9 +55,10 @@ PROBLEM = """
     --global-batch B        samples between two updates (default: 16 micro-batches as profiled); with --objective length
         alone it makes B / (samples of the profiled micro-batch) micro-batches
     --microbatch-size N     samples in the profiled micro-batch
-"""
-GRANULARITY = """
-    --granularity N  points at which the model may be cut (default 128)
+    {STATE_FACTOR}
+    --granularity N         points at which the model may be cut (default 128)
+    {RESTRICTIONS}
+    {TARGET}
 """
 HOW = """
     --planner NAME         who plans: policy (the trained policy), exact (the exact search), uniform (uniform cuts),
@@ -111,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topo(parser, required=False)
     add_options(
         parser.add_argument_group("what to plan"),
-        PROBLEM + STATE_FACTOR + GRANULARITY + RESTRICTIONS + TARGET,
+        PROBLEM,
         stages={"type": number_or_auto},
         micro_batches={"type": number_or_auto},
         N={"type": whole_number},

@@ -16,7 +16,6 @@ from automap_models.export.sources import ShardingSource, StagedSource, Strategy
 from automap_models.export.targets import target_by_name
 from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.hardware_yaml import device_of
-from automap_models.planners.portfolio.model import profiled_once
 from automap_models.workloads.source import Source
 
 from ..requests import ExportRequest
@@ -70,6 +69,8 @@ def _price(request: ExportRequest) -> Price | None:
 
 def _profiled(request: ExportRequest, model: Source, plan: StagedSource) -> ProfiledModel:
     """The model as it was planned, on the cluster of the plan."""
+    from automap_models.planners.portfolio.model import profiled_once
+
     cluster, cache = plan.written.cluster, Cache(cache_folder())
     with Steps() as steps:
         device = device_of(cluster, request.device)
