@@ -274,16 +274,16 @@ def add_options(group: argparse._ActionsContainer, text: str, **settings: Mappin
     """
     _, *parts = _OPTION.split(text)
     for flags, metavar, words in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        shown, option = " ".join(words.split()), flags.split(", ")[-1]
+        meaning, option = " ".join(words.split()), flags.split(", ")[-1]
         name = _DESTINATIONS.get(option, option.strip("-").replace("-", "_"))
         options: dict[str, Any] = {"dest": name}
         options |= {"metavar": metavar, "type": _TYPES.get(name, _TYPES.get(metavar))} if metavar else {}
         options |= {**settings.get(metavar, {}), **settings.get(name, {})}
         if not {"metavar", "type", "choices", "action"} & options.keys():
             options["action"] = "store_true"
-        elif shown.endswith("may be repeated"):
+        elif meaning.endswith("may be repeated"):
             options["action"] = "append"
-        group.add_argument(*flags.split(", "), help=shown, **options)
+        group.add_argument(*flags.split(", "), help=meaning, **options)
 
 
 def _print_clusters() -> None:

@@ -263,8 +263,8 @@ def memory_in_words(candidate: Candidate) -> str:
     """What fills the fullest device."""
     parts = candidate.parts
     where = f"stage {parts.fullest}" if candidate.plan.stages > 1 else "each device"
-    held = ", ".join(f"{name} {size(part(parts))}" for name, (part, _) in SIZES.items())
-    return f"{size(parts.memory_bytes)} of {size(candidate.limit_bytes)} on {where}: {held}"
+    contents = ", ".join(f"{name} {size(part(parts))}" for name, (part, _) in SIZES.items())
+    return f"{size(parts.memory_bytes)} of {size(candidate.limit_bytes)} on {where}: {contents}"
 
 
 def shardings(candidate: Candidate) -> Iterator[tuple[str, str]]:

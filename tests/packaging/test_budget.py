@@ -21,21 +21,21 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (963, 8),
+    "automap_models": (928, 8),
     "core": (7_496, 37),
     "cost": (3_543, 18),
     "envs": (3_992, 23),
     "export": (2_341, 16),
     "formats": (5_553, 24),
     "hlo": (8_176, 41),
-    "planners": (930, 6),
+    "planners": (929, 6),
     "planners/online": (582, 3),
     "planners/placement": (3_610, 21),
     "planners/portfolio": (3_370, 18),
     "planners/replan": (722, 4),
     "planners/sharding": (1_008, 7),
     "planners/staged": (6_958, 38),
-    "planners/strategies": (3_175, 17),
+    "planners/strategies": (3_191, 17),
     "plots": (1_193, 9),
     "rl": (2_158, 15),
     "run": (5_041, 30),
@@ -43,13 +43,13 @@ BUDGET = {
     "torch_export": (3_257, 18),
     "workloads": (4_320, 24),
     "zoo": (1, 1),
-    "infer": (6_868, 34),
+    "infer": (5_978, 34),
     "train": (2_840, 15),
     "datagen": (1_503, 10),
-    "benchmarks": (4_470, 22),
+    "benchmarks": (4_469, 22),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 81_281, "files": 446, "compiled": 130, "numbers": 547}
+TOTALS = {"lines": 80_371, "files": 446, "compiled": 130, "numbers": 547}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
