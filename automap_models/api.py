@@ -11,7 +11,7 @@ where a model of theirs is given.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -41,7 +41,7 @@ from automap_models.planners.portfolio.planning import explore_config, planned, 
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import RESERVE, StrategyProblem, usual_precision
+from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing
 from automap_models.workloads.source import Source, SourceKind, framework_of, read_model_work, source_kind
 
@@ -300,13 +300,13 @@ def search_strategies(
             return model
         return read_model_work(os.fspath(model), sequence=sequence, dtype=dtype)
 
-    problem = strategy_problem(
+    problem = StrategyProblem.of(
         work,
         placed,
         _device(device, placed),
         global_batch=global_batch,
         fixed=fixed,
-        target=target,
+        within=None if target is None else strategy_limits(target),
         reserve_bytes=reserve_bytes,
         rank_reserve_bytes=rank_reserve_bytes,
         runtime=runtime,
@@ -314,41 +314,6 @@ def search_strategies(
     result = StrategiesPlanner(StrategiesConfig(gap=gap, budget_s=budget_s)).solve(problem)
     result.required_plan()
     return result
-
-
-def strategy_problem(
-    work: Callable[[str], ModelWork],
-    cluster: Cluster,
-    device: Device,
-    *,
-    fixed: Mapping[str, Any],
-    target: str | None = None,
-    reserve_bytes: float | None = None,
-    **others: Any,
-) -> StrategyProblem:
-    """What a search of strategies is asked.
-
-    Args:
-        work: type that layers compute in → the model's work.
-        fixed, target, reserve_bytes: as of `search_strategies`.
-        others: further fields of StrategyProblem.
-
-    Raises:
-        BadInput: fields that are given contradict the model, the cluster or one another.
-    """
-    kinds = read_kinds(cluster)
-    within = None if target is None else strategy_limits(target)
-    precision = fixed.get("precision") or usual_precision([*kinds.values()] or [device], within)
-    return StrategyProblem(
-        work=work(Strategy(micro_batch=1, global_batch=1, precision=precision).dtype),
-        cluster=cluster,
-        device=device,
-        fixed=dict(fixed),
-        reserve_bytes=RESERVE * cluster.memory if reserve_bytes is None else reserve_bytes,
-        within=within,
-        kinds=kinds,
-        **others,
-    )
 
 
 def read_plan(

@@ -13,7 +13,6 @@ import argparse
 
 from common import print_rows, timed
 
-from automap_models.api import strategy_problem
 from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import strategy_in_words
 from automap_models.formats.hardware_yaml import read_cluster, read_device
@@ -42,7 +41,7 @@ CASES: dict[str, tuple[str, Cluster | str, int, int | None]] = {
 def problem_of(name: str) -> StrategyProblem:
     """The problem of one of CASES, its model traced."""
     device, cluster, samples, sequence = CASES[name]
-    return strategy_problem(
+    return StrategyProblem.of(
         lambda dtype: read_model_work(name.partition(",")[0], sequence=sequence, dtype=dtype),
         read_cluster(cluster) if isinstance(cluster, str) else cluster,
         read_device(device),

@@ -71,13 +71,12 @@ def _command(prog: str, command: str, arguments: Sequence[str]) -> int:
 def _run(prog: str, name: str, arguments: Sequence[str]) -> int:
     """Run a command, or the one of its own commands that the first argument names."""
     module = import_module(f".commands.{name}", __package__)
-    commands: Mapping[str, Command[object, object]] | None = getattr(module, "COMMANDS", None)
+    commands: Mapping[str, Command[object]] | None = getattr(module, "COMMANDS", None)
     if commands is None:
         return int(module.COMMAND.execute(prog, arguments))
     if arguments and arguments[0] in commands:
         return commands[arguments[0]].execute(f"{prog} {arguments[0]}", arguments[1:])
-    summaries = {own: command.summary for own, command in commands.items()}
-    return _of(prog, module.DESCRIPTION, summaries, module.EPILOG, arguments)
+    return _of(prog, module.DESCRIPTION, module.SUMMARIES, module.EPILOG, arguments)
 
 
 def _of(prog: str, description: str, summaries: Mapping[str, str], epilog: str, arguments: Sequence[str]) -> int:

@@ -7,14 +7,16 @@ Nothing here imports numpy: help is to be fast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.planners.options import ExploreOptions, PlanOptions
 
 if TYPE_CHECKING:
+    from automap_models.core.cluster import Cluster
     from automap_models.core.observed import Attribution
+    from automap_models.formats.atomic import Cache
     from automap_models.run.base import DeviceKind, Executor
     from automap_models.workloads.source import Framework, Source
 
@@ -73,21 +75,15 @@ class PlaceRequest:
     """`automap place`.
 
     Attributes:
-        overrides: fields of the placement problem that are not the graph's, by name.
-        split_passes: whether the largest forward and the largest backward load count.
-        planner: by name; None for the objective's default.
-        config: options of the planner that were given, by name.
-        time_limit_s: after which it returns its best plan; None for its own limit.
-        plan: a placement.json to cost, instead of making one.
-        nodes, accelerator, host, link_bytes_per_s: how a model becomes a graph.
-        cluster: of the objective step, by name or file; None: as many equal devices as `overrides` says.
-        verify: whether the step is run where the placement has its operations.
+        problem: fields of the placement problem that are given in place of the graph's, by name.
+        config: options of the planner that are given, by name.
+        cluster: of the objective step, by name or file; None: as many equal devices as `problem` says.
     """
 
     source: Source
-    overrides: dict[str, Any]
+    problem: dict[str, Any]
     split_passes: bool
-    planner: str | None
+    planner: str
     config: dict[str, Any]
     time_limit_s: float | None
     plan: Path | None
@@ -95,8 +91,8 @@ class PlaceRequest:
     accelerator: str | None
     host: str | None
     link_bytes_per_s: float | None
-    cluster: str | None = None
-    verify: bool = False
+    cluster: str | None
+    verify: bool
 
 
 @dataclass(frozen=True)
@@ -109,20 +105,18 @@ class StrategyRequest:
         price: whether nothing is searched.
         usual: whether nothing was asked for but a global batch, so that another search takes over where the model or
             the device is not made for this one.
-        reserve_bytes: of each device that is left free; None for the usual share of its memory.
-        rank_reserve_bytes: of devices of a rank beside that, by its number, from the last one on below 0.
+        reserves: bytes that are left free: of each device under None, of devices of a rank beside that by its number.
         target: the framework that is to run it, whose limits hold; None for any.
         sizes: least and most devices of a sweep; None for the cluster as it is.
     """
 
     fields: dict[str, Any]
     flash: bool
-    price: bool = False
-    usual: bool = False
-    reserve_bytes: float | None = None
-    rank_reserve_bytes: dict[int, float] = field(default_factory=dict)
-    target: str | None = None
-    sizes: tuple[int, int] | None = None
+    price: bool
+    usual: bool
+    reserves: dict[int | None, float]
+    target: str | None
+    sizes: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -143,6 +137,20 @@ class PlanRequest:
     cached: bool
     plan: Path | None
     strategy: StrategyRequest | None
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster, perhaps with less memory."""
+        from automap_models.formats.hardware_yaml import read_cluster
+
+        return self.options.limited(read_cluster(self.topo))
+
+    @property
+    def cache(self) -> Cache:
+        """Of results, or one that keeps nothing."""
+        from automap_models.formats.atomic import Cache, cache_folder
+
+        return Cache(cache_folder() if self.cached else None)
 
 
 @dataclass(frozen=True)

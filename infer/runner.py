@@ -1,12 +1,12 @@
 """The skeleton of every command, and what is the same for all of them.
 
-    arguments ─► outputs checked ─► frozen request ─► outcome ─► files written ─► printed ─► exit code
-      argparse     `Output`s          `request`         `run`       `Report.writers`  `Report.show` or JSON
+    arguments ─► outputs checked ─► frozen request ─► report ─► files written ─► printed ─► exit code
+      argparse     `Output`s          `request`        `report`   `Report.writers`  `Report.show` or JSON
 
-A command says what its arguments are, what they mean, what it does and how the outcome is printed and written;
-`run_command` does the rest, so that every command has the same `--json`, `--out`, `--plot` and `--trace`, the same
-errors and exit codes (formats.md, "Commands"): 0 done, 2 bad input, 3 infeasible, 1 a defect of ours, 130
-interrupted, 141 when the reader of standard output went away.
+A command says what its arguments are, what they mean, and how what it does is printed and written; `run_command` does
+the rest, so that every command has the same `--json`, `--out`, `--plot` and `--trace`, the same errors and exit codes
+(formats.md, "Commands"): 0 done, 2 bad input, 3 infeasible, 1 a defect of ours, 130 interrupted, 141 when the reader of
+standard output went away.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RequestT = TypeVar("RequestT")
-OutcomeT = TypeVar("OutcomeT")
 
 DEFECT, INTERRUPTED = 1, 130
 NEW_OBJECTS = 200_000
@@ -90,23 +90,20 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Command(Generic[RequestT, OutcomeT]):
+class Command(Generic[RequestT]):
     """One command, in the order in which its parts are used.
 
     Attributes:
-        summary: what it is for, in one line.
         description, epilog: above and below the arguments in its help.
         add_arguments: adds all arguments but those of the outputs.
         outputs: files that it can write.
         json: what `--json` prints, as its help says.
         inputs: names of the arguments that are files to read.
-        request: the arguments, checked as far as they can be without long work.
-        run: does the work.
-        report: how the outcome is printed and written.
+        request: the arguments, checked as far as they can be without long work; raises AutomapError.
+        report: does the work and says how the outcome is printed and written; raises AutomapError.
         names_files: whether the report ends with what was written where.
     """
 
-    summary: str
     description: str
     epilog: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -114,8 +111,7 @@ class Command(Generic[RequestT, OutcomeT]):
     json: str
     inputs: tuple[str, ...]
     request: Callable[[argparse.Namespace], RequestT]
-    run: Callable[[RequestT], OutcomeT]
-    report: Callable[[RequestT, OutcomeT], Report]
+    report: Callable[[RequestT], Report]
     names_files: bool = True
 
     def parser(self, prog: str) -> argparse.ArgumentParser:
@@ -140,9 +136,7 @@ class Command(Generic[RequestT, OutcomeT]):
         """
         namespace = self.parser(prog).parse_args(argv)
         files = self._files(namespace)
-        request = self.request(namespace)
-        outcome = self.run(request)
-        report = self.report(request, outcome)
+        report = self.report(self.request(namespace))
         for output in self.outputs:
             if output.what in files:
                 _write(report, output, files[output.what])
@@ -208,6 +202,16 @@ def _write(report: Report, output: Output, path: Path) -> None:
         from automap_models.formats.atomic import write_json
 
         write_json(path, report.document())
+
+
+def reported_by(module: str) -> Callable[[Any], Report]:
+    """The function `report` of a module of reports, which is imported when there is a request."""
+
+    def report(request: object) -> Report:
+        answer: Report = import_module(f".reports.{module}", __package__).report(request)
+        return answer
+
+    return report
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -14,7 +14,7 @@ from automap_models.formats.hardware_yaml import known_clusters, known_devices
 from automap_models.workloads.registry import names
 
 from .commands.parsing import file_argument
-from .runner import Command, new_parser
+from .runner import new_parser
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -48,14 +48,13 @@ def _parsers(program: str, summaries: Mapping[str, str]) -> Iterator[argparse.Ar
 
 def _fill(parser: argparse.ArgumentParser, module: Any) -> None:
     """Add what a command takes, or the commands that it has."""
-    own: Mapping[str, Command[Any, Any]] | None = getattr(module, "COMMANDS", None)
-    if own is None:
+    if not hasattr(module, "COMMANDS"):
         module.COMMAND.add_to(parser)
         _complete(parser)
         return
     commands = parser.add_subparsers()
-    for name, command in own.items():
-        below = commands.add_parser(name, help=command.summary)
+    for name, command in module.COMMANDS.items():
+        below = commands.add_parser(name, help=module.SUMMARIES[name])
         command.add_to(below)
         _complete(below)
 

@@ -85,9 +85,6 @@ class StageOptions:
             require_schedule(self.schedule)
         if self.min_gain is not None:
             require_gain(self.min_gain)
-        if self.min_stage is not None and not 0.0 <= self.min_stage <= 1.0:
-            do = "give a share from 0 to 1, such as 0.25"
-            raise BadInput(f"is {self.min_stage:g}", where="`min_stage`", do=do)
         for name in ("min_gain", "min_stage"):
             if self.objective == "length" and getattr(self, name) is not None:
                 raise BadInput("is about the step", where=f"`{name}`", do="leave it out, or take the step as objective")
@@ -164,6 +161,7 @@ class PlanOptions(StageOptions):
             if seconds is not None and not seconds >= 0:
                 raise BadInput(f"{seconds:g} seconds", where=f"`{name}`", do="give 0 or more")
         self._require_read()
+        _ = self.constraints  # raises what is wrong with them
 
     def _require_read(self) -> None:
         """Refuse options that the planner does not read."""
@@ -252,6 +250,7 @@ class ExploreOptions(StageOptions):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise BadInput(f"is {value!r}", where=f"`{name}`", do="give a positive number")
+        _ = self.constraints  # raises what is wrong with them
 
     @property
     def constraints(self) -> Constraints:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from automap_models.core.pass_orders import WARM_UPS
-from automap_models.core.units import SHARE, Unit
+from automap_models.core.units import BYTES_PER_S, SECONDS, SHARE, Unit
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, COMPETING, DEFAULT_OBJECTIVE, OBJECTIVES
 from automap_models.workloads.registry import MODEL_TYPES
@@ -48,55 +48,45 @@ LONGEST_NAME, LONGEST_PATH = 255, 4095
 """Bytes of a file's name and of a whole path that a file system takes."""
 
 
-def flag(name: str) -> str:
-    """An argument's name as it is written: `state_factor` → `--state-factor`."""
-    return "--" + name.replace("_", "-")
-
-
+_ALIKE = """
+    backend batch beam communication cpus cut_at device dropout dtype equal_replicas executor framework global_batch
+    granularity max_stages measure mesh micro_batches model microbatch_size min_gain min_stage nodes objective out
+    pieces plan planner policy rules schedule sequence split split_passes stages state_factor thorough
+    trainable verify tp pp dp vp cp ep micro_batch recompute zero sequence_parallel precision layers check snap to
+    topo
+"""
+_DESTINATIONS = {
+    "--budget": "budget_s",
+    "--certify-budget": "certify_s",
+    "--finetune": "finetune_s",
+    "--for": "target",
+    "--keep-together": "together",
+    "--link": "link_bytes_per_s",
+    "--memory": "memory_bytes",
+    "--pin": "pins",
+    "--refine-budget": "refine_s",
+    "--restart": "restart_s",
+    "--time-limit": "time_limit_s",
+}
+"""Option → argument of the library, where the two are not called alike."""
 ARGUMENTS: Mapping[str, str] = {
-    **{
-        name: flag(name)
-        for name in (
-            *(
-                "backend",
-                "batch",
-                "beam",
-                "communication",
-                "cpus",
-                "cut_at",
-                "device",
-                "dropout",
-                "dtype",
-                "equal_replicas",
-                "executor",
-            ),
-            *("framework", "global_batch", "granularity", "max_stages", "measure", "mesh", "micro_batches", "model"),
-            *("microbatch_size", "min_gain", "min_stage", "nodes", "objective", "out", "pieces", "plan"),
-            *("planner", "policy", "rules", "schedule", "sequence", "split", "split_passes", "stages"),
-            *("state_factor", "thorough", "trainable", "verify"),
-            *("tp", "pp", "dp", "vp", "cp", "ep", "micro_batch", "recompute", "zero", "sequence_parallel"),
-            *("precision", "layers", "check", "snap", "to"),
-        )
-    },
+    **{name: f"--{name.replace('_', '-')}" for name in _ALIKE.split()},
+    **{name: option for option, name in _DESTINATIONS.items()},
     "accelerators": "--devices",
-    "budget_s": "--budget",
-    "certify_s": "--certify-budget",
     "forbidden": "--forbid",
-    "link_bytes_per_s": "--link",
-    "memory_bytes": "--memory",
     "network": "--devices",
-    "pins": "--pin",
-    "refine_s": "--refine-budget",
-    "reserve_bytes": "--reserve",
-    "restart_s": "--restart",
     "ranks": "--pp",
-    "target": "--for",
-    "time_limit_s": "--time-limit",
-    "together": "--keep-together",
-    "topo": "--topo",
+    "reserve_bytes": "--reserve",
     "virtual": "--vp",
 }
 """Argument of the library, as its messages name it → the commands' option for it."""
+
+
+def flag(name: str) -> str:
+    """An argument's name as it is written: `state_factor` → `--state-factor`."""
+    return ARGUMENTS.get(name, f"--{name.replace('_', '-')}")
+
+
 _MENTION = re.compile(r"`(\w+)(?:=([^`]*))?`")
 
 
@@ -117,7 +107,7 @@ def given(arguments: object, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
-def refuse(namespace: argparse.Namespace, names: Iterable[str], reason: str) -> None:
+def refuse(namespace: argparse.Namespace, names: Iterable[str], reason: str, do: str = "leave it out") -> None:
     """Refuse arguments that mean nothing beside the others.
 
     Raises:
@@ -125,7 +115,7 @@ def refuse(namespace: argparse.Namespace, names: Iterable[str], reason: str) -> 
     """
     for name, value in given(namespace, *names).items():
         if value is not False and value != []:
-            raise BadInput(reason, where=flag(name), do="leave it out")
+            raise BadInput(reason, where=flag(name), do=do)
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -236,57 +226,111 @@ def number_or_auto(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
 
 
-class ListClusters(argparse.Action):
-    """Prints the shipped clusters and ends the command, as --help does."""
+class Show(argparse.Action):
+    """An option that prints something and ends the command, as --help does.
 
-    def __init__(self, option_strings: Sequence[str], dest: str, **_: object) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="print the shipped clusters and exit")
+    Args:
+        show: prints it.
+    """
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, show: Callable[[], None], help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+        self.show = show
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        """Print the table.
+        """Print and end.
 
         Raises:
             SystemExit: it is printed.
         """
-        from ..reports.text import print_clusters
-
-        print_clusters()
+        self.show()
         parser.exit()
+
+
+_OPTION = re.compile(r"(?m)^ *((?:-\w, )?--[\w-]+)(?: (\S+))?(?:  +|\n)")
+"""Flags, a metavar and two spaces or the end of a line, at the beginning of one."""
+_TYPES: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("N", "S", "M", "B", "K", "Q"), at_least(1)),
+    **dict.fromkeys(("FILE", "FILE|FOLDER"), file_argument),
+    **dict.fromkeys(("NAME|FILE", "KIND|FILE", "policy|FILE", "K|CLUSTER"), name_argument),
+    **dict.fromkeys(("cpus", "seed", "warmup"), at_least(0)),
+    "X": float,
+    "SHARE": quantity(SHARE),
+    "TIME": quantity(SECONDS),
+    "BANDWIDTH": quantity(BYTES_PER_S),
+}
+"""Metavar, or name of an option → its type, unless it is said otherwise; a text where there is none."""
+
+
+def add_options(group: argparse._ActionsContainer, text: str, **settings: Mapping[str, Any]) -> None:
+    """Add the options that a text lists as help does, one below the other: flags, a metavar, and what it means.
+
+    An option without a metavar, type and choices is a switch; one that may be repeated is a list.
+
+    Args:
+        group: takes them.
+        text: `--batch N  samples in a micro-batch`; an option begins a line, what follows may go on in further ones.
+        settings: what argparse is told beside that, by the argument's name or, of all that have it, by the metavar.
+    """
+    _, *parts = _OPTION.split(text)
+    for flags, metavar, words in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        meaning, option = " ".join(words.split()), flags.split(", ")[-1]
+        name = _DESTINATIONS.get(option, option.strip("-").replace("-", "_"))
+        options: dict[str, Any] = {"dest": name}
+        options |= {"metavar": metavar, "type": _TYPES.get(name, _TYPES.get(metavar))} if metavar else {}
+        options |= {**settings.get(metavar, {}), **settings.get(name, {})}
+        if not {"metavar", "type", "choices", "action"} & options.keys():
+            options["action"] = "store_true"
+        elif meaning.endswith("may be repeated"):
+            options["action"] = "append"
+        group.add_argument(*flags.split(", "), help=meaning, **options)
+
+
+def _print_clusters() -> None:
+    from ..reports.text import print_clusters
+
+    print_clusters()
 
 
 def add_topo(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """--topo: which cluster is meant; --list-clusters: which are known by name."""
-    shown = "a shipped cluster (A, B, C, …; see --list-clusters) or a YAML file"
-    parser.add_argument("--topo", metavar="NAME|FILE", type=name_argument, required=required, help=shown)
-    parser.add_argument("--list-clusters", action=ListClusters)
+    text = """
+        --topo NAME|FILE  a shipped cluster (A, B, C, …; see --list-clusters) or a YAML file
+        --list-clusters   print the shipped clusters and exit
+    """
+    add_options(parser, text, topo={"required": required}, list_clusters={"action": Show, "show": _print_clusters})
 
 
-def add_step_arguments(group: argparse._ArgumentGroup) -> None:
-    """--batch, --sequence, --dtype, --dropout and --trainable: which training step is meant."""
-    group.add_argument("--batch", metavar="N", type=at_least(1), help="samples in a micro-batch")
-    group.add_argument("--sequence", metavar="N", type=at_least(1), help="tokens in a sample")
-    group.add_argument("--dtype", metavar="NAME", help="type that the layers compute in: float32, bfloat16, float16")
-    group.add_argument(
-        "--dropout", action="store_true", help="for models of bert and gpt2: with the dropout that the config.json says"
-    )
-    group.add_argument(
-        "--trainable",
-        metavar="PATTERN",
-        action="append",
-        help="for HLO files: names of the trainable parameters, such as 'params/*'; may be repeated",
-    )
-
-
-def add_device(group: argparse._ArgumentGroup) -> None:
-    """--device: by whose clock a model's times are."""
-    shown = "what the cluster is made of, for times (default: what its description says, else v100)"
-    group.add_argument("--device", metavar="NAME|FILE", type=name_argument, help=shown)
-
-
-def add_profiled_size(group: argparse._ArgumentGroup) -> None:
-    """--microbatch-size: of a profile that does not say it itself."""
-    shown = "samples in the profiled micro-batch of a silent profile"
-    group.add_argument("--microbatch-size", metavar="N", type=at_least(1), help=shown)
+STEP = """
+    --batch N            samples in a micro-batch
+    --sequence N         tokens in a sample
+    --dtype NAME         type that the layers compute in: float32, bfloat16, float16
+    --dropout            for models of bert and gpt2: with the dropout that the config.json says
+    --trainable PATTERN  for HLO files: names of the trainable parameters, such as 'params/*'; may be repeated
+"""
+"""Options: which training step is meant."""
+DEVICE = """
+    --device NAME|FILE  what the cluster is made of, for times (default: what its description says, else v100)
+"""
+"""Option: by whose clock a model's times are."""
+PROFILED_SIZE = """
+    --microbatch-size N  samples in the profiled micro-batch of a silent profile
+"""
+"""Option: of a profile that does not say it itself."""
+STATE_FACTOR = """
+    --state-factor X  bytes of training state per byte of parameters (default: Adam's by the precision of the
+        parameters, 4 in fp32, 8 in bf16 and fp16 with fp32 master weights; 2 for Adafactor or SGD in fp32)
+"""
+"""Option: how much training state a byte of parameters brings."""
+RESTRICTIONS = """
+    --equal-replicas         every stage gets equally many devices, as a device mesh has
+    --cut-at PATTERN|blocks  cut only where a layer ends that matches, such as 'model.layers.*'; blocks: where a
+        repeated block ends
+"""
+"""Options: what frameworks may ask of a plan's stages."""
+SEED = """
+    --seed N  of random draws (default 0)
+"""
 
 
 def kinds_of_models(names: str) -> str:
@@ -302,71 +346,27 @@ def kinds_of_models(names: str) -> str:
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)"""
 
 
-def add_state_factor(group: argparse._ArgumentGroup) -> None:
-    """--state-factor: how much training state a byte of parameters brings."""
-    group.add_argument(
-        "--state-factor",
-        metavar="X",
-        type=float,
-        help="bytes of training state per byte of parameters (default: Adam's by the precision of the parameters, 4 in "
-        "fp32, 8 in bf16 and fp16 with fp32 master weights; 2 for Adafactor or SGD in fp32)",
-    )
-
-
 def add_objective(group: argparse._ArgumentGroup, schedules: Iterable[str] = WARM_UPS) -> None:
-    """--schedule, --objective, --min-gain: what a plan shall make small.
+    """What a plan shall make small.
 
     Args:
         schedules: that the command knows; plans are made under those of WARM_UPS.
     """
     others = sorted({*schedules} - {*WARM_UPS})
     further = f"; of a strategy also {', '.join(others)}" if others else ""
-    group.add_argument(
-        "--schedule",
-        metavar="NAME",
-        choices=schedules,
-        help=f"under which the step runs that plans are compared by: {', '.join(WARM_UPS)} "
-        f"(default: the better of {' and '.join(COMPETING)}); also that of plot and trace{further}",
-    )
-    group.add_argument(
-        "--objective",
-        choices=OBJECTIVES,
-        default=DEFAULT_OBJECTIVE,
-        help="what plans are compared by: the simulated step under the schedule (default), or the length L of the "
-        "Auto-MAP paper, a formula that knows no schedule",
-    )
-    group.add_argument(
-        "--min-gain",
-        metavar="SHARE",
-        type=quantity(SHARE),
-        help="how much shorter the step of a plan has to be that is harder to run (stages, more stages, cuts inside "
-        "blocks; twice as much for unequal devices), such as '5 %%' or 0.05 (default 2 %%; 0: the shortest plan, "
-        "however hard)",
-    )
-    group.add_argument(
-        "--min-stage",
-        metavar="SHARE",
-        type=quantity(SHARE),
-        help="work that every stage holds at least: a trainable parameter, and this share of an even share of the "
-        "computation or of the parameters (default 25 %%; 0: stages without work are allowed)",
-    )
-
-
-def add_restrictions(group: argparse._ArgumentGroup) -> None:
-    """--equal-replicas, --cut-at: what frameworks may ask of a plan's stages."""
-    group.add_argument(
-        "--equal-replicas", action="store_true", help="every stage gets equally many devices, as a device mesh has"
-    )
-    group.add_argument(
-        "--cut-at",
-        metavar="PATTERN|blocks",
-        help="cut only where a layer ends that matches, such as 'model.layers.*'; blocks: where a repeated block ends",
-    )
-
-
-def add_seed(group: argparse._ArgumentGroup, shown: str = "of random draws (default 0)") -> None:
-    """--seed: of whatever is drawn at random."""
-    group.add_argument("--seed", metavar="N", type=at_least(0), help=shown)
+    text = f"""
+        --schedule NAME    under which the step runs that plans are compared by: {", ".join(WARM_UPS)} (default: the
+            better of {" and ".join(COMPETING)}); also that of plot and trace{further}
+        --objective        what plans are compared by: the simulated step under the schedule (default), or the length L
+            of the Auto-MAP paper, a formula that knows no schedule
+        --min-gain SHARE   how much shorter the step of a plan has to be that is harder to run (stages, more stages,
+            cuts inside blocks; twice as much for unequal devices), such as '5 %%' or 0.05 (default 2 %%; 0: the
+            shortest plan, however hard)
+        --min-stage SHARE  work that every stage holds at least: a trainable parameter, and this share of an even share
+            of the computation or of the parameters (default 25 %%; 0: stages without work are allowed)
+    """
+    objective = {"choices": OBJECTIVES, "default": DEFAULT_OBJECTIVE}
+    add_options(group, text, schedule={"choices": schedules}, objective=objective)
 
 
 def filled(request_type: type[RequestT], namespace: object, **others: Any) -> RequestT:
@@ -388,32 +388,9 @@ def source_of(options: Mapping[str, Any]) -> Source:
     kind = source_kind(what)
     for name, kinds in APPLIES.items():
         if options.get(name) and kind not in kinds:
-            raise superfluous(name, f"{what} {kind.value}")
+            raise BadInput(f"does not apply: {what} {kind.value}", where=flag(name), do="leave it out")
     sizes = options["batch"], options["sequence"], options["dtype"]
     return Source(what, kind, *sizes, tuple(options["trainable"] or ()), options["dropout"])
-
-
-def step_source(options: Mapping[str, Any], *, verified: bool = False) -> Source:
-    """The same where operations are needed; with `verified`, where the step is run, too.
-
-    Raises:
-        BadInput: as `source_of`; or it is a profile; or cannot be run.
-    """
-    source = source_of(options)
-    if source.kind not in STEPS:
-        from automap_models.formats.files import require_no_plan
-
-        require_no_plan(source.what)
-        do = "give a model, a factory or an HLO file"
-        raise BadInput("is a profile, without operations to partition", where=source.what, do=do)
-    if verified and source.kind not in MODELS:
-        raise BadInput(f"{source.what} {source.kind.value}", where="--verify", do="give a model or a factory to run")
-    return source
-
-
-def superfluous(name: str, reason: str) -> BadInput:
-    """An option that means nothing here, as an error."""
-    return BadInput(f"does not apply: {reason}", where=f"--{name}", do="leave it out")
 
 
 def sized_profile(path: Path, size: int | None) -> Profile:

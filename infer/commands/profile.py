@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
-from automap_models.workloads.source import SourceKind, profile_source
+from automap_models.workloads.source import SourceKind
 
 from ..requests import ProfileRequest
-from ..runner import Command, Output, Report
-from .parsing import (
-    add_seed,
-    add_step_arguments,
-    at_least,
-    given,
-    kinds_of_models,
-    name_argument,
-    source_of,
-    superfluous,
-)
-
-if TYPE_CHECKING:
-    from automap_models.core.profile import Profile
-    from automap_models.workloads.source import Framework, Source
+from ..runner import Command, Output, reported_by
+from .parsing import STEP, add_options, filled, given, kinds_of_models, name_argument, refuse, source_of
 
 MEASURING = ("repeats", "warmup", "seed")
 EPILOG = f"""{kinds_of_models("bert48, t5_base, vgg19, llama3-8b, mixtral-8x7b, …: see --list")}
@@ -48,51 +32,36 @@ exit codes: 0 done, 2 the input or the arguments are bad, 1 a defect of ours, 14
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to profile, and how."""
-    parser.add_argument("--list", action="store_true", help="print the built-in models and the devices")
+    add_options(parser, "--list  print the built-in models and the devices")
     parser.add_argument("what", metavar="MODEL|FILE", nargs="?", type=name_argument, help="what to profile, see below")
-    step = parser.add_argument_group("which training step")
-    step.add_argument(
-        "--framework",
-        choices=("jax", "torch"),
-        help="what a factory's model must be in (default: whatever it is)",
-    )
-    add_step_arguments(step)
-    step.add_argument("--model", metavar="NAME", help="name of the model in the profile and in plans")
-    times = parser.add_argument_group("where the times come from")
-    times.add_argument(
-        "--device",
-        metavar="NAME|FILE",
-        type=name_argument,
-        help="times by the clock of a known device or one in a YAML file (default v100)",
-    )
-    times.add_argument("--measure", action="store_true", help="run the step on this machine and measure its time")
-    times.add_argument(
-        "--repeats",
-        metavar="N",
-        type=at_least(1),
-        help="runs that have to agree within 10 %%, of which the least counts (default 5 for JAX, 10 for PyTorch)",
-    )
-    times.add_argument(
-        "--warmup", metavar="N", type=at_least(0), help="runs before them (default 2 for JAX, 3 for PyTorch)"
-    )
-    add_seed(times, "of the random inputs (default 0)")
-    printed = parser.add_argument_group("what to print")
-    printed.add_argument("--show", action="store_true", help="print totals, heaviest parts and cheapest cuts")
-    printed.add_argument("--instructions", action="store_true", help="print every instruction")
+    step = f"""
+        --framework  what a factory's model must be in (default: whatever it is)
+        {STEP}
+        --model NAME  name of the model in the profile and in plans
+    """
+    add_options(parser.add_argument_group("which training step"), step, framework={"choices": ("jax", "torch")})
+    times = """
+        --device NAME|FILE  times by the clock of a known device or one in a YAML file (default v100)
+        --measure           run the step on this machine and measure its time
+        --repeats N         runs that have to agree within 10 %%, of which the least counts (default 5 for JAX, 10 for
+            PyTorch)
+        --warmup N          runs before them (default 2 for JAX, 3 for PyTorch)
+        --seed N            of the random inputs (default 0)
+    """
+    add_options(parser.add_argument_group("where the times come from"), times)
+    printed = """
+        --show          print totals, heaviest parts and cheapest cuts
+        --instructions  print every instruction
+    """
+    add_options(parser.add_argument_group("what to print"), printed)
 
 
 def request(namespace: argparse.Namespace) -> ProfileRequest:
-    """What is asked for.
-
-    Raises:
-        BadInput: nothing, or an option means nothing for what is given.
-    """
+    """What is asked for."""
     if namespace.list:
         if namespace.what is not None:
             raise BadInput(f"{namespace.what} is given, too", where="--list", do="leave one of them out")
-        for name in ("out", "plot"):
-            if getattr(namespace, name) is not None:
-                raise BadInput("there is no profile to write", where=f"--{name}", do="leave it or --list out")
+        refuse(namespace, ("out", "plot"), "there is no profile to write", "leave it or --list out")
         return ProfileRequest(None)
     if namespace.what is None:
         raise BadInput("no MODEL|FILE is given", do="see automap-profile --help")
@@ -102,91 +71,16 @@ def request(namespace: argparse.Namespace) -> ProfileRequest:
         raise BadInput("prints JSON and nothing else", where="--json", do="leave --show and --instructions out")
     source = source_of(vars(namespace))
     if source.kind in (SourceKind.WORKLOAD, SourceKind.CONFIG) and namespace.framework == "torch":
-        raise superfluous("framework", f"{source.what} {source.kind.value}")
-    if namespace.measure and namespace.device:
-        raise superfluous("device", "--measure runs the model on this machine")
-    measuring = given(namespace, *MEASURING)
-    for name in () if namespace.measure else measuring:
-        raise superfluous(name, "nothing is measured without --measure")
-    return ProfileRequest(
-        source,
-        namespace.framework,
-        namespace.model,
-        namespace.device,
-        measuring if namespace.measure else None,
-        namespace.show,
-        namespace.instructions,
-    )
-
-
-def run(request: ProfileRequest) -> Profile | None:
-    """The profile; None where only the list is asked for.
-
-    Raises:
-        BadInput: it cannot be made.
-        UserCodeError: the user's own code raised.
-    """
-    if request.source is None:
-        return None
-    profile = profile_of(request.source, request.device, request.framework, request.measuring)
-    return profile if request.model is None else replace(profile, meta={**profile.meta, "model": request.model})
-
-
-def profile_of(
-    source: Source, device: str | None, framework: Framework | None = None, measuring: Mapping[str, Any] | None = None
-) -> Profile:
-    """Read, trace, cost or measure: whatever the profile takes.
-
-    Raises:
-        BadInput: it cannot be made.
-        UserCodeError: the user's own code raised.
-    """
-    from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
-
-    from ..reports.text import Steps
-
-    timed = read_device(device or DEFAULT_DEVICE)
-    with Steps() as steps:
-        return profile_source(source, framework, timed, measuring, steps.begin, steps.advance)
-
-
-def report(request: ProfileRequest, profile: Profile | None) -> Report:
-    """Tables on standard output; warnings and the summary on standard error."""
-    from automap_models.formats.npz import write_npz
-    from automap_models.plots.profile import draw_profile
-
-    from ..reports.profile import (
-        every_instruction,
-        known_document,
-        print_known,
-        print_profile,
-        summary_document,
-        summary_line,
-        warnings,
-    )
-
-    if profile is None:
-        return Report(print_known, known_document)
-
-    def show() -> None:
-        if request.show:
-            print_profile(profile)
-        if request.instructions:
-            for line in every_instruction(profile):
-                print(line)
-
-    return Report(
-        show,
-        lambda: summary_document(profile),
-        {"profile": lambda path: write_npz(path, profile)},
-        lambda: draw_profile(profile),
-        warnings=tuple(warnings(profile)),
-        remarks=(summary_line(profile),),
-    )
+        refuse(namespace, ("framework",), f"does not apply: {source.what} {source.kind.value}")
+    if namespace.measure:
+        refuse(namespace, ("device",), "does not apply: --measure runs the model on this machine")
+    else:
+        refuse(namespace, MEASURING, "does not apply: nothing is measured without --measure")
+    measuring = given(namespace, *MEASURING) if namespace.measure else None
+    return filled(ProfileRequest, namespace, source=source, measuring=measuring)
 
 
 COMMAND = Command(
-    summary="make profile.npz of a model, or of another tool's profile",
     description="Make profile.npz, which automap-infer plans from: what every instruction of a model's training "
     "step takes in time (C), sends over a cut (A) and holds in parameters (W).",
     epilog=EPILOG,
@@ -198,7 +92,6 @@ COMMAND = Command(
     json="print what --show does as JSON and nothing else",
     inputs=("what",),
     request=request,
-    run=run,
-    report=report,
+    report=reported_by("profile"),
     names_files=False,
 )

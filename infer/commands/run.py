@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from automap_models.core.schedules import SCHEDULES
 from automap_models.errors import BadInput
-from automap_models.workloads.source import MODELS, SourceKind
+from automap_models.workloads.source import MODELS
 
 from ..requests import RunRequest
-from ..runner import Command, Output, Report
-from .parsing import add_seed, add_step_arguments, at_least, file_argument, filled, name_argument, source_of
-
-if TYPE_CHECKING:
-    from automap_models.core.run_record import RunRecord
-    from automap_models.simulate.engine import Timeline
+from ..runner import Command, Output, reported_by
+from .parsing import STEP, add_options, file_argument, filled, name_argument, source_of
 
 BACKENDS = ("torch", "jax")
-DISAGREES = 1
-"""Exit code of a check that found a difference."""
 EPILOG = """MODEL is what the plan's profile was made of, most often a factory such as my_models:make_model.
 
 One command starts all processes on this machine, one a device of the plan (gloo on CPUs, nccl on GPUs). Under torchrun
@@ -48,53 +39,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="plan.json of automap-infer or automap-plan; for models of JAX of automap-search, too",
     )
     parser.add_argument("what", metavar="MODEL", type=name_argument, help="the model that it was made for")
-    step = parser.add_argument_group("which training step")
-    add_step_arguments(step)
-    how = parser.add_argument_group("how it runs")
-    how.add_argument(
-        "--backend", choices=BACKENDS, help="framework that runs it (default: what the model is written in)"
-    )
-    how.add_argument("--device", choices=("cpu", "cuda"), help="kind of devices (default: cuda where there is one)")
-    how.add_argument(
-        "--schedule", metavar="NAME", choices=SCHEDULES, help=f"{', '.join(SCHEDULES)} (default: the plan's own)"
-    )
-    how.add_argument(
-        "--vp",
-        metavar="N",
-        dest="virtual",
-        type=at_least(1),
-        help="stages of the plan that share a rank's devices (default: what the schedule has; 2 for interleaved)",
-    )
-    how.add_argument(
-        "--executor",
-        choices=("torch", "automap"),
-        help="who runs the passes on torch: its own schedule classes (default where they can) or automap's executor",
-    )
-    how.add_argument(
-        "--zero",
-        metavar="Z",
-        type=int,
-        choices=(0, 2, 3),
-        default=0,
-        help="what the replicas of a stage share on torch: 0 nothing (DDP, default), 2 gradients and the optimizer's "
-        "state, 3 the weights, too (FSDP2)",
-    )
-    how.add_argument("--steps", metavar="K", type=at_least(1), default=3, help="steps that are measured (default 3)")
-    how.add_argument("--warmup", metavar="N", type=at_least(0), default=1, help="steps before them (default 1)")
-    add_seed(how, "of weights and data (default 0)")
-    how.add_argument(
-        "--check",
-        action="store_true",
-        help="run the model whole on one process, too: compare the loss of every step and the gradients of the first",
+    add_options(parser.add_argument_group("which training step"), STEP)
+    text = f"""
+        --backend        framework that runs it (default: what the model is written in)
+        --device         kind of devices (default: cuda where there is one)
+        --schedule NAME  {", ".join(SCHEDULES)} (default: the plan's own)
+        --vp N           stages of the plan that share a rank's devices (default: what the schedule has; 2 for
+            interleaved)
+        --executor       who runs the passes on torch: its own schedule classes (default where they can) or automap's
+            executor
+        --zero Z         what the replicas of a stage share on torch: 0 nothing (DDP, default), 2 gradients and the
+            optimizer's state, 3 the weights, too (FSDP2)
+        --steps K        steps that are measured (default 3)
+        --warmup N       steps before them (default 1)
+        --seed N         of weights and data (default 0)
+        --check          run the model whole on one process, too: compare the loss of every step and the gradients of
+            the first
+    """
+    add_options(
+        parser.add_argument_group("how it runs"),
+        text,
+        backend={"choices": BACKENDS},
+        device={"choices": ("cpu", "cuda")},
+        schedule={"choices": SCHEDULES},
+        vp={"dest": "virtual"},
+        executor={"choices": ("torch", "automap")},
+        zero={"type": int, "choices": (0, 2, 3), "default": 0},
+        steps={"default": 3},
+        warmup={"default": 1},
     )
 
 
 def request(namespace: argparse.Namespace) -> RunRequest:
-    """What is asked for.
-
-    Raises:
-        BadInput: an option means nothing for that model.
-    """
+    """What is asked for."""
     options = {**vars(namespace), "device": None}  # which device runs it is nothing of the model's
     source = source_of(options)
     if source.kind not in MODELS:
@@ -102,72 +79,7 @@ def request(namespace: argparse.Namespace) -> RunRequest:
     return filled(RunRequest, namespace, source=source, seed=namespace.seed or 0)
 
 
-@dataclass(frozen=True, eq=False)
-class RunOutcome:
-    """What a run came to; `predicted` is one step by the plan's own figures."""
-
-    record: RunRecord
-    predicted: Timeline
-
-
-def run(request: RunRequest) -> RunOutcome:
-    """Read the plan and run it.
-
-    Raises:
-        BadInput: the plan, the model or the machine cannot be used for it.
-        RunFailed: one of its processes ended.
-        SystemExit: this process is one of several, another one of which reports.
-    """
-    from automap_models.formats.plan_reader import read_plan_to_run
-    from automap_models.run.backends import make_backend
-    from automap_models.run.base import RunProblem, predicted_timeline, run_schedule
-
-    from ..reports.text import Steps
-
-    plan = read_plan_to_run(request.plan)
-    schedule = run_schedule(plan, request.schedule, request.virtual)
-    with Steps() as steps:
-        steps.begin(f"building {request.source.what}")
-        backend = make_backend(request.backend or _framework(request))
-        record = backend.run(filled(RunProblem, request, plan=plan, schedule=schedule, say=steps.begin))
-    if record is None:
-        raise SystemExit(0)
-    return RunOutcome(record, predicted_timeline(plan, schedule))
-
-
-def _framework(request: RunRequest) -> str:
-    """What the model is written in."""
-    from automap_models.workloads.source import framework_of
-
-    if request.source.kind is not SourceKind.FACTORY:
-        return "jax"
-    return framework_of(request.source.returned())
-
-
-def report(request: RunRequest, outcome: RunOutcome) -> Report:
-    """A table of stages, and what the check says."""
-    from automap_models.formats.run_json import run_document
-
-    from ..reports.run import print_run
-
-    record, predicted = outcome.record, outcome.predicted
-    disagrees = record.comparison is not None and not record.comparison.agrees
-
-    def trace(path: Path) -> None:
-        from automap_models.formats.chrome_trace import write_run_trace
-
-        write_run_trace(path, record, predicted)
-
-    return Report(
-        lambda: print_run(record, predicted),
-        lambda: run_document(record, predicted),
-        {"trace": trace},
-        exit_code=DISAGREES if disagrees else 0,
-    )
-
-
 COMMAND = Command(
-    summary="run a plan on this machine or under torchrun, and hold it against its prediction",
     description="Run a plan of a model for some steps, one process a device, and say what each stage took beside what "
     "was predicted.",
     epilog=EPILOG,
@@ -179,6 +91,5 @@ COMMAND = Command(
     json="print what --out writes and nothing else",
     inputs=("plan",),
     request=request,
-    run=run,
-    report=report,
+    report=reported_by("run"),
 )

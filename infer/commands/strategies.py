@@ -5,98 +5,64 @@ Nothing here imports numpy: help is to be fast."""
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
 
 from automap_models.core.pass_orders import WARM_UPS
-from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from automap_models.core.units import BYTES
 from automap_models.errors import BadInput
 
 from ..requests import StrategyRequest
-from .parsing import at_least, given, positive, refuse
+from .parsing import add_options, at_least, given, positive, refuse
 from .targets import STRATEGIES_FOR
 
-if TYPE_CHECKING:
-    from automap_models.core.cluster import Cluster
-    from automap_models.core.strategy import Strategy, TransformerShape
-
-DEGREES = {
-    "tp": "tensor parallelism: devices that share every operator",
-    "pp": "ranks of the pipeline",
-    "dp": "ranks of data parallelism (default: what the others leave of the devices)",
-    "vp": "virtual stages a rank of the pipeline",
-    "cp": "context parallelism: devices that share every sequence",
-    "ep": "ranks of data parallelism that share the experts of a layer",
-}
+STRATEGY = """
+    --tp N               tensor parallelism: devices that share every operator
+    --pp N               ranks of the pipeline
+    --dp N               ranks of data parallelism (default: what the others leave of the devices)
+    --vp N               virtual stages a rank of the pipeline
+    --cp N               context parallelism: devices that share every sequence
+    --ep N               ranks of data parallelism that share the experts of a layer
+    --micro-batch N      samples of a micro-batch on a rank of dp (default 1)
+    --recompute          what the backward pass computes again: nothing (default), attention cores, or all of every
+        block
+    --zero               what ranks of dp divide: nothing (default), the optimizer's state, gradients too, weights too
+        (FSDP)
+    --sequence-parallel  the devices of tp share what is between operators, too
+    --precision          of weights and activations (default: the faster of bf16 and fp16 on the devices, else fp32)
+    --layers N,N,…       of each virtual stage, in the order of the model (default: equal)
+    --no-flash           attention computes and keeps its scores, in several kernels
+    --reserve [RANK=]SIZE
+        memory of each device that is left free (default 8 %% of it, 0 is none), or of those of a rank of the pipeline,
+        which counts from the last one on below 0: '4 GB', '0=6 GB', '-1=2 GB'; may be repeated
+    --devices N..N       search on clusters of the same nodes with so many devices, doubling from the first to the last
+    --price              search nothing: price the strategy; fields that are not given have the values shown here
+"""
 RECOMPUTE = ("none", "selective", "full")  # core.strategy knows these two, too; a test holds them together
 PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
-FIELDS = (*DEGREES, "micro_batch", "recompute", "zero", "sequence_parallel", "precision", "layers")
+FIELDS = (
+    *("tp", "pp", "dp", "vp", "cp", "ep"),
+    *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "layers"),
+)
 """Fields of a strategy that have an option of the same name; `schedule` and `global_batch` are of searches, too."""
 OF_PROFILES = ("batch", "dtype", "trainable", "microbatch_size", "state_factor", "plan", "min_gain", "min_stage")
-OF_PLANS = ("pin", "keep_together", "max_stages", "forbid", "equal_replicas", "cut_at", "seed")
+OF_PLANS = ("pins", "together", "max_stages", "forbid", "equal_replicas", "cut_at", "seed")
 """Options of the search of plans of stages, which knows no strategies."""
 
 
 def add_strategy(group: argparse._ArgumentGroup) -> None:
     """--tp, --pp, … --price: what is fixed of a strategy."""
-    for name, shown in DEGREES.items():
-        group.add_argument(f"--{name}", metavar="N", type=at_least(1), help=shown)
-    group.add_argument(
-        "--micro-batch", metavar="N", type=at_least(1), help="samples of a micro-batch on a rank of dp (default 1)"
-    )
-    group.add_argument(
-        "--recompute",
-        choices=RECOMPUTE,
-        help="what the backward pass computes again: nothing (default), attention cores, or all of every block",
-    )
-    group.add_argument(
-        "--zero",
-        type=int,
-        choices=range(4),
-        help="what ranks of dp divide: nothing (default), the optimizer's state, gradients too, weights too (FSDP)",
-    )
-    group.add_argument(
-        "--sequence-parallel",
-        action="store_true",
-        default=None,
-        help="the devices of tp share what is between operators, too",
-    )
-    group.add_argument(
-        "--precision",
-        choices=PRECISIONS,
-        help="of weights and activations (default: the faster of bf16 and fp16 on the devices, else fp32)",
-    )
-    group.add_argument(
-        "--layers",
-        metavar="N,N,…",
-        type=_numbers,
-        help="of each virtual stage, in the order of the model (default: equal)",
-    )
-    group.add_argument(
-        "--no-flash",
-        action="store_true",
-        default=None,
-        help="attention computes and keeps its scores, in several kernels",
-    )
-    group.add_argument(
-        "--reserve",
-        metavar="[RANK=]SIZE",
-        type=_reserve,
-        action="append",
-        help="memory of each device that is left free (default 8 %% of it, 0 is none), or of those of a rank of the "
-        "pipeline, which counts from the last one on below 0: '4 GB', '0=6 GB', '-1=2 GB'; may be repeated",
-    )
-    group.add_argument(
-        "--devices",
-        metavar="N..N",
-        type=_sizes,
-        help="search on clusters of the same nodes with so many devices, doubling from the first to the last",
-    )
-    group.add_argument(
-        "--price",
-        action="store_true",
-        default=None,
-        help="search nothing: price the strategy; fields that are not given have the values shown here",
+    unless = {"default": None, "action": "store_true"}
+    add_options(
+        group,
+        STRATEGY,
+        recompute={"choices": RECOMPUTE},
+        zero={"type": int, "choices": range(4)},
+        sequence_parallel=unless,
+        precision={"choices": PRECISIONS},
+        layers={"type": _numbers},
+        no_flash=unless,
+        reserve={"type": _reserve},
+        devices={"type": _sizes},
+        price=unless,
     )
 
 
@@ -120,14 +86,9 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
-    """What is to be searched or priced; None where an option belongs to the search of plans of stages.
-
-    Raises:
-        BadInput: an option means nothing beside a strategy's, or the global batch is missing.
-    """
-    fields = given(namespace, *FIELDS)
+    """What is to be searched or priced; None where an option belongs to the search of plans of stages."""
+    fields, target = given(namespace, *FIELDS), namespace.target
     others = given(namespace, "no_flash", "reserve", "devices", "price")
-    target = getattr(namespace, "for")
     fields |= given(namespace, "schedule")
     chosen = {*fields, *others} - ({"schedule"} if fields.get("schedule") in WARM_UPS else set())
     other_search = namespace.objective == "length" or any(
@@ -147,49 +108,14 @@ def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
         do = f"choose from {', '.join(STRATEGIES_FOR)}, or give no field of a strategy"
         raise BadInput(f"{target} takes no strategies", where="`target`", do=do)
     if namespace.price:
-        refuse(
-            namespace, ("devices", "reserve", "budget", "plot", "for"), "is for a search, and --price searches nothing"
-        )
-    reserves = dict(namespace.reserve or ())
+        of_searching = ("devices", "reserve", "budget_s", "plot", "target")
+        refuse(namespace, of_searching, "is for a search, and --price searches nothing")
     return StrategyRequest(
         fields,
         flash=not namespace.no_flash,
         price=bool(namespace.price),
         usual=not chosen,
-        reserve_bytes=reserves.pop(None, None),
-        rank_reserve_bytes=reserves,
+        reserves=dict(namespace.reserve or ()),
         target=target,
         sizes=namespace.devices,
     )
-
-
-def strategy_of(request: StrategyRequest, global_batch: int, cluster: Cluster, shape: TransformerShape) -> Strategy:
-    """The strategy of a model on a cluster, with the fields that are open as `Strategy` has them.
-
-    Data parallelism takes the devices that are left, and the schedule is 1F1B, with virtual stages the interleaved one.
-
-    Raises:
-        BadInput: see `Strategy` and `Strategy.require_model`; or it has another number of devices.
-    """
-    from automap_models.core.strategy import PARTS, Strategy, require_parts
-
-    fields: dict[str, Any] = {"micro_batch": 1, "global_batch": global_batch, **request.fields}
-    require_parts(shape, **{key: fields[key] for key in PARTS if key in fields})
-    shared = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
-    if "dp" not in fields and cluster.devices % shared:
-        what = f"tp × cp × pp are {shared} devices, which do not divide the {cluster.devices} of cluster {cluster.name}"
-        raise BadInput(what, where="`dp`", do="let the product of all be the number of devices")
-    fields.setdefault("dp", cluster.devices // shared)
-    fields.setdefault("schedule", "interleaved" if fields.get("vp", 1) > 1 else DEFAULT_SCHEDULE)
-    fields.setdefault("vp", SCHEDULES[fields["schedule"]].virtual or 1)
-    try:
-        strategy = Strategy(**fields)
-    except BadInput as error:
-        if error.where != "`micro_batches`":
-            raise
-        samples = fields["dp"] * fields["micro_batch"]
-        do = f"{error.do}, of {samples} sample(s) each (dp × micro-batch)"
-        raise BadInput(error.what, where="`global_batch`", do=do) from None
-    strategy.require_cluster(cluster)
-    strategy.require_model(shape)
-    return strategy

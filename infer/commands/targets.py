@@ -16,26 +16,18 @@ STRATEGIES_FOR = ("torchtitan", "megatron", "deepspeed", "galvatron")
 BLOCKS = "blocks"  # core.constraints knows it, too; a test holds them together
 
 
-def add_target(group: argparse._ArgumentGroup) -> None:
-    """--for: within what a framework can express."""
-    group.add_argument(
-        "--for",
-        metavar="TARGET",
-        choices=PLANNED_FOR,
-        help=f"only plans that automap-export can write for it ({', '.join(PLANNED_FOR)}): equal stages, cut where "
-        "blocks end, under a schedule that it runs; of strategies, with the ZeRO and recomputation that it has",
-    )
+TARGET = f"""
+    --for TARGET  only plans that automap-export can write for it ({", ".join(PLANNED_FOR)}): equal stages, cut where
+        blocks end, under a schedule that it runs; of strategies, with the ZeRO and recomputation that it has
+"""
+"""Option: within what a framework can express."""
 
 
 def narrow(namespace: argparse.Namespace) -> None:
     """Ask of plans what the target asks of them; `--equal-replicas`, `--cut-at` and `--forbid` are set accordingly.
 
-    Stages that divide operators, each by its own number of devices, are left out where the target has one number.
-
-    Raises:
-        BadInput: another option asks for what the target cannot express.
-    """
-    name, namespace.target = getattr(namespace, "for"), None
+    Stages that divide operators, each by its own number of devices, are left out where the target has one number."""
+    name, namespace.target = namespace.target, None
     if name is None:
         return
     from automap_models.core.framework import StageLimits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -144,9 +145,9 @@ def tuned_data_parallelism(report: PlanReport) -> str:
     return "data parallelism" + ("" if tuned is None else f" in {rounds(tuned)}")
 
 
-def next_commands(report: PlanReport, profile: str, topo: str | None, out: str | None) -> Iterator[tuple[str, str]]:
+def next_commands(report: PlanReport, profile: str, topo: str | None, out: Path | None) -> Iterator[tuple[str, str]]:
     """The commands to type next: write the plan where it is not written yet, run it, hand it to a framework."""
-    plan, held = out or "plan.json", np.diff([0, *report.plan.device_cuts, report.problem.cluster.devices])
+    plan, held = str(out or "plan.json"), np.diff([0, *report.plan.device_cuts, report.problem.cluster.devices])
     if out is None:
         yield "next", f"automap-infer {profile}{'' if topo is None else f' --topo {topo}'} --out {plan}"
     yield "" if out is None else "next", f"automap-run {plan} MODEL --check   (MODEL: the module:factory profiled)"

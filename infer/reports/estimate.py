@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
+from automap_models.core.strategy import PARTS as DIVIDED
+from automap_models.core.strategy import Strategy, TransformerShape, require_parts
 from automap_models.core.units import percent, seconds, size
-from automap_models.planners.strategies.problem import RESERVE
+from automap_models.cost.layer_times import Runtime
+from automap_models.errors import BadInput
+from automap_models.formats.hardware_yaml import device_of, read_kinds
+from automap_models.formats.strategy_json import estimate_document
+from automap_models.planners.portfolio.work import work_once
+from automap_models.planners.strategies.problem import RESERVE, usual_precision
+from automap_models.simulate.strategy import StrategyPricing, require_device
+from automap_models.workloads.source import notes_of, transformer
 
-from .text import Column, fact_table, plain, print_parts, table
+from ..requests import PlanRequest
+from ..runner import Report
+from .text import Column, Steps, fact_table, plain, print_parts, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,6 +42,54 @@ PARTS = {
     "optimizer": "optimizer",
 }
 """Field of `StepParts` → how people call it."""
+
+
+def report(request: PlanRequest) -> Report:
+    """The price of a strategy."""
+    estimate, notes = _priced(request), notes_of(request.source)
+    return Report(partial(print_estimate, estimate), partial(estimate_document, estimate), warnings=notes)
+
+
+def _priced(request: PlanRequest) -> Estimate:
+    """The price of a strategy; what is wrong with it shows before the model is traced."""
+    wanted, cluster = request.strategy, request.cluster
+    assert wanted is not None
+    kinds, device = read_kinds(cluster), device_of(cluster, request.device)
+    devices = [*kinds.values()] or [device]
+    fields = {"precision": usual_precision(devices), "global_batch": request.options.global_batch, **wanted.fields}
+    strategy = _strategy(fields, cluster, transformer(request.source).shape())
+    for kind in devices:
+        require_device(kind, strategy)
+    with Steps() as steps:
+        work = work_once(replace(request.source, dtype=strategy.dtype), request.cache, steps.begin)
+    return StrategyPricing(work, cluster, device, Runtime(flash=wanted.flash), kinds).estimate(strategy)
+
+
+def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerShape) -> Strategy:
+    """The strategy of a model on a cluster, with the fields that are open as `Strategy` has them.
+
+    Data parallelism takes the devices that are left, and the schedule is 1F1B, with virtual stages the interleaved one.
+    """
+    fields = {"micro_batch": 1, **fields}
+    require_parts(shape, **{key: fields[key] for key in DIVIDED if key in fields})
+    shared = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
+    if "dp" not in fields and cluster.devices % shared:
+        what = f"tp × cp × pp are {shared} devices, which do not divide the {cluster.devices} of cluster {cluster.name}"
+        raise BadInput(what, where="`dp`", do="let the product of all be the number of devices")
+    fields.setdefault("dp", cluster.devices // shared)
+    fields.setdefault("schedule", "interleaved" if fields.get("vp", 1) > 1 else DEFAULT_SCHEDULE)
+    fields.setdefault("vp", SCHEDULES[fields["schedule"]].virtual or 1)
+    try:
+        strategy = Strategy(**fields)
+    except BadInput as error:
+        if error.where != "`micro_batches`":
+            raise
+        samples = fields["dp"] * fields["micro_batch"]
+        do = f"{error.do}, of {samples} sample(s) each (dp × micro-batch)"
+        raise BadInput(error.what, where="`global_batch`", do=do) from None
+    strategy.require_cluster(cluster)
+    strategy.require_model(shape)
+    return strategy
 
 
 def print_estimate(

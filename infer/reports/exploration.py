@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size
+from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import Bound, PlanReport
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
-from automap_models.formats.hardware_yaml import cluster_document
+from automap_models.errors import BadInput
+from automap_models.formats.atomic import fingerprint
+from automap_models.formats.hardware_yaml import cluster_document, device_of
 from automap_models.formats.plan_json import SCHEMA, plan_document, write_plan
+from automap_models.formats.plan_reader import read_plan
 from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.explore import Exploration, ExploreConfig
-from automap_models.planners.portfolio.planning import sample_notes
+from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
+from automap_models.planners.portfolio.model import profiled_once
+from automap_models.planners.portfolio.planning import explore_config, sample_notes, space_to_explore
+from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.portfolio.store import exploration_from_json, exploration_to_json
 from automap_models.planners.staged.evaluate import evaluate
+from automap_models.plots.exploration import SIZES, TIMES, draw_candidates
 from automap_models.simulate.breakdown import Breakdown
+from automap_models.version import __version__
+from automap_models.workloads.source import notes_of
 
 from ..commands.parsing import in_options
+from ..requests import PlanRequest
+from ..runner import Report
 from .pipeline import heading, listed, stage_columns, tied_facts, time_columns
-from .text import Column, fact_table, fits, plain, print_parts, reasons_below, table
+from .text import Column, Steps, fact_table, fits, plain, print_parts, reasons_below, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,15 +55,78 @@ class Explored:
 
     Attributes:
         exploration: the plans.
-        config: how they were searched.
+        seed: of random draws.
         taken_s: from the request to the plans.
         cached: whether they come from the cache.
     """
 
     exploration: Exploration
-    config: ExploreConfig
+    seed: int
     taken_s: float
     cached: bool
+
+
+def report(request: PlanRequest) -> Report:
+    """The ranking of all plans and the best one, or the one that is given."""
+    if request.plan is not None:
+        plan, notes = _read_back(request, request.plan), notes_of(request.source)
+        return Report(partial(print_candidate, plan), partial(candidate_document, plan), warnings=notes)
+    explored = _explored(request)
+    return Report(
+        partial(print_explored, explored),
+        partial(explored_document, explored),
+        {"plan": lambda path: write_plan(path, _best_report(explored))},
+        partial(draw_candidates, explored.exploration),
+        warnings=notes_of(request.source),
+    )
+
+
+def _explored(request: PlanRequest) -> Explored:
+    """Profile once, search every kind of plan; or take what a former run of the same request came to."""
+    begun = time.perf_counter()
+    options, cluster, cache = request.options, request.cluster, request.cache
+    with Steps() as steps:
+        key, model = _profiled(request, cluster, steps)
+        space = space_to_explore(model, cluster, options)
+        key = f"plans-{fingerprint({'model': key, **_identity(request, cluster)})}"
+        exploration = _remembered(cache.read(key), space)
+        cached = exploration is not None
+        if exploration is None:
+            result = ExplorePlanner(explore_config(options)).solve(space, watch=lambda news: steps.begin(news.what))
+            result.required_plan()
+            exploration = result.facts["exploration"]
+            cache.write(key, exploration_to_json(exploration))
+    return Explored(exploration, options.seed, time.perf_counter() - begun, cached)
+
+
+def _read_back(request: PlanRequest, path: Path) -> Candidate:
+    """The plan in a file, whichever kind it is of, costed again."""
+    cluster = request.cluster
+    with Steps() as steps:
+        _, model = _profiled(request, cluster, steps)
+    read = read_plan(path, model, cluster)
+    return Candidate(read.problem, read.required_plan(), read.cost, read.bound)
+
+
+def _profiled(request: PlanRequest, cluster: Cluster, steps: Steps) -> tuple[str, ProfiledModel]:
+    """What identifies the model, and the model."""
+    device = device_of(cluster, request.device)
+    return profiled_once(request.source, device, request.microbatch_size, cluster, request.cache, steps.begin)
+
+
+def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
+    """Everything but the model that the plans depend on, as plain data."""
+    identity = {"microbatch_size": request.microbatch_size, **asdict(request.options)}
+    identity["rates"] = [group.rates for group in cluster.groups]
+    return {**identity, "cluster": cluster_document(cluster), "automap": __version__}
+
+
+def _remembered(entry: bytes | None, space: PlanningSpace) -> Exploration | None:
+    """The exploration in the cache; None where there is none of this space."""
+    try:
+        return None if entry is None else exploration_from_json(entry, space)
+    except BadInput:
+        return None
 
 
 def print_explored(explored: Explored) -> None:
@@ -86,9 +163,7 @@ def ranking(exploration: Exploration, width: int) -> RenderableType:
     reasons |= {missing.name: in_options(missing.reason) for missing in exploration.missing}
     styles = ["bold" if plan is best else "" if plan.fits else "dim" for plan in candidates]
     nothing = [""] * len(exploration.missing)
-    reason_column = Column(
-        "why not", lambda room: [_wrapped(text, room) for text in reasons.values()], LEAST_REASON, left=True
-    )
+    reason_column = Column("why not", lambda room: _wrapped(reasons.values(), room), LEAST_REASON, left=True)
     limits = sorted({group.memory for group in exploration.space.cluster.node_groups})
     memory = f"memory\nof {' or '.join(map(size, limits))}"
     headings = ("stages", "d × t", "micro-\nbatches", "step time", memory)
@@ -112,8 +187,8 @@ def _ranked(candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _wrapped(text: str, width: int) -> str:
-    return textwrap.fill(text, width, break_on_hyphens=False)
+def _wrapped(texts: Iterable[str], width: int) -> list[str]:
+    return [textwrap.fill(text, width, break_on_hyphens=False) for text in texts]
 
 
 def degrees_in_words(candidate: Candidate) -> str:
@@ -179,16 +254,7 @@ def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
 
 def parts_in_words(candidate: Candidate) -> str:
     """`compute 71.0 %, idle time 9.1 %, …`, largest first, what is nothing left out."""
-    parts = candidate.parts
-    named = {
-        "compute": parts.compute_s,
-        "all-reduces of activations": parts.activations_s,
-        "transfers": parts.transfers_s,
-        "idle time": parts.bubble_s,
-        "gradient all-reduce": parts.gradients_s,
-        "sum of tied weights": parts.tied_s,
-        "update": parts.update_s,
-    }
+    named = {name: part(candidate.parts) for name, (part, _) in TIMES.items()}
     largest = sorted(named.items(), key=lambda item: -item[1])
     return ", ".join(f"{what} {percent(part_s / candidate.step_s)}" for what, part_s in largest if part_s > 0)
 
@@ -197,10 +263,8 @@ def memory_in_words(candidate: Candidate) -> str:
     """What fills the fullest device."""
     parts = candidate.parts
     where = f"stage {parts.fullest}" if candidate.plan.stages > 1 else "each device"
-    return (
-        f"{size(parts.memory_bytes)} of {size(candidate.limit_bytes)} on {where}: training state "
-        f"{size(parts.state_bytes)}, saved activations {size(parts.stash_bytes)}"
-    )
+    contents = ", ".join(f"{name} {size(part(parts))}" for name, (part, _) in SIZES.items())
+    return f"{size(parts.memory_bytes)} of {size(candidate.limit_bytes)} on {where}: {contents}"
 
 
 def shardings(candidate: Candidate) -> Iterator[tuple[str, str]]:
@@ -257,7 +321,7 @@ def explored_document(explored: Explored) -> dict[str, Any]:
         "global_batch": exploration.space.global_batch,
         "objective": "length" if exploration.space.schedule is None else "step",
         "schedule": exploration.space.schedule,
-        "best": best_document(explored),
+        "best": plan_document(_best_report(explored)),
         "candidates": [
             {**candidate_document(candidate), "why": exploration.reason(candidate)}
             for candidate in exploration.candidates
@@ -267,30 +331,16 @@ def explored_document(explored: Explored) -> dict[str, Any]:
             for missing in exploration.missing
         ],
         "optimality": _proven_document(exploration.proven, exploration.best.step_s),
-        "batch_dims": _plain(exploration.space.model.batch_dims),
+        "batch_dims": exploration.space.model.batch_dims,
         "notes": list(exploration.notes),
         "exploring_s": exploration.exploring_s,
         "cached": explored.cached,
     }
 
 
-def best_document(explored: Explored) -> dict[str, Any]:
-    """plan.json of the best plan."""
-    return plan_document(_best_report(explored))
-
-
-def write_best(path: Path, explored: Explored) -> None:
-    """Write plan.json of the best plan.
-
-    Raises:
-        BadInput: the file cannot be written.
-    """
-    write_plan(path, _best_report(explored))
-
-
 def _best_report(explored: Explored) -> PlanReport:
     """The best plan, whose baselines have as many micro-batches; what else was searched the exploration says."""
-    return evaluate(replace(explored.exploration.result, search_log=()), seed=explored.config.seed)
+    return evaluate(replace(explored.exploration.result, search_log=()), seed=explored.seed)
 
 
 def candidate_document(candidate: Candidate) -> dict[str, Any]:
@@ -333,7 +383,3 @@ def breakdown_document(parts: Breakdown) -> dict[str, float]:
 def _proven_document(proven: Bound, step_s: float) -> dict[str, Any]:
     bound_s = float(min(proven.value, step_s))  # a plan off the grid may be shorter than all on it
     return {"bound_s": bound_s, "proof": proven.proof, "gap": step_s / bound_s - 1.0}
-
-
-def _plain(mapping: Mapping[str, int] | None) -> dict[str, int] | None:
-    return None if mapping is None else dict(mapping)

@@ -1,32 +1,34 @@
-"""A plan as people read it: a table of stages, what sets its length, what it gains, and a running job's next plan."""
+"""A plan of stages as people read it: a table of stages, what sets its length, what it gains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from automap_models.core.cluster import Cluster, NodeGroup
-from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
-from automap_models.core.profile import FloatArray, Profile
-from automap_models.core.result import PlanReport, Result
+from automap_models.core.profile import Profile
+from automap_models.core.result import PlanReport
+from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, shortened, size, span
 from automap_models.cost.staged import StagedCost, plan_tied_sums
-from automap_models.formats.npz import write_npz
+from automap_models.errors import BadInput
+from automap_models.formats.chrome_trace import write_trace
+from automap_models.formats.hardware_yaml import known_clusters, read_cluster
 from automap_models.formats.plan_json import plan_document
 from automap_models.planners.base import maker_in_words
+from automap_models.planners.portfolio.planning import planned
+from automap_models.plots.pipeline import draw
+from automap_models.simulate.engine import Timeline
+from automap_models.simulate.step import timeline
 
-from ..commands.parsing import in_options
-from ..commands.replan import Replanned
-from ..requests import ReplanRequest
+from ..commands.parsing import in_options, sized_profile
+from ..requests import InferRequest
 from ..runner import Report
-from .advice import certainty, headline, shorter_facts, tuned_data_parallelism
-from .text import Column, fact_table, plain, print_parts, table
+from .advice import certainty, headline, next_commands, shorter_facts, tuned_data_parallelism
+from .text import Column, Steps, fact_table, plain, print_parts, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,6 +42,40 @@ _OUTCOMES = {
     "discarded": "proven longer by bound",
     "proven": "proven longer by search",
 }
+
+
+def report(request: InferRequest) -> Report:
+    """Plan, or read the plan that is given; evaluate it."""
+    plan = _planned(request) if request.plan is None else _read_back(request)
+
+    def drawn() -> Timeline:
+        schedule = request.options.schedule or plan.problem.schedule or DEFAULT_SCHEDULE
+        return timeline(plan.cost, plan.plan.micro_batches, schedule)
+
+    steps = next_commands(plan, str(request.profile), request.topo, request.out) if request.plan is None else ()
+    return Report(
+        lambda: print_report(plan, steps, verbose=request.verbose),
+        partial(plan_document, plan),
+        {"trace": lambda path: write_trace(path, drawn())},
+        lambda: draw(plan, drawn()),
+    )
+
+
+def _planned(request: InferRequest) -> PlanReport:
+    profile = sized_profile(request.profile, None)
+    if request.topo is None:
+        do = f"choose from {', '.join(known_clusters())} or give a YAML file"
+        raise BadInput("no cluster is given", where="--topo", do=do)
+    with Steps() as steps:
+        return planned(profile, read_cluster(request.topo), request.options, steps.watch)
+
+
+def _read_back(request: InferRequest) -> PlanReport:
+    """A plan in a file, costed again."""
+    from automap_models.api import read_plan
+
+    assert request.plan is not None
+    return read_plan(request.plan, sized_profile(request.profile, None), request.topo).report
 
 
 def print_report(report: PlanReport, next_steps: Iterable[tuple[str, str]] = (), *, verbose: bool = False) -> None:
@@ -240,116 +276,3 @@ def _or_empty(time_s: float | None) -> str:
 
 def _outcome(attempt: SearchLogEntry) -> str:
     return "longer" if attempt.stages == 1 and attempt.step_s is not None else _OUTCOMES[attempt.outcome]
-
-
-ReplanResult = Result[ReplanProblem, PlacedPlan]
-
-MOST_SHOWN = 12
-"""Slow or fast devices that are listed one by one."""
-
-
-def replan_report(request: ReplanRequest, outcome: Replanned) -> Report:
-    """A table of the next plan's stages, what the times say about the devices, plan.json, the corrected profile."""
-    return Report(
-        lambda: print_adjustment(outcome, names_corrected=request.names_corrected),
-        lambda: adjustment_document(outcome.result, outcome.report),
-        {"corrected profile": lambda path: write_npz(path, outcome.result.facts["corrected"].profile)},
-    )
-
-
-def adjustment_document(result: ReplanResult, report: PlanReport) -> dict[str, Any]:
-    """plan.json of the new plan on healthy devices, with all that is known about these ones under `adjustment`."""
-    facts, after = result.facts, result.required_plan()
-    speeds, moved = facts["speeds"], facts["migration"]
-    return {
-        **plan_document(report),
-        "adjustment": {
-            "stage_scale": [
-                {"forward": float(forward), "backward": float(backward)}
-                for forward, backward in zip(speeds.forward_scale, speeds.backward_scale, strict=True)
-            ],
-            "slowdown": speeds.slowdown.tolist(),
-            "slowdown_error": speeds.error.tolist(),
-            "device_order": list(after.device_order),
-            "idle": list(after.idle),
-            "running_length_s": float(facts["running_cost"].step_s),
-            "length_s": float(result.cost.step_s),
-            "moving": {
-                "received_bytes": moved.received_bytes,
-                "between_nodes_bytes": moved.between_nodes_bytes,
-                "moving_s": moved.migration_s,
-                "restart_s": result.problem.restart_s,
-            },
-            "pays_after_steps": facts["pays_after_steps"],
-        },
-    }
-
-
-def print_adjustment(outcome: Replanned, *, names_corrected: bool) -> None:
-    """Print the next plan for people.
-
-    Args:
-        names_corrected: whether the user knows where the corrected profile goes, which the plan belongs to.
-    """
-    result, report = outcome.result, outcome.report
-    print_parts(
-        [
-            heading(report.problem.profile, report.problem.cluster),
-            f"plan [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}",
-        ],
-        [partial(stage_table, replace(report, result=replace(report.result, cost=result.cost)))],
-        [fact_table(_facts(result, outcome.observed), _notes(result, names_corrected))],
-    )
-
-
-def _facts(result: ReplanResult, observed: Observed) -> Iterator[tuple[str, str]]:
-    facts, after = result.facts, result.required_plan()
-    speeds, moved, running_s = facts["speeds"], facts["migration"], facts["running_cost"].step_s
-    yield "measured", f"{counted(len(observed.forward_s), observed.unit)}, times of one micro-batch"
-    both = zip(speeds.forward_scale.tolist(), speeds.backward_scale.tolist(), strict=True)
-    scales = ", ".join(f"{s}: × {forward:.3f} and × {backward:.3f}" for s, (forward, backward) in enumerate(both))
-    yield "profile", f"forward and backward by stage: {scales}"
-    yield "devices", _slow_devices(speeds.slowdown)
-    yield "running", f"{seconds(running_s)} for one global batch on these devices"
-    if after is result.problem.running:
-        yield "new plan", "none is shorter: stay"
-        return
-    share = percent(facts["saved_s"] / running_s)
-    yield "new plan", f"{seconds(result.cost.step_s)}, {share} shorter"
-    if after.device_order != tuple(range(len(after.device_order))):
-        yield "positions", "hold devices " + ", ".join(_runs(after.device_order))
-    if after.idle:
-        yield "idle", f"device {', '.join(map(str, after.idle))}: the stage is faster without"
-    between = f"{size(moved.between_nodes_bytes)} of them between nodes"
-    yield (
-        "moving",
-        f"{size(moved.received_bytes)} of parameters and optimiser state, {between}: {seconds(moved.migration_s)}",
-    )
-    pays = facts["pays_after_steps"]
-    restart = f" and {seconds(result.problem.restart_s)} for the restart" if result.problem.restart_s else ""
-    yield "pays", f"the move{restart} after {counted(pays or 0, 'step')}"
-
-
-def _slow_devices(slowdown: FloatArray) -> str:
-    other = np.flatnonzero(slowdown != 1.0)
-    if not other.size:
-        return "all alike"
-    shown = other[np.argsort(-slowdown[other], kind="stable")][:MOST_SHOWN]
-    more = f" and {other.size - shown.size} more" if other.size > shown.size else ""
-    return "time over that of the others: " + ", ".join(f"{d}: × {slowdown[d]:.2f}" for d in shown.tolist()) + more
-
-
-def _runs(order: Sequence[int]) -> Iterator[str]:
-    """Consecutive devices in short: 8–15, 0–7, 16."""
-    first = 0
-    for at in range(1, len(order) + 1):
-        if at == len(order) or order[at] != order[at - 1] + 1:
-            yield str(order[first]) if at - first == 1 else f"{order[first]}–{order[at - 1]}"
-            first = at
-
-
-def _notes(result: ReplanResult, names_corrected: bool) -> Iterator[str]:
-    yield from result.notes
-    yield "times in the table are those of a stage's working replicas, the slowest of them"
-    if not names_corrected:
-        yield "the plan belongs to the corrected profile, which --corrected FILE writes"

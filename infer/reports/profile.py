@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,14 @@ from automap_models.core.device import Device
 from automap_models.core.layers import loop_notes
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.units import counted, percent, seconds, shortened, size
-from automap_models.formats.hardware_yaml import known_devices, read_device
-from automap_models.formats.npz import shared_document
+from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, known_devices, read_device
+from automap_models.formats.npz import shared_document, write_npz
+from automap_models.plots.profile import draw_profile
+from automap_models.workloads.source import Framework, Source, profile_source
 
-from .text import Column, fact_table, plain, print_parts, table
+from ..requests import ProfileRequest
+from ..runner import Report
+from .text import Column, Steps, fact_table, plain, print_parts, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,6 +39,44 @@ ALIKE = 1.1  # layers whose names differ in numbers only are not alike across a 
 SMALLEST_SIDE = 0.1  # of the time: a smaller part of the model is no stage
 OVERWHELMING = 0.5  # of the time: a group of layers that takes more is taken apart
 _DIGITS = re.compile(r"\d+")
+
+
+def report(request: ProfileRequest) -> Report:
+    """Make the profile: tables on standard output, warnings and the summary on standard error; or list the models."""
+    if request.source is None:
+        return Report(print_known, known_document)
+    profile = profile_of(request.source, request.device, request.framework, request.measuring)
+    if request.model is not None:
+        profile = replace(profile, meta={**profile.meta, "model": request.model})
+
+    def show() -> None:
+        if request.show:
+            print_profile(profile)
+        if request.instructions:
+            print(*every_instruction(profile), sep="\n")
+
+    return Report(
+        show,
+        partial(summary_document, profile),
+        {"profile": lambda path: write_npz(path, profile)},
+        partial(draw_profile, profile),
+        warnings=tuple(warnings(profile)),
+        remarks=(summary_line(profile),),
+    )
+
+
+def profile_of(
+    source: Source, device: str | None, framework: Framework | None = None, measuring: Mapping[str, Any] | None = None
+) -> Profile:
+    """Read, trace, cost or measure: whatever the profile takes.
+
+    Raises:
+        BadInput: it cannot be made.
+        UserCodeError: the user's own code raised.
+    """
+    timed = read_device(device or DEFAULT_DEVICE)
+    with Steps() as steps:
+        return profile_source(source, framework, timed, measuring, steps.begin, steps.advance)
 
 
 @dataclass(frozen=True)

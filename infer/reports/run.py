@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from automap_models.core.run_record import RunRecord
 from automap_models.core.units import counted, percent, rounds, seconds
+from automap_models.formats.chrome_trace import write_run_trace
+from automap_models.formats.plan_reader import read_plan_to_run
 from automap_models.formats.run_json import (
     BACKWARD,
     FORWARD,
@@ -16,10 +19,54 @@ from automap_models.formats.run_json import (
     measured_shares,
     predicted_idle_shares,
     predicted_shares,
+    run_document,
 )
+from automap_models.run.backends import make_backend
+from automap_models.run.base import RunProblem, predicted_timeline, run_schedule
 from automap_models.simulate.engine import Timeline
+from automap_models.workloads.source import SourceKind, framework_of
 
-from .text import Column, fact_table, print_parts, table
+from ..commands.parsing import filled
+from ..requests import RunRequest
+from ..runner import Report
+from .text import Column, Steps, fact_table, print_parts, table
+
+DISAGREES = 1
+"""Exit code of a check that found a difference."""
+
+
+def report(request: RunRequest) -> Report:
+    """Run a plan: a table of stages, and what the check says.
+
+    Raises:
+        SystemExit: this process is one of several, another one of which reports.
+    """
+    record = _ran(request)
+    predicted = predicted_timeline(record.plan, record.schedule)
+    disagrees = record.comparison is not None and not record.comparison.agrees
+    return Report(
+        partial(print_run, record, predicted),
+        partial(run_document, record, predicted),
+        {"trace": lambda path: write_run_trace(path, record, predicted)},
+        exit_code=DISAGREES if disagrees else 0,
+    )
+
+
+def _ran(request: RunRequest) -> RunRecord:
+    plan = read_plan_to_run(request.plan)
+    schedule = run_schedule(plan, request.schedule, request.virtual)
+    with Steps() as steps:
+        steps.begin(f"building {request.source.what}")
+        backend = make_backend(request.backend or _framework(request))
+        record = backend.run(filled(RunProblem, request, plan=plan, schedule=schedule, say=steps.begin))
+    if record is None:
+        raise SystemExit(0)
+    return record
+
+
+def _framework(request: RunRequest) -> str:
+    """What the model is written in."""
+    return framework_of(request.source.returned()) if request.source.kind is SourceKind.FACTORY else "jax"
 
 
 def print_run(record: RunRecord, predicted: Timeline) -> None:

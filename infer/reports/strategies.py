@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate, strategy_in_words
+from automap_models.core.model_work import ModelWork
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.core.units import percent, seconds, size
+from automap_models.cost.layer_times import Runtime
+from automap_models.errors import BadInput
+from automap_models.export.targets import strategy_limits
+from automap_models.formats.hardware_yaml import device_of
 from automap_models.formats.strategy_json import estimate_document
-from automap_models.planners.strategies.compare import Alternative, Compared
+from automap_models.planners import effort
+from automap_models.planners.portfolio.work import work_once
+from automap_models.planners.strategies.compare import Alternative, Compared, compared, of_sizes
+from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.remedies import what_would_fit
 from automap_models.plots.strategies import draw_strategies
+from automap_models.workloads.source import notes_of, transformer
 
+from ..requests import PlanRequest
+from ..runner import Report
 from .estimate import PARTS, print_estimate
-from .text import Column, fits, reasons_below, table
+from .text import Column, Steps, fits, reasons_below, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +39,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 StrategyResult = Result[StrategyProblem, Strategy]
+SEARCHING = 0.8
+"""Share of the budget for searches of the best strategy: on the cluster, on others, without a target's limits. What its
+choices buy has the rest, or, where that took less, as large a share of what it took."""
+LEAST_COMPARING_S = 1.5
+"""Counted seconds that all comparisons may take anyway, as far as the budget has them."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +68,69 @@ class Searched:
         """The price of the best strategy."""
         cost: Estimate = self.result.cost
         return cost
+
+
+def report(request: PlanRequest) -> Report:
+    """The best strategy, and what its choices buy."""
+    searched = _searched(request)
+    return Report(
+        partial(print_searched, searched),
+        partial(searched_document, searched),
+        draw=partial(draw_searched, searched),
+        warnings=notes_of(request.source),
+    )
+
+
+def _searched(request: PlanRequest) -> Searched:
+    wanted, cluster, usual = request.strategy, request.cluster, StrategiesConfig()
+    assert wanted is not None
+    budget_s = request.options.budget_s or usual.budget_s
+    with Steps() as steps:
+
+        def work(dtype: str) -> ModelWork:
+            source = replace(request.source, dtype=dtype)
+            transformer(source).shape()
+            return work_once(source, request.cache, steps.begin)
+
+        problem = StrategyProblem.of(
+            work,
+            cluster,
+            device_of(cluster, request.device),
+            global_batch=request.options.global_batch,
+            fixed=wanted.fields,
+            within=None if wanted.target is None else strategy_limits(wanted.target),
+            reserve_bytes=wanted.reserves.get(None),
+            rank_reserve_bytes={rank: nbytes for rank, nbytes in wanted.reserves.items() if rank is not None},
+            runtime=Runtime(flash=wanted.flash),
+        )
+        clusters = [] if wanted.sizes is None else _clusters(cluster, *wanted.sizes)
+        searches = 1 + len(clusters) + (wanted.target is not None)
+        config = replace(usual, budget_s=SEARCHING * budget_s / searches)
+        begun_s = effort.counted_s()
+        result = StrategiesPlanner(config).solve(problem, watch=steps.watch)
+        searched_s = effort.counted_s() - begun_s
+        if result.plan is None:
+            assert result.reason is not None
+            raise what_would_fit(problem, result.reason, steps.watch)
+        comparing_s = max(LEAST_COMPARING_S, (1 - SEARCHING) / SEARCHING * searched_s)
+        best = compared(result, config, steps.watch, min(comparing_s, (1 - SEARCHING) * budget_s))
+        return Searched(best, of_sizes(best.result, clusters, config, steps.watch))
+
+
+def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:
+    """Clusters of the same nodes, with twice as many devices each as the one before."""
+    cluster.require_uniform("a sweep of sizes", "leave --devices out")
+    clusters, devices = [], least
+    while devices <= most:
+        nodes, odd = divmod(devices, cluster.devices_per_node)
+        if odd:
+            what = f"{devices} devices are no whole nodes of {cluster.devices_per_node}"
+            raise BadInput(what, where="--devices", do=f"begin with a multiple of {cluster.devices_per_node}")
+        clusters.append(replace(cluster, nodes=nodes))
+        devices *= 2
+    if not clusters:
+        raise BadInput(f"{least} to {most} are none", where="--devices", do="give the smaller number first")
+    return clusters
 
 
 def gap(result: StrategyResult) -> float | None:
@@ -110,27 +192,35 @@ def _limits(searched: Searched) -> Iterator[tuple[str, str]]:
     yield f"for {within.name}", f"costs {percent(best.step_s / free.step_s - 1)} at least: {gain}"
 
 
-def kinds_table(searched: Searched, width: int) -> RenderableType:
-    """One row a kind of parallelism with its best strategy, and why it is not the best one; or that stands below."""
-    best, kinds = searched.best, searched.compared.kinds
-    reasons = [why_not(of, best) for of in kinds]
-    named = Column("parallelism", [of.name for of in kinds], left=True)
-    beside = (
-        Column("step", [_step(of) for of in kinds]),
-        Column("fullest device", [size(of.estimate.peak_memory) if of.estimate else "" for of in kinds]),
-    )
-    strategy = Column("strategy", [strategy_in_words(of.estimate) if of.estimate else "" for of in kinds], left=True)
-    reason_column = Column("why not", reasons, left=True)
-    narrow, wide = (named, *beside), (named, *beside, reason_column)
-    if fits(width, wide):
-        return table(width, (*wide, strategy), wide)
-    return reasons_below(table(width, narrow), ((of.name, reason) for of, reason in zip(kinds, reasons, strict=True)))
+def _columns(rows: Sequence[Alternative], best_s: float, strategy: str = "strategy") -> dict[str, Column]:
+    """What tables say of strategies, by heading; that of the strategy itself may be another one."""
+    estimates = [row.estimate for row in rows]
+    texts = {
+        "step": [_step(row) for row in rows],
+        "longer by": [percent(of.step_s / best_s - 1) if of else "" for of in estimates],
+        "fullest device": [size(of.peak_memory) if of else "" for of in estimates],
+    }
+    columns = {heading: Column(heading, cells) for heading, cells in texts.items()}
+    named = [strategy_in_words(of) if of else "" for of in estimates]
+    return {**columns, "strategy": Column(strategy, named, left=True)}
 
 
 def _step(alternative: Alternative) -> str:
     if alternative.estimate is not None:
         return seconds(alternative.estimate.step_s)
     return "nothing fits" if alternative.ruled_out else "none found"
+
+
+def kinds_table(searched: Searched, width: int) -> RenderableType:
+    """One row a kind of parallelism with its best strategy, and why it is not the best one; or that stands below."""
+    best, kinds = searched.best, searched.compared.kinds
+    reasons = {of.name: why_not(of, best) for of in kinds}
+    columns = _columns(kinds, best.step_s)
+    narrow = (Column("parallelism", list(reasons), left=True), columns["step"], columns["fullest device"])
+    wide = (*narrow, Column("why not", list(reasons.values()), left=True))
+    if fits(width, wide):
+        return table(width, (*wide, columns["strategy"]), wide)
+    return reasons_below(table(width, narrow), reasons.items())
 
 
 def why_not(alternative: Alternative, best: Estimate) -> str:
@@ -148,40 +238,31 @@ def why_not(alternative: Alternative, best: Estimate) -> str:
 
 def less_memory_table(estimates: Sequence[Estimate], width: int) -> Table:
     """One row a strategy of which none is both shorter and emptier."""
-    layout = (
-        Column("fullest device", [size(of.peak_memory) for of in estimates]),
-        Column("step", [seconds(of.step_s) for of in estimates]),
-        Column("longer by", [percent(of.step_s / estimates[0].step_s - 1) for of in estimates]),
-    )
-    strategy = Column("strategy with less memory", [strategy_in_words(of) for of in estimates], left=True)
-    return table(width, (*layout, strategy), layout)
+    rows = [Alternative("", of) for of in estimates]
+    columns = _columns(rows, estimates[0].step_s, "strategy with less memory")
+    layout = (columns["fullest device"], columns["step"], columns["longer by"])
+    return table(width, (*layout, columns["strategy"]), layout)
 
 
 def choices_table(searched: Searched, width: int) -> Table:
     """One row a choice that the best strategy makes: the best one without it."""
-    best = searched.best
-    rows = [Alternative("best", best), *searched.compared.choices]
-    estimates = [of.estimate for of in rows]
-    layout = (
-        Column("what each choice buys", [of.name for of in rows], left=True),
-        Column("step", list(map(_step, rows))),
-        Column("longer by", [percent(of.step_s / best.step_s - 1) if of else "" for of in estimates]),
-        Column("fullest device", [size(of.peak_memory) if of else "" for of in estimates]),
-    )
-    strategy = Column("strategy", [strategy_in_words(of) if of else "" for of in estimates], left=True)
+    rows = [Alternative("best", searched.best), *searched.compared.choices]
+    columns = _columns(rows, searched.best.step_s)
+    strategy = columns.pop("strategy")
+    layout = (Column("what each choice buys", [of.name for of in rows], left=True), *columns.values())
     return table(width, (*layout, strategy), layout)
 
 
 def sizes_table(results: Sequence[StrategyResult], width: int) -> Table:
     """One row a size of the cluster."""
+    columns = _columns([Alternative("", of.cost, ruled_out=True) for of in results], 1.0)
     layout = (
         Column("devices", [str(of.problem.cluster.devices) for of in results]),
-        Column("step", [seconds(of.cost.step_s) if of.cost else "nothing fits" for of in results]),
+        columns["step"],
         Column("tokens/s a device", [f"{of.cost.tokens_per_s_per_device:,.0f}" if of.cost else "" for of in results]),
-        Column("fullest device", [size(of.cost.peak_memory) if of.cost else "" for of in results]),
+        columns["fullest device"],
     )
-    strategy = Column("strategy", [strategy_in_words(of.cost) if of.cost else "" for of in results], left=True)
-    return table(width, (*layout, strategy), layout)
+    return table(width, (*layout, columns["strategy"]), layout)
 
 
 def draw_searched(searched: Searched) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strate
 from automap_models.core.units import size
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
+from automap_models.formats.hardware_yaml import read_kinds
 from automap_models.simulate.strategy import StrategyPricing
 
 if TYPE_CHECKING:
@@ -110,6 +111,21 @@ class StrategyProblem:
             if not 0 <= reserve + self.reserve_bytes < self.cluster.memory:
                 what = f"{size(reserve + self.reserve_bytes)} of the {size(self.cluster.memory)} of a device"
                 raise BadInput(what, where="`reserve_bytes`", do="give less than the memory")
+
+    @classmethod
+    def of(cls, work: Callable[[str], ModelWork], cluster: Cluster, device: Device, **others: Any) -> StrategyProblem:
+        """The search with the usual reserve, unless it is given, and the kinds of devices that the cluster names.
+
+        Args:
+            work: type that layers compute in → the model's work.
+            others: further fields; None is the usual reserve.
+        """
+        kinds, fixed = read_kinds(cluster), others["fixed"]
+        precision = fixed.get("precision") or usual_precision([*kinds.values()] or [device], others.get("within"))
+        if others.get("reserve_bytes") is None:
+            others["reserve_bytes"] = RESERVE * cluster.memory
+        dtype = Strategy(micro_batch=1, global_batch=1, precision=precision).dtype
+        return cls(work=work(dtype), cluster=cluster, device=device, kinds=kinds, **others)
 
     @property
     def precision(self) -> Precision:

@@ -411,9 +411,9 @@ def test_where_nothing_fits_in_any_combination_the_line_says_how_many_were_tried
 def test_an_output_that_cannot_be_written_is_found_before_planning(
     folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from automap_models.infer.commands import infer
+    from automap_models.infer.reports import pipeline
 
-    monkeypatch.setattr(infer, "_planned", lambda request: pytest.fail("planned all the same"))
+    monkeypatch.setattr(pipeline, "report", lambda request: pytest.fail("planned all the same"))
     refused("vgg.npz", "--topo", "C", "--out", "nowhere/plan.json")
 
 

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -91,8 +90,7 @@ class Requested:
 
     def __init__(self) -> None:
         self.ran = 0
-        self.command: Command[argparse.Namespace, dict[str, Any]] = Command(
-            summary="",
+        self.command: Command[argparse.Namespace] = Command(
             description="",
             epilog="",
             add_arguments=lambda parser: parser.add_argument("what") and None,
@@ -100,19 +98,18 @@ class Requested:
             json="as JSON",
             inputs=("what",),
             request=lambda namespace: namespace,
-            run=self._run,
-            report=lambda request, outcome: Report(
-                lambda: print("for people"),
-                lambda: outcome,
-                {"log": lambda path: write_json(path, {"log": 1})},
-                warnings=("beware",),
-                remarks=("done",),
-            ),
+            report=self._report,
         )
 
-    def _run(self, request: argparse.Namespace) -> dict[str, Any]:
+    def _report(self, request: argparse.Namespace) -> Report:
         self.ran += 1
-        return {"what": request.what}
+        return Report(
+            lambda: print("for people"),
+            lambda: {"what": request.what},
+            {"log": lambda path: write_json(path, {"log": 1})},
+            warnings=("beware",),
+            remarks=("done",),
+        )
 
     def __call__(self, *arguments: str) -> int:
         return run_command("automap-x", lambda: self.command.execute("automap-x", arguments))
