@@ -140,12 +140,12 @@ def rankings(prices: Iterable[Price]) -> list[Ranking]:
 
 def verdicts(prices: Iterable[Price]) -> tuple[int, int]:
     """How many verdicts, that a run fits or does not, are right, and how many there are."""
-    known = [
+    pairs = [
         (step.fits, estimate.fits)
         for step, estimate, _ in prices
         if isinstance(step, MeasuredStep) and estimate is not None and step.fits is not None
     ]
-    return sum(measured == predicted for measured, predicted in known), len(known)
+    return sum(measured == predicted for measured, predicted in pairs), len(pairs)
 
 
 BY_SOURCE = ("source", "rows", "priced", "median", "p90", "ratio", "memory: rows", "median", "p90", "ratio", "fits")

@@ -134,7 +134,7 @@ def row(
         return f"{round(100 * (length_s / optimum.value - 1), 2) + 0.0:.2f}"  # no -0.00
 
     greedy = [run.result.search_log[-1].greedy_s for run in runs]
-    known = [length_s for length_s in greedy if length_s is not None]
+    lengths_s = [length_s for length_s in greedy if length_s is not None]
     return [
         model,
         cluster,
@@ -146,7 +146,7 @@ def row(
         f"{min(lengths):.4g} s",
         f"{above(first_s(possible))} %",
         f"{', '.join(map(above, lengths))} %" + ("" if optimum.proof == "exact" else " (of a bound)"),
-        f"{above(statistics.median(known))} %" if known else "–",
+        f"{above(statistics.median(lengths_s))} %" if lengths_s else "–",
         f"{max(run.result.facts['episodes'] for run in runs):,}",
         f"{max(run.cpu_s for run in runs):.1f} s",
         f"{max(run.wall_s for run in runs):.1f} s",
