@@ -37,6 +37,8 @@ import argparse
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -122,37 +124,32 @@ class Job:
         """What people do without automap."""
         space = self.space
         blocks, layers = block_ends(self.profile), layer_ends(self.profile)
-        for count in space.counts:
-            for schedule in space.competing:
-                for stages in space.stage_numbers:
-                    problem = space.pipeline(stages, count, schedule)
-                    if stages == 1:
-                        yield self.rival("data parallelism", problem, StagedPlan((), (), count, "rival"))
-                        continue
-                    for name, plan in framework_plans(problem, blocks, layers):
-                        yield self.rival(f"{name} {stages}", problem, plan)
-                    if stages <= 2 * self.cluster.nodes:
-                        yield self.rival(f"uniform {stages}", problem, UniformPlanner().solve(problem).plan)
+        for count, schedule, stages in product(space.counts, space.competing, space.stage_numbers):
+            problem = space.pipeline(stages, count, schedule)
+            if stages == 1:
+                yield self.rival("data parallelism", problem, StagedPlan((), (), count, "rival"))
+                continue
+            for name, plan in framework_plans(problem, blocks, layers):
+                yield self.rival(f"{name} {stages}", problem, plan)
+            if stages <= 2 * self.cluster.nodes:
+                yield self.rival(f"uniform {stages}", problem, UniformPlanner().solve(problem).plan)
 
     def optional(self) -> Iterator[Rival | None]:
         """What the command advises with one option, the shortest of all plans."""
-        space = self.space
+        space, planned = self.space, partial(self.planned, min_gain=0.0)
         for stages in [stages for stages in space.stage_numbers if stages <= 2 * self.cluster.nodes]:
-            yield self.planned(f"--stages {stages}", stages=stages, min_gain=0.0)
-        if space.global_batch is not None:
-            for count in space.counts:
-                name = f"--micro-batches {count}"
-                yield self.planned(name, micro_batches=count, global_batch=space.global_batch, min_gain=0.0)
-        yield self.planned("restricted", equal_replicas=True, cut_at="blocks", min_gain=0.0)
+            yield planned(f"--stages {stages}", stages=stages)
+        for count in space.counts if space.global_batch else ():
+            yield planned(f"--micro-batches {count}", micro_batches=count, global_batch=space.global_batch)
         for schedule in COMPETING:
-            yield self.planned(f"--schedule {schedule}", schedule=schedule, min_gain=0.0)
+            yield planned(f"--schedule {schedule}", schedule=schedule)
+        yield planned("restricted", equal_replicas=True, cut_at="blocks")
 
     def every(self, batch: int) -> Iterator[Rival | None]:
         """What the command advises for every S and every M."""
-        for stages in range(1, self.cluster.devices + 1):
-            for count in divisors(batch):
-                options = {"stages": stages, "micro_batches": count, "global_batch": batch}
-                yield self.planned(f"S = {stages}, M = {count}", min_gain=0.0, **options)
+        for stages, count in product(range(1, self.cluster.devices + 1), divisors(batch)):
+            options = {"stages": stages, "micro_batches": count, "global_batch": batch}
+            yield self.planned(f"S = {stages}, M = {count}", min_gain=0.0, **options)
 
     def former(self, folder: Path) -> Rival | str:
         """The plan of another version in a folder, or why there is none to compare."""

@@ -103,11 +103,11 @@ def print_table(fitted: list[Observation], others: list[Observation], device: De
     def rows() -> Iterator[tuple[str, ...]]:
         for k, observation in enumerate((*fitted, *others)):
             parts, price = observation.parts_s, observation.price_s(fitted_device)
-            whole = float(parts.sum())
-            errors.append(price.sum() / whole - 1)
-            without = f"{100 * (left_out[k] / whole - 1):+.0f} %" if k < len(fitted) else ""
+            step_s = float(parts.sum())
+            errors.append(price.sum() / step_s - 1)
+            without = f"{100 * (left_out[k] / step_s - 1):+.0f} %" if k < len(fitted) else ""
             by_part = [f"{100 * (p / m - 1):+.0f} %" for p, m in zip(price, parts, strict=True)]
-            cells = f"{1e3 * whole:.1f} ms", f"{1e3 * price.sum():.1f} ms", f"{100 * errors[-1]:+.0f} %", without
+            cells = f"{1e3 * step_s:.1f} ms", f"{1e3 * price.sum():.1f} ms", f"{100 * errors[-1]:+.0f} %", without
             yield (observation.name, *cells, *by_part)
 
     print_rows(HEADINGS, rows())

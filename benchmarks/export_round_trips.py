@@ -124,7 +124,7 @@ def cut_by_torch(source: Any, path: Path) -> None:
     model, inputs, profile = torch_model()
     spec = runpy.run_path(str(path))["SPLIT_SPEC"]
     pipe = pipeline(copy.deepcopy(model), (inputs,), split_spec=spec)
-    held = [[name for name, _ in pipe.get_stage_module(s).named_parameters()] for s in range(pipe.num_stages)]
+    parameters = [[name for name, _ in pipe.get_stage_module(s).named_parameters()] for s in range(pipe.num_stages)]
     ends = [*source.result.required_plan().cuts, len(profile) - 1]
     last = [int(profile.name(end).rpartition(" ")[2]) for end in ends[:-1]] + [2 * BLOCKS - 1]
     begins = [0, *(end + 1 for end in last[:-1])]
@@ -132,8 +132,8 @@ def cut_by_torch(source: Any, path: Path) -> None:
         [f"{layer}.{kind}" for layer in range(begin, end + 1) if layer % 2 == 0 for kind in ("weight", "bias")]
         for begin, end in zip(begins, last, strict=True)
     ]
-    if held != expected:
-        raise Mismatch(f"stages of {profile.model}: torch cuts {held}, the plan {expected}")
+    if parameters != expected:
+        raise Mismatch(f"stages of {profile.model}: torch cuts {parameters}, the plan {expected}")
 
 
 @cache
@@ -156,8 +156,8 @@ def taken_by_llama(source: Any, path: Path) -> None:
     import json
 
     read = json.loads(path.read_text("utf-8"))
-    whole = {f"model.{name}": style for name, style in read["base_model_tp_plan"].items()} | read["tp_plan"]
-    llama_model().tp_plan = whole
+    styles = {f"model.{name}": style for name, style in read["base_model_tp_plan"].items()} | read["tp_plan"]
+    llama_model().tp_plan = styles
     (dims,) = source.plan.dims
     names = [variable.name for variable in source.plan.variables]
     divided = {

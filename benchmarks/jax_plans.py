@@ -106,14 +106,14 @@ def sharded_dims(traced: TracedStep, degree: int) -> dict[str, int]:
     """Dimensions of parameters that do not conflict, classes of many parameters first."""
     module = traced.module
     classes = sharding_classes(module, rules_of(module), read_rule_set("shardy")).classes
-    parameters = [v for v, own in enumerate(classes.variables) if own.kind == "parameter"]
+    parameters = [v for v, variable in enumerate(classes.variables) if variable.kind == "parameter"]
     weight = np.zeros(len(classes))
     inputs: set[int] = set()
-    for v, own in enumerate(classes.variables):
+    for v, variable in enumerate(classes.variables):
         of_dims = classes.dim_classes[classes.dim_offsets[v] : classes.dim_offsets[v + 1]]
         if v in parameters:
             np.add.at(weight, of_dims, 1)
-        elif own.kind == "input":
+        elif variable.kind == "input":
             inputs |= set(of_dims.tolist())
     chosen: list[int] = []
     for c in np.argsort(-weight, kind="stable").tolist():
@@ -121,7 +121,7 @@ def sharded_dims(traced: TracedStep, degree: int) -> dict[str, int]:
         if weight[c] and c not in inputs and classes.divisors[c] % degree == 0 and not clash:
             chosen.append(c)
     dims = zip(classes.variables, classes.dims(chosen), strict=True)
-    return {own.name: int(dim) for own, dim in dims if dim != REPLICATED}
+    return {variable.name: int(dim) for variable, dim in dims if dim != REPLICATED}
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ With --left-out the constants of V100, A100 and H100 are fitted together to all 
 and this one is priced, for each source in turn: the table says what all these rows come to together, those of dense
 models.
 
-The constants are those of the shipped devices, or of the files in `--devices`, a folder of files KIND.yaml. A model is
-traced once and kept in the cache of automap ($AUTOMAP_CACHE, else ~/.cache/automap).
+A model is traced once and kept in the cache of automap ($AUTOMAP_CACHE, else ~/.cache/automap).
 """
 
 from __future__ import annotations
@@ -140,12 +139,12 @@ def rankings(prices: Iterable[Price]) -> list[Ranking]:
 
 def verdicts(prices: Iterable[Price]) -> tuple[int, int]:
     """How many verdicts, that a run fits or does not, are right, and how many there are."""
-    known = [
+    pairs = [
         (step.fits, estimate.fits)
         for step, estimate, _ in prices
         if isinstance(step, MeasuredStep) and estimate is not None and step.fits is not None
     ]
-    return sum(measured == predicted for measured, predicted in known), len(known)
+    return sum(measured == predicted for measured, predicted in pairs), len(pairs)
 
 
 BY_SOURCE = ("source", "rows", "priced", "median", "p90", "ratio", "memory: rows", "median", "p90", "ratio", "fits")
@@ -224,26 +223,17 @@ def _in_words(errors: SourceErrors) -> tuple[str, str, str]:
     return f"{100 * errors.median:.1f} %", f"{100 * errors.p90:.1f} %", f"{errors.ratio:.2f}"
 
 
-def shipped_devices(folder: Path | None) -> dict[str, Device]:
-    """The shipped devices by name, and in their place those in a folder."""
-    devices = {name: read_device(name) for name in known_devices()}
-    for path in sorted(folder.glob("*.yaml")) if folder else ():
-        devices[path.stem] = read_device(path)
-    return devices
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", type=Path, help="measured steps")
     parser.add_argument("--json", type=Path, help="write the price of every row")
     parser.add_argument("--left-out", action="store_true", help="fit without each source, and price it (minutes)")
-    parser.add_argument("--devices", type=Path, help="folder of devices KIND.yaml in place of the shipped ones")
     arguments = parser.parse_args()
     try:
         if arguments.json is not None:
             require_writable(arguments.json)
         steps = read_measured_steps(arguments.rows)
-        devices = shipped_devices(arguments.devices)
+        devices = {name: read_device(name) for name in known_devices()}
         works = MeasuredWorks(Cache(cache_folder()))
         compile_loops()
         tracked = track(steps, "pricing", console=Console(stderr=True), transient=True)

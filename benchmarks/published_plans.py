@@ -93,7 +93,7 @@ def groups_of(path: Path, sources: Sequence[str]) -> list[Group]:
         strategy = step.strategy
         key = (step.source, step.system, step.shape, step.cluster, strategy.global_batch, strategy.precision)
         rows[key].append((step, estimate))
-    return [Group(own, works.of(own[0][0])) for own in rows.values()]
+    return [Group(some, works.of(some[0][0])) for some in rows.values()]
 
 
 def saved(published: Estimate, best: Estimate) -> str:
@@ -120,8 +120,8 @@ def row(group: Group, budget_s: float) -> tuple[tuple[str, ...], float | None]:
     if best.cost is None:
         return (*cells, best.status, "", "", ""), float("inf") if price.fits else None
     ratio = best.cost.step_s / price.step_s
-    found = strategy_in_words(best.cost), f"{best.cost.step_s:.4g} s", f"{ratio:.3f}", saved(price, best.cost)
-    return (*cells, *found), ratio if price.fits else None
+    cheaper = strategy_in_words(best.cost), f"{best.cost.step_s:.4g} s", f"{ratio:.3f}", saved(price, best.cost)
+    return (*cells, *cheaper), ratio if price.fits else None
 
 
 def main() -> None:

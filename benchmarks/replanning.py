@@ -131,7 +131,7 @@ def simulate_job(
     truth = replace(problem, profile=_true_profile(problem.profile, world, random))
     speeds = slowdown_path(problem.cluster, world, random)
     static = replanning = perfect = PlacedPlan(plan, tuple(range(problem.cluster.devices)))
-    believed, known = problem, np.ones(problem.cluster.devices)
+    believed, slowdowns = problem, np.ones(problem.cluster.devices)
     taken, migration_s = np.zeros((3, world.windows)), np.zeros(world.windows)
     true_starts = [start.plan(truth) for start in starts]
     for window, slowdown in enumerate(speeds):
@@ -143,10 +143,10 @@ def simulate_job(
             break
         measured = _measured(truth, replanning, slowdown, world, random)
         result = planner.solve(
-            ReplanProblem(believed, replanning, measured, known_slowdown=known, restart_s=world.restart_s)
+            ReplanProblem(believed, replanning, measured, known_slowdown=slowdowns, restart_s=world.restart_s)
         )
         facts = result.facts
-        believed, known = facts["corrected"], facts["speeds"].slowdown
+        believed, slowdowns = facts["corrected"], facts["speeds"].slowdown
         worth = facts["saved_s"] >= world.worth * facts["running_cost"].step_s
         if worth and facts["pays_after_steps"] is not None and facts["pays_after_steps"] <= world.steps:
             replanning = result.required_plan()

@@ -120,11 +120,11 @@ def drawn(seed: int, classes: int, density: float) -> ShardingProblem:
     from automap_models.core.sharding_classes import ShardingClasses, Variable
 
     random = np.random.default_rng(seed)
-    own = np.repeat(np.arange(classes), random.integers(1, 9, classes))
+    class_of = np.repeat(np.arange(classes), random.integers(1, 9, classes))
     pairs = [pair for pair in combinations(range(classes), 2) if random.random() < density]
-    variables = tuple(Variable(f"p{i}", (4,), "f32", 16.0, "parameter") for i in range(own.size))
+    variables = tuple(Variable(f"p{i}", (4,), "f32", 16.0, "parameter") for i in range(class_of.size))
     conflicts = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    drawn_classes = ShardingClasses(variables, own, np.full(classes, 4), conflicts)
+    drawn_classes = ShardingClasses(variables, class_of, np.full(classes, 4), conflicts)
     return ShardingProblem(f"drawn {seed}", drawn_classes, Cluster(1, 8, 1e9, 1e9, 1e9), one_axis("operator", 4))
 
 

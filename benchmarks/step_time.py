@@ -174,7 +174,7 @@ def compare(name: str, micro_batches: int, repeats: int, seed: int) -> list[Comp
     results = []
     for plan, cuts in by_plan.items():
         cost = plan_cost(problem, StagedPlan(cuts, tuple(range(1, STAGES)), micro_batches, "given"))
-        held = np.add.reduceat(profile.W, [0, *(cut + 1 for cut in cuts)]) / profile.W.sum()
+        shares = np.add.reduceat(profile.W, [0, *(cut + 1 for cut in cuts)]) / profile.W.sum()
         running = run_plan(problem, cost, plan, cuts)
         for schedule, virtual in SCHEDULES.items():
             record = TorchBackend().run(
@@ -191,7 +191,7 @@ def compare(name: str, micro_batches: int, repeats: int, seed: int) -> list[Comp
             assert record is not None  # it is no rank of torchrun's
             print(f"{name}: {plan} under {schedule} has run", file=sys.stderr)
             result = Comparison(name, schedule, plan, micro_batches * (cost.forward_s + cost.backward_s), record)
-            predicted_s = result.predicted_s + update_s * held @ result.update_stages
+            predicted_s = result.predicted_s + update_s * shares @ result.update_stages
             results.append(replace(result, predicted_s=predicted_s))
     return results
 

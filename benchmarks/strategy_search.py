@@ -68,8 +68,8 @@ def row(name: str, budget_s: float) -> tuple[str, ...]:
     if best is None:
         return (*case, result.status, "", "", "", *times, "")
     gap = "" if bound is None else f"{100 * (1 - bound.value / best.step_s):.1f} %"
-    found = f"{best.step_s:.3f}", f"{100 * best.mfu:.1f} %", gap, f"{result.facts['families']:,}"
-    return (*case, *found, *times, strategy_in_words(best))
+    figures = f"{best.step_s:.3f}", f"{100 * best.mfu:.1f} %", gap, f"{result.facts['families']:,}"
+    return (*case, *figures, *times, strategy_in_words(best))
 
 
 def main() -> None:

@@ -55,8 +55,8 @@ ABOUT = {
     "such that everything else follows by propagation and nothing has to be resharded.",
     "adp": "Auto data parallelism: choose the dimension of each input of the step to partition across a mesh axis; "
     "the one that follows the data through the model is the batch.",
-    "pp": "Pipeline parallelism by online training: an agent learns on the one profile where to cut it into stages, "
-    "instruction by instruction, and which devices near the node boundaries each stage gets.",
+    "pp": "Pipeline parallelism by online training: an agent learns on the one profile where to cut it into stages and "
+    "which devices each stage gets.",
 }
 SUMMARIES = {search: about.partition(":")[0].lower() for search, about in ABOUT.items()}
 """Search → what it is for."""

@@ -21,21 +21,21 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (963, 8),
+    "automap_models": (928, 8),
     "core": (7_496, 37),
     "cost": (3_448, 18),
     "envs": (1_656, 12),
     "export": (2_314, 16),
     "formats": (5_131, 24),
     "hlo": (8_176, 41),
-    "planners": (929, 6),
+    "planners": (928, 6),
     "planners/online": (306, 3),
     "planners/placement": (3_610, 21),
     "planners/portfolio": (3_336, 18),
     "planners/replan": (722, 4),
     "planners/sharding": (1_008, 7),
     "planners/staged": (7_235, 39),
-    "planners/strategies": (2_726, 17),
+    "planners/strategies": (2_742, 17),
     "plots": (1_195, 9),
     "rl": (1_228, 10),
     "run": (5_041, 30),
@@ -43,13 +43,13 @@ BUDGET = {
     "torch_export": (3_257, 18),
     "workloads": (4_320, 24),
     "zoo": (1, 1),
-    "infer": (6_865, 34),
+    "infer": (5_975, 34),
     "train": (1_952, 12),
     "datagen": (1_496, 10),
-    "benchmarks": (3_336, 19),
+    "benchmarks": (3_312, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_075, "files": 428, "compiled": 135, "numbers": 498}
+TOTALS = {"lines": 75_165, "files": 428, "compiled": 135, "numbers": 498}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
