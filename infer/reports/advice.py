@@ -65,7 +65,7 @@ def memory_in_words(report: PlanReport) -> str:
     cost = report.cost
     held, limit = float(cost.memory_bytes[cost.fullest]), float(cost.limit_bytes[cost.fullest])
     verdict = "fits" if held <= AT_RISK * limit else "at risk"
-    alone = "" if report.data_parallel_s is not None else ", as data parallelism does not"
+    alone = "" if report.data_parallel_s is not None else "; data parallelism does not fit"
     return f"{verdict} ({size(held)} of {size(limit)}){alone}"
 
 
