@@ -157,7 +157,8 @@ class Job:
         if not file.exists():
             return "no plan"
         document = json.loads(file.read_text("utf-8"))
-        cuts, count = tuple(document["cuts"]), document["micro_batches"]
+        inputs = document["stages"][-1]["last"] + 1 - len(self.profile)  # the first ones, which were instructions once
+        cuts, count = tuple(cut - inputs for cut in document["cuts"]), document["micro_batches"]
         idle = stages_without_work(self.profile, cuts, DEFAULT_MIN_STAGE)
         if idle:
             return f"{len(idle)} of {len(cuts) + 1} stages without work"

@@ -46,7 +46,7 @@ BUDGET = {
     "infer": (5_975, 34),
     "train": (1_952, 12),
     "datagen": (1_496, 10),
-    "benchmarks": (3_312, 19),
+    "benchmarks": (3_313, 19),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 75_165, "files": 428, "compiled": 135, "numbers": 498}
