@@ -35,7 +35,7 @@ BUDGET = {
     "planners/replan": (722, 4),
     "planners/sharding": (1_008, 7),
     "planners/staged": (7_235, 39),
-    "planners/strategies": (2_742, 17),
+    "planners/strategies": (2_745, 17),
     "plots": (1_195, 9),
     "rl": (1_228, 10),
     "run": (5_041, 30),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_313, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 75_165, "files": 428, "compiled": 135, "numbers": 498}
+TOTALS = {"lines": 75_168, "files": 428, "compiled": 135, "numbers": 499}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

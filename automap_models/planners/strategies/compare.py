@@ -28,6 +28,8 @@ SHARE = 16
 """Comparisons that the time for all of them is enough for."""
 COMPARED_GAP = 0.02
 EQUAL_LAYERS = "with equal cuts"
+DECIDING = 4
+"""Times as long as another comparison that of equal layers takes, which decides what is recommended."""
 WORTH_UNEVEN = 0.02
 """Share of the step by which stages of unequally many layers have to be shorter: equal ones are simpler to run."""
 LESS_MEMORY = (0.75, 0.5, 0.35, 0.25)
@@ -149,7 +151,8 @@ class Comparisons:
         restricted = replace(self.problem, equal_layers=True)
         self.shortest = None
         with suppress(BadInput):
-            self.search(EQUAL_LAYERS, restricted)
+            longer = replace(self.short, budget_s=DECIDING * self.short.budget_s)
+            self.search(EQUAL_LAYERS, restricted, longer)
         equal, self.shortest = self.shortest, None
         if equal is None or equal.cost.step_s * (1 - WORTH_UNEVEN) > former.step_s:
             return None
