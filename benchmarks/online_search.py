@@ -70,7 +70,7 @@ def row(model: str, cluster: str, arguments: argparse.Namespace) -> Iterator[str
     best_s = exact.cost.length_s
 
     def above(length_s: float) -> str:
-        return f"{100 * (length_s / best_s - 1):.2f}"
+        return f"{round(100 * (length_s / best_s - 1), 2) + 0.0:.2f}"  # no -0.00
 
     runs = [trained(problem, arguments.agent, seed) for seed in range(arguments.seeds)]
     results = [result for result, _ in runs]

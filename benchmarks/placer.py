@@ -47,8 +47,8 @@ TUNED_S, EVALUATIONS, GROUPS = 60.0, 1000, 64
 def placed(planner: str, problem: PlacementProblem, budget_s: float = math.inf, **config: Any) -> tuple[float, float]:
     """The step of a planner's placement, seconds, infinite where it has none; and its processor time."""
     problem = replace(problem)  # tables are made once for a problem: everyone makes them
-    made = make_planner(planner, kind="placement", **config)
-    result, took_s = timed(lambda: made.solve(problem, deadline=processor_time(budget_s)))
+    maker = make_planner(planner, kind="placement", **config)
+    result, took_s = timed(lambda: maker.solve(problem, deadline=processor_time(budget_s)))
     return math.inf if result.plan is None else float(result.cost.value_s), took_s
 
 

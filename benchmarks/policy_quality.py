@@ -100,6 +100,7 @@ def curve(run: Path) -> NDArray[np.float64]:
 def plot(runs: Sequence[Path], path: Path) -> None:
     """The curves of some runs, every run a line."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
 
     figure = Figure(figsize=(8.0, 4.6), layout="constrained")
     axes = figure.subplots(1, 2)
@@ -109,6 +110,8 @@ def plot(runs: Sequence[Path], path: Path) -> None:
             axes[column - 1].plot(history[:, 0] / 1e6, 100 * (history[:, column] - 1), ".-", label=run.name)
             axes[column - 1].set(title=title, yscale="log", xlabel="episodes, millions")
             axes[column - 1].grid(visible=True, which="both", alpha=0.3)
+            axes[column - 1].yaxis.set_major_formatter(ScalarFormatter())
+            axes[column - 1].yaxis.set_minor_formatter(ScalarFormatter())
     axes[0].set_ylabel("greedy length over the optimum, %")
     axes[0].legend(frameon=False)
     figure.savefig(path, dpi=120)

@@ -95,7 +95,7 @@ def place_files() -> dict[str, bytes]:
 
 
 def _step_files() -> dict[str, bytes]:
-    names = {"device": "device/v100", "rules": "rules/paper", "agent": "search/paper", "online": "online/default"}
+    names = {"device": "device/v100", "rules": "rules/paper", "agent": "search/paper", "online": "agent/default"}
     described = {f"{name}.yaml": samples.shipped_as_json(f"{source}.yaml") for name, source in names.items()}
     return {name: samples.step()[name] for name in ("step.hlo", "step.mlir")} | described
 

@@ -34,7 +34,7 @@ BUDGET = {
     "planners/portfolio": (3_336, 18),
     "planners/replan": (722, 4),
     "planners/sharding": (1_008, 7),
-    "planners/staged": (7_235, 39),
+    "planners/staged": (7_237, 39),
     "planners/strategies": (2_745, 17),
     "plots": (1_195, 9),
     "rl": (1_228, 10),
@@ -46,10 +46,10 @@ BUDGET = {
     "infer": (5_975, 34),
     "train": (1_952, 12),
     "datagen": (1_496, 10),
-    "benchmarks": (3_313, 19),
+    "benchmarks": (3_316, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 75_168, "files": 428, "compiled": 135, "numbers": 499}
+TOTALS = {"lines": 75_170, "files": 428, "compiled": 135, "numbers": 499}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -20,7 +20,7 @@ from automap_models.rl.networks.pipeline import NETWORKS, NetworkSize
 from automap_models.rl.replay import PrioritisedReplay
 
 NAME = "online"
-COPIES = 16
+COPIES = 64
 """Of the problem that are played on between learner iterations; with several branches that many episodes each."""
 
 

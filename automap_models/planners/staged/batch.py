@@ -56,7 +56,7 @@ class Outcome:
 
 def plan_batch(
     problems: Sequence[Combination],
-    planner: str | Planner[StagedProblem, StagedPlan, Any] = "tables",
+    planner: str | Planner[StagedProblem, StagedPlan, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
     **config: Any,
 ) -> list[Outcome]:
@@ -64,7 +64,8 @@ def plan_batch(
 
     Args:
         problems: thousands of problems, or (profile, cluster, S, M) tuples, in any mix of sizes.
-        planner: a planner or its name. `tables` takes milliseconds a problem; `auto` proves and refines every plan,
+        planner: a planner or its name; None is `tables`, which takes milliseconds a problem, or `policy` where a policy
+            file is given. `auto` proves and refines every plan,
             each for as long as its configuration lets it.
         progress: called with the number of problems done and their number in all, after every CHUNK of them.
         config: options of the configuration of a planner given by name.
@@ -75,6 +76,7 @@ def plan_batch(
     Raises:
         BadInput: there is no such planner or option, or its policy file cannot be read.
     """
+    planner = ("policy" if "policy" in config else "tables") if planner is None else planner
     maker = make_planner(planner, **config) if isinstance(planner, str) else planner
     outcomes: list[Outcome] = []
     for start in range(0, len(problems), CHUNK):

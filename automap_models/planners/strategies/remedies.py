@@ -26,7 +26,7 @@ def what_would_fit(problem: StrategyProblem, reason: Infeasible, watch: Watch = 
     more devices. Of samples it is the largest part of them that fits, of devices the smallest number of nodes.
     """
     changes = ((change, _fitting(changed, change, watch)) for change, changed in _changes(problem))
-    change, best = next(filter(lambda tried: tried[1] is not None, changes), ("", None))
+    change, best = next(filter(lambda entry: entry[1] is not None, changes), ("", None))
     if best is None:
         change, best = _more_devices(problem, watch)
     if best is None:

@@ -404,7 +404,9 @@ def test_where_nothing_fits_the_code_is_3_and_the_line_says_which_stage_needs_ho
 def test_where_nothing_fits_in_any_combination_the_line_says_how_many_were_tried(refused: Callable[..., str]) -> None:
     Path("tiny.yaml").write_text(Path("tiny.yaml").read_text().replace("32e9", "1e8"), encoding="utf-8")
     line = refused("vgg.npz", "--topo", "tiny.yaml", "--stages", "auto", code=3)
-    assert re.search(r"no plan fits the 0\.1 GB of a device of cluster tiny: of \d+ combinations \d stages in", line)
+    assert re.search(
+        r"no plan was found that fits the 0\.1 GB of a device of cluster tiny: of \d+ combinations \d stages in", line
+    )
     assert re.search(r"comes nearest, whose stage \d needs \d+\.\d GB", line)
 
 
