@@ -43,7 +43,7 @@ def test_a_plan_is_printed_written_and_read_back(tmp_path: Path, capsys: pytest.
     assert search("--out", str(out), "--seed", "3") == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith("3 stages × ")
-    assert "the best plan of 9" in printed and "on the grid" in printed
+    assert "the best plan of" in printed and "on the grid" in printed
     result = read_plan(out, read_profile(VGG))
     problem, plan = result.problem, result.required_plan()
     assert (plan.planner, plan.stages, problem.granularity) == ("online", 3, 128)
