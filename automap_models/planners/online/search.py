@@ -20,6 +20,8 @@ from automap_models.rl.networks.pipeline import NETWORKS, NetworkSize
 from automap_models.rl.replay import PrioritisedReplay
 
 NAME = "online"
+COSTED = 8
+"""Shortest plans of a round that are costed with the weights that stages share."""
 COPIES = 64
 """Of the problem that are played on between learner iterations; with several branches that many episodes each."""
 
@@ -29,7 +31,7 @@ class OnlineRound(NamedTuple):
 
     Attributes:
         episodes: played so far, these included.
-        lengths_s: of all episodes of the round.
+        lengths_s: of all episodes of the round, as the environment pays them: it knows no weights that stages share.
         greedy_s: of the agent's own plan after it.
         best_s: the shortest so far.
     """
@@ -93,22 +95,28 @@ class OnlineSearch:
         lengths_s = self._rated(played.complete, played.earned)
         for _ in range(self.config.learner.iterations):
             self.learner.learn()
-        greedy = self.agent.planned(self.one)
-        greedy_s = self._rated(greedy, self.agent.paid(self.one, greedy))[0]
+        greedy_s = self._taken(self.agent.planned(self.one), 0)
         self.episodes += len(lengths_s)
         return OnlineRound(self.episodes, tuple(lengths_s), greedy_s, self.best_s)
 
     def _rated(self, complete: States, earned: Floats) -> list[float]:
-        """Lengths of plans, s; the shortest is kept where it is shorter than the best so far."""
+        """Lengths of plans, s; the few shortest are costed, and the best is kept."""
         problem, ideal_s = self.problem, float(self.problem.profile.C.sum()) * self.problem.micro_batches
         ideal_s /= problem.cluster.devices
-        shortest = int(np.argmax(earned))
-        if earned[shortest] > 0.0 and ideal_s / earned[shortest] < self.best_s:
-            points = tuple(complete.cuts[shortest, : problem.stages - 1].tolist())
-            devices = tuple(complete.firsts[shortest, : problem.stages - 1].tolist())
-            cuts = problem.grid.to_instructions(points)
-            plan = StagedPlan(cuts, devices, problem.micro_batches, NAME, points)
-            cost = plan_cost(problem, plan)
-            if cost.feasible and cost.length_s < self.best_s and plan.check_valid(problem)[0]:
-                self.best, self.best_s = plan, cost.length_s
+        for row in np.argsort(-earned, kind="stable")[:COSTED].tolist():
+            if earned[row] > 0.0:
+                self._taken(complete, row)
         return [ideal_s / reward if reward > 0.0 else np.inf for reward in earned.tolist()]
+
+    def _taken(self, complete: States, row: int) -> float:
+        """What one plan takes, s; it is kept where it is shorter than the best so far."""
+        problem, boundaries = self.problem, self.problem.stages - 1
+        points = tuple(complete.cuts[row, :boundaries].tolist())
+        cuts, devices = problem.grid.to_instructions(points), tuple(complete.firsts[row, :boundaries].tolist())
+        plan = StagedPlan(cuts, devices, problem.micro_batches, NAME, points)
+        cost = plan_cost(problem, plan)
+        if not cost.feasible:
+            return float("inf")
+        if cost.length_s < self.best_s and plan.check_valid(problem)[0]:
+            self.best, self.best_s = plan, cost.length_s
+        return cost.length_s

@@ -65,8 +65,7 @@ def plan_batch(
     Args:
         problems: thousands of problems, or (profile, cluster, S, M) tuples, in any mix of sizes.
         planner: a planner or its name; None is `tables`, which takes milliseconds a problem, or `policy` where a policy
-            file is given. `auto` proves and refines every plan,
-            each for as long as its configuration lets it.
+            file is given. `auto` proves and refines every plan, each for as long as its configuration lets it.
         progress: called with the number of problems done and their number in all, after every CHUNK of them.
         config: options of the configuration of a planner given by name.
 
