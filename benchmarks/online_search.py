@@ -11,6 +11,7 @@ nothing. Times are of processor time, the slowest seed's.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Iterator
@@ -51,6 +52,11 @@ def trained(problem: StagedProblem, agent: str, seed: int, *, learns: bool = Tru
     return planner.solve(problem), time.process_time() - begun
 
 
+def length_s(result: Outcome) -> float:
+    """Of its plan; infinite where none that fits was come upon."""
+    return math.inf if result.plan is None else result.cost.length_s
+
+
 def published(model: str, cluster: str) -> str:
     if (model, cluster) not in TABLE_7:
         return "–"
@@ -69,21 +75,23 @@ def row(model: str, cluster: str, arguments: argparse.Namespace) -> Iterator[str
         return
     best_s = exact.cost.length_s
 
-    def above(length_s: float) -> str:
-        return f"{round(100 * (length_s / best_s - 1), 2) + 0.0:.2f}"  # no -0.00
+    def above(taken_s: float) -> str:
+        if math.isinf(taken_s):
+            return "none"
+        return f"{round(100 * (taken_s / best_s - 1), 2) + 0.0:.2f}"  # no -0.00
 
     runs = [trained(problem, arguments.agent, seed) for seed in range(arguments.seeds)]
     results = [result for result, _ in runs]
-    shortest = min(results, key=lambda result: result.cost.length_s)
+    shortest = min(results, key=length_s)
     plan = shortest.required_plan()
     yield ", ".join(near(problem.profile, cut) for cut in plan.cuts)
     yield f"{plan.device_cuts}"
     yield published(model, cluster)
     yield f"{shortest.cost.length_s:.4g} s"
-    yield ", ".join(above(result.cost.length_s) for result in results) + " %"
+    yield ", ".join(above(length_s(result)) for result in results) + " %"
     yield above(statistics.median(result.search_log[-1].greedy_s for result in results)) + " %"
     others = [trained(problem, arguments.agent, seed, learns=False)[0] for seed in range(arguments.seeds)]
-    yield ", ".join(above(result.cost.length_s) for result in others) + " %"
+    yield ", ".join(above(length_s(result)) for result in others) + " %"
     yield f"{results[0].facts['episodes']:,}"
     yield f"{max(cpu for _, cpu in runs):.1f} s"
     yield f"{exact_s:.2f} s" + ("" if exact.status == "optimal" else " (stopped)")

@@ -129,6 +129,7 @@ def test_a_graph_that_answers_no_values_is_refused(answer: NDArray[Any], reason:
         ({"points": "9" * 5000}, "does not say which problems"),
         ({"points": "-1"}, "impossible problems"),
         ({"max_stages": "0"}, "impossible problems"),
+        ({"max_stages": "1000000000000000000"}, "impossible problems"),
         ({"ranges": "[" * 100_000}, "does not say which problems"),
         ({"ranges": json.dumps(RANGES | {"nodes": [0.0, 0.5]})}, "impossible problems"),
         ({"ranges": json.dumps(RANGES | {"nodes": [float("nan"), 2.0]})}, "impossible problems"),

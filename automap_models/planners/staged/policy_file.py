@@ -34,6 +34,8 @@ INPUTS = {"choices": ("features", "globally"), "flat": ("state",)}
 RANGES = ("stages", "micro_batches", "nodes", "devices_per_node", "inter_over_intra")
 """The values of a problem that must lie within what the policy was trained for."""
 LEAST = float(np.finfo(np.float32).min)
+LARGEST = 1_024
+"""Points, stages and devices of problems that a policy can be for: the paper's network reads a number for each pair."""
 ALLOWANCE_S = 10.0
 """Processor time after which a call of the graph is stopped: hundreds of times what a network takes."""
 
@@ -84,7 +86,8 @@ class Policy:
                 "does not say which problems it was trained for", where=str(path), do=EXPORT_AGAIN
             ) from error
         sizes = (self.points, self.max_stages, self.max_devices, *(self.ranges[name][1] for name in RANGES[:4]))
-        if not all(0 < low <= high < math.inf for low, high in self.ranges.values()) or min(sizes) < 1:
+        possible = min(sizes) >= 1 and max(self.points, self.max_stages, self.max_devices) <= LARGEST
+        if not possible or not all(0 < low <= high < math.inf for low, high in self.ranges.values()):
             raise BadInput("says that it was trained for impossible problems", where=str(path), do=EXPORT_AGAIN)
         self.inputs = INPUTS[metadata["network"]]
 
