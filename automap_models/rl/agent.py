@@ -112,17 +112,11 @@ class Environment(Protocol[ReadT_contra, StatesT]):
         """The next states, rewards [B], whether the episode ended, bool [B]."""
 
 
-class QNetwork(Protocol[ProblemsT, SeenT_contra]):
-    """What an agent asks of a network; see rl.networks.pipeline."""
+class QNetwork(Protocol[ReadT_contra, SeenT_contra]):
+    """What an agent asks of a network; see rl.networks.sharding."""
 
-    def prepare(self, problems: ProblemsT) -> ProblemsT:
-        """The problems with whatever the network derives once for all their states."""
-
-    def describe(self, problems: ProblemsT, states: SeenT_contra) -> Any:
+    def describe(self, problems: ReadT_contra, states: SeenT_contra) -> Any:
         """What the network reads of a batch of states; free of weights."""
-
-    def floor(self, described: Any) -> Tensor:
-        """[B] value below which returns need not be told apart."""
 
     def __call__(self, described: Any) -> Tensor:
         """[B, A] action values."""
@@ -184,7 +178,6 @@ class Agent(Generic[ProblemsT, StatesT]):
             epsilon: one number, or one for each episode, [B].
         """
         with torch.no_grad():
-            problems = self.online.prepare(problems)
             rows = self.env.legal(problems, states).any(1).nonzero().squeeze(1)
             here, s_tm1 = problems.take(rows), states.take(rows)
         while len(rows):
@@ -210,7 +203,7 @@ class Agent(Generic[ProblemsT, StatesT]):
             target = self._target(problems, transitions)
         if self.config.best_known:
             target = torch.maximum(target, transitions.return_t)
-        error = chosen - torch.maximum(target, self.online.floor(described))
+        error = chosen - target
         return (weights * targets.huber(error, self.config.huber)).mean(), error.detach().abs()
 
     def _target(self, problems: ProblemsT, transitions: Transitions[StatesT]) -> Tensor:

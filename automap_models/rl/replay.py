@@ -6,7 +6,7 @@ update hundreds of items in well under a millisecond.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -67,20 +67,10 @@ class PrioritisedReplay:
         like: one item per array: its shape and dtype.
         alpha: 0 draws uniformly, 1 in proportion to the priority.
         beta: exponent of the importance weights (N·P(i))^-β.
-        derived: names of arrays that follow from the others: they are left out of `state_dict`, and whoever loads one
-            fills them in again.
     """
 
-    def __init__(
-        self,
-        capacity: int,
-        like: Mapping[str, NDArray[Any]],
-        alpha: float,
-        beta: float,
-        derived: Collection[str] = (),
-    ) -> None:
+    def __init__(self, capacity: int, like: Mapping[str, NDArray[Any]], alpha: float, beta: float) -> None:
         self.capacity, self.alpha, self.beta = capacity, alpha, beta
-        self.derived = frozenset(derived)
         self.items: Items = {
             name: np.zeros((capacity, *np.shape(item)), dtype=np.asarray(item).dtype) for name, item in like.items()
         }
@@ -122,11 +112,7 @@ class PrioritisedReplay:
         """Everything needed to go on as if never stopped, as tensors (a checkpoint is read with weights_only)."""
         kept = len(self)
         return {
-            "items": {
-                name: torch.from_numpy(array[:kept].copy())
-                for name, array in self.items.items()
-                if name not in self.derived
-            },
+            "items": {name: torch.from_numpy(array[:kept].copy()) for name, array in self.items.items()},
             "priorities": torch.from_numpy(self.tree.get(np.arange(kept))),
             "added": self.added,
             "largest": self.largest,

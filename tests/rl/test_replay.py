@@ -173,19 +173,6 @@ def test_a_restored_replay_draws_and_learns_on_as_if_never_stopped(added: int) -
     np.testing.assert_array_equal(replay.tree.nodes, restored.tree.nodes)
 
 
-def test_what_follows_from_the_rest_is_not_saved_and_can_be_filled_in_again() -> None:
-    replay = PrioritisedReplay(8, LIKE, alpha=0.5, beta=0.5, derived=["row"])
-    replay.add(rows(0, 11))
-    state = replay.state_dict()
-    assert set(state["items"]) == {"number"}
-    restored = PrioritisedReplay(8, LIKE, alpha=0.5, beta=0.5, derived=["row"])
-    restored.load_state_dict(state)
-    restored.items["row"][:] = restored.items["number"][:, None]
-    mine, theirs = (memory.sample(20, np.random.default_rng(0)) for memory in (replay, restored))
-    np.testing.assert_array_equal(mine[1]["row"], theirs[1]["row"])
-    np.testing.assert_array_equal(mine[1]["row"], np.repeat(mine[1]["number"][:, None], 3, 1))
-
-
 def test_a_saved_state_does_not_change_with_the_replay() -> None:
     replay = filled(8)
     state = replay.state_dict()

@@ -30,19 +30,11 @@ class ShardingQNetwork(nn.Module):
         self.body = nn.Sequential(*body)
         self.advantage, self.value = nn.Linear(width, ACTIONS), nn.Linear(width, 1)
 
-    def prepare(self, problems: ShardingTables) -> ShardingTables:
-        """This network derives nothing."""
-        return problems
-
     @torch.no_grad()
     def describe(self, problems: ShardingTables, states: Decided) -> tuple[Tensor, Tensor]:
         """[B, m+1] the flattened state, and [B, 2] the legal actions, over which advantages are centred."""
         position = states.position.unsqueeze(1) / len(problems.order)
         return torch.cat([problems.decision_vector(states).float(), position], 1), problems.legal(states)
-
-    def floor(self, described: tuple[Tensor, Tensor]) -> Tensor:
-        """[B] no values are hopeless here: -∞."""
-        return torch.full_like(described[0][:, 0], -torch.inf)
 
     def forward(self, described: tuple[Tensor, Tensor]) -> Tensor:
         """[B, 2] action values."""
