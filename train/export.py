@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from automap_models.envs.pipeline.env import Choices, Problems, States, follow
 from automap_models.envs.pipeline.features import MOST_DEVICE_CHOICES
 from automap_models.formats.atomic import write_bytes
-from automap_models.planners.staged.policy_file import KIND, LEGAL, RANGES, VALUES, Policy
+from automap_models.planners.staged.policy_file import INPUTS, KIND, LEGAL, RANGES, VALUES, Policy
 from automap_models.rl.networks.pipeline import FlatNetwork
 from automap_models.version import __version__
 
@@ -132,7 +132,7 @@ def write_policy(module: RainbowModule, problems: Problems, metadata: dict[str, 
             example,
             dynamo=True,
             opset_version=OPSET,
-            input_names=[*network.INPUTS, LEGAL],
+            input_names=[*INPUTS[network.KIND], LEGAL],
             output_names=[VALUES],
             dynamic_shapes=tuple(shapes),
             verbose=False,

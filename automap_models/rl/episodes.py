@@ -164,7 +164,7 @@ class PipelineAgent:
         complete = self.planned(problems, epsilon)
         earned = self.paid(problems, complete)
         episode, step = (np.arange(problems.decisions.max()) < problems.decisions[:, None]).nonzero()
-        items = _rows(index, complete.take(slice(None)))
+        items = _rows(index, complete)
         items = {name: column[episode] for name, column in items.items()} | {"step": step, "reward": earned[episode]}
         return Played(_as_declared(items, empty_decision(self.max_stages)), complete, earned)
 

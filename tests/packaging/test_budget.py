@@ -34,10 +34,10 @@ BUDGET = {
     "planners/portfolio": (3_336, 18),
     "planners/replan": (722, 4),
     "planners/sharding": (1_008, 7),
-    "planners/staged": (7_239, 39),
+    "planners/staged": (7_241, 39),
     "planners/strategies": (2_745, 17),
     "plots": (1_195, 9),
-    "rl": (1_228, 10),
+    "rl": (1_199, 10),
     "run": (5_041, 30),
     "simulate": (1_664, 9),
     "torch_export": (3_257, 18),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 75_180, "files": 428, "compiled": 135, "numbers": 501}
+TOTALS = {"lines": 75_153, "files": 428, "compiled": 135, "numbers": 501}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -89,12 +89,14 @@ class Policy:
         possible = min(sizes) >= 1 and max(self.points, self.max_stages, self.max_devices) <= LARGEST
         if not possible or not all(0 < low <= high < math.inf for low, high in self.ranges.values()):
             raise BadInput("says that it was trained for impossible problems", where=str(path), do=EXPORT_AGAIN)
-        self.inputs = INPUTS[metadata["network"]]
+        self.network = metadata["network"]
 
     @property
     def describe(self) -> Describe:
         """What the network reads of states."""
-        return features.describe if len(self.inputs) > 1 else partial(flat.describe, max_devices=self.max_devices)
+        if self.network == "flat":
+            return partial(flat.describe, max_devices=self.max_devices)
+        return features.describe
 
     def out_of_range(self, problem: StagedProblem) -> str | None:
         """A sentence on which value lies outside what the policy was trained for; None if none does."""
@@ -108,7 +110,7 @@ class Policy:
         Raises:
             BadInput: the graph fails or answers something else.
         """
-        feed = dict(zip(self.inputs, choices.inputs, strict=True)) | {LEGAL: choices.legal}
+        feed = dict(zip(INPUTS[self.network], choices.inputs, strict=True)) | {LEGAL: choices.legal}
         (worth,) = self.file.run(feed, (VALUES,), ALLOWANCE_S)
         if worth.dtype != np.float32 or worth.shape != choices.choice.shape:
             raise BadInput(

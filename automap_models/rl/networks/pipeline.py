@@ -58,7 +58,7 @@ class ChoiceNetwork(nn.Module):
     Values are log rewards, and what they are added to is the best estimate of a choice.
     """
 
-    KIND, INPUTS = "choices", ("features", "globally")
+    KIND = "choices"
 
     def __init__(self, size: NetworkSize) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class ChoiceNetwork(nn.Module):
 class FlatNetwork(nn.Module):
     """The paper's: a perceptron on the flattened state (Auto-MAP §3.5), whose layers it does not tell: two here."""
 
-    KIND, INPUTS = "flat", ("state",)
+    KIND = "flat"
 
     def __init__(self, size: NetworkSize) -> None:
         super().__init__()
