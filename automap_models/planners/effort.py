@@ -5,12 +5,12 @@ search that stops after so much effort finds the same plan on both. So each of t
 time says how much it is about to do, and a `Deadline` by this clock looks at the sum, as the deterministic time limits
 of solvers do (CPLEX's ticks, Gurobi's work units).
 
-    effort.count(effort.PAIRS, 4096)               # about to put 4,096 stages before what follows them
+    effort.count(effort.MOVES, 4096)               # about to make moves that take 4,096 passes of the simulator
     part = deadline.part(0.3, effort.counted_s)    # 0.3 counted seconds from now on
 
 A counted second takes about a second of one core: the rates below are least squares over a million calls of these
-loops (of November 2026). What is kept from one search to the next, such
-as the tables of a problem, is not counted, or the order of searches would matter.
+loops (of November 2026). What is kept from one search to the next, such as the arrays of a problem, is not counted, or
+the order of searches would matter.
 """
 
 from __future__ import annotations
@@ -31,35 +31,10 @@ class Work(NamedTuple):
     unit_s: float
 
 
-PREFIXES = Work(1.5e-5, 0.0)
-"""The least prefixes that end at one device (relaxation.prefix_bounds), but for what stages there take."""
-THROUGH = Work(6.0e-5, 1.2e-8)
-"""Prefixes through a stage in each sharding, by pairs of a first device and a boundary where it ends."""
-ROUND = Work(1.4e-5, 4.5e-7)
-"""A round of label setting, by first devices of the stage."""
-CROSSINGS = Work(9.0e-5, 3.6e-8)
-"""Labels whose suffix receives from a stage, by pairs of a first device and a suffix."""
-PAIRS = Work(2.4e-4, 9.5e-8)
-"""Stages put before suffixes, by pairs of the two."""
-FRONT = Work(5.0e-5, 3.0e-8)
-"""Labels compared with one another."""
-REACH = Work(1.1e-3, 3.7e-9)
-"""Tables, and how far stages that a length allows get in them, by devices squared times stages and REACH_MORE."""
-REACH_MORE = 12
-"""The tables of devices take as long as so many stages more."""
 PLAN = Work(5.4e-4, 8.0e-6)
 """One plan costed, with its timeline, by passes: stages times micro-batches."""
-BEAM = Work(1.0e-4, 4.0e-9)
-"""A beam search of all stages, by pairs of the places of successive stages and BEAM_MORE for each."""
-BEAM_MORE = 9000
-"""Drawing the places of a stage takes as long as so many pairs."""
 MOVES = Work(5.0e-5, 3.0e-8)
 """Moves under a schedule, by passes of the simulator that take as long (move_kernel)."""
-SUFFIXES = Work(9.0e-6, 4.0e-9)
-"""A stage before the least of all suffixes (suffix_bound), by pairs of a beginning and an end."""
-BEHIND = Work(0.0, 3.0e-9)
-"""The least of what follows such a stage, by pairs of the next one's devices and beginnings."""
-
 RESTS = Work(0.0, 5e-9)
 """The least of what is left of a pipeline (step_bounds), by stages, pairs of their boundaries and lanes."""
 

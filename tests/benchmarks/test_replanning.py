@@ -8,11 +8,11 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from optima import exact_search
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
-from automap_models.planners.staged.search import exact_search
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "replanning.py"
 CLUSTER = Cluster(2, 4, 130e9, 3.125e9, 32e9)

@@ -30,8 +30,8 @@ from automap_models.formats.npz import write_npz
 from automap_models.formats.sweep_yaml import read_sweep
 from automap_models.infer import app
 from automap_models.planners.registry import make_planner
-from automap_models.planners.staged.feasibility import least_memory_bytes
-from automap_models.planners.staged.problem_tables import tables_of
+from automap_models.planners.staged.feasibility import least_share
+from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.resources import conf_dir
 
 
@@ -268,6 +268,6 @@ def test_the_least_memory_of_any_finite_parameters_is_found(size: float) -> None
     problem = StagedProblem(profile, Cluster(2, 2, 1e9, 1e9, 1e9), 2, granularity=8)
     began = time.monotonic()
     with np.errstate(over="ignore"):
-        least = least_memory_bytes(tables_of(problem))
+        least = problem.cluster.memory * least_share(stage_arrays(problem)[0])
     assert time.monotonic() - began < 5
     assert least == pytest.approx(problem.state_factor * size, rel=2e-3)

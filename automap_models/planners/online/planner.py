@@ -18,7 +18,8 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.staged.costs import does_not_fit, plain
 from automap_models.planners.staged.exact import certify
-from automap_models.planners.staged.relaxation import lower_bound_s
+from automap_models.planners.staged.feasibility import out_of_memory, plans_fit
+from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.simulate.step import step_cost
 
 if TYPE_CHECKING:
@@ -86,9 +87,8 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
             raise BadInput("there is nothing to cut with 1 stage", where="`stages`", do="give 2 or more")
         begun_s = time.perf_counter()
         warm_start = _on_this_problem(self.config.warm_start, problem)
-        try:
-            lower_bound_s(problem, deadline)
-        except Infeasible as reason:
+        if not plans_fit(stage_arrays(problem)[0]):
+            reason = out_of_memory(problem)
             return Result(problem, None, None, "infeasible", taken_s=time.perf_counter() - begun_s, reason=reason)
         with one_thread():
             search = OnlineSearch(problem, self.agent, self.config.seed, warm_start)

@@ -7,22 +7,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from automap_models.core.mesh import PlanKind
+from automap_models.core.staged import StagedProblem
 from automap_models.cost.collectives import devices_per_node
 from automap_models.cost.staged import stage_weights_bytes
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, Deadline, OutOfTime
 from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.one_stage import SpaceSearch, one_stage_plans, possible_stages, staged_problems
 from automap_models.planners.portfolio.space import PlanningSpace
-from automap_models.planners.portfolio.space_search import (
-    SpaceSearch,
-    one_stage_plans,
-    possible_tables,
-    search_space,
-    staged_problems,
-)
-from automap_models.planners.staged.device_tables import MOST_DEVICES
-from automap_models.planners.staged.feasibility import least_memory_bytes, stages_exist
-from automap_models.planners.staged.stage_tables import StageTables
+from automap_models.planners.staged.feasibility import least_share, plans_fit
+from automap_models.planners.staged.search import anytime_search
+from automap_models.planners.staged.stage_arrays import StageArrays
+from automap_models.planners.staged.stage_devices import MOST_DEVICES
 
 NEARLY = 0.95
 """Of the memory: a plan that takes more would rather have taken another shape."""
@@ -30,6 +26,8 @@ SLIGHT = 0.005
 """Plans that differ relatively by less are equal to a reader."""
 SLACK = 2e-3
 """How much more memory than the least, relatively, the plan gets that verifies it: twice the bisection's precision."""
+MOST_SHARE = 1e12
+"""Of the memory that devices have: more than any model needs."""
 VERIFY_S = 10.0
 """How long finding that plan may take."""
 NODES_S = 30.0
@@ -195,19 +193,19 @@ def least_memory(space: PlanningSpace, *, staged_only: bool = False) -> float:
     """
     one_stage = [] if staged_only else [plan.memory_bytes for plan in one_stage_plans(space)]
     least = min(one_stage, default=math.inf)
-    for tables in _every_table(space):
-        if stages_exist(tables, math.inf, least):
-            least = min(least, least_memory_bytes(tables))
+    have = space.cluster.memory
+    for _, stages in _every_problem(space):
+        if plans_fit(stages, min(least / have, MOST_SHARE)):
+            least = min(least, have * least_share(stages))
     return least
 
 
-def _every_table(space: PlanningSpace) -> Iterator[StageTables]:
-    """Tables of all problems of several stages that have plans, those with the smallest micro-batches first."""
-    problems = sorted(staged_problems(space), key=lambda problem: -problem.micro_batches)
-    for problem in problems:
-        tables = possible_tables(problem)
-        if tables is not None:
-            yield tables
+def _every_problem(space: PlanningSpace) -> Iterator[tuple[StagedProblem, StageArrays]]:
+    """All problems of several stages whose stages can share out the devices, the smallest micro-batches first."""
+    for problem in sorted(staged_problems(space), key=lambda problem: -problem.micro_batches):
+        stages = possible_stages(problem)
+        if stages is not None:
+            yield problem, stages
 
 
 def nothing_fits(space: PlanningSpace, deadline: Deadline = NEVER) -> Infeasible:
@@ -245,7 +243,16 @@ def _some_plan(space: PlanningSpace, deadline: Deadline) -> Candidate | None:
     fitting = [plan for plan in one_stage_plans(space) if plan.fits]
     if fitting:
         return min(fitting, key=lambda plan: plan.memory_bytes)
-    return search_space(space, math.inf, deadline.part(VERIFY_S)).best
+    search_time = deadline.part(VERIFY_S)
+    for problem, stages in _every_problem(space):
+        if plans_fit(stages):
+            found = anytime_search(problem, Deadline(0.0))
+            found = found if found.plan is not None else anytime_search(problem, search_time)
+            if found.plan is not None and found.cost is not None:
+                return Candidate(problem, found.plan, found.cost)
+        if search_time.passed:
+            break
+    return None
 
 
 def _fewest_nodes(space: PlanningSpace, deadline: Deadline) -> int | None:
@@ -276,8 +283,8 @@ def _fits(space: PlanningSpace, deadline: Deadline) -> bool:
     """
     if any(plan.fits for plan in one_stage_plans(space)):
         return True
-    for tables in _every_table(space):
-        if stages_exist(tables, math.inf, tables.memory):
+    for _, stages in _every_problem(space):
+        if plans_fit(stages):
             return True
         deadline.check()
     return False

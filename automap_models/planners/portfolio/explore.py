@@ -1,11 +1,10 @@
 """Auto-MAP's workflow (Figure 5): every kind of plan on one model, priced by one model, the best one first.
 
 1. One stage: data parallelism, and operator partitioning of every degree, over all micro-batch sizes: all plans.
-2. Pipelines: the default planner's plan over all stages and micro-batches (portfolio, or by the length L the policy's
-   and an exact search).
-3. Hybrids: the exact search over stages that partition operators, for plans shorter than the best so far.
+2. Pipelines: the default planner's plan over all stages and micro-batches (portfolio, or by the length L length).
+3. Hybrids: the same over stages that may partition operators.
 
-The searches share a budget of counted seconds.
+The proofs share a budget of counted seconds.
 """
 
 from __future__ import annotations
@@ -23,28 +22,22 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.errors import BadInput
-from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, Missing, rank
 from automap_models.planners.portfolio.explain import explain_loss, explain_missing, nothing_fits
 from automap_models.planners.portfolio.length import LengthSearch
+from automap_models.planners.portfolio.one_stage import SpaceSearch, one_stage_plans, possible_stages, staged_problems
 from automap_models.planners.portfolio.simplicity import simplest, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
-from automap_models.planners.portfolio.space_search import SpaceSearch, one_stage_plans, search_space
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
-from automap_models.planners.staged.device_tables import require_few_devices
 from automap_models.planners.staged.frameworks import block_ends
 from automap_models.planners.staged.policy import PolicyConfig
+from automap_models.planners.staged.stage_devices import require_few_devices
 
-DEFAULT_BUDGET_S = 10.0
-PIPELINE_SHARE = 0.3
-"""Of what the policy leaves of the budget, for the exact search of pipelines without partitioned operators; hybrids get
-what that leaves."""
-
-LENGTH_SHARE = 0.25
-"""Of the time that the default planner takes for its proofs, where the length L counts: the exact search of pipelines
-is about to prove its plan there, or to find a shorter one. What moves cuts off the grid gets all of its time."""
+DEFAULT_BUDGET_S = 1.2
+PART = 0.25
+"""Of the budget, what the proof of one problem among pipelines, or among hybrids, may take."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +45,7 @@ class ExploreConfig:
     """How to explore.
 
     Attributes:
-        budget_s: counted seconds (planners.effort) of all searches together: plans do not depend on the machine.
-            The policy's search is shorter with a smaller budget; what it leaves is for the exact searches.
+        budget_s: counted seconds (planners.effort) of all proofs together, at most: plans do not depend on the machine.
         thorough: whether these come to their ends instead.
         seed: of every random draw.
         min_gain: how much shorter, relatively, the step of a harder kind of plan has to be, under a schedule.
@@ -144,10 +136,9 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
         _require_a_technique(space)
         begun_s = time.perf_counter()
         portfolio = _Portfolio(space, self.config, deadline, watch)
-        budget = Deadline(math.inf if self.config.thorough else self.config.budget_s, effort.counted_s)
         portfolio.add_plans_of_one_stage()
-        portfolio.add_pipelines((PIPELINE_SHARE if portfolio.has_hybrids else 1.0) * budget.left_s)
-        proven = portfolio.add_hybrids(budget.left_s)
+        portfolio.add_pipelines()
+        proven = portfolio.add_hybrids()
         if not math.isfinite(portfolio.best_s()):
             watch(Progress("nothing fits: looking for what would"))
             reason, out = nothing_fits(space, deadline), "infeasible" if proven.proof == "exact" else "stopped"
@@ -219,29 +210,26 @@ class _Portfolio:
         for plan in one_stage_plans(self.space):
             self._offer(plan)
 
-    def add_pipelines(self, search_s: float) -> None:
-        """Pipelines without partitioned operators: the default planner's; where it is thorough, an agent's as well.
-
-        By the length L, or where it is thorough, an exact search of so many seconds follows.
-        """
+    def add_pipelines(self) -> None:
+        """Pipelines without partitioned operators."""
         space = self.space
         if not space.several or "pipeline" in self.constraints.forbidden:
             return
         self.watch(Progress("planning pipelines"))
-        plain = replace(space, model=replace(space.model, shardings=()), stages=space.several)
-        if space.schedule is not None:
-            self._by_step("pipeline", plain)
-        elif not (self.constraints.restrict_cuts or self.constraints.forbidden or self.constraints.equal_replicas):
-            self._by_length(plain)  # the policy knows no constraints
-        if space.schedule is None or self.config.thorough:
-            forbidden: frozenset[Technique] = self.constraints.forbidden | {"operator"}
-            exact = replace(space, constraints=replace(self.constraints, forbidden=forbidden))
-            self._search("pipeline", exact, self.best_s("pipeline"), search_s)
+        self._add("pipeline", replace(space, model=replace(space.model, shardings=()), stages=space.several))
 
-    def _by_step(self, kind: PlanKind, space: PlanningSpace) -> Bound:
+    def _add(self, kind: PlanKind, space: PlanningSpace) -> Bound:
         """The default planner's plan of a kind, and what it proves about all of that kind."""
-        planner = AutoPlanner(AutoConfig(min_gain=self.min_gain))
-        result = planner.solve(space, deadline=self.deadline, watch=self.watch)
+        certify_s = math.inf if self.config.thorough else PART * self.config.budget_s
+        if space.schedule is not None:
+            planner = AutoPlanner(AutoConfig(min_gain=self.min_gain, certify_s=certify_s))
+            result = planner.solve(space, deadline=self.deadline, watch=self.watch)
+        else:
+            search = LengthSearch.of(PolicyConfig(), certify_s, AutoConfig().refine_s, self.deadline)
+            problems = [problem for problem in staged_problems(space) if possible_stages(problem) is not None]
+            if not problems:
+                return self._searched.setdefault(kind, SpaceSearch(None, Bound(math.inf, "exact"), 0, 0)).proven
+            result = search.solve(problems)
         log = result.search_log
         unfinished = sum(entry.outcome == "planned" for entry in log)
         best, bound = None, result.bound or Bound(math.inf, "relaxation" if unfinished else "exact")
@@ -252,53 +240,20 @@ class _Portfolio:
         self._offer(best)
         return bound
 
-    def _by_length(self, plain: PlanningSpace) -> None:
-        """The policy's plan whose replicas all have samples, refined."""
-        defaults = AutoConfig()
-        search = LengthSearch.of(PolicyConfig(), LENGTH_SHARE * defaults.certify_s, defaults.refine_s, self.deadline)
-        try:
-            competition = plain.pipelines(search.policy.out_of_range, plain.several)
-            result = search.solve(competition.problems)
-        except BadInput:  # too few samples for any number of stages, or beyond the policy
-            return
-        plan = result.plan
-        if plan is not None:
-            problem = self.space.split(plan.stages, plan.micro_batches)
-            if plan.check_valid(problem)[0]:
-                self._offer(Candidate(problem, plan, result.cost, result.bound))
-
     @property
     def has_hybrids(self) -> bool:
         """Whether stages may partition operators."""
         return bool(self.space.inside_nodes.shardings) and "operator" not in self.constraints.forbidden
 
-    def add_hybrids(self, search_s: float) -> Bound:
-        """Plans whose stages partition operators, searched for so many seconds; what is proven about all plans."""
+    def add_hybrids(self) -> Bound:
+        """Plans whose stages partition operators; what is proven about all plans."""
         if not self.space.several or "pipeline" in self.constraints.forbidden:
             return Bound(self.best_s(), "exact")
-        if not self.has_hybrids:
-            proven = self._searched["pipeline"].proven
-        elif self.space.schedule is not None:
-            proven = self._by_step("hybrid", replace(self.space, stages=self.space.several, divided=True))
+        if self.has_hybrids:
+            proven = self._add("hybrid", replace(self.space, stages=self.space.several, divided=True))
         else:
-            proven = self._search("hybrid", self.space, self.best_s(), search_s)
+            proven = self._searched["pipeline"].proven
         return Bound(min(proven.value, self.best_s()), proven.proof)
-
-    def _search(self, kind: PlanKind, space: PlanningSpace, below_s: float, search_s: float) -> Bound:
-        """The exact search over all stages and micro-batches; its plan has its own proof."""
-
-        def watch(news: Progress) -> None:
-            self.watch(replace(news, what=f"{KINDS[kind]}: {news.what}"))
-
-        searched = search_space(space, below_s, self.deadline.part(search_s, effort.counted_s), watch)
-        self._searched[kind] = searched
-        self.log += searched.log
-        if searched.best is not None:
-            self._offer(searched.best)
-        held = self.best.get(KINDS[kind])
-        if held is not None:
-            self.best[held.name] = replace(held, proven=searched.proven)
-        return searched.proven
 
     def missing(self) -> Iterator[Missing]:
         """The kinds without a plan, each with the reason."""

@@ -25,7 +25,6 @@ from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult, 
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
-from automap_models.planners.staged.relaxation import out_of_reach
 from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.tables import TablesConfig, TablesPlanner
 
@@ -53,7 +52,7 @@ class LengthSearch:
     @classmethod
     def of(cls, config: PolicyConfig, prove_s: float, refine_s: float, deadline: Deadline) -> LengthSearch:
         """A search that goes on from the plans of a policy file, or of tables where none is given."""
-        by_tables = TablesPlanner(TablesConfig(config.beam, config.reach))
+        by_tables = TablesPlanner(TablesConfig(config.beam))
         return cls(by_tables if config.policy is None else PolicyPlanner(config), prove_s, refine_s, deadline)
 
     def solve(self, problems: Sequence[StagedProblem]) -> StagedResult:
@@ -146,9 +145,7 @@ class LengthSearch:
         for attempt in sorted(attempts, key=lambda attempt: attempt.step_s) if self.refine_s else ():
             plan, near = attempt.plan, attempt.step_s <= best_s * (1.0 + IN_REACH)
             if plan is not None and plan.stages > 1 and near:
-                part = self.deadline.part(self.refine_s, effort.counted_s)
-                proven = attempt.outcome == "proven"
-                moved = refine(attempt.problem, plan, part, proven=proven, costs=attempt.costs)
+                moved = refine(attempt.problem, plan, attempt.costs)
                 if moved.check_valid(attempt.problem)[0]:
                     rated.append((attempt.costs(moved).step_s, attempt, moved))
                     best_s = min(best_s, rated[-1][0])
@@ -167,15 +164,9 @@ class LengthSearch:
 
 def _search_below(attempt: Attempt, best_s: float, deadline: Deadline) -> None:
     """Find a plan shorter than the best so far, or that there is none, or neither in time."""
-    if out_of_reach(attempt.problem, np.inf):
-        attempt.close("does not fit", np.inf)
-    elif out_of_reach(attempt.problem, best_s):
-        attempt.close("discarded", best_s)
-    else:
-        upper_s = best_s if np.isfinite(best_s) else None
-        search = anytime_search(attempt.problem, deadline, upper_s, costs=attempt.costs)
-        if attempt.take_search(search):
-            attempt.close("proven" if np.isfinite(search.bound_s) else "does not fit", search.bound_s)
+    search = anytime_search(attempt.problem, deadline, best_s, costs=attempt.costs)
+    if attempt.take_search(search):
+        attempt.close("proven" if np.isfinite(search.bound_s) else "does not fit", search.bound_s)
 
 
 def _who_stood_in(winner: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
@@ -216,7 +207,10 @@ def nothing_fits(attempts: Sequence[Attempt]) -> StagedResult:
     known = {attempt.problem.stages for attempt in attempts}
     most = min(last.problem.cluster.devices, last.problem.grid.cut_points.size + 1)
     others = sorted(set(range(1, most + 1)) - known, key=lambda s: (abs(s - last.problem.stages), s))
+    allowed = last.problem.constraints
     for stages in others:
+        if allowed.equal_replicas and last.problem.cluster.devices % stages:
+            continue
         if UniformPlanner().solve(replace(last.problem, stages=stages)).plan is not None:
             nothing = Infeasible(nothing.what, where=nothing.where, do=f"`stages={stages}` would fit")
             break

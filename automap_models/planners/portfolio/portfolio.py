@@ -27,11 +27,12 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs
-from automap_models.planners.staged.device_tables import MOST_DEVICES, require_few_devices
 from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
 from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans, packed
 from automap_models.planners.staged.improve import Moves, cut_places
+from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.stage_arrays import stage_arrays
+from automap_models.planners.staged.stage_devices import MOST_DEVICES, require_few_devices
 
 CLOSE, FAR = 0.3, 1.0
 """How much longer than the best known step, relatively, a start may be to be moved on from: on equal devices, and on
@@ -277,15 +278,13 @@ class Portfolio:
 
     def _at_instructions(self, incumbent: Incumbent) -> Incumbent:
         """The same plan or a shorter one with its cuts off the grid."""
-        problem = incumbent.problem
-        if not self.refine or problem.constraints.cut_at is not None:
-            return incumbent
-        moves = Moves(problem, np.arange(len(problem.profile) - 1), incumbent.plan.planner)
-        step_s, plan = moves.improved([incumbent.plan], equal=incumbent.kind is not Simplicity.UNEQUAL)
-        if plan is None or step_s >= incumbent.step_s * (1.0 - LENGTH_ROUNDING):
+        problem, equal = incumbent.problem, incumbent.kind is not Simplicity.UNEQUAL
+        costs = self._costs_of(problem)
+        plan = refine(problem, incumbent.plan, costs, equal=equal) if self.refine else incumbent.plan
+        if plan is incumbent.plan:
             return incumbent
         kind = simplicity(plan, problem.cluster.devices, self.ends)
-        return Incumbent(kind, problem, plan, step_s)
+        return Incumbent(kind, problem, plan, costs(plan).step_s)
 
 
 def _shares_out(problem: StagedProblem) -> bool:

@@ -1,9 +1,9 @@
 """What is proven about all plans of the problems that compete, the most promising problem first.
 
-Without a schedule the exact search begins at the plan that an attempt has (staged.exact.certify). Under one, good
-plans were looked for before: it is proven of all problems that no plan takes less than a share of the best step, then
-than a larger share (staged.step_bounds). Of a problem that does not come to it, the one of which least is proven first,
-all plans are looked at that may be shorter than the best; the first one that there is no time for bounds them all.
+Good plans were looked for before. It is proven of all problems that no plan takes less than a share of the best step,
+then than a larger share (staged.step_bounds). Of a problem that does not come to it, the one of which least is proven
+first, all plans are looked at that may be shorter than the best; the first one that there is no time for bounds them
+all.
 """
 
 from __future__ import annotations
@@ -11,33 +11,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from automap_models.core.result import Bound
-from automap_models.errors import Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.attempt import Attempt, best_of
 from automap_models.planners.staged.branch_and_bound import shortest_below
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
-from automap_models.planners.staged.exact import certify
 from automap_models.planners.staged.improve import cut_places
-from automap_models.planners.staged.relaxation import evenly_s, lower_bound_s, out_of_reach
-from automap_models.planners.staged.search import search_below
-from automap_models.planners.staged.step_bounds import StepBounds, step_bounds
+from automap_models.planners.staged.search import PLANNER
+from automap_models.planners.staged.step_bounds import StepBounds, evenly_s, step_bounds
 
 SHARES = (0.7, 0.8, 0.9, 1.0)
 """Of the best step, that is proven of all problems one after the other."""
-OF_LENGTHS = (0.8, 0.9, 0.95)
-"""The same by the length L."""
-AT_MOST = 6
-"""Several problems share so many times the time that one of them may take to be proven, by the length L."""
 AT_ONCE = 2
-"""The same under a schedule."""
+"""All problems share so many times the time that one of them may take to be proven."""
 PARTS = 12
 """Of the time for all, one of which the search through the plans of one problem may take where so many are left."""
 FEW, STOPPED = 32, 9
-"""Problems under a schedule, as many as one number of micro-batches has: then more are searched for shorter plans after
+"""Problems, as many as one number of micro-batches has: then more are searched for shorter plans after
 one was stopped, those of few stages first, until so many are."""
 
 
@@ -46,35 +37,17 @@ def prove(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> B
 
     Args:
         attempts: at least one of which has a plan.
-        budget_s: counted seconds for one of them; with 0 there is only the relaxation's bound for each.
+        budget_s: counted seconds for one of them; with 0 there is only the bound of even work.
         deadline: when to stop in any case.
     """
     for attempt in attempts:
         attempt.first = attempt.plan
-    if attempts[0].problem.schedule is None:
-        together = deadline.part(AT_MOST * budget_s, effort.counted_s)
-        for attempt in sorted(attempts, key=lambda attempt: attempt.step_s):
-            if not attempt.closed:
-                _prove_one(attempt, best_of(attempts).step_s, together.part(budget_s) if budget_s else None)
-        shares = OF_LENGTHS if budget_s and len(attempts) > 1 else ()
-        _raise_lengths(attempts, shares, deadline.part(budget_s, effort.counted_s))
-    else:
-        _raise_steps(attempts, budget_s, deadline.part(AT_ONCE * budget_s, effort.counted_s))
+    _raise_bounds(attempts, budget_s, deadline.part(AT_ONCE * budget_s, effort.counted_s))
     return _bound_of(attempts)
 
 
-def _raise_lengths(attempts: Sequence[Attempt], shares: Sequence[float], deadline: Deadline) -> None:
-    """Prove of one attempt after the other that its plans take at least a share of the best, then a larger share."""
-    for share in shares:
-        for attempt in attempts:
-            limit_s = share * best_of(attempts).step_s
-            if attempt.closed or attempt.bound_s >= limit_s or deadline.passed:
-                continue
-            attempt.take_search(search_below(attempt.problem, deadline, limit_s, attempt.costs))
-
-
-def _raise_steps(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> None:
-    """The same under a schedule, up to all of the best step, until one of them does not come to a share."""
+def _raise_bounds(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> None:
+    """Prove of all attempts that they take a share of the best step, up to all of it, until one does not come to it."""
     left = [attempt for attempt in attempts if not attempt.closed]
     for attempt in left:
         attempt.bound_s = max(attempt.bound_s, evenly_s(attempt.problem))
@@ -144,7 +117,7 @@ def _searched(attempt: Attempt, attempts: Sequence[Attempt], deadline: Deadline)
     """Simulate all plans of an attempt that may be shorter than the best; whether there was time for it."""
     parts = min(PARTS, sum(_is_weak(other, attempts) for other in attempts))
     best_s, part = best_of(attempts).step_s, deadline.part(deadline.left_s / parts, effort.counted_s)
-    plan, least_s = shortest_below(attempt.problem, cut_places(attempt.problem), best_s, part)
+    plan, least_s = shortest_below(attempt.problem, cut_places(attempt.problem), best_s, part, PLANNER)
     attempt.bound_s = max(attempt.bound_s, least_s)
     if plan is not None:
         attempt.offer(plan, attempt.costs(plan))
@@ -161,22 +134,3 @@ def _bound_of(attempts: Sequence[Attempt]) -> Bound:
         on_grid = plan is not None and plan.coarse_cuts is not None
         return Bound(best_s, "exact" if on_grid else "relaxation")
     return Bound(min(best_s, *(attempt.bound_s for attempt in attempts)), "relaxation")
-
-
-def _prove_one(attempt: Attempt, best_s: float, deadline: Deadline | None) -> None:
-    """Close one attempt by the length L, or raise its bound; None is no time at all."""
-    problem = attempt.problem
-    if attempt.step_s > best_s and out_of_reach(problem, best_s):
-        attempt.close("discarded", best_s)
-    elif attempt.plan is None:
-        try:
-            attempt.bound_s = max(attempt.bound_s, lower_bound_s(problem, deadline))
-        except Infeasible:
-            attempt.close("does not fit", np.inf)
-    else:
-        certificate = certify(problem, attempt.plan, deadline, best_s, attempt.costs)
-        attempt.bound_s = max(attempt.bound_s, certificate.bound.value)
-        if certificate.plan is not None and certificate.cost is not None:
-            attempt.offer(certificate.plan, certificate.cost)
-        if certificate.bound.proof == "exact":
-            attempt.outcome = "proven"

@@ -222,13 +222,12 @@ def search(
     valid = [start for start in starts if start.check_valid(problem)[0]]
     shortest = _shortest(costs, valid)
     exact = deadline.part(config.exact_s, effort.counted_s)
-    upper_s = None if shortest is None else costs(shortest).step_s
-    start = shortest or next(iter(valid), None)
-    result = anytime_search(problem, exact, upper_s, start, costs=costs)
+    upper_s = np.inf if shortest is None else costs(shortest).step_s
+    result = anytime_search(problem, exact, upper_s, valid, costs)
     shortest = _shortest(costs, [*valid, *([] if result.plan is None else [result.plan])])
     if shortest is None:
         return None
-    shortest = refine(problem, shortest, deadline.part(config.refine_s, effort.counted_s), costs=costs)
+    shortest = refine(problem, shortest, costs)
     return replace(shortest, planner=NAME, coarse_cuts=problem.grid.to_points(shortest.cuts)), costs(shortest)
 
 

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from automap_models.core.instruction_graph import IntArray
 from automap_models.core.observed import Attribution, Observed
 from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
-from automap_models.planners.staged.pareto import IntArray
 
 NORMAL_MAD = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""

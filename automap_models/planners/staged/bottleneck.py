@@ -18,8 +18,8 @@ from itertools import pairwise
 import numpy as np
 
 from automap_models.core.compiled import jit
+from automap_models.core.instruction_graph import IntArray
 from automap_models.core.profile import FloatArray
-from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_arrays import PADDING, C, StageArrays, W
 from automap_models.planners.staged.stage_kernel import BOUNDARY, DEVICE, ending_s, fits, holds_work, moved_s, stage_s
 

@@ -1,12 +1,13 @@
 """All plans of a problem that may be shorter than a limit, stage by stage from the first one; compiled by numba.
 
-    stage 0 ──▶ each end of it that may be ──▶ stage 1 ──▶ …  ──▶ the last stage: the plan is simulated (move_kernel)
+    stage 0 ──▶ each end of it that may be ──▶ stage 1 ──▶ …  ──▶ the last stage: the plan is judged (move_kernel)
                 the one first before which           a plan that is shorter lowers the limit
                 plans take least
 
 What comes before a place is known and what comes behind it is at its least (step_bounds), so that most ends of a stage
-lead to no plan below the limit: the bound is plan_kernel.least_step, with the least round trip in place of that of the
-stages which are not there yet, and the least length behind what the first micro-batch takes up to there.
+lead to no plan below the limit. Under a schedule the bound is stage_kernel.least_step, with the least round trip in
+place of that of the stages which are not there yet, by the length L `least_length`; and in any case the least length
+behind what the first micro-batch takes up to there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from automap_models.core.compiled import jit
-from automap_models.core.pass_orders import FORWARD
+from automap_models.core.instruction_graph import IntArray
+from automap_models.core.pass_orders import FORWARD, WHOLE
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
@@ -24,8 +26,7 @@ from automap_models.planners.base import Deadline
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.improve import layouts, plan_of
 from automap_models.planners.staged.move_kernel import Search, judged, search_from
-from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.stage_arrays import RATE, START, C, stage_arrays
+from automap_models.planners.staged.stage_arrays import RATE, START, C, StageArrays, stage_arrays
 from automap_models.planners.staged.stage_kernel import (
     BOUNDARY,
     DEVICE,
@@ -39,8 +40,8 @@ from automap_models.planners.staged.stage_kernel import (
     message_s,
     stage_s,
 )
-from automap_models.planners.staged.step_bounds import LENGTH, TRIP, StepBounds
-from automap_models.simulate.play import KINDS, MESSAGE, put_ending, put_stage
+from automap_models.planners.staged.step_bounds import EXPOSED, LENGTH, SPAN, TRIP, StepBounds
+from automap_models.simulate.play import KINDS, LATE, MESSAGE, UPDATE, put_ending, put_stage
 
 NOT_BEGUN, DONE = -1, -2
 """In place of a stage."""
@@ -49,12 +50,12 @@ AT_ONCE = 2e6
 
 
 def shortest_below(
-    problem: StagedProblem, places: IntArray | None, limit_s: float, deadline: Deadline, planner: str = "auto"
+    problem: StagedProblem, places: IntArray | None, limit_s: float, deadline: Deadline, planner: str
 ) -> tuple[StagedPlan | None, float]:
     """The shortest plan found below a limit, and a step that no plan falls below: the limit where there is none.
 
     Args:
-        problem: of several stages, with a schedule.
+        problem: of several stages.
         places: instructions after which it may be cut; None for those of its grid.
         limit_s: only steps that are shorter by more than LENGTH_ROUNDING, relatively, are of interest.
         deadline: when to stop; evaluations are counted (planners.effort).
@@ -135,7 +136,7 @@ def branched(
         trial[BOUNDARY, depth + 1], trial[DEVICE, depth + 1] = ends.places[depth, best, 0], ends.places[depth, best, 1]
         trial[SHARDING, depth] = ends.places[depth, best, 2]
         arrived(search, depth)
-        placed(search, depth, 0.0)
+        placed(search, depth)
         depth += 1
         limit_s, more = go_on(search, depth, messages, rest, limit_s, ends)
         taken += more
@@ -176,7 +177,13 @@ def go_on(
                     continue
                 taken += 1.0
                 trial[BOUNDARY, s + 1] = k
-                bound_s = max(later, placed(search, s, 2.0 * x + rest[q, k, TRIP, behind]))
+                if not placed(search, s):
+                    continue
+                if search.whole.nodes.shape[1]:
+                    bound_s = least_step(stages, search.times, s + 1, 2.0 * x + rest[q, k, TRIP, behind])
+                else:
+                    bound_s = least_length(stages, search.times, s, x, rest[q, k], behind)
+                bound_s = max(later, bound_s)
                 if bound_s * (1.0 - SLACK) >= limit_s:
                     continue
                 if behind:
@@ -206,19 +213,39 @@ def arrived(search: Search, s: int) -> float:
 
 
 @jit
-def placed(search: Search, s: int, trip: float) -> float:
-    """What plans that begin with the first stages of the trial, up to s, take at least; inf where s does not fit.
-
-    Args:
-        trip: to and from what comes behind it, and through that, at least.
-    """
+def placed(search: Search, s: int) -> bool:
+    """Work out what stage s of the trial takes; whether it fits."""
     stages, route, times = search.stages, search.trial, search.times
     i, k, j = route[BOUNDARY, s], route[BOUNDARY, s + 1], route[SHARDING, s]
     a, q = route[DEVICE, s], route[DEVICE, s + 1]
     if not (holds_work(stages, i, k) and fits(stages, route, s, j)):
-        return np.inf
+        return False
     forward, backward = stage_s(stages, j, i, k, a, q)
     late, update = ending_s(stages, j, i, k, a, q, backward)
+    if search.whole.nodes.shape[1]:
+        late += least_copies_s(stages, stages.kind[j, a, q], i, k, a, q)
     put_stage(times, s, forward, backward, 0.0)
-    put_ending(times, s, late + least_copies_s(stages, stages.kind[j, a, q], i, k, a, q), update)
-    return least_step(stages, times, s + 1, trip)
+    put_ending(times, s, late, update)
+    return True
+
+
+@jit
+def least_length(stages: StageArrays, times: FloatArray, s: int, x: float, rest: FloatArray, behind: int) -> float:
+    """A lower bound on the length L of plans that begin with the first stages of the trial, up to s.
+
+    Args:
+        times: of these stages.
+        x: of the message to what comes behind them, at least.
+        rest: [4, L] of that (step_bounds).
+        behind: its lane.
+    """
+    rounds = stages.micro_batches
+    span, exposed, length = rest[SPAN, behind], rest[EXPOSED, behind], rest[LENGTH, behind]
+    for t in range(s, -1, -1):
+        at = 1 + KINDS * t
+        x = x if t == s else times[at + MESSAGE]
+        f, b, late = times[at + FORWARD], times[at + WHOLE], times[at + LATE] + times[at + UPDATE]
+        span = max(rounds * (f + b), f + b + max(2.0 * rounds * x, 2.0 * x + span))
+        exposed = max(late, exposed - x - b)
+        length = max(span + exposed, f + x + length)
+    return length  # type: ignore[no-any-return]

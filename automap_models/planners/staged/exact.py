@@ -1,16 +1,13 @@
-"""The exact planner: the true optimum over every cut on the grid, every device cut and every sharding of a stage.
+"""The exact planner and certificates: the optimum over every cut on the grid, every device cut and every sharding.
 
-From the back, with T(s) and R(s) the span and the exposed all-reduce of the stages s … S-1 alone (cost.staged),
+Without a schedule plans are compared by Auto-MAP's length L. From the back, with T(s) and R(s) the span and the exposed
+all-reduce of the stages s … S-1 alone (cost.staged),
 
     T(s) = max(M·u_s, u_s + max(2M·x_s, 2·x_s + T(s+1)))      T(S-1) = M·u_{S-1}
     R(s) = max(AR_s, R(s+1) - x_s - b_s)                      R(S-1) = AR_{S-1}
 
-and L = T(0) + R(0). Both never fall when T(s+1) or R(s+1) rises, so of two suffixes that begin stage s at the same
-boundary on the same devices a … q-1 one with both numbers no smaller can be dropped. Suffixes are shared: the search
-runs over (stage, boundary, first device, end device), never over tuples of device cuts.
-
-A known length U prunes it: a suffix dies when it and the least that must come before it (relaxation.prefix_bounds)
-reach beyond U. Where U comes from says `staged.search`.
+and L = T(0) + R(0). Both never fall when T(s+1) or R(s+1) rises: the least of both behind a place, whatever plans they
+belong to, bound all plans that go on there (step_bounds), and branch and bound looks at the others.
 """
 
 from __future__ import annotations
@@ -21,12 +18,16 @@ from typing import ClassVar
 
 from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.units import counted
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
+from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Planner, Progress, Watch
-from automap_models.planners.staged.costs import Costs, StagedResult, result_of
-from automap_models.planners.staged.relaxation import lower_bound_s, out_of_memory
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedResult, result_of
+from automap_models.planners.staged.feasibility import out_of_memory, plans_fit
 from automap_models.planners.staged.search import anytime_search
+from automap_models.planners.staged.stage_arrays import stage_arrays
+from automap_models.planners.staged.step_bounds import least_step_s
 
 
 class ExactPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
@@ -48,15 +49,23 @@ class ExactPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
             status: Status = "optimal" if search.finished else "feasible"
             return result_of(problem, search.plan, search.cost, begun_s=begun_s, status=status, bound=bound)
         if search.finished:
-            reason = out_of_memory(problem)
+            reason = _no_plan(problem)
             return Result(problem, None, None, "infeasible", taken_s=time.perf_counter() - begun_s, reason=reason)
         reason = Infeasible("found no plan in the time given", where="planner exact", do="allow more time")
         bound = Bound(search.bound_s, "relaxation")
         return Result(problem, None, None, "stopped", bound, taken_s=time.perf_counter() - begun_s, reason=reason)
 
 
-NEAR = 1.3
-"""A plan at most this much above the relaxation's bound is one near which the optimum should be."""
+def _no_plan(problem: StagedProblem) -> Infeasible:
+    """Why there is none: of the memory, or of what is asked of stages."""
+    if not plans_fit(stage_arrays(problem)[0]):
+        return out_of_memory(problem)
+    stages, do = counted(problem.stages, "stage"), "ask for less, or take another number of stages"
+    return Infeasible(f"no plan of {stages} is as its constraints ask", where="planner exact", do=do)
+
+
+BOUND_S = 0.3
+"""Counted seconds for a bound where no time is given for a proof."""
 
 
 @dataclass(frozen=True)
@@ -84,26 +93,21 @@ def certify(
 ) -> Certificate:
     """Prove a plan on the grid optimal, or find a shorter one, or say at least how short plans can be.
 
-    Whether the search comes to its end before the time of a clock is up depends on the machine; its answer, if it does,
-    is the same everywhere, and by counted seconds (planners.effort) it always is. A shorter plan that a stopped search
-    has found is kept.
-
     Args:
         problem: with S stages.
         plan: one that fits the memory.
-        deadline: when to stop; with None there is only the relaxation's bound.
+        deadline: when to stop; with None there is only a bound.
         length_s: length that a plan has to fall below to be of interest; None is that of the plan.
         costs: of this problem's plans, as far as they are known.
     """
     costs = Costs(problem) if costs is None else costs
-    own_s = costs(plan).step_s
-    length_s = own_s if length_s is None else min(own_s, length_s)
+    length_s = costs(plan).step_s if length_s is None else min(costs(plan).step_s, length_s)
     if problem.stages == 1 and not problem.shardings:
         return Certificate(Bound(length_s, "exact"))
-    bound_s = min(lower_bound_s(problem, deadline), length_s)
     if deadline is None:
-        return Certificate(Bound(bound_s, "relaxation"))
-    search = anytime_search(problem, deadline, length_s, plan, far=own_s > NEAR * bound_s, costs=costs)
+        least_s = least_step_s(problem, length_s, Deadline(BOUND_S, effort.counted_s))
+        return Certificate(Bound(least_s, "exact" if least_s >= length_s * (1.0 - LENGTH_ROUNDING) else "relaxation"))
+    search = anytime_search(problem, deadline, length_s, [plan], costs)
     if search.finished:
         return Certificate(Bound(search.bound_s, "exact"), search.plan, search.cost)
-    return Certificate(Bound(max(bound_s, search.bound_s), "relaxation"), search.plan, search.cost)
+    return Certificate(Bound(min(search.bound_s, length_s), "relaxation"), search.plan, search.cost)

@@ -1,4 +1,4 @@
-"""Plans of one problem under a schedule made shorter by moving their cuts and their devices, by compiled moves.
+"""Plans of one problem made shorter by moving their cuts and their devices, by compiled moves.
 
     starts ──▶ the shortest that fits ──▶ moves (move_kernel) ──▶ a plan that no move makes shorter
 
@@ -14,13 +14,11 @@ from functools import cached_property
 
 import numpy as np
 
-from automap_models.core.schedules import DEFAULT_SCHEDULE
+from automap_models.core.instruction_graph import IntArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.staged.bottleneck import constructed
-from automap_models.planners.staged.local_search import powers_of_two
 from automap_models.planners.staged.move_kernel import moved_on, step_of
-from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_arrays import StageArrays, stage_arrays
 from automap_models.planners.staged.stage_kernel import BOUNDARY, DEVICE, SHARDING
 from automap_models.simulate.play import Layout
@@ -30,6 +28,9 @@ FAR, DEVICES = 32, 8
 """How far a stage is shifted at most at once, in places and in devices."""
 PARTS = ((8, 16), (np.inf, 8))
 """Most stages → at how many boundaries and devices a stage is divided, at most."""
+_NOTHING = np.zeros(0, np.int64)
+NO_SCHEDULE = Layout(np.zeros((4, 0), np.int64), _NOTHING, _NOTHING, _NOTHING, 0)
+"""By the length L."""
 PASSES = 4e5
 """Of the simulator that the moves of one problem may take, about: some ten milliseconds."""
 
@@ -47,7 +48,7 @@ class Moves:
     """The moves of one problem between places to cut.
 
     Attributes:
-        problem: of several stages, with a schedule.
+        problem: of several stages.
         places: instructions after which it may be cut, ascending; None for those of its grid.
         planner: who makes the plans.
         passes: of the simulator, taken so far.
@@ -135,8 +136,10 @@ class Moves:
 
 
 def layouts(problem: StagedProblem) -> tuple[Layout, Layout]:
-    """The schedule of a problem as the player takes it."""
-    return layouts_of(problem.schedule or DEFAULT_SCHEDULE, problem.stages, problem.micro_batches)
+    """The schedule of a problem as the player takes it; without nodes where it has none."""
+    if problem.schedule is None:
+        return NO_SCHEDULE, NO_SCHEDULE
+    return layouts_of(problem.schedule, problem.stages, problem.micro_batches)
 
 
 def plan_of(problem: StagedProblem, route: IntArray, boundary: IntArray, planner: str) -> StagedPlan:
@@ -153,5 +156,5 @@ def parts_of(stages: int) -> int:
 
 def near(most: int) -> IntArray:
     """0 and the powers of two up to so many, in both directions, the smallest first."""
-    offsets = powers_of_two(most)
-    return offsets[np.argsort(np.abs(offsets), kind="stable")]
+    powers = 2 ** np.arange(max(most, 1).bit_length())
+    return np.append(0, np.stack((-powers, powers), axis=1))

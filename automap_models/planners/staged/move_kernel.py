@@ -1,4 +1,4 @@
-"""Moves from plan to plan under a schedule, each judged by its simulated step; compiled by numba.
+"""Moves from plan to plan, each judged by its step under a schedule or by its length L; compiled by numba.
 
 Two kinds of moves are made in turns, until none of either leads to a shorter step:
 
@@ -13,7 +13,7 @@ of small moves comes to. What a move leads to is looked at in three steps, and m
     does it fit, and is    ──▶   lower bound      ──▶   the step itself
     M·u below the best?          (least_step)           (simulate.play)
 
-A shorter plan is moved on from at once.
+A shorter plan is moved on from at once. The length L (cost-model.md) is a closed form, and needs no bound.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from automap_models.core.compiled import jit
+from automap_models.core.instruction_graph import IntArray
 from automap_models.core.profile import FloatArray
-from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_arrays import RATE, C, StageArrays
 from automap_models.planners.staged.stage_kernel import (
     BOUNDARY,
@@ -34,6 +34,7 @@ from automap_models.planners.staged.stage_kernel import (
     filled,
     fits,
     least_step,
+    pipeline_length,
     sum_copies,
 )
 from automap_models.simulate.play import KINDS, Layout, stage_ends, updated
@@ -47,7 +48,7 @@ class Search(NamedTuple):
 
     Attributes:
         stages: the problem.
-        few, whole: the schedule as the player takes it (simulate.rounds.layouts_of).
+        few, whole: the schedule as the player takes it (simulate.rounds.layouts_of); no nodes are for the length L.
         route, times: [3, S+1] and [1 + 7·S] the best plan so far (stage_kernel), and what its stages take
             (simulate.play).
         trial, draft: of the plan that is looked at.
@@ -289,18 +290,29 @@ def judged(search: Search, low: int, high: int, choose: bool, limit_s: float) ->
     if not filled(stages, search.trial, low, high, choose, limit_s, draft):
         return np.inf
     search.taken[0] += BOUND * count * count
-    if least_step(stages, draft, count, 0.0) >= limit_s:
+    if search.whole.nodes.shape[1] == 0:
+        step_s = pipeline_length(stages, draft)
+    elif least_step(stages, draft, count, 0.0) >= limit_s:
         return np.inf
-    search.taken[0] += count * stages.micro_batches
+    else:
+        step_s = simulated(search, limit_s)
+    if step_s >= limit_s:
+        return np.inf
+    put_route(search.trial, search.route)
+    put(draft, search.times)
+    return step_s
+
+
+@jit
+def simulated(search: Search, limit_s: float) -> float:
+    """The step of the plan that is looked at; where it is no shorter than the limit, without sums of tied gradients."""
+    stages, draft = search.stages, search.draft
+    search.taken[0] += stages.held.size * stages.micro_batches
     step_s = stage_ends(search.few, search.whole, draft, search.room, search.ends)
     if step_s < limit_s and stages.tied_until.shape[0]:
         for p in range(stages.tied_until.shape[0]):
             sum_copies(stages, search.trial, p, search.ends)
         step_s = updated(draft, search.ends)
-    if step_s >= limit_s:
-        return np.inf
-    put_route(search.trial, search.route)
-    put(draft, search.times)
     return step_s
 
 

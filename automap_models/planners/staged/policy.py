@@ -1,8 +1,4 @@
-"""The planner `policy`: a trained network plans (policy_file), and compiled searches go on from its plans.
-
-plans from the best first cuts ──▶ for the length L, a beam search beside the shortest (table_plans.shortened)
-                               ──▶ for the step under a schedule, moves from all of them (step_plans.moved_plan)
-"""
+"""The planner `policy`: a trained network plans (policy_file), and compiled moves go on from its plans (improve)."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.staged.costs import StagedResult, plain, result_of
 from automap_models.planners.staged.policy_file import Policy, policy_of
-from automap_models.planners.staged.tables import late, mixed
+from automap_models.planners.staged.tables import late
 from automap_models.resources import zoo_dir
 
 SHIPPED = "pipeline.onnx"
@@ -33,13 +29,12 @@ class PolicyConfig:
     Attributes:
         policy: policy file; None is the one that is shipped.
         beam: first cuts from which it goes on greedily; 1 is plain greedy.
-        reach: boundaries and devices beside its best plan at which a stage may begin in the end; with 0 its best plan
-            stays as it is.
+        moves: whether moves go on from its plans; without them its best plan stays as it is.
     """
 
     policy: Path | None = None
     beam: int = 4
-    reach: int = 8
+    moves: bool = True
 
 
 class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
@@ -55,7 +50,7 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
 
     def out_of_range(self, problem: StagedProblem) -> str | None:
         """A sentence on which value lies outside what the network was trained for; None if none does."""
-        return mixed(problem) or self.policy.out_of_range(problem)
+        return _mixed(problem) or self.policy.out_of_range(problem)
 
     def solve(self, problem: StagedProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> StagedResult:
         """The policy's best plan; its promise holds inside the ranges only (see out_of_range).
@@ -102,16 +97,14 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
                 yield i, self._improved(problem, plans)
 
     def _improved(self, problem: StagedProblem, plans: list[StagedPlan]) -> StagedPlan:
-        """The shortest plan that searches from the network's lead to; numba takes half a second to import."""
-        if problem.schedule is not None:
-            from automap_models.planners.staged.step_plans import moved_plan
-
-            return moved_plan(problem, plans)
-        if not self.config.reach:
+        """The shortest plan that moves from the network's lead to; numba takes half a second to import."""
+        if not self.config.moves:
             return plans[0]
-        from automap_models.planners.staged.table_plans import shortened
+        from automap_models.planners.staged.improve import PASSES, Moves
 
-        return shortened(problem, plans[0], self.config.reach)
+        moves = Moves(problem, planner=self.name)
+        _, plan = moves.improved(plans, equal=False, count=len(plans), passes=len(plans) * PASSES)
+        return plans[0] if plan is None else plan
 
 
 def _require_expressible(problem: StagedProblem, policy: Policy) -> None:
@@ -126,3 +119,10 @@ def _require_expressible(problem: StagedProblem, policy: Policy) -> None:
             where="planner policy",
             do="use `planner='exact'`",
         )
+
+
+def _mixed(problem: StagedProblem) -> str | None:
+    """That a cluster has nodes of different kinds; None where it has not."""
+    if problem.cluster.is_uniform:
+        return None
+    return f"cluster {problem.cluster.name} is mixed, and the policy is for clusters of equal nodes"

@@ -1,4 +1,4 @@
-"""A problem under a schedule as arrays: what a stage costs in each of its shardings, for compiled loops.
+"""A problem as arrays: what a stage costs in each of its shardings, for compiled loops.
 
     between boundaries i < k on devices a … q-1 in sharding j, with the row kind[j, a, q] of `sums` and its pace:
 
@@ -6,23 +6,25 @@
     f  = (F[k] - F[i] + GATHER[i]) / RATE + START_FORWARD[k] - START_FORWARD[i]
     AR = RING · (W[k] - W[i] and copies) + GRADIENT[k] - GRADIENT[i]
 
-Everything is as cost.staged has it, to rounding; the loops are in stage_kernel.
+Everything is as cost.staged has it, to rounding; the loops are in stage_kernel. What devices do is in stage_devices.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.constraints import ROUNDING, UNCONSTRAINED, least_work
-from automap_models.core.profile import FloatArray
+from automap_models.core.constraints import ROUNDING, UNCONSTRAINED, Windows, least_work
+from automap_models.core.instruction_graph import IntArray
+from automap_models.core.profile import FloatArray, SharedParameter
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
-from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.stage_tables import Copies, ShardingTables, StageTables, stage_windows
+from automap_models.cost.staged import sum_start_s
+from automap_models.planners.staged.stage_devices import StageDevices, require_devices, sharding_devices
 
 C, F, W, H, FROZEN, START, START_FORWARD, GRADIENT, GATHER = range(9)
 """Rows of `StageArrays.sums`. Few arrays compile in a fraction of the time of many."""
@@ -51,7 +53,9 @@ class Nodes(NamedTuple):
 
 
 class StageArrays(NamedTuple):
-    """A problem between its boundaries 0 … m, as in StageTables: D devices, J shardings, K kinds of stages.
+    """A problem between its boundaries 0 … m: D devices, J shardings, K kinds of stages.
+
+    Boundary 0 is the model's start, m its end, those between are places where a stage may end.
 
     Attributes:
         sums: [K, 9, m+1] prefix sums of what a stage takes, and what is gathered at each boundary; devices of kind 0
@@ -59,9 +63,9 @@ class StageArrays(NamedTuple):
         crossing: [m+1] bytes that cross each boundary, 0 at both ends.
         kind: [J, D+1, D+1] of a stage on devices a … q-1 in each sharding; -1 where it may not be.
         paces: [J, D+1, D+1, 5] of these.
-        copies_end, copies_nbytes: [P, m+1] and [K, 2, P] of what several instructions use, as in `Copies`.
-        tied_until, tied_nbytes: [T, m+1] a stage that begins at a boundary holds the parameter if it ends at this one
-            or later, m+1 is never; and [K, T] bytes of each.
+        copies_end, copies_nbytes: [P, m+1] a stage that begins at a boundary holds copies, as instructions before it
+            use these parameters, too, if it ends at this one or later, m+1 is never; and [K, 2, P] bytes of them.
+        tied_until, tied_nbytes: [T, m+1] the same of the parameter, copy or not; and [K, T] bytes of each.
         windows: [S, 2] the first and the last boundary at which each stage may begin.
         held: [S] micro-batches whose activations a stage holds at once.
         nodes: of the cluster.
@@ -110,8 +114,9 @@ def stage_arrays(problem: StagedProblem, places: IntArray | None = None) -> tupl
     """The stages of a problem between places to cut, and [m+1] the instructions before which its boundaries lie.
 
     Args:
-        problem: with a schedule.
-        places: [m-1] instructions after which it may be cut, ascending; None for those of its grid.
+        problem: to be planned; its shardings keep their index among its own.
+        places: [m-1] instructions after which it may be cut, ascending; None for those of its grid. Places where its
+            constraints ask for a cut are added.
 
     Raises:
         BadInput: constraints contradict one another, or leave no way to share the devices out among the stages.
@@ -142,7 +147,7 @@ class Places:
         key = problem.profile, problem.cluster, problem.links, problem.granularity, problem.shardings, problem.slowdown
         step = problem.one_ring, problem.overlap, problem.update_s_per_byte, problem.state_factor, problem.launch_s
         cuts = None if places is None else places.tobytes()
-        self.key = (*key, *step, problem.max_replicas, alone, cuts)
+        self.key = (*key, *step, problem.max_replicas, problem.schedule is None, alone, cuts)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -154,29 +159,40 @@ class Places:
 @lru_cache(maxsize=64)
 def arrays_of(where: Places) -> tuple[StageArrays, IntArray]:
     """See stage_arrays; of any problem that is equal to this one."""
-    problem = where.problem
-    tables = tables_of(problem, cut=where.places)
-    kinds, kind = _kinds(tables)
-    paces = np.stack([_paces(of) for of in tables.shardings])
+    problem, constraints = where.problem, where.problem.constraints
+    windows = constraints.windows(problem.profile, problem.stages) if constraints.restrict_cuts else None
+    cut = grid_cuts(problem) if where.places is None else where.places
+    cut = cut if windows is None else windows.cuts(cut)
+    boundary = np.concatenate(([0], cut + 1, [len(problem.profile)]))
+    shardings = problem.all_shardings[:1] if "operator" in constraints.forbidden else problem.all_shardings
+    on = [sharding_devices(problem, sharding) for sharding in shardings]
+    require_devices(problem, np.any([devices.kind >= 0 for devices in on], axis=0))
+    first = np.cumsum([0, *(len(devices.links) for devices in on)])
+    kind = np.stack([np.where(of.kind < 0, -1, of.kind + begin) for of, begin in zip(on, first, strict=False)])
+    paces = np.stack([devices.paces for devices in on])
     if where.places is not None and _alike(problem):  # of a thousand devices they take 50 MB
         elsewhere = arrays_of(Places(problem, None))[0]
         kind, paces = elsewhere.kind, elsewhere.paces
-    copies_end, copies_nbytes = _copies(tables, kinds)
+    of_kinds = [sharding for sharding, of in zip(shardings, on, strict=True) for _ in of.links]
+    copies_end, copies_nbytes = _copies(problem, of_kinds, boundary)
     shared, links = problem.profile.shared_parameters, problem.links
-    intra = links.node_intra
-    tied = np.array([of.sharding.shared_bytes for of, _ in kinds]).reshape(len(kinds), len(shared))
+    tied = np.array([of.shared_bytes for of in of_kinds]).reshape(len(of_kinds), len(shared))
     return StageArrays(
-        sums=np.stack([_sums(of, place) for of, place in kinds]),
-        crossing=tables.A,
+        sums=np.concatenate([_sums(problem, *both, boundary) for both in zip(shardings, on, strict=True)]),
+        crossing=np.concatenate(([0.0], problem.profile.A[cut], [0.0])),
         kind=kind,
         paces=paces,
         copies_end=copies_end,
         copies_nbytes=copies_nbytes,
-        tied_until=_until([parameter.instructions for parameter in shared], tables.boundary),
+        tied_until=np.array([_until(parameter, boundary) for parameter in shared], dtype=np.int64).reshape(
+            len(shared), boundary.size
+        ),
         tied_nbytes=tied.astype(np.float64),
-        windows=tables.windows,
-        held=np.array(tables.held, dtype=np.int64),
-        nodes=Nodes(links.node_of, links.node_bounds, intra, links.node_inter, float(intra.max())),
+        windows=_in_boundaries(stage_windows(problem.stages, boundary.size), windows, boundary),
+        held=np.array([problem.in_flight(s) for s in range(problem.stages)], dtype=np.int64),
+        nodes=Nodes(
+            links.node_of, links.node_bounds, links.node_intra, links.node_inter, float(links.node_intra.max())
+        ),
         state_factor=float(problem.state_factor),
         micro_batches=float(problem.micro_batches),
         least_C=-1.0,
@@ -184,63 +200,81 @@ def arrays_of(where: Places) -> tuple[StageArrays, IntArray]:
         overlap=float(problem.overlap),
         update_s=float(problem.update_s_per_byte),
         gradient_share=float(problem.gradient_share),
-    ), tables.boundary
+    ), boundary
 
 
-def _kinds(tables: StageTables) -> tuple[list[tuple[ShardingTables, int]], IntArray]:
-    """The K kinds, each a sharding and a kind of place; and [J, D+1, D+1] which of them a stage is."""
-    kinds: list[tuple[ShardingTables, int]] = []
+def grid_cuts(problem: StagedProblem) -> IntArray:
+    """[m-1] instructions after which a plan on the grid may cut."""
+    return problem.grid.instruction_of_point[problem.grid.cut_points]
+
+
+def stage_windows(stages: int, boundaries: int) -> IntArray:
+    """[S, 2] the first and the last boundary at which each stage may begin, where nothing else restricts it."""
+    stage = np.arange(stages)
+    return np.stack((stage, np.where(stage, boundaries - 1 - stages + stage, 0)), axis=1)
+
+
+def _in_boundaries(free: IntArray, windows: Windows | None, boundary: IntArray) -> IntArray:
+    """[S, 2] the windows as boundaries, no wider than where nothing else restricts them."""
+    if windows is None:
+        return free
+    least = np.searchsorted(boundary, windows.least)
+    most = np.searchsorted(boundary, windows.most, side="right") - 1
+    return np.stack((np.maximum(free[:, 0], least), np.minimum(free[:, 1], most)), axis=1)
+
+
+def _sums(problem: StagedProblem, sharding: ShardedProfile, devices: StageDevices, boundary: IntArray) -> FloatArray:
+    """[E, 9, m+1] of one sharding, for each kind of place where its devices are."""
+    start_s = sum_start_s(problem, sharding.degree)
     rows = []
-    for of in tables.shardings:
-        place = np.zeros(of.allowed.shape, dtype=np.int64) if of.place is None else of.place
-        rows.append(np.where(of.allowed, len(kinds) + place, -1))
-        kinds += [(of, number) for number in range(len(of.C))]
-    return kinds, np.stack(rows)
+    for links in devices.links:
+        of_byte = links.fewer * links.s_per_byte / links.slow
+        forward = sharding.C_fwd + of_byte * sharding.reduced_fwd
+        both = forward + (sharding.C - sharding.C_fwd + of_byte * sharding.reduced_bwd)
+        ahead = start_s * _prefix(boundary, sharding.starts_fwd)
+        rows.append(
+            [
+                _prefix(boundary, sharding.C if sharding.degree == 1 else both),
+                _prefix(boundary, forward),
+                *(_prefix(boundary, array) for array in (sharding.W, sharding.stash, sharding.frozen)),
+                start_s * _prefix(boundary, sharding.starts_fwd + sharding.starts_bwd),
+                ahead,
+                problem.gradient_share * links.s_per_byte * _prefix(boundary, sharding.gradients),
+                links.fewer * sharding.gathered[boundary] / links.intra / links.slow,
+            ]
+        )
+    return np.array(rows)
 
 
-def _sums(of: ShardingTables, place: int) -> FloatArray:
-    """[9, m+1] of one kind."""
-    own = [of.C[place], of.F[place], of.W, of.H, of.frozen]
-    if of.shared is None:
-        return np.stack([*own, *np.zeros((4, of.W.size))])
-    shared = of.shared
-    return np.stack([*own, shared.start_s, shared.start_forward_s, shared.gradient_s[place], shared.gather_s[place]])
+def _prefix(boundary: IntArray, array: FloatArray) -> FloatArray:
+    """[m+1] sums of what lies before each boundary."""
+    sums: FloatArray = np.concatenate(([0.0], np.cumsum(array)))[boundary]
+    return sums
 
 
-def _paces(of: ShardingTables) -> FloatArray:
-    """[D+1, D+1, 5] of one sharding."""
-    paces = of.paces
-    padding = paces.replicas / paces.parts
-    return np.stack((paces.rate, of.all_reduce, paces.parts, paces.memory, padding), axis=-1)
+def _copies(
+    problem: StagedProblem, of_kinds: Sequence[ShardedProfile], boundary: IntArray
+) -> tuple[IntArray, FloatArray]:
+    """[P, m+1] from where on a stage holds copies, and [K, 2, P] bytes of them, trained and not.
+
+    Those that stages hold together make one row.
+    """
+    ends: dict[bytes, tuple[IntArray, FloatArray]] = {}
+    for row, shared in enumerate((problem.profile.shared_parameters, problem.profile.shared_frozen)):
+        for number, parameter in enumerate(shared):
+            end = np.where(boundary > parameter.instructions[0], _until(parameter, boundary), boundary.size)
+            _, nbytes = ends.setdefault(end.tobytes(), (end, np.zeros((len(of_kinds), 2))))
+            nbytes[:, row] += [(of.shared_frozen_bytes if row else of.shared_bytes)[number] for of in of_kinds]
+    if not ends:
+        return np.empty((0, boundary.size), dtype=np.int64), np.empty((len(of_kinds), 2, 0))
+    rows = list(ends.values())
+    return np.array([end for end, _ in rows]), np.stack([nbytes for _, nbytes in rows], axis=-1)
 
 
-def _copies(tables: StageTables, kinds: list[tuple[ShardingTables, int]]) -> tuple[IntArray, FloatArray]:
-    """[P, m+1] from where on a stage holds copies, and [K, 2, P] bytes of them, trained and not; one row for each."""
-    ends: dict[bytes, IntArray] = {}
-    nbytes: list[list[dict[bytes, float]]] = []
-    for of, _ in kinds:
-        nbytes.append([_by_end(copies, ends) for copies in (of.copies, of.frozen_copies)])
-    rows = [[[by_end.get(key, 0.0) for key in ends] for by_end in of_kind] for of_kind in nbytes]
-    end = np.array([*ends.values()], dtype=np.int64).reshape(len(ends), tables.boundary.size)
-    return end, np.array(rows).reshape(len(kinds), 2, len(ends))
-
-
-def _by_end(copies: Copies, ends: dict[bytes, IntArray]) -> dict[bytes, float]:
-    """Bytes of copies by where stages hold them, which is added to `ends`."""
-    by_end: dict[bytes, float] = {}
-    for end, nbytes in zip(copies.end, copies.nbytes.tolist(), strict=True):
-        ends.setdefault(end.tobytes(), end)
-        by_end[end.tobytes()] = by_end.get(end.tobytes(), 0.0) + nbytes
-    return by_end
-
-
-def _until(uses: list[tuple[int, ...]], boundary: IntArray) -> IntArray:
-    """[T, m+1] the boundary at which a stage that begins at another one has to end to hold each parameter."""
-    until = np.empty((len(uses), boundary.size), dtype=np.int64)
-    for row, instructions in zip(until, uses, strict=True):
-        every = np.array([*instructions, boundary[-1]])
-        row[:] = np.searchsorted(boundary, every[np.searchsorted(every, boundary)], side="right")
-    return until
+def _until(parameter: SharedParameter, boundary: IntArray) -> IntArray:
+    """[m+1] the boundary at which a stage that begins at another one has to end to hold the parameter."""
+    uses = np.array([*parameter.instructions, boundary[-1]])
+    return np.searchsorted(boundary, uses[np.searchsorted(uses, boundary)], side="right")
 
 
 def _least_work(problem: StagedProblem) -> tuple[float, float]:

@@ -7,9 +7,9 @@ sharding of each. Everything is as cost.staged has it, to rounding.
 from __future__ import annotations
 
 from automap_models.core.compiled import inlined, jit
+from automap_models.core.instruction_graph import IntArray
 from automap_models.core.pass_orders import FORWARD, WHOLE
 from automap_models.core.profile import FloatArray
-from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_arrays import (
     FROZEN,
     GATHER,
@@ -222,6 +222,24 @@ def least_step(stages: StageArrays, durations: FloatArray, count: int, trip: flo
         if s + 1 < count:
             through -= durations[at + KINDS + FORWARD] + durations[at + KINDS + WHOLE] + 2.0 * x
     return least
+
+
+@jit
+def pipeline_length(stages: StageArrays, durations: FloatArray) -> float:
+    """Auto-MAP's length L of a plan, from its last stage to the first (cost.staged.before_stage).
+
+    Args:
+        durations: [1 + 7·S] of the plan.
+    """
+    rounds, last, span, reduced = stages.micro_batches, stages.held.size - 1, 0.0, 0.0
+    for s in range(last, -1, -1):
+        at = 1 + KINDS * s
+        b, x, late = durations[at + WHOLE], durations[at + MESSAGE], durations[at + LATE] + durations[at + UPDATE]
+        u = durations[at + FORWARD] + b
+        behind = max(2.0 * rounds * x, 2.0 * x + span) if s < last else 0.0
+        reduced = max(late, reduced - x - b) if s < last else late
+        span = max(rounds * u, u + behind)
+    return span + reduced
 
 
 @jit

@@ -1,4 +1,4 @@
-"""Lower bounds on steps under schedules: of all numbers of stages at once, by dynamic programming from the last stage.
+"""Lower bounds on steps and on the length L: of all numbers of stages at once, by dynamic programming from the last.
 
     rest[a, i, number, lane]      the least of the last stages, from boundary i and device a on
 
@@ -19,6 +19,12 @@ those that the stage behind it holds, M of them in all.
                 TRIP + n·(u + 2·x + head) + (M-1 - n·t)·b    t = 1 + w - v micro-batches go round between both, n turns
                 TRIP + n·TRIP + (M-1 - n·w)·b                w of them go round through all
     LENGTH    max(SPAN + what comes after the last pass, f + x + length)        until all parameters are updated
+
+By the length L a place has three numbers, T and R of cost.staged, each with its terms at their least, and LENGTH:
+
+    SPAN      max(M·u, u + max(2·M·x, 2·x + span))                  from the first pass of the stage to its last one
+    EXPOSED   max(AR, exposed - x - b)          what all-reduces take beyond the backward passes before them
+    LENGTH    max(SPAN + EXPOSED, f + x + length)
 
 A place through which no plan stays below the limit has BIG. What begins at boundary 0 and device 0 is a whole plan.
 
@@ -45,11 +51,11 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from automap_models.core.compiled import jit
+from automap_models.core.instruction_graph import IntArray
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
-from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_arrays import (
     FROZEN,
     GATHER,
@@ -73,6 +79,8 @@ from automap_models.planners.staged.stage_arrays import (
 from automap_models.planners.staged.stage_kernel import SLACK, enough, least_copies_s, moved_s
 
 TRIP, HEAD, SPAN, LENGTH = NUMBERS = range(4)
+EXPOSED = HEAD
+"""Rows of the numbers of a place; by the length L there is no HEAD."""
 HELD, HIDDEN, TURNS, OTHERS, ROUNDS, MORE, BACK = COUNTS = range(7)
 """Rows of counts, by lane: w, what of the passes a round trip hides, the turns between two stages and the backward
 passes that they leave, the same of the rounds through all; and messages back that wait for the last one forth."""
@@ -86,7 +94,7 @@ class StepBounds:
     """Bounds of problems that differ in their stages and schedules alone.
 
     Args:
-        problems: one or more of several stages.
+        problems: one or more of several stages, under schedules or by the length L.
         places: instructions after which they may be cut; None for those of their grid.
     """
 
@@ -134,7 +142,8 @@ class StepBounds:
             return None
         windows = self._begin_windows(limit_s)  # the loops narrow them
         most, limit = min(deadline.left_s / effort.RESTS.unit_s, 1e15), limit_s * (1.0 + SLACK)
-        rest, steps = least_rests(stages, self.messages, windows, self._counts, limit, most)
+        by_length = self._deepest.schedule is None
+        rest, steps = least_rests(stages, self.messages, windows, self._counts, limit, most, by_length)
         effort.count(effort.RESTS, steps)
         return rest if steps <= most else None
 
@@ -169,6 +178,25 @@ class StepBounds:
     def least_of(self, rest: FloatArray, stages: int) -> float:
         """What plans of so many stages take at least, less rounding."""
         return float(rest[0, 0, LENGTH, stages - 1]) * (1.0 - SLACK)
+
+
+def evenly_s(problem: StagedProblem) -> float:
+    """No plan is shorter: all micro-batches, each instruction in its best sharding, evenly on all devices."""
+    work_s = np.min([sharding.degree * sharding.C for sharding in problem.all_shardings], axis=0).sum()
+    return float(problem.micro_batches * work_s / problem.capacity)
+
+
+def least_step_s(problem: StagedProblem, limit_s: float, deadline: Deadline) -> float:
+    """No plan of the problem on its grid is shorter; at most the limit.
+
+    Args:
+        problem: of one stage or more.
+        limit_s, deadline: see `StepBounds.rest`.
+    """
+    least_s = evenly_s(problem)
+    if problem.stages > 1 and least_s < limit_s:
+        least_s = max(least_s, StepBounds([problem]).least_s(limit_s, deadline)[problem])
+    return min(least_s, limit_s)
 
 
 def step_bounds(problems: Iterable[StagedProblem], places: IntArray | None) -> list[StepBounds]:
@@ -209,7 +237,13 @@ def least_messages(stages: StageArrays) -> FloatArray:
 
 @jit
 def least_rests(  # noqa: PLR0912 -- one loop over all places, ends and shardings
-    stages: StageArrays, messages: FloatArray, windows: IntArray, counts: FloatArray, limit_s: float, most: float
+    stages: StageArrays,
+    messages: FloatArray,
+    windows: IntArray,
+    counts: FloatArray,
+    limit_s: float,
+    most: float,
+    by_length: bool,
 ) -> tuple[FloatArray, float]:
     """[D+1, m+1, 4, lanes] the least of what begins at each place, and how many steps the loop over lanes took.
 
@@ -219,11 +253,12 @@ def least_rests(  # noqa: PLR0912 -- one loop over all places, ends and sharding
         counts: [7, lanes] by lane.
         limit_s: longer plans do not count.
         most: steps after which to stop; what is returned then says nothing.
+        by_length: whether the length L counts, not the step under a schedule.
     """
     devices, m, lanes, micro = messages.shape[0] - 1, stages.crossing.size - 1, counts.shape[1], stages.micro_batches
     rest, behind = np.full((devices + 1, m + 1, 4, lanes), BIG), np.empty((m + 1, 4, lanes))
     alive, own, steps = np.zeros((devices + 1, m + 1, 2), np.int64), np.empty((6, m + 1)), 0.0
-    tied, update, overlap = stages.tied_until.shape[0] > 0, stages.update_s, stages.overlap
+    tied, update, overlap = stages.tied_until.shape[0] > 0 and not by_length, stages.update_s, stages.overlap
     both, nbytes, least_C, least_W = stages.sums[0, C], stages.sums[0, W], stages.least_C, stages.least_W
     alive[devices, m, 1] = 1
     for a in range(devices - 1, -1, -1):
@@ -237,7 +272,11 @@ def least_rests(  # noqa: PLR0912 -- one loop over all places, ends and sharding
                     continue
                 if not ready:
                     for k in range(windows[q, 0], windows[q, 1] + 1):
-                        put_behind(messages[a, q] * stages.crossing[k], counts, rest[q, k], alive[q, k], behind[k])
+                        x = messages[a, q] * stages.crossing[k]
+                        if by_length:
+                            put_length_behind(x, micro, rest[q, k], alive[q, k], behind[k])
+                        else:
+                            put_behind(x, counts, rest[q, k], alive[q, k], behind[k])
                     ready = True
                 put_own(stages, j, a, q, own)
                 memory, parts = stages.paces[j, a, q, MEMORY], stages.paces[j, a, q, PARTS]
@@ -258,7 +297,10 @@ def least_rests(  # noqa: PLR0912 -- one loop over all places, ends and sharding
                                 late += least_copies_s(stages, kind, i, k, a, q)
                             free = memory * (1.0 + SLACK) - (own[4, k] - own[4, i])
                             stage = (u, f, late, (own[3, k] - own[3, i]) / parts, free, limit_s, micro)
-                            begin(counts, behind, k, stage, low, high, least)
+                            if by_length:
+                                begin_length(counts, behind, k, stage, low, high, least)
+                            else:
+                                begin(counts, behind, k, stage, low, high, least)
                             steps += 4.0 + high - low
         narrow(rest[a], limit_s, stages.windows, windows[a], alive[a])
     return rest, steps
@@ -350,4 +392,37 @@ def begin(
         length = max(span + late, behind[k, LENGTH, lane] + f)
         if length < limit_s and counts[HELD, lane] * stash <= free:
             rest[TRIP, lane], rest[HEAD, lane] = min(rest[TRIP, lane], trip), min(rest[HEAD, lane], u)
+            rest[SPAN, lane], rest[LENGTH, lane] = min(rest[SPAN, lane], span), min(rest[LENGTH, lane], length)
+
+
+@jit
+def put_length_behind(x: float, micro: float, rest: FloatArray, alive: IntArray, behind: FloatArray) -> None:
+    """`put_behind` by the length L."""
+    if alive[0] == 0:
+        behind[EXPOSED, 0], behind[SPAN, 0], behind[LENGTH, 0] = -BIG, 0.0, 0.0
+        return
+    for lane in range(alive[0], alive[1]):
+        behind[EXPOSED, lane] = rest[EXPOSED, lane - 1] - x
+        behind[SPAN, lane] = max(2.0 * micro * x, rest[SPAN, lane - 1] + 2.0 * x)
+        behind[LENGTH, lane] = rest[LENGTH, lane - 1] + x
+
+
+@jit
+def begin_length(
+    counts: FloatArray,
+    behind: FloatArray,
+    k: int,
+    stage: tuple[float, float, float, float, float, float, float],
+    low: int,
+    high: int,
+    rest: FloatArray,
+) -> None:
+    """`begin` by the length L."""
+    u, f, late, stash, free, limit_s, micro = stage
+    for lane in range(low, high):
+        span = max(micro * u, behind[k, SPAN, lane] + u)
+        exposed = max(late, behind[k, EXPOSED, lane] - (u - f))
+        length = max(span + exposed, behind[k, LENGTH, lane] + f)
+        if length < limit_s and counts[HELD, lane] * stash <= free:
+            rest[EXPOSED, lane] = min(rest[EXPOSED, lane], exposed)
             rest[SPAN, lane], rest[LENGTH, lane] = min(rest[SPAN, lane], span), min(rest[LENGTH, lane], length)

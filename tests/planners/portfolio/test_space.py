@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from optima import exact_search
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size
@@ -20,7 +21,6 @@ from automap_models.planners.portfolio.length import LengthSearch
 from automap_models.planners.portfolio.space import Competition, PlanningSpace, divisors, stage_numbers
 from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.policy import PolicyConfig
-from automap_models.planners.staged.search import exact_search
 
 CLUSTER = Cluster(nodes=2, devices_per_node=3, intra=100.0, inter=1.0, memory=1e9, name="six")
 ENDLESS = LengthSearch.of(PolicyConfig(), prove_s=np.inf, refine_s=0.0, deadline=NEVER)

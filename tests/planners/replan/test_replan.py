@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optima import exact_search
 from scipy.optimize import minimize_scalar
 
 from automap_models.core.cluster import Cluster
@@ -37,7 +38,6 @@ from automap_models.planners.replan.search import (
     search_orders,
 )
 from automap_models.planners.replan.speeds import HUBER, Speeds, fit_speeds, huber_locations
-from automap_models.planners.staged.search import exact_search
 from automap_models.simulate.step import step_cost
 
 Draw = Callable[..., list[StagedProblem]]

@@ -15,13 +15,12 @@ from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
 from automap_models.cost.staged import StagedCost, plan_cost
-from automap_models.planners.base import NEVER, Deadline
-from automap_models.planners.staged.device_tables import device_tables
+from automap_models.planners.base import NEVER
 from automap_models.planners.staged.exact import ExactPlanner
-from automap_models.planners.staged.label_setting import ranked
-from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.relaxation import lower_bound_s, out_of_reach, prefix_bounds
-from automap_models.planners.staged.step_bounds import StepBounds
+from automap_models.planners.staged.feasibility import plans_fit
+from automap_models.planners.staged.stage_arrays import RING, stage_arrays
+from automap_models.planners.staged.stage_kernel import moved_s
+from automap_models.planners.staged.step_bounds import least_step_s
 from automap_models.simulate.step import step_cost
 
 SCHEDULES = (None, "1f1b", "gpipe", "1f1b-deep")
@@ -104,36 +103,29 @@ def test_the_random_problems_are_of_every_kind():
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), share=st.floats(0.0, 1.0))
 def test_no_lower_bound_is_above_the_cost_of_any_plan(schedule, seed, share):
-    """What labels, the relaxation and the bounds of prefixes say at least is no more than what a fitting plan costs."""
     problem = random_problem(seed, schedule)
     fitting = [(plan, step_cost(problem, plan)) for plan in every_plan(problem)]
     fitting = [(plan, cost) for plan, cost in fitting if cost.feasible]
     if not fitting:
-        assert out_of_reach(problem, np.inf) or ExactPlanner().solve(problem).status == "infeasible"
+        assert ExactPlanner().solve(problem).status == "infeasible"
         return
     _, cost = fitting[int(share * (len(fitting) - 1))]
-    assert lower_bound_s(problem) <= min(other.step_s for _, other in fitting) * (1 + 1e-9)
-    assert not out_of_reach(problem, cost.step_s * (1 + 1e-9))
-    limit_s = cost.step_s * (1 + 1e-6)
-    if schedule is None:
-        tables = tables_of(problem)
-        labels = ranked(tables, prefix_bounds(tables, limit_s, Deadline()), limit_s, Deadline())
-        assert labels.least_s[0] <= cost.step_s * (1 + 1e-9)
-    elif problem.stages > 1:
-        assert StepBounds([problem], None).least_s(limit_s, NEVER)[problem] <= cost.step_s * (1 + 1e-9)
+    assert least_step_s(problem, cost.step_s * (1 + 1e-6), NEVER) <= cost.step_s * (1 + 1e-9)
+    assert plans_fit(stage_arrays(problem)[0])
 
 
 @settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_the_tables_hold_what_the_collectives_say(seed):
-    cluster = Cluster.of_groups(random_groups(np.random.default_rng(seed), 7))
-    tables = device_tables(cluster)
-    for a, q in combinations(range(cluster.devices + 1), 2):
-        for shortest in (False, True):
-            expected = all_reduce_s_per_byte(cluster, a, q, shortest=shortest)
-            assert tables.replica_all_reduce(1, shortest=shortest)[a, q] == pytest.approx(expected, rel=1e-15)
-        for e in range(q + 1, cluster.devices + 1):
-            assert tables.transfer[q][a, e - q - 1] == transfer_s_per_byte(cluster, a, q, e)
+def test_the_arrays_hold_what_the_collectives_say(seed):
+    problem = random_problem(seed, None, most_devices=7)
+    stages, _ = stage_arrays(problem)
+    for a, q in combinations(range(stages.devices + 1), 2):
+        expected = all_reduce_s_per_byte(problem.links, a, q)
+        assert stages.paces[0, a, q, RING] == pytest.approx(expected, rel=1e-15)
+        for e in range(q + 1, stages.devices + 1):
+            assert moved_s(stages, 1.0, a, q, e) == pytest.approx(
+                transfer_s_per_byte(problem.links, a, q, e), rel=1e-14
+            )
 
 
 def split(problem: StagedProblem, parts: list[int]) -> StagedProblem:

@@ -25,8 +25,6 @@ from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.staged.policy import CHUNK, SHIPPED, PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.policy_file import Policy, policy_of
-from automap_models.planners.staged.step_plans import moved_plan
-from automap_models.planners.staged.table_plans import shortened
 from automap_models.resources import zoo_dir
 from automap_models.simulate.step import step_cost
 from automap_models.train.rainbow import RainbowModule
@@ -51,8 +49,8 @@ def trained(request: pytest.FixtureRequest, random_problems: Callable[..., list[
     return Trained(file, module, random_problems(seed=11, count=60, granularity=POINTS, memory=(2.0, 50.0)))
 
 
-def planner(trained: Trained, beam: int = 1, reach: int = 0) -> PolicyPlanner:
-    return PolicyPlanner(PolicyConfig(beam=beam, policy=trained.file, reach=reach))
+def planner(trained: Trained, beam: int = 1, *, moves: bool = False) -> PolicyPlanner:
+    return PolicyPlanner(PolicyConfig(beam=beam, policy=trained.file, moves=moves))
 
 
 def plans_of(trained: Trained, problems: list[StagedProblem], beam: int) -> list[list[StagedPlan]]:
@@ -98,21 +96,20 @@ def test_a_batch_of_mixed_sizes_is_planned_like_its_problems_one_by_one(trained:
     assert by_policy.solve_batch([]) == []
 
 
-def test_the_planner_s_plan_is_what_searches_lead_to_from_the_shortest(trained: Trained) -> None:
-    """For the length beam searches from it; under a schedule moves from all, mostly to a shorter step."""
+@pytest.mark.parametrize("schedule", [None, "1f1b"])
+def test_the_planner_s_plan_is_what_moves_lead_to(trained: Trained, schedule: str | None) -> None:
+    """From all of the network's plans, mostly to a shorter one; without moves it is the shortest of these."""
     shorter = 0
     for problem in trained.problems[:8]:
         (plans,) = plans_of(trained, [problem], 3)
         assert planner(trained, 3).solve(problem).plan in (plans[0], None)
-        chosen = planner(trained, 3, reach=2).solve(problem).plan
-        assert chosen in (shortened(problem, plans[0], 2), None)
-        scheduled = replace(problem, schedule="1f1b")
-        result = planner(trained, 3).solve(scheduled)
-        assert result.plan in (moved_plan(scheduled, plans), None)
-        first = step_cost(scheduled, plans[0])
-        if first.feasible:
-            assert result.cost.step_s <= first.step_s * (1 + 1e-9)
-            shorter += result.cost.step_s < first.step_s * (1 - 1e-6)
+        scheduled = replace(problem, schedule=schedule)
+        result = planner(trained, 3, moves=True).solve(scheduled)
+        costs = [cost for cost in (step_cost(scheduled, plan) for plan in plans) if cost.feasible]
+        if costs:
+            best_s = min(cost.step_s for cost in costs)
+            assert result.cost.step_s <= best_s * (1 + 1e-9)
+            shorter += result.cost.step_s < best_s * (1 - 1e-6)
     assert shorter > 2
 
 

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from optima import exact_search
 
 from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.planners.base import Deadline
 from automap_models.planners.staged.refine import refine
-from automap_models.planners.staged.search import exact_search
 from automap_models.simulate.step import step_cost
 
 MakeProblem = Callable[..., StagedProblem]
@@ -42,7 +41,7 @@ def starts(make_problem: MakeProblem, schedule: str | None = None) -> list[tuple
 def test_a_refined_plan_is_valid_fits_and_is_never_worse(schedule: str | None, make_problem: MakeProblem) -> None:
     shorter = 0
     for problem, plan in starts(make_problem, schedule):
-        refined = refine(problem, plan, Deadline())
+        refined = refine(problem, plan)
         assert refined.check_valid(problem) == (True, "")
         assert plan_cost(problem, refined).feasible
         assert refined.planner == plan.planner
@@ -55,7 +54,7 @@ def test_a_refined_plan_is_valid_fits_and_is_never_worse(schedule: str | None, m
 @pytest.mark.parametrize("schedule", OBJECTIVES)
 def test_no_single_step_makes_a_refined_plan_better(schedule: str | None, make_problem: MakeProblem) -> None:
     for problem, plan in starts(make_problem, schedule)[:25]:
-        refined = refine(problem, plan, Deadline())
+        refined = refine(problem, plan)
         best_s = rated(problem, refined)
         for s in range(problem.stages - 1):
             for step, device_step in [(-1, 0), (1, 0), (0, -1), (0, 1), (1, 1), (-1, -1)]:
@@ -69,16 +68,10 @@ def test_no_single_step_makes_a_refined_plan_better(schedule: str | None, make_p
                     assert rated(problem, moved) >= best_s * (1 - 1e-9)
 
 
-def test_without_time_the_plan_stays_as_it_is(make_problem: MakeProblem) -> None:
-    for schedule in OBJECTIVES:
-        for problem, plan in starts(make_problem, schedule)[:10]:
-            assert refine(problem, plan, Deadline(0.0)) == plan
-
-
 def test_coarse_cuts_are_null_exactly_when_a_cut_left_the_grid(make_problem: MakeProblem) -> None:
     off = 0
     for problem, plan in starts(make_problem):
-        refined = refine(problem, plan, Deadline())
+        refined = refine(problem, plan)
         assert refined.coarse_cuts == problem.grid.to_points(refined.cuts)
         off += refined.coarse_cuts is None
     assert off >= 10
@@ -87,4 +80,4 @@ def test_coarse_cuts_are_null_exactly_when_a_cut_left_the_grid(make_problem: Mak
 def test_one_stage_has_nothing_to_refine(make_problem: MakeProblem) -> None:
     problem = replace(make_problem(0), stages=1)
     plan = StagedPlan((), (), problem.micro_batches, "data-parallel", ())
-    assert refine(problem, plan, Deadline(1.0)) is plan
+    assert refine(problem, plan) is plan

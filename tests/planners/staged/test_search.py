@@ -1,360 +1,182 @@
-"""The hybrid search against brute force over all cuts, devices and shardings, and against the pipeline planner."""
+"""The best plan of all kinds of problems against brute force: every plan that there is, costed one by one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hybrid_problems import demands, every_plan, hybrid_problem, random_sharding
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from draw_counts import counts
+from hybrid_problems import demands, every_plan, hybrid_problem
 
-from automap_models.core.cluster import Cluster, NodeGroup
-from automap_models.core.constraints import Constraints
-from automap_models.core.device import Device
-from automap_models.core.profile import Profile
-from automap_models.core.profiled_model import ShardedProfile
-from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import plan_cost, stage_rates
-from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.base import Deadline
-from automap_models.planners.registry import make_planner
-from automap_models.planners.staged import feasibility
-from automap_models.planners.staged.costs import SearchResult
+from automap_models.core.cluster import Cluster
+from automap_models.core.constraints import UNCONSTRAINED
+from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.profile import Profile, SharedParameter
+from automap_models.core.staged import StagedProblem
+from automap_models.errors import BadInput
+from automap_models.planners import effort
+from automap_models.planners.base import NEVER, Deadline
+from automap_models.planners.staged import branch_and_bound
+from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.improve import layouts
-from automap_models.planners.staged.move_kernel import judged, search_from
-from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.relaxation import NEAR, least_length_s
-from automap_models.planners.staged.search import anytime_search, exact_search
+from automap_models.planners.staged.move_kernel import step_of
+from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.stage_arrays import stage_arrays
+from automap_models.planners.staged.step_bounds import StepBounds
 from automap_models.simulate.step import step_cost
 
-
-def length(problem: StagedProblem, plan: StagedPlan) -> float:
-    """Inf where it does not fit."""
-    cost = plan_cost(problem, plan)
-    return cost.length_s if cost.feasible else np.inf
+MakeProblem = Callable[..., StagedProblem]
+OBJECTIVES = (None, *WARM_UPS)
+"""The length L, and the step under each schedule."""
 
 
-def brute_force(problem: StagedProblem, constraints: Constraints | None = None) -> float:
-    plans = every_plan(problem, anywhere=constraints is not None)
-    constrained = replace(problem, constraints=constraints or Constraints())
-    return min((length(problem, plan) for plan in plans if plan.check_valid(constrained)[0]), default=np.inf)
+def random_problem(make_problem: MakeProblem, seed: int, schedule: str | None) -> StagedProblem:
+    """Up to four stages, two thirds of them with shardings, a third on slow devices, a third with demands on plans.
 
-
-def checked(problem: StagedProblem, result: SearchResult) -> float:
-    """The length that a finished search found, checked against the model; inf when nothing fits."""
-    assert result.finished
-    if result.plan is None:
-        return np.inf
-    assert result.plan.check_valid(problem) == (True, "")
-    cost = plan_cost(problem, result.plan)
-    assert cost.feasible
-    assert result.cost is not None
-    assert result.bound_s == result.cost.length_s == cost.length_s
-    return cost.length_s
-
-
-def search(problem: StagedProblem, constraints: Constraints | None = None) -> float:
-    return checked(problem, anytime_search(replace(problem, constraints=constraints or Constraints()), Deadline()))
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_no_stage_has_more_replicas_than_there_may_be(seed, make_problem):
-    problem = replace(hybrid_problem(seed, make_problem, max_n=6), max_replicas=1 + seed % 3)
-    shortest = brute_force(problem)
-    try:
-        assert search(problem) == pytest.approx(shortest, rel=1e-9)
-    except BadInput as refused:
-        assert "replica(s)" in str(refused) and shortest == np.inf
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_no_plan_is_shorter_by_brute_force(seed, make_problem):
-    problem = hybrid_problem(seed, make_problem, max_n=7)
-    assert search(problem) == pytest.approx(brute_force(problem), rel=1e-12)
-
-
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_it_is_the_optimum_of_any_small_problem(seed, make_problem):
-    problem = hybrid_problem(seed, make_problem, max_n=6, max_devices=8, max_stages=3)
-    assert search(problem) == pytest.approx(brute_force(problem), rel=1e-12)
-
-
-def test_the_random_problems_need_every_kind_of_way(make_problem):
-    """Some optima partition, some replicate, some do both or mix shardings; memory decides some; S is 1 to 4."""
-    mixed = partitioned = replicated = stages = 0
-    bound_by_memory = 0
-    for seed in range(100):
-        problem = hybrid_problem(seed, make_problem, max_n=7)
-        plan = anytime_search(problem, Deadline()).plan
-        if plan is None:
-            continue
-        stages |= 1 << plan.stages
-        partitioned += any(plan.shardings)
-        replicated += not any(plan.shardings)
-        mixed += len(set(plan.shardings)) > 1
-        roomy = replace(problem, cluster=replace(problem.cluster, memory=1e18))
-        bound_by_memory += search(roomy) < length(problem, plan) * (1 - 1e-9)
-    assert stages == 0b11110
-    assert min(mixed, partitioned, replicated) >= 5
-    assert bound_by_memory >= 3
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_without_shardings_it_is_the_pipeline_optimum(seed, make_problem):
-    pipeline = make_problem(seed, max_n=20, max_devices=8)
-    theirs = exact_search(pipeline)
-    ours = anytime_search(pipeline, Deadline()).plan
-    assert (ours is None) == (theirs is None)
-    if ours is not None:
-        assert theirs is not None
-        assert plan_cost(pipeline, ours).length_s == pytest.approx(plan_cost(pipeline, theirs).length_s, rel=1e-12)
-
-
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_more_shardings_are_never_worse(seed, make_problem):
-    problem = hybrid_problem(seed, make_problem, max_n=30, max_devices=12, max_stages=5)
-    lengths = [search(replace(problem, shardings=problem.shardings[:count])) for count in range(3)]
-    assert all(more <= fewer * (1 + 1e-12) for fewer, more in pairwise(lengths))
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_the_relaxation_bounds_the_optimum(seed, make_problem):
-    problem = hybrid_problem(seed, make_problem, max_n=20, max_devices=8)
-    best_s = search(problem)
-    if np.isfinite(best_s):
-        tables = tables_of(problem)
-        assert 0 < least_length_s(tables, Deadline()) <= best_s * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("guess", [0.0, 0.4, 0.97, 1.0, 1.03, 2.5, np.inf])
-@pytest.mark.parametrize("seed", range(6))
-def test_a_guess_of_the_bound_only_saves_time(seed, guess, make_problem):
-    problem = hybrid_problem(seed, make_problem, max_n=20, max_devices=8)
-    if not feasibility.stages_exist(tables_of(problem), np.inf, problem.cluster.memory):
-        return
-    bound_s = least_length_s(tables_of(problem), Deadline())
-    tables = replace(tables_of(problem))  # of whose reach nothing is known
-    rough_s = least_length_s(tables, Deadline(), 1.05, guess * bound_s)
-    assert bound_s / 1.05 * (1 - 1e-9) <= rough_s <= bound_s * NEAR
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_known_length_or_plan_leads_to_the_same_optimum(seed, make_problem):
-    problem = hybrid_problem(seed, make_problem, max_n=14, max_devices=8)
-    best = anytime_search(problem, Deadline())
-    if best.plan is None:
-        assert best.bound_s == np.inf
-        return
-    assert anytime_search(problem, Deadline(), best.bound_s).plan is None
-    assert checked(problem, anytime_search(problem, Deadline(), 1.01 * best.bound_s)) == best.bound_s
-    first = next(plan for plan in every_plan(problem) if plan_cost(problem, plan).feasible)
-    start_s = length(problem, first) * (1 + 1e-9)
-    assert checked(problem, anytime_search(problem, Deadline(), start_s, first)) == pytest.approx(
-        best.bound_s, rel=1e-12
+    Half of the problems have whole samples, a third a parameter that two instructions share.
+    """
+    rng = np.random.default_rng(seed)
+    problem = hybrid_problem(seed, make_problem, max_n=6, max_devices=6, max_stages=3)
+    profile, shardings, devices = problem.profile, problem.shardings, problem.cluster.devices
+    meta = {**profile.meta, "microbatch_size": int(rng.integers(1, 12))} if seed % 2 else profile.meta
+    shared: tuple[SharedParameter, ...] = ()
+    if seed % 3 == 0 and profile.W[0]:
+        shared = (SharedParameter("embedding", float(profile.W[0]) / 2, (0, len(profile) - 1)),)
+        held = tuple(parameter.nbytes for parameter in shared)
+        shardings = tuple(replace(of, shared_bytes=np.array(held) / of.degree) for of in shardings)
+    profile = replace(profile, meta=meta, shared_parameters=shared)
+    slowdown = tuple(rng.choice([1.0, 1.0, 1.3, 2.0], devices).tolist()) if seed % 3 == 1 else None
+    problem = replace(
+        problem,
+        profile=profile,
+        shardings=shardings[: seed % 3],
+        slowdown=slowdown,
+        schedule=schedule,
+        micro_batches=int(rng.integers(1, 9)),
+        max_replicas=int(meta["microbatch_size"]) if meta.get("microbatch_size", 0) > 3 else None,
+        granularity=len(profile),
     )
+    return replace(problem, constraints=demands(seed, problem)) if seed % 3 == 2 else problem
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_search_stopped_anywhere_bounds_the_optimum(seed, make_problem, countdown):
-    """Every moment at which it can be stopped, on coarser grids and around a plan, too; what it claims must be true."""
-    problem = hybrid_problem(seed, make_problem, max_n=40)
-    best = anytime_search(problem, Deadline())
-    starts = [(None, None)] if best.plan is None else [(None, None), (1.05 * best.bound_s, best.plan)]
-    for upper_s, start in starts:
-        checks, finished = 0, False
-        while not finished:
-            result = anytime_search(problem, countdown(checks), upper_s, start)
-            assert result.bound_s <= best.bound_s * (1 + 1e-12)
-            if result.plan is not None:
-                assert length(problem, result.plan) >= best.bound_s * (1 - 1e-12)
-            finished, checks = result.finished, checks + 1
+def brute_force_s(problem: StagedProblem) -> float:
+    """The shortest step of all valid plans that fit."""
+    free = replace(problem, constraints=UNCONSTRAINED)  # every_plan goes on by devices where a plan is not valid
+    costs = (step_cost(problem, plan) for plan in every_plan(free, anywhere=True) if plan.check_valid(problem)[0])
+    return min((cost.step_s for cost in costs if cost.feasible), default=np.inf)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "size", "stages"), [(1, 4, 2), (3, 2, 2), (2, 4, 2), (2, 6, 3), (2, 3, 1), (3, 4, 1)]
-)
-def test_the_tables_hold_what_the_model_says(nodes, size, stages, make_problem):
-    cluster = Cluster(nodes, size, 130e9, 3.125e9, 32e9)
-    pipeline = replace(make_problem(1, max_n=9), cluster=cluster, stages=stages)
-    rng = np.random.default_rng(0)
-    shardings = tuple(random_sharding(rng, pipeline.profile, t) for t in (2, 3, 4, 6))
-    problem = replace(pipeline, shardings=shardings)
-    tables = tables_of(problem)
-    spans = combinations(range(cluster.devices + 1), 2) if stages > 1 else [(0, cluster.devices)]
-    for a, q in spans:
-        for sharding in tables.shardings:
-            if sharding.allowed[a, q]:
-                expected, _ = stage_rates(problem, a, q, sharding.degree)
-                assert sharding.all_reduce[a, q] == pytest.approx(expected, rel=1e-14)
+def is_found(problem: StagedProblem) -> bool:
+    """The shortest plan is, and proven; or that there is none."""
+    best_s = brute_force_s(problem)
+    try:
+        search = anytime_search(problem, Deadline())
+    except BadInput:
+        return not np.isfinite(best_s)
+    if search.plan is None or search.cost is None:
+        return search.finished and not np.isfinite(best_s)
+    valid = search.plan.check_valid(problem)[0] and search.cost.step_s == step_cost(problem, search.plan).step_s
+    return bool(valid and search.finished and search.cost.step_s == pytest.approx(best_s, rel=1e-9))
 
 
-@pytest.mark.parametrize("seed", range(80))
-def test_constraints_are_honoured_and_cost_no_more_than_they_must(seed, make_problem):
-    """The grid is every instruction, so that the search sees every plan that satisfies them."""
-    problem = hybrid_problem(seed, make_problem, max_n=7)
-    n = len(problem.profile)
-    problem = replace(problem, granularity=n)
-    constraints = demands(seed, problem)
-    constrained = replace(problem, constraints=constraints)
-    possible = [plan for plan in every_plan(problem, anywhere=True) if plan.check_valid(constrained)[0]]
-    if not possible:
-        with pytest.raises(BadInput, match="`"):
-            search(problem, constraints)
+@pytest.mark.parametrize("schedule", OBJECTIVES)
+@pytest.mark.parametrize("seed", range(24))
+def test_it_finds_the_shortest_step_of_all_plans(seed: int, schedule: str | None, make_problem: MakeProblem) -> None:
+    assert is_found(random_problem(make_problem, seed, schedule))
+
+
+@pytest.mark.parametrize("draws", counts(None, 60, 300))
+@pytest.mark.parametrize("schedule", OBJECTIVES)
+def test_it_finds_the_shortest_step_of_many_more(schedule: str | None, draws: int, make_problem: MakeProblem) -> None:
+    assert [
+        seed for seed in range(100, 100 + draws) if not is_found(random_problem(make_problem, seed, schedule))
+    ] == []
+
+
+@pytest.mark.parametrize("schedule", OBJECTIVES)
+@pytest.mark.parametrize("seed", range(24))
+def test_no_plan_is_shorter_than_the_bound(seed: int, schedule: str | None, make_problem: MakeProblem) -> None:
+    problem = random_problem(make_problem, seed, schedule)
+    if problem.stages == 1:
         return
-    best = anytime_search(constrained, Deadline())
-    assert checked(constrained, best) == pytest.approx(min(length(problem, plan) for plan in possible), rel=1e-12)
-
-
-def test_the_random_constraints_are_of_every_kind(make_problem):
-    refused = changed = 0
-    for seed in range(80):
-        problem = hybrid_problem(seed, make_problem, max_n=7)
-        problem = replace(problem, granularity=len(problem.profile))
+    best_s = brute_force_s(problem)
+    for limit_s in (1e6, *(share * best_s for share in (0.7, 1.0, 1.2) if np.isfinite(best_s))):
         try:
-            changed += np.isfinite(s := search(problem, demands(seed, problem))) and s > search(problem) * (1 + 1e-9)
+            bound_s = StepBounds([problem], None).least_s(limit_s, NEVER)[problem]
         except BadInput:
-            refused += 1
-    assert refused >= 10
-    assert changed >= 5
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_on_a_coarse_grid_a_plan_is_found_wherever_there_is_one(seed, make_problem):
-    """A pin rarely falls on a grid of a few points: the points that it needs are added."""
-    problem = hybrid_problem(seed, make_problem, max_n=9)
-    problem = replace(problem, granularity=problem.stages + 1)
-    roomy = replace(problem, cluster=replace(problem.cluster, memory=1e18))
-    problem, constraints = roomy, replace(demands(seed, problem), forbidden=frozenset())
-    constrained = replace(problem, constraints=constraints)
-    if not any(plan.check_valid(constrained)[0] for plan in every_plan(problem, anywhere=True)):
-        return
-    best = anytime_search(constrained, Deadline()).plan
-    assert best is not None
-    assert best.check_valid(constrained) == (True, "")
-
-
-def test_devices_that_cannot_be_shared_out_are_refused_with_what_forbids_it(make_problem):
-    problem = hybrid_problem(3, make_problem)
-    cluster = Cluster(1, 6, 1e9, 1e9, 1e18)
-    problem = replace(problem, cluster=cluster, stages=2, shardings=())
-    with pytest.raises(BadInput, match=r"`forbidden='data'` and `stages=2`: 2 stage.* 6 devices"):
-        search(problem, Constraints(forbidden=frozenset({"data"})))
-    with pytest.raises(BadInput, match="`forbidden='data'` and `forbidden='operator'`"):
-        search(problem, Constraints(forbidden=frozenset({"data", "operator"})))
-
-
-def test_a_problem_that_fits_nowhere_is_refused_with_the_stage_and_what_it_would_need():
-    """30 of 33 GB sit in instruction 1: σ·(30 + 1)/2 = 62 GB with one neighbour, on devices that share them."""
-    profile = Profile.create(C=np.ones(4), A=np.ones(4), W=[1e9, 30e9, 1e9, 1e9])
-    pipeline = StagedProblem(profile, Cluster(1, 4, 1e9, 1e9, 50e9, name="tiny"), 2, granularity=4)
-    rng = np.random.default_rng(0)
-    halves = replace(random_sharding(rng, profile, 2), W=profile.W / 2)
-    with pytest.raises(Infeasible, match=r"2 stages fits the 50 GB of cluster tiny.*stage 0 needs 62 GB.*0…1"):
-        make_planner("exact").plan(replace(pipeline, shardings=(halves,)))
-    roomy = replace(pipeline, cluster=replace(pipeline.cluster, memory=63e9))
-    plan = make_planner("exact").plan(replace(roomy, shardings=(halves,)))
-    assert plan.shardings[0] == 1
-
-
-GROUPS = (((1, 2), (1, 2)), ((1, 2), (1, 4)), ((1, 4), (1, 2)), ((2, 2), (1, 2)), ((1, 3), (1, 3)))
-"""Nodes and devices in each, of two groups."""
-
-
-def on_mixed_nodes(problem: StagedProblem, seed: int) -> StagedProblem:
-    """The problem on nodes of two kinds, which differ in speed, links and memory."""
-    rng, c = np.random.default_rng(seed), problem.cluster
-    shapes = [shape for shape in GROUPS if problem.stages <= sum(nodes * size for nodes, size in shape)]
-    groups = [
-        NodeGroup(
-            nodes,
-            size,
-            intra=c.intra * 10 ** rng.uniform(-1, 0.5),
-            inter=c.inter * 10 ** rng.uniform(-0.5, 0.5),
-            memory=min(c.memory * rng.uniform(0.7, 2.0), 1e18),
-            speed=float(rng.choice([0.4, 1.0, 1.0, 3.0])),
-        )
-        for nodes, size in shapes[rng.integers(len(shapes))]
-    ]
-    return replace(problem, cluster=Cluster.of_groups(groups, "mixed"))
-
-
-@pytest.mark.parametrize("schedule", [None, "1f1b", "gpipe"])
-@pytest.mark.parametrize("seed", range(25))
-def test_no_plan_on_mixed_nodes_is_shorter_by_brute_force(seed, schedule, make_problem):
-    """Stages may partition operators over devices of either kind, over both, and in either number of them."""
-    problem = on_mixed_nodes(hybrid_problem(seed, make_problem, max_n=5, max_stages=3), seed)
-    problem = replace(problem, schedule=schedule)
-    costs = (step_cost(problem, plan) for plan in every_plan(problem))
-    shortest = min((cost.step_s for cost in costs if cost.feasible), default=np.inf)
-    outcome = anytime_search(problem, Deadline())
-    assert outcome.finished
-    assert (np.inf if outcome.cost is None else outcome.cost.step_s) == pytest.approx(shortest, rel=1e-9)
-
-
-def with_a_clock(problem: StagedProblem) -> StagedProblem:
-    """Replicas share what is sent, and gain less time than that; sums have the latencies of a step that runs."""
-    meta = problem.profile.meta | {"microbatch_size": 8, "clock_s": [[1.0, 0.3, 0.9], [8.0, 1.0, 3.0]]}
-    device = Device("some", {"float32": 1e12}, 1e12, 1e12)
-    return replace(problem, profile=replace(problem.profile, meta=meta), schedule="1f1b", device=device)
+            continue
+        assert bound_s <= min(limit_s, best_s)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_plan_of_shardings_is_shorter_where_kernels_saturate(seed, make_problem):
-    problem = with_a_clock(hybrid_problem(seed, make_problem, max_n=5, max_stages=3))
-    assert (problem.speeds[2:] < problem.shares[2:]).all()
-    costs = (step_cost(problem, plan) for plan in every_plan(problem))
-    shortest = min((cost.step_s for cost in costs if cost.feasible), default=np.inf)
-    outcome = anytime_search(problem, Deadline())
-    assert outcome.finished
-    assert (np.inf if outcome.cost is None else outcome.cost.step_s) == pytest.approx(shortest, rel=1e-9)
+def test_a_stopped_search_bounds_every_plan(
+    seed: int, make_problem: MakeProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it stops: here after one end of a stage more each time."""
+    problem = random_problem(make_problem, 3 * seed, OBJECTIVES[seed % 2])
+    best_s, bound_s = brute_force_s(problem), 0.0
+    monkeypatch.setattr(branch_and_bound, "AT_ONCE", 1.0)
+    ticks = iter(range(100_000))
+    for limit in (1, 3, 9, 27, 81):
+        search = anytime_search(problem, Deadline(limit, lambda: float(next(ticks))))
+        bound_s = max(bound_s, search.bound_s)
+        assert search.bound_s <= best_s * (1 + 1e-9)
+    assert problem.stages == 1 or bound_s > 0.0 or not np.isfinite(best_s)
 
 
-@pytest.mark.parametrize("clock", [False, True])
-@pytest.mark.parametrize("seed", range(25))
-def test_stages_in_shardings_on_mixed_nodes_take_what_plans_cost(seed, clock, make_problem):
-    problem = on_mixed_nodes(hybrid_problem(seed, make_problem, max_n=6), seed)
-    problem = with_a_clock(problem) if clock else problem
-    problem = replace(problem, schedule="1f1b")
-    (stages, boundary), schedule, plans = stage_arrays(problem), layouts(problem), list(every_plan(problem))
-    for plan in plans[:: max(len(plans) // 200, 1)]:
-        cost, route = step_cost(problem, plan), np.zeros((3, problem.stages + 1), dtype=np.int64)
-        route[0, 1:] = *np.searchsorted(boundary, np.array(plan.cuts, dtype=np.int64) + 1), stages.last
-        route[1, 1:], route[2, :-1] = (*plan.device_cuts, stages.devices), plan.shardings
-        search = search_from(stages, schedule, route)
-        step_s = judged(search, 0, problem.stages, False, np.inf)
-        assert step_s == pytest.approx(cost.step_s if cost.feasible else np.inf, rel=1e-9)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_certificate_corrects_a_plan_that_is_not_the_best(seed: int, make_problem: MakeProblem) -> None:
+    problem = random_problem(make_problem, 3 * seed, "1f1b")
+    plans = [plan for plan in every_plan(problem) if step_cost(problem, plan).feasible]
+    if not plans:
+        return
+    certificate = certify(problem, plans[len(plans) // 2], Deadline())
+    proven = certificate.bound.value, certificate.bound.proof
+    assert proven == (pytest.approx(brute_force_s(problem), rel=1e-9), "exact")
 
 
-def test_devices_that_share_operators_wait_for_the_slowest_of_them() -> None:
-    """Two devices of one kind and two that take twice as long, operators shared by pairs: by hand."""
-    fast, slow = (NodeGroup(1, 2, intra, 10.0, memory, speed=s) for intra, memory, s in ((8.0, 90, 1), (4.0, 70, 0.5)))
-    profile, zero = Profile.create(C=[3.0, 6.0], A=[8.0, 0.0], W=[4.0, 4.0], C_fwd=[1.0, 2.0]), np.zeros(2)
-    halves = ShardedProfile(
-        name="halves",
-        degree=2,
-        C=profile.C / 2,
-        C_fwd=profile.C_fwd / 2,
-        A=profile.A,
-        held=profile.A / 2,
-        W=profile.W / 2,
-        stash=zero,
-        reduced_fwd=np.array([16.0, 0.0]),
-        reduced_bwd=zero,
-        starts_fwd=zero,
-        starts_bwd=zero,
-        gradients=zero,
-        frozen=zero,
-    )
-    cluster = Cluster.of_groups([fast, slow])
-    problem = StagedProblem(profile, cluster, 1, 2, state_factor=4.0, granularity=2, shardings=(halves,))
-    cost = plan_cost(problem, StagedPlan((), (), 2, "by hand", shardings=(1,)))
-    assert cost.limit_bytes == [70]
-    # Half of it is 4.5 s, 1.5 forward, for which the slow pair takes 3 s; then 16 bytes over its slow link; two pairs.
-    assert cost.forward_s == pytest.approx([(2 * 1.5 + 16 * (2 * 0.5 / 4.0)) / 2])
-    assert cost.backward_s == pytest.approx([2 * 3.0 / 2])
+def test_the_exact_planner_proves_the_step(make_problem: MakeProblem) -> None:
+    problem = random_problem(make_problem, 3, "1f1b")
+    result = ExactPlanner().solve(problem)
+    assert result.status == "optimal" and result.bound is not None
+    assert result.bound.value == result.cost.step_s == pytest.approx(brute_force_s(problem), rel=1e-9)
+
+
+def nine_stages(seed: int) -> StagedProblem:
+    """128 instructions under GPipe on 32 devices whose memory some plans do not fit."""
+    rng = np.random.default_rng(seed)
+    scale = 10 ** rng.uniform((0, 4, 5, 5), (0, 7, 7, 7))
+    C, A, W, stash = scale[:, None] * rng.lognormal(sigma=1.0, size=(4, 128))
+    memory = rng.uniform(1.2, 4.0) * (4 * W.sum() / 9 + 16 * stash.sum() / 32)
+    profile = Profile.create(C / 1000, A, W, stash=stash)
+    return StagedProblem(profile, Cluster(4, 8, 1.3e11, 3.1e9, memory), 9, 16, schedule="gpipe")
+
+
+def annealed_s(problem: StagedProblem, draws: int) -> float:
+    """The shortest step that simulated annealing comes to from even stages."""
+    stages, rng = stage_arrays(problem)[0], np.random.default_rng(0)
+    ends = stages.last, stages.devices, 0
+    begins = np.linspace(0, ends, problem.stages + 1).round().astype(np.int64).T
+    route, step, best = np.ascontiguousarray(begins), np.inf, np.inf
+    for draw in range(draws):
+        stage, other = route.copy(), rng.integers(1, problem.stages)
+        stage[:2, other] += rng.integers((-6, -2), (7, 3))
+        if (np.diff(stage[:2], axis=1) <= 0).any():
+            continue
+        taken = step_of(stages, layouts(problem), stage)
+        heat = 0.1 * (1 - draw / draws) ** 2 + 1e-4
+        if taken < step or (np.isfinite(taken) and rng.random() < np.exp(-(taken / step - 1) / heat)):
+            route, step, best = stage, taken, min(best, taken)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nine_stages_under_gpipe_that_are_not_proven_are_no_longer_than_annealing_finds(seed: int) -> None:
+    """A search stopped after half a second gave 0.2843 s where annealing took 0.3 s to 0.2287 s."""
+    problem = nine_stages(seed)
+    search = anytime_search(problem, Deadline(0.5, effort.counted_s))
+    assert search.cost is not None
+    assert not search.finished
+    assert search.bound_s <= search.cost.step_s <= 1.01 * annealed_s(problem, 5_000)

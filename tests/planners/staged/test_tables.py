@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,10 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.errors import BadInput, Infeasible
+from automap_models.errors import Infeasible
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
-from automap_models.planners.staged.stage_tables import stage_tables
-from automap_models.planners.staged.step_plans import step_plan
-from automap_models.planners.staged.table_plans import table_plans
-from automap_models.planners.staged.tables import TablesConfig, TablesPlanner
+from automap_models.planners.staged.tables import TablesPlanner
 
 
 def problem(nodes: int, per_node: int, stages: int = 4, **changes: Any) -> StagedProblem:
@@ -31,17 +27,6 @@ def problem(nodes: int, per_node: int, stages: int = 4, **changes: Any) -> Stage
     profile = Profile.create(*arrays, stash=rng.random(64) * 1e7)
     cluster = Cluster(nodes, per_node, 130e9, 3.125e9, 32e9, "large")
     return StagedProblem(profile, cluster, stages=stages, micro_batches=32, **changes)
-
-
-def test_plans_are_those_of_tables_or_of_moves_from_them(
-    random_problems: Callable[..., list[StagedProblem]],
-) -> None:
-    for drawn in random_problems(3, 6, granularity=32, memory=(4.0, 20.0)):
-        scheduled = replace(drawn, schedule="1f1b")
-        results = TablesPlanner(TablesConfig(beam=2, reach=4)).solve_batch([drawn, scheduled])
-        expected = table_plans(drawn, 2, 4, "tables")[0], step_plan(scheduled, 2, 4, "tables")
-        for result, plan in zip(results, expected, strict=True):
-            assert (result.plan or plan) == plan
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(17, 8), (16, 16), (128, 8)])
@@ -78,7 +63,7 @@ def test_one_stage_needs_no_decision_and_a_plan_that_does_not_fit_is_no_result()
     assert one.plan is not None and (one.plan.cuts, one.plan.device_cuts) == ((), ())
     staged_problem = problem(2, 8)
     tight = replace(staged_problem, cluster=replace(staged_problem.cluster, memory=1.0, name="tiny"))
-    with pytest.raises(Infeasible, match="cluster tiny has"):
+    with pytest.raises(Infeasible, match="fits the 1e-09 GB of cluster tiny"):
         TablesPlanner().plan(tight)
 
 
@@ -93,10 +78,3 @@ print(sorted({{"torch", "lightning", "onnx", "onnxruntime", "hydra"}} & set(sys.
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "[]\n")
-
-
-def test_tables_of_thousands_of_devices_are_refused_before_they_are_made() -> None:
-    with pytest.raises(
-        BadInput, match="cluster large: has 4,096 devices, plans are searched and proven for at most 512"
-    ):
-        stage_tables(problem(512, 8))
