@@ -145,7 +145,7 @@ class LengthSearch:
         for attempt in sorted(attempts, key=lambda attempt: attempt.step_s) if self.refine_s else ():
             plan, near = attempt.plan, attempt.step_s <= best_s * (1.0 + IN_REACH)
             if plan is not None and plan.stages > 1 and near:
-                moved = refine(attempt.problem, plan, attempt.costs)
+                moved = refine(attempt.problem, plan, attempt.costs, around_s=self.refine_s)
                 if moved.check_valid(attempt.problem)[0]:
                     rated.append((attempt.costs(moved).step_s, attempt, moved))
                     best_s = min(best_s, rated[-1][0])

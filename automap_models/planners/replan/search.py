@@ -227,7 +227,7 @@ def search(
     shortest = _shortest(costs, [*valid, *([] if result.plan is None else [result.plan])])
     if shortest is None:
         return None
-    shortest = refine(problem, shortest, costs)
+    shortest = refine(problem, shortest, costs, around_s=config.refine_s)
     return replace(shortest, planner=NAME, coarse_cuts=problem.grid.to_points(shortest.cuts)), costs(shortest)
 
 

@@ -27,8 +27,8 @@ RANGES = {
 """The problems on which plans by tables have been measured."""
 
 
-LOOK_S = 0.01
-"""Counted seconds of branch and bound behind the moves."""
+LOOK_S = 0.3
+"""Counted seconds of branch and bound behind the moves, at most: it mostly ends after a twentieth of that."""
 
 
 @dataclass(frozen=True)
