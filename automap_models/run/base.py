@@ -1,7 +1,7 @@
 """What shall run, who can run it, and what the cost model predicts of it.
 
-A backend (run.backends) is a class with one method, `run(problem) -> RunRecord`. Everything around it is the same for
-all: reading the plan, the schedule, the prediction, the table, the trace and the JSON.
+A backend (run.make_backend) is a class with one method, `run(problem, say) -> RunRecord`. Everything around it is the
+same for all: reading the plan, the schedule, the prediction, the table, the trace and the JSON.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from automap_models.workloads.source import Source
 
 DeviceKind = Literal["cpu", "cuda"]
 Executor = Literal["torch", "automap"]
+Say = Callable[[str], None]
+"""Is told what is being done."""
 DEFAULT_STEPS = 3
 TOLERANCE = 1e-5
 """Relative error that a check allows, fp32."""
@@ -81,10 +83,6 @@ def gradient_errors(
     return largest, difference
 
 
-def silent(_: str) -> None:
-    """Say nothing, as workers do."""
-
-
 @dataclass(frozen=True)
 class RunProblem:
     """A plan to be run for some steps.
@@ -100,7 +98,6 @@ class RunProblem:
         zero: stage of ZeRO among the replicas of a stage.
         check: whether losses and gradients are held against one process.
         seed: of weights and data.
-        say: is told what is being done.
     """
 
     plan: WrittenPlan
@@ -113,7 +110,6 @@ class RunProblem:
     zero: int = 0
     check: bool = False
     seed: int = 0
-    say: Callable[[str], None] = silent
 
 
 @dataclass(frozen=True)
@@ -137,8 +133,12 @@ class RunOutcome:
 class Backend(Protocol):
     """A framework that runs plans."""
 
-    def run(self, problem: RunProblem) -> RunRecord | None:
+    def run(self, problem: RunProblem, say: Say) -> RunRecord | None:
         """Run it; None in a process that another one reports for, such as the ranks above 0 under torchrun.
+
+        Args:
+            problem: what to run.
+            say: is told what is being done.
 
         Raises:
             BadInput: the plan, the model or the machine cannot be used for it.

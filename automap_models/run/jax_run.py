@@ -21,19 +21,18 @@ from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
-from automap_models.run.base import RunOutcome, RunProblem, compare, tolerance_of
+from automap_models.run.base import RunOutcome, RunProblem, Say, compare, tolerance_of
 from automap_models.run.jax_collectives import program_collectives, reduction_collectives
 from automap_models.run.jax_layout import layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
 from automap_models.run.jax_process import serve
-from automap_models.run.jax_request import JaxRequest
 from automap_models.run.jax_step import drawn_arguments, drawn_batch
 from automap_models.user_code import user_code
 from automap_models.workloads.registry import step_of
 from automap_models.workloads.source import Source, SourceKind, framework_of, module_of, training_step_of
 
 
-def run_plan(problem: RunProblem) -> RunOutcome:
+def run_plan(problem: RunProblem, say: Say) -> RunOutcome:
     """Run it on the devices of this process.
 
     Raises:
@@ -41,7 +40,7 @@ def run_plan(problem: RunProblem) -> RunOutcome:
         UserCodeError: the user's own code raised.
     """
     plan, micro_batches = problem.plan, problem.schedule.micro_batches
-    problem.say(f"tracing {problem.source.what}")
+    say(f"tracing {problem.source.what}")
     step = _step(problem.source, plan)
     with user_code(problem.source.what):
         traced = TracedStep(step)
@@ -49,7 +48,7 @@ def run_plan(problem: RunProblem) -> RunOutcome:
     layout, devices = layout_of(plan, problem.schedule), _devices(problem)
     arguments = drawn_arguments(step, problem.seed)
     pipeline = JaxPipeline(traced, layout, arguments, devices=devices)
-    pipeline.compile(problem.say)
+    pipeline.compile(say)
     largest = _largest(pipeline, step, problem)
     batches = [
         drawn_batch(step, problem.seed + 1 + k, micro_batches, largest) for k in range(problem.warmup + problem.steps)
@@ -57,13 +56,13 @@ def run_plan(problem: RunProblem) -> RunOutcome:
     steps: list[StepRecord] = []
     gradients: dict[str, np.ndarray] = {}
     for k, batch in enumerate(batches):
-        problem.say(f"step {k + 1} of {len(batches)}")
+        say(f"step {k + 1} of {len(batches)}")
         loss = pipeline.step(*batch, measure=True)
         steps.append(StepRecord(loss, pipeline.length_s, pipeline.passes))
         gradients = gradients or pipeline.gradients()
     comparison = None
     if problem.check:
-        problem.say("compiling the whole model for one device")
+        say("compiling the whole model for one device")
         whole = JaxPipeline(traced, on_one_device(micro_batches), arguments, devices=devices)
         tolerance = tolerance_of({tensor.dtype for op in traced.module.operations for tensor in op.results})
         losses: list[float] = []
@@ -214,10 +213,5 @@ def _notes(pipeline: JaxPipeline, samples: int) -> list[str]:
     return notes
 
 
-def main() -> int:
-    """The process: a request on stdin, what is being done and the answer on stdout."""
-    return serve(JaxRequest, lambda request, say: run_plan(request.problem(say)))
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(serve(RunProblem, run_plan))

@@ -38,7 +38,7 @@ BUDGET = {
     "planners/strategies": (2_745, 17),
     "plots": (1_195, 9),
     "rl": (1_199, 10),
-    "run": (5_041, 30),
+    "run": (4_895, 25),
     "simulate": (1_664, 9),
     "torch_export": (3_257, 18),
     "workloads": (4_320, 24),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 75_153, "files": 428, "compiled": 135, "numbers": 501}
+TOTALS = {"lines": 75_007, "files": 423, "compiled": 135, "numbers": 501}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
