@@ -30,7 +30,7 @@ BUDGET = {
     "hlo": (8_176, 41),
     "planners": (928, 6),
     "planners/online": (314, 3),
-    "planners/placement": (3_610, 21),
+    "planners/placement": (3_516, 18),
     "planners/portfolio": (3_336, 18),
     "planners/replan": (722, 4),
     "planners/sharding": (1_008, 7),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 75_007, "files": 423, "compiled": 135, "numbers": 501}
+TOTALS = {"lines": 74_913, "files": 420, "compiled": 135, "numbers": 501}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

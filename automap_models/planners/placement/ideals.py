@@ -20,13 +20,16 @@ from automap_models.core.placement import Objective, PlacementPlan, PlacementPro
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, OutOfTime, Progress, Watch
 from automap_models.planners.placement.ideal_kernel import unit_loads
-from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, ideal_lattice, line_lattice
 from automap_models.planners.placement.ideal_search import (
     IdealsConfig,
     IdealSearch,
+    Lattice,
     PassesOutOfTime,
     Split,
+    TooManyIdeals,
     devices_in_use,
+    ideal_lattice,
+    line_lattice,
     optimum_of_passes,
 )
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from automap_models.core.placement import (
+    IntArray,
     Objective,
     PlacementPlan,
     PlacementProblem,
@@ -21,6 +22,7 @@ from automap_models.cost.placement import PlacementCost, placement_cost
 from automap_models.cost.step_tables import StepTables
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, ConfigT, Deadline, Planner, Watch
+from automap_models.planners.placement.packing import no_placement
 
 WORDS: Mapping[Objective, str] = {"throughput": "throughput", "latency": "latency", "step": "steps"}
 """What messages call the objectives."""
@@ -84,6 +86,17 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
         Raises:
             BadInput: the planner is not made for such a problem, its objective aside.
         """
+
+    def outcome(self, problem: PlacementProblem, assignment: IntArray | None, notes: tuple[str, ...] = ()) -> Outcome:
+        """What a heuristic comes to that proves nothing.
+
+        Args:
+            assignment: [n] devices; None where none of those that it looked at fits the memory.
+            notes: what a person should know about them.
+        """
+        if assignment is None:
+            return Outcome(reason=no_placement(problem, self.name))
+        return Outcome(PlacementPlan(self.name, assignment), notes=notes)
 
     def solve(self, problem: PlacementProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> PlacementResult:
         """The best plan that the planner finds, its cost, and the bound that it proves.

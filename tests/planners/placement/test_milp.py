@@ -23,7 +23,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.placement_json import parse_placement, read_placement
 from automap_models.planners.base import NEVER, SILENT, Deadline
 from automap_models.planners.placement.latency_program import latency_program
-from automap_models.planners.placement.milp import Known, MilpPlanner, solved
+from automap_models.planners.placement.milp import Known, MilpPlanner
 from automap_models.planners.placement.program import Answer, Program, in_ticks, memory_steps, solve_program
 from automap_models.planners.registry import make_planner
 
@@ -229,8 +229,8 @@ def test_terms_of_one_column_add_up() -> None:
     column = int(program.add(upper=9))
     program.at_most([(column, 1), (column, 2), (column, -3)], 0)
     program.at_most([(column, 1), (column, 1)], 8)
-    assert program.rows[0].columns == ()
-    assert program.rows[1].coefficients == (2,)
+    matrix = program.proto.linear_constraint_matrix
+    assert [*zip(matrix.row_ids, matrix.column_ids, matrix.coefficients, strict=True)] == [(1, column, 2)]
 
 
 def test_a_search_that_is_interrupted_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_a_search_that_is_interrupted_keeps_what_it_has(monkeypatch: pytest.Monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr("automap_models.planners.placement.milp.solve_program", interrupted)
-    known = solved(problem, MilpPlanner().state(problem), start, NEVER, SILENT, work_s=1.0, seed=0)
+    known = MilpPlanner().improved(problem, start, NEVER, SILENT)
     assert known.plan is start
     assert (known.closed, known.bound_s) == (False, 0.0)
 
