@@ -31,7 +31,6 @@ PLANNERS: dict[str, dict[str, str]] = {
     "placement": {
         "ideals": "automap_models.planners.placement.ideals:IdealsPlanner",
         "milp": "automap_models.planners.placement.milp:MilpPlanner",
-        "milp-ordered": "automap_models.planners.placement.milp:MilpOrderedPlanner",
         "metis": "automap_models.planners.placement.step_search:MetisPlanner",
         "local-search": "automap_models.planners.placement.local_search:LocalSearchPlanner",
         "expert": "automap_models.planners.placement.expert:ExpertPlanner",

@@ -30,7 +30,7 @@ BUDGET = {
     "hlo": (8_176, 41),
     "planners": (928, 6),
     "planners/online": (314, 3),
-    "planners/placement": (3_516, 18),
+    "planners/placement": (3_359, 18),
     "planners/portfolio": (3_336, 18),
     "planners/replan": (722, 4),
     "planners/sharding": (1_008, 7),
@@ -45,11 +45,11 @@ BUDGET = {
     "zoo": (1, 1),
     "infer": (5_975, 34),
     "train": (1_952, 12),
-    "datagen": (1_496, 10),
+    "datagen": (1_461, 10),
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_913, "files": 420, "compiled": 135, "numbers": 501}
+TOTALS = {"lines": 74_720, "files": 420, "compiled": 135, "numbers": 502}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -67,7 +67,7 @@ class IdealsPlanner(PlacementPlanner[IdealsConfig]):
         if lattice is not None:
             best = _search(problem, contraction, lattice, deadline, watch, line)
             return _outcome(self.name, problem, contraction, best)
-        note = "too many ideals: the best placement along one line; planner milp-ordered needs no ideals"
+        note = "too many ideals: the best placement along one line; planner milp needs no ideals"
         return replace(_outcome(self.name, problem, contraction, _Best(line, 0.0, finished=False)), notes=(note,))
 
 

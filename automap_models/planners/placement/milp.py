@@ -1,32 +1,28 @@
-"""Integer programs for placements: any, or contiguous with devices in an order.
+"""Integer programs for placements.
 
-Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), §4. Each planner
+Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), §4. The planner
 returns its best plan with a proven bound, at its deadline at the latest. Without one, searches and CP-SAT stop after so
 much work, which they count, so that the plan does not depend on what else the machine does.
-
-A planner states its program, makes a plan to start from, and lets CP-SAT go on from it.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
-from automap_models.core.contraction import contract
-from automap_models.core.placement import FloatArray, Objective, PlacementPlan, PlacementProblem
+from automap_models.core.placement import Objective, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import PlacementCost, placement_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import SILENT, Deadline, OutOfTime, Progress, Watch
-from automap_models.planners.placement.ideals import plan_along_line
-from automap_models.planners.placement.latency_program import latency_program
+from automap_models.planners.placement.latency_program import LatencyProgram, latency_program
 from automap_models.planners.placement.local_search import LocalSearchConfig, LocalSearchPlanner
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
-from automap_models.planners.placement.program import TICKS, Program, solve_program
-from automap_models.planners.placement.throughput_program import UnitTimes, free_program, ordered_program
+from automap_models.planners.placement.program import TICKS, solve_program
+from automap_models.planners.placement.throughput_program import ThroughputProgram, throughput_program
 
 START_SHARE = 0.1
 """The part of the time that the plan to start from gets."""
@@ -34,18 +30,11 @@ OPTIMAL_GAP = 1e-6
 """A plan is called optimal when its value is above the bound by no more than this share."""
 
 
-class Formulation(Protocol):
-    """A program, and how its columns and plans translate."""
-
-    @property
-    def program(self) -> Program:
-        """What a solver gets."""
-
-    def plan(self, columns: FloatArray) -> PlacementPlan:
-        """What a solution decides."""
-
-    def hint(self, plan: PlacementPlan) -> dict[int, int]:
-        """Values of some columns that mean the plan."""
+STATED: Mapping[Objective, Callable[[PlacementProblem, float, float, Deadline], LatencyProgram | ThroughputProgram]] = {
+    "throughput": throughput_program,
+    "latency": latency_program,
+}
+"""Objective → its program, of seconds a tick, the largest value that is wanted in ticks, and when to stop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,17 +61,22 @@ class ProgramConfig(SeedConfig):
     """The configuration of a planner that solves a program.
 
     Attributes:
-        work_s: CP-SAT's deterministic seconds without a deadline (program.solve_program); twice as many for throughput
-            without contiguity, where a proof takes longer.
+        work_s: CP-SAT's deterministic seconds without a deadline (program.solve_program); twice as many for throughput,
+            where a proof takes longer.
     """
 
     work_s: float = 15.0
 
 
-class ProgramPlanner(PlacementPlanner[ProgramConfig]):
-    """States a program, makes plans to start from and lets CP-SAT look for a better one."""
+class MilpPlanner(PlacementPlanner[ProgramConfig]):
+    """Makes a plan to start from by local search, states the program and lets CP-SAT look for a better plan.
 
+    Throughput: any placement, contiguous or not (§4.1). Latency: `pieces` subgraphs an accelerator (§4.2).
+    """
+
+    name: ClassVar[str] = "milp"
     config_type: ClassVar[type[ProgramConfig]] = ProgramConfig
+    objectives: ClassVar[tuple[Objective, ...]] = ("throughput", "latency")
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The best plan, its bound and whether it is optimal; none where none fits, or none was met in time.
@@ -91,7 +85,8 @@ class ProgramPlanner(PlacementPlanner[ProgramConfig]):
             BadInput: the program is not for such a problem, or OR-tools is not installed.
         """
         watch(Progress("planning a placement to start from"))
-        start = self.starting_plan(problem, deadline.part(START_SHARE * deadline.left_s))
+        sooner = deadline.part(START_SHARE * deadline.left_s)
+        start = LocalSearchPlanner(LocalSearchConfig(self.config.seed)).search(problem, sooner, SILENT).plan
         known = self.improved(problem, start, deadline, watch)
         if known.plan is None:
             return Outcome(bound_s=known.bound_s, reason=_without_plan(known))
@@ -108,9 +103,11 @@ class ProgramPlanner(PlacementPlanner[ProgramConfig]):
         watch(Progress("solving an integer program by CP-SAT"))
         upper_s = known.value_s if known.plan else _everything_s(problem)
         tick_s = upper_s / TICKS or 1.0
-        work_s = self.work_s(problem) if np.isinf(deadline.left_s) else np.inf
+        work_s = np.inf
+        if np.isinf(deadline.left_s):
+            work_s = self.config.work_s * (1.0 if problem.objective == "latency" else 2.0)
         try:
-            stated = self.formulation(problem, tick_s, deadline)
+            stated = STATED[problem.objective](problem, tick_s, TICKS, deadline)
             hint = stated.hint(known.plan) if known.plan else {}
             answer = solve_program(stated.program, deadline, hint, work_s=work_s, seed=self.config.seed)
         except (KeyboardInterrupt, OutOfTime):
@@ -120,65 +117,6 @@ class ProgramPlanner(PlacementPlanner[ProgramConfig]):
         solution = _known(problem, None if answer.columns is None else stated.plan(answer.columns))
         best = min(known, solution, key=lambda candidate: candidate.value_s)
         return replace(best, bound_s=min(bound_s, best.value_s))
-
-    def work_s(self, problem: PlacementProblem) -> float:
-        """Deterministic seconds of the solver, without a deadline."""
-        return self.config.work_s
-
-    @abstractmethod
-    def starting_plan(self, problem: PlacementProblem, deadline: Deadline) -> PlacementPlan | None:
-        """A plan that the program allows; None where none was met by the deadline."""
-
-    @abstractmethod
-    def formulation(self, problem: PlacementProblem, tick_s: float, deadline: Deadline) -> Formulation:
-        """The program, in which no value above TICKS is wanted.
-
-        Args:
-            problem: that it states.
-            tick_s: what its unit of time means.
-            deadline: when to stop writing it down.
-
-        Raises:
-            OutOfTime: the deadline has passed.
-        """
-
-
-class MilpPlanner(ProgramPlanner):
-    """Throughput: any placement, contiguous or not (§4.1). Latency: `pieces` subgraphs an accelerator (§4.2)."""
-
-    name: ClassVar[str] = "milp"
-    objectives: ClassVar[tuple[Objective, ...]] = ("throughput", "latency")
-
-    def work_s(self, problem: PlacementProblem) -> float:
-        """Twice as many for throughput."""
-        return self.config.work_s * (2.0 if problem.objective == "throughput" else 1.0)
-
-    def starting_plan(self, problem: PlacementProblem, deadline: Deadline) -> PlacementPlan | None:
-        """By local search."""
-        return LocalSearchPlanner(LocalSearchConfig(self.config.seed)).search(problem, deadline, SILENT).plan
-
-    def formulation(self, problem: PlacementProblem, tick_s: float, deadline: Deadline) -> Formulation:
-        """The program of the objective."""
-        if problem.objective == "latency":
-            return latency_program(problem, tick_s, TICKS, deadline)
-        classes = np.unique(problem.graph.classes, return_inverse=True)[1].astype(np.int64)
-        return free_program(problem, UnitTimes.of(problem, classes, tick_s), TICKS, deadline)
-
-
-class MilpOrderedPlanner(ProgramPlanner):
-    """Throughput: devices in an order that no edge of the forward pass leads back in: the problem of `ideals`."""
-
-    name: ClassVar[str] = "milp-ordered"
-    objectives: ClassVar[tuple[Objective, ...]] = ("throughput",)
-
-    def starting_plan(self, problem: PlacementProblem, deadline: Deadline) -> PlacementPlan | None:
-        """The best one along a line."""
-        return plan_along_line(problem)
-
-    def formulation(self, problem: PlacementProblem, tick_s: float, deadline: Deadline) -> Formulation:
-        """The program."""
-        units = contract(problem, lossless=True)
-        return ordered_program(problem, UnitTimes.of(problem, units.unit_of, tick_s), units.order, TICKS, deadline)
 
 
 def _known(problem: PlacementProblem, plan: PlacementPlan | None) -> Known:
