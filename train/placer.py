@@ -4,7 +4,7 @@
 
 The gains that moves have, as shares of all gains of an example, are taken for the probability of each. Every draw
 follows from the seed and the number of the update, so that a run that is gone on with draws what it would have drawn;
-examples are kept in the folder of the run.
+examples are kept in the folder of the run. Graphs are traced once in a process.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from automap_models.rl.networks.placement import PlacerNetwork, PlacerSize
 from .build import FOLDER, LAST, checked, checkpoints, resume_from, trainer_of, write_config
 from .console import say
 from .interrupts import fit
-from .placer_examples import MoveExample, examples, stacked, varied
-from .placer_graphs import kept_graph
+from .placer_examples import MoveExample, examples, stacked, traced_graph, varied
 
 SEE = "see conf/experiment/gdp_pretrain.yaml"
 COMPARED = 8
@@ -88,7 +87,7 @@ class PlacerModule(L.LightningModule):
     Args:
         config: fields of PlacerConfig.
         seed: of every draw.
-        out: folder of the run, which keeps examples and graphs.
+        out: folder of the run, which keeps examples.
     """
 
     def __init__(self, config: dict[str, Any], seed: int, out: Path) -> None:
@@ -103,6 +102,16 @@ class PlacerModule(L.LightningModule):
         """Adam."""
         return torch.optim.Adam(self.network.parameters(), lr=self.config["learning_rate"])
 
+    def train_dataloader(self) -> Any:
+        """Numbers of the next updates, counted through all epochs."""
+        first, epoch = self.trainer.current_epoch * self.config["validate"], self.config["validate"]
+        return torch.utils.data.DataLoader(range(first, first + epoch), batch_size=None)  # type: ignore[arg-type]
+
+    def val_dataloader(self) -> Any:
+        """Numbers of the held-out problems."""
+        held_out = self.config["held_out"] + len(self.config["graphs"])
+        return torch.utils.data.DataLoader(range(held_out), batch_size=None)  # type: ignore[arg-type]
+
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         """Update number `batch`."""
         step = int(batch)
@@ -110,10 +119,7 @@ class PlacerModule(L.LightningModule):
         for group in optimizer.param_groups:
             group["lr"] = self.config["learning_rate"] * (1.0 - self.config["decay"] * step / self.config["steps"])
         loss = imitation_loss(self.network, self._examples(step))
-        self._update(optimizer, loss)
         self.log("train/imitation", loss.detach())
-
-    def _update(self, optimizer: Any, loss: Tensor) -> None:
         optimizer.zero_grad()
         self.manual_backward(loss)
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
@@ -138,7 +144,7 @@ class PlacerModule(L.LightningModule):
         if number not in self._kept_out:
             config, random = self.config, np.random.default_rng([self.seed + VALIDATION_SEED, number])
             at = number - config["held_out"]
-            problem = random_problem(random) if at < 0 else varied(graph_of(config["graphs"][at], self.out), random)
+            problem = random_problem(random) if at < 0 else varied(graph_of(config["graphs"][at]), random)
             self._kept_out[number] = held_out_examples(problem, number)
         return self._kept_out[number]
 
@@ -190,7 +196,7 @@ def keep_examples(config: dict[str, Any], seed: int, out: Path) -> None:
             continue
         random = np.random.default_rng([seed, i, kind == "random"])
         graphs = config["graphs"]
-        problem = random_problem(random) if kind == "random" else varied(graph_of(graphs[i % len(graphs)], out), random)
+        problem = random_problem(random) if kind == "random" else varied(graph_of(graphs[i % len(graphs)]), random)
         for j, example in enumerate(examples(problem, seed + i, config["moves"])):
             gaining = "gains" if (example.gains > LEAST_GAIN).any() else "none"
             example.write(folder / f"{len(example.inputs.pieces):05d}_{kind}_{i}_{j}_{gaining}.npz")
@@ -213,36 +219,18 @@ def _read(path: Path) -> MoveExample:
 
 
 @lru_cache(maxsize=32)
-def graph_of(name: str, out: Path) -> PlacementGraph:
-    """The graph of a file, or of a built-in model's traced step, which the folder of the run keeps."""
+def graph_of(name: str) -> PlacementGraph:
+    """The graph of a file, or of a built-in model's traced step."""
     if name.endswith(".json"):
         from automap_models.formats.placement_json import read_placement
 
         return read_placement(name)
-    return kept_graph(name, out / "graphs")
+    return traced_graph(name)
 
 
 def held_out_examples(problem: PlacementProblem, seed: int) -> list[MoveExample]:
     """Examples that no training sees."""
     return list(examples(problem, VALIDATION_SEED + seed, 300, walks=(0, 100)))
-
-
-class StepNumbers(L.LightningDataModule):
-    """Numbers of updates, and of held-out problems: all that a step has to know."""
-
-    def __init__(self, per_epoch: int, held_out: int) -> None:
-        super().__init__()
-        self.per_epoch, self.held_out = per_epoch, held_out
-
-    def train_dataloader(self) -> Any:
-        """The next updates, counted through all epochs."""
-        trainer: Any = self.trainer
-        first = trainer.current_epoch * self.per_epoch
-        return torch.utils.data.DataLoader(range(first, first + self.per_epoch), batch_size=None)  # type: ignore[arg-type]
-
-    def val_dataloader(self) -> Any:
-        """The held-out problems."""
-        return torch.utils.data.DataLoader(range(self.held_out), batch_size=None)  # type: ignore[arg-type]
 
 
 def placer_config(config: DictConfig) -> dict[str, Any]:
@@ -285,8 +273,7 @@ def train_placer(config: DictConfig) -> L.Trainer:
     epochs, logger = -(-settings["steps"] // settings["validate"]), CSVLogger(config.out, name="csv")
     options: dict[str, Any] = {"accelerator": "cpu", "devices": 1, "log_every_n_steps": 20}
     trainer = trainer_of(config, epochs, logger, checkpoints(config, "val/top", "max"), **options)
-    held_out = settings["held_out"] + len(settings["graphs"])
-    fit(trainer, module, StepNumbers(settings["validate"], held_out), last)
+    fit(trainer, module, None, last)
     if config.export:
         best: Any = trainer.checkpoint_callback
         load_placer(module, Path(best.best_model_path or out / FOLDER / f"{LAST}.ckpt"))

@@ -60,6 +60,25 @@ class MoveExample:
         return cls(PlacerInputs(**arrays), moves, gains)
 
 
+def traced_graph(name: str, sequence: int | None = None) -> PlacementGraph:
+    """The step of a built-in model, timed by the roofline of a V100; this takes jax, and for some models minutes.
+
+    Args:
+        name: of the model.
+        sequence: tokens of a sample; None: as many as are usual for it.
+    """
+    from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
+    from automap_models.hlo.adapter import trace
+    from automap_models.hlo.clock import clock_times
+    from automap_models.hlo.graph import instruction_graph
+    from automap_models.hlo.step_graph import step_graph
+    from automap_models.workloads.registry import build
+
+    graph = instruction_graph(trace(build(name, sequence=sequence)))
+    accelerator, host = (clock_times(graph, read_device(kind)) for kind in (DEFAULT_DEVICE, "cpu"))
+    return step_graph(graph, accelerator, host, {}, link_bytes_per_s=12e9, accelerators=4, accelerator_bytes=32e9)
+
+
 def varied(graph: PlacementGraph, random: np.random.Generator) -> PlacementProblem:
     """A graph on random devices: two to eight, links 3 times slower to 3 times faster, a third of the time unequal."""
     devices = int(random.choice(DEVICES))

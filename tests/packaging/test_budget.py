@@ -44,12 +44,12 @@ BUDGET = {
     "workloads": (4_320, 24),
     "zoo": (1, 1),
     "infer": (5_975, 34),
-    "train": (1_952, 12),
+    "train": (1_879, 11),
     "datagen": (1_461, 10),
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_720, "files": 420, "compiled": 135, "numbers": 502}
+TOTALS = {"lines": 74_647, "files": 419, "compiled": 135, "numbers": 502}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -8,16 +8,12 @@ import signal
 from pathlib import Path
 
 import hydra
-import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig
 
-from automap_models.core.placement import PlacementGraph
-from automap_models.envs.placement.generator import random_problem
 from automap_models.errors import BadInput
 from automap_models.resources import conf_dir
-from automap_models.train import placer_graphs
 from automap_models.train.main import train
 from automap_models.train.placer import PlacerModule
 
@@ -77,21 +73,6 @@ def test_ctrl_c_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(PlacerModule, "training_step", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         train(compose(*PRETRAIN, "placement.steps=2", f"out={tmp_path}"))
-
-
-def test_a_graph_is_traced_once_and_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = random_problem(np.random.default_rng(5)).graph
-    traces: list[tuple[str, int | None]] = []
-
-    def traced(name: str, sequence: int | None) -> PlacementGraph:
-        traces.append((name, sequence))
-        return graph
-
-    monkeypatch.setattr(placer_graphs, "traced_graph", traced)
-    lengths = (None, None, 50, 50)
-    kept = [placer_graphs.kept_graph("model", tmp_path / "graphs", sequence) for sequence in lengths]
-    assert traces == [("model", None), ("model", 50)]
-    assert {one.fingerprint for one in kept} == {graph.fingerprint}
 
 
 @pytest.mark.parametrize(
