@@ -29,7 +29,6 @@ STATES = 10_000
 """Least number of states that a policy must agree in before it is kept."""
 TOLERANCE = 1e-4
 """Of values, or of larger ones than 1 in proportion: float32 sums in another order."""
-OPSET = 18
 BATCH = 256
 
 
@@ -131,7 +130,7 @@ def write_policy(module: RainbowModule, problems: Problems, metadata: dict[str, 
             network.eval(),
             example,
             dynamo=True,
-            opset_version=OPSET,
+            opset_version=18,
             input_names=[*INPUTS[network.KIND], LEGAL],
             output_names=[VALUES],
             dynamic_shapes=tuple(shapes),

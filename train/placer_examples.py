@@ -28,8 +28,6 @@ MISFIT = -1.0
 """Gain of a move that passes the memory further."""
 WALKS = (0, 30, 100, 300, 1000)
 """Moves of annealing after which a placement is an example."""
-WARMTH = 3e-4
-"""Temperature of that annealing, as a share of the step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +112,7 @@ def examples(problem: PlacementProblem, seed: int, moves: int, walks: tuple[int,
             if changed is None:
                 continue
             drawn = score_of(units, changed)
-            if accepted(drawn, score, WARMTH * score.value_s, random):
+            if accepted(drawn, score, 3e-4 * score.value_s, random):  # a temperature, as a share of the step
                 device, score = changed, drawn
         pieces = space.pieces(device, int(random.integers(len(space.levels))), random)
         inputs = space.inputs(device, pieces)

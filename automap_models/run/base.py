@@ -25,7 +25,6 @@ DeviceKind = Literal["cpu", "cuda"]
 Executor = Literal["torch", "automap"]
 Say = Callable[[str], None]
 """Is told what is being done."""
-DEFAULT_STEPS = 3
 TOLERANCE = 1e-5
 """Relative error that a check allows, fp32."""
 COARSE_TOLERANCES: Mapping[str, float] = {"bf16": 5e-2, "bfloat16": 5e-2, "f16": 1e-2, "float16": 1e-2}
@@ -103,7 +102,7 @@ class RunProblem:
     plan: WrittenPlan
     source: Source
     schedule: Schedule
-    steps: int = DEFAULT_STEPS
+    steps: int = 3
     warmup: int = 1
     device: DeviceKind | None = None
     executor: Executor | None = None

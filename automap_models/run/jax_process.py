@@ -26,10 +26,6 @@ from automap_models.errors import AutomapError, BadInput, RunFailed, UserCodeErr
 from automap_models.run.base import Say
 
 RequestT = TypeVar("RequestT")
-_LAST_LINES = 20
-"""Of what a process said before it ended."""
-_SHARE = 0.6
-"""Of the memory that is free: so much a run may take."""
 _ERRORS: Mapping[str, type[AutomapError]] = {
     "BadInput": BadInput,
     "RunFailed": RunFailed,
@@ -50,7 +46,7 @@ def environment(devices: int, device: str | None) -> dict[str, str]:
 def shortage(needed_bytes: float) -> str:
     """What a run on devices made of this host would take and what is free, in words, where it is too much; else ""."""
     free_bytes = float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    if needed_bytes <= _SHARE * free_bytes:
+    if needed_bytes <= 0.6 * free_bytes:  # so much of it a run may take
         return ""
     return f"running it on this host takes {size(needed_bytes)}, {size(free_bytes)} are free"
 
@@ -84,7 +80,7 @@ def answered(module: str, request: object, environ: Mapping[str, str], where: st
                 return answer["answer"]
         code = process.wait()
         output.seek(0)
-        details = "".join(output.readlines()[-_LAST_LINES:])
+        details = "".join(output.readlines()[-20:])
         raise RunFailed(f"the process that ran it ended with exit code {code}", where=where, details=details)
 
 

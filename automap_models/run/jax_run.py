@@ -5,7 +5,6 @@ As a process, `python -m automap_models.run.jax_run`, it is what jax_backend.py 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,13 +70,10 @@ def run_plan(problem: RunProblem, say: Say) -> RunOutcome:
             losses.append(whole.step(*batch))
             expected = expected or whole.gradients()
         comparison = compare([step.loss for step in steps], losses, gradients, expected, tolerance)
-    device = f"{len(set(_used(pipeline)))} × {devices[0].device_kind}"
+    used = {device for stage in layout.stages for device in stage.devices}
+    device = f"{len(used)} × {devices[0].device_kind}"
     notes = tuple(_notes(pipeline, step.microbatch_size))
     return RunOutcome("XLA, one controller", device, pipeline.clock, 1, tuple(steps), comparison, notes)
-
-
-def _used(pipeline: JaxPipeline) -> list[int]:
-    return [device for stage in pipeline.layout.stages for device in stage.devices]
 
 
 def _step(source: Source, plan: WrittenPlan) -> TrainingStep:
@@ -156,11 +152,9 @@ def _profile(graph: InstructionGraph) -> Profile:
 def _is_model(plan: WrittenPlan, profile: Profile) -> bool:
     if plan.model_fingerprint is not None:
         return profile.model_fingerprint == plan.model_fingerprint
-    return len(profile) == plan.instructions and _names(plan, profile.names) == plan.cut_names
-
-
-def _names(plan: WrittenPlan, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(names[stage.last] for stage in plan.stages[:-1])
+    if len(profile) != plan.instructions:
+        return False
+    return tuple(profile.names[stage.last] for stage in plan.stages[:-1]) == plan.cut_names
 
 
 def _devices(problem: RunProblem) -> list[Any]:

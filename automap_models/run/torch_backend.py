@@ -188,7 +188,7 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunOutcome | N
         _require_same_model(problem, example)
     layout = _layout(problem, example)
     original = copy_model(example.model, lambda tensor: tensor.clone()) if problem.check and rank == 0 else None
-    comparable = problem.check and _counts(layout) != 1
+    comparable = problem.check and len({len(replicas) for replicas in layout.processes}) > 1
     seeds = _Seeds(problem.seed)
     dropping: list[str] = []
     with without_dropout() if comparable else nullcontext(dropping) as dropping:
@@ -266,11 +266,6 @@ class _Seeds:
         place = (self.seed, self.step, stage, micro_batch, replica)
         digest = hashlib.sha256(json.dumps(place).encode()).digest()
         torch.manual_seed(int.from_bytes(digest[:7], "big"))
-
-
-def _counts(layout: Layout) -> int:
-    """Different numbers of replicas that stages have."""
-    return len({len(replicas) for replicas in layout.processes})
 
 
 def _compared_parts(pipeline: Pipeline, problem: RunProblem) -> int:

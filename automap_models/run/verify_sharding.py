@@ -20,7 +20,6 @@ from automap_models.workloads.source import Source, training_step_of
 
 TOLERANCE = 1e-4
 """Largest relative difference between the sharded step's results and one device's."""
-_SEED = 0
 
 Plan = tuple[Mesh, Sequence[Sequence[int]]]
 """A mesh and, for each of its axes, the partitioned dimension of each argument of a step, -1 for none."""
@@ -34,13 +33,11 @@ class ShardedRequest:
         source: the model.
         plans: name → what is compiled.
         runs: name of the plan that runs, too; None for none.
-        seed: of the arguments.
     """
 
     source: Source
     plans: Mapping[str, Plan]
     runs: str | None
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ def verify_beside_data_parallelism(
     devices = math.prod(axis.size for axis in report.plan.mesh)
     reason = shortage(devices * report.result.cost.memory_bytes + 2 * replicated_price(problem).memory_bytes)
     numbers = {name: (plan.mesh, [list(map(int, along)) for along in plan.dims]) for name, plan in plans.items()}
-    request = ShardedRequest(source, numbers, None if reason else "plan", _SEED)
+    request = ShardedRequest(source, numbers, None if reason else "plan")
     answer = answered("automap_models.run.verify_sharding", request, environment(devices, "cpu"), source.what, say)
     estimates = {name: _reduced_bytes(plan_price(problem, plan)) for name, plan in plans.items()}
     return replace(msgspec.convert(answer, Verified), estimates=estimates, reason_not_run=reason)
@@ -124,7 +121,7 @@ def run_sharded(request: ShardedRequest, say: Say) -> Verified:
     if request.runs is None:
         return Verified(communication)
     say("running it on one device and on the plan's")
-    values, expected = on_one_device(step, request.seed)
+    values, expected = on_one_device(step, seed=0)
     return Verified(communication, *differences(run(compiled[request.runs], step, values), expected))
 
 

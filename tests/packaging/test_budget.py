@@ -29,27 +29,27 @@ BUDGET = {
     "formats": (5_131, 24),
     "hlo": (8_176, 41),
     "planners": (928, 6),
-    "planners/online": (314, 3),
-    "planners/placement": (3_359, 18),
+    "planners/online": (310, 3),
+    "planners/placement": (3_330, 17),
     "planners/portfolio": (3_336, 18),
-    "planners/replan": (722, 4),
-    "planners/sharding": (1_008, 7),
+    "planners/replan": (697, 4),
+    "planners/sharding": (999, 7),
     "planners/staged": (7_241, 39),
-    "planners/strategies": (2_745, 17),
+    "planners/strategies": (2_697, 15),
     "plots": (1_195, 9),
     "rl": (1_199, 10),
-    "run": (4_895, 25),
+    "run": (4_874, 25),
     "simulate": (1_664, 9),
     "torch_export": (3_257, 18),
     "workloads": (4_320, 24),
     "zoo": (1, 1),
     "infer": (5_975, 34),
-    "train": (1_879, 11),
-    "datagen": (1_461, 10),
+    "train": (1_870, 11),
+    "datagen": (1_457, 10),
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_647, "files": 419, "compiled": 135, "numbers": 502}
+TOTALS = {"lines": 74_496, "files": 416, "compiled": 135, "numbers": 454}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

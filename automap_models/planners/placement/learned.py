@@ -30,8 +30,6 @@ from automap_models.resources import zoo_dir
 
 KIND, VERSION, OUTPUT = "placer", 2, "logits"
 """What the file's metadata must say, and its output."""
-ALLOWANCE_S = 60.0
-"""Processor time of one pass."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ def move_logits(policy: OnnxFile, inputs: PlacerInputs) -> FloatArray:
     Raises:
         BadInput: it fails, or answers something else.
     """
-    (answer,) = policy.run(inputs.feed(), [OUTPUT], ALLOWANCE_S)
+    (answer,) = policy.run(inputs.feed(), [OUTPUT], 60.0)  # seconds of processor time
     wanted = (1, *inputs.move_mask.shape)
     if answer.shape != wanted or answer.dtype.kind != "f":
         shape = " × ".join(map(str, answer.shape)) or "a single value"

@@ -24,12 +24,6 @@ from automap_models.planners.placement.planner import Outcome, PlacementPlanner,
 from automap_models.planners.placement.program import TICKS, solve_program
 from automap_models.planners.placement.throughput_program import ThroughputProgram, throughput_program
 
-START_SHARE = 0.1
-"""The part of the time that the plan to start from gets."""
-OPTIMAL_GAP = 1e-6
-"""A plan is called optimal when its value is above the bound by no more than this share."""
-
-
 STATED: Mapping[Objective, Callable[[PlacementProblem, float, float, Deadline], LatencyProgram | ThroughputProgram]] = {
     "throughput": throughput_program,
     "latency": latency_program,
@@ -52,8 +46,8 @@ class Known:
 
     @property
     def closed(self) -> bool:
-        """Whether the plan is proven to be the best, or that there is none."""
-        return self.bound_s >= self.value_s * (1.0 - OPTIMAL_GAP)
+        """Whether the plan is proven to be the best, up to a millionth of its value, or that there is none."""
+        return self.bound_s >= self.value_s * (1.0 - 1e-6)
 
 
 @dataclass(frozen=True)
@@ -85,7 +79,7 @@ class MilpPlanner(PlacementPlanner[ProgramConfig]):
             BadInput: the program is not for such a problem, or OR-tools is not installed.
         """
         watch(Progress("planning a placement to start from"))
-        sooner = deadline.part(START_SHARE * deadline.left_s)
+        sooner = deadline.part(0.1 * deadline.left_s)
         start = LocalSearchPlanner(LocalSearchConfig(self.config.seed)).search(problem, sooner, SILENT).plan
         known = self.improved(problem, start, deadline, watch)
         if known.plan is None:

@@ -19,10 +19,6 @@ from automap_models.planners.base import NEVER, Deadline
 NO_HINT: Mapping[int, float] = MappingProxyType({})
 TICKS = 1e9
 """The best known value in the program's unit of time: rounding n times down costs the bound n · 1e-9 of the value."""
-LARGEST = 1e13
-"""Of the numbers that MathOpt hands on; by default it cuts bounds at 1e7 and refuses sums above 2^53."""
-LARGEST_EXPONENT = 62
-"""Of two, the same for sums."""
 
 Term = tuple[int, float]
 """Column and coefficient."""
@@ -150,8 +146,8 @@ def solve_program(
                 threads=1,
                 random_seed=seed % 2**31,
                 cp_sat=sat_parameters_pb2.SatParameters(
-                    mip_max_bound=LARGEST,
-                    mip_max_activity_exponent=LARGEST_EXPONENT,
+                    mip_max_bound=1e13,  # by default MathOpt cuts bounds at 1e7 and refuses sums above 2^53
+                    mip_max_activity_exponent=62,
                     catch_sigint_signal=False,
                     max_deterministic_time=work_s,
                 ),
@@ -187,14 +183,12 @@ def in_ticks(times_s: FloatArray, tick_s: float) -> FloatArray:
     return np.asarray(np.floor(times_s / tick_s))
 
 
-MEMORY_STEPS = 2.0**40
-"""An accelerator's memory is counted in bytes, or in steps of this part of it when it has more."""
-
-
 def memory_steps(node_bytes: FloatArray, limit_bytes: float) -> tuple[FloatArray, float]:
     """What nodes take and what an accelerator has, in whole steps, so that nothing that fits is lost.
 
+    A step is a byte, or a part of 2^40 of the limit where that has more bytes.
+
     Σ ⌊m⌋ ≤ ⌊Σ m⌋ ≤ ⌊limit⌋. What fits in steps only, where bytes are no whole numbers, the plan's own check refuses.
     """
-    step_bytes = max(1.0, limit_bytes / MEMORY_STEPS)
+    step_bytes = max(1.0, limit_bytes / 2.0**40)
     return np.floor(node_bytes / step_bytes), float(np.floor(limit_bytes * (1.0 + ROUNDING) / step_bytes))

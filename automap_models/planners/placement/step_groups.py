@@ -21,11 +21,6 @@ from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntAr
 from automap_models.cost.step_tables import StepTables
 from automap_models.errors import BadInput
 
-SEEDS = 4
-"""Seeds of METIS, each bisected and refined at once."""
-RESOLUTION = 10_000
-"""METIS counts in whole numbers: the largest weight of an edge, and that of an even share of the time."""
-
 
 @dataclass(frozen=True, eq=False)
 class StepUnits:
@@ -146,7 +141,8 @@ def metis_parts(graph: csr_array, weight: FloatArray, parts: int, seed: int, *, 
 
     Args:
         graph: [m, m] symmetric weights of the edges.
-        weight: [m] of each node, of which every part is to have about as much; whole numbers from 1 on are told apart.
+        weight: [m] of each node, of which every part is to have about as much; whole numbers from 1 on are told apart,
+            as are ten thousandths of the largest weight of an edge.
         parts: how many there are to be.
         seed: of the draws.
         recursive: bisect again and again instead of refining all parts at once.
@@ -167,7 +163,7 @@ def metis_parts(graph: csr_array, weight: FloatArray, parts: int, seed: int, *, 
         xadj=graph.indptr.tolist(),
         adjncy=graph.indices.tolist(),
         vweights=np.maximum(weight, 1).astype(np.int64).tolist(),
-        eweights=np.maximum(RESOLUTION * graph.data / heaviest, 1).astype(np.int64).tolist(),
+        eweights=np.maximum(10_000 * graph.data / heaviest, 1).astype(np.int64).tolist(),
         recursive=recursive,
         options=pymetis.Options(seed=seed),
     )
@@ -175,8 +171,8 @@ def metis_parts(graph: csr_array, weight: FloatArray, parts: int, seed: int, *, 
 
 
 def several_parts(graph: csr_array, weight: FloatArray, parts: int, seed: int) -> Iterator[IntArray]:
-    """[m] `metis_parts` of several seeds, each refined at once and bisected."""
-    for turn in range(2 * SEEDS if parts > 1 else 1):
+    """[m] `metis_parts` of four seeds, each refined at once and bisected."""
+    for turn in range(8 if parts > 1 else 1):
         yield metis_parts(graph, weight, parts, seed + turn // 2, recursive=bool(turn % 2))
 
 

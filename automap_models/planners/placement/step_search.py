@@ -19,8 +19,7 @@ from automap_models.cost.makespan import step_values
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.expert import layers_in_order
 from automap_models.planners.placement.list_scheduling import etf
-from automap_models.planners.placement.packing import packed
-from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, packed
 from automap_models.planners.placement.step_groups import StepUnits, grouped, numbered_along, several_parts, weights
 
 

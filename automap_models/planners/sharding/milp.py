@@ -42,11 +42,6 @@ from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.sharding.evaluate import EQUAL, evaluated
 
-_ROUNDING = 1e-6
-"""By how much the solver's own bound may be wrong, in terms of the largest coefficient."""
-_LIMIT_UNIT = 1e-3
-"""Of the largest coefficient, for limits: plans may exceed a memory of 10 GB by some 10 bytes."""
-
 _GREEDY_IS_BETTER = (
     "The search was stopped before the program was solved: the plan is the greedy one, the best known so far."
 )
@@ -166,8 +161,8 @@ class _Amount:
 
     @property
     def unit(self) -> float:
-        """In which limits are given: the solver lets them be exceeded by a millionth of it."""
-        return self.scale * _LIMIT_UNIT
+        """In which limits are given: the solver lets them be exceeded by a millionth of it, 10 GB by some 10 bytes."""
+        return self.scale * 1e-3
 
 
 @dataclass(frozen=True)
@@ -253,7 +248,8 @@ class _Program:
         if proven:
             return _Solved(axis_of, reached, True)
         dual = solved.mip_dual_bound
-        below = -math.inf if dual is None else amount.constant + (float(dual) - _ROUNDING) * amount.scale
+        # The solver's own bound may be wrong by a millionth of the largest coefficient.
+        below = -math.inf if dual is None else amount.constant + (float(dual) - 1e-6) * amount.scale
         return _Solved(axis_of, min(reached, max(below, amount.floor)), False)
 
     def no_plan(self, deadline: Deadline) -> tuple[Infeasible, bool]:
