@@ -5,10 +5,10 @@ Checkpoint files are written whole or not at all, read without unpickling, and r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, make_dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import lightning as L
 import torch
@@ -28,7 +28,7 @@ from automap_models.rl.episodes import REWARDS
 from automap_models.rl.networks.pipeline import NETWORKS, ChoiceNetwork, NetworkSize
 
 from .console import progress
-from .data import PipelineData
+from .data import DataSettings, PipelineData
 from .rainbow import OfflineLearnerConfig, RainbowModule
 
 FOLDER, BEST, LAST = "checkpoints", "best", "last"
@@ -303,21 +303,13 @@ def _schema(record: type[Any]) -> Any:
     return OmegaConf.structured(record)
 
 
-@cache
-def _data_settings() -> type[Any]:
-    """The arguments of PipelineData but its seed, as a record."""
-    known = get_type_hints(PipelineData.__init__).items()
-    return make_dataclass("DataSettings", [(name, kind) for name, kind in known if name not in ("seed", "return")])
-
-
 def build_data(config: DictConfig) -> PipelineData:
-    """The LightningDataModule that a config describes; its settings are the arguments of PipelineData.
+    """The LightningDataModule that a config describes.
 
     Raises:
         BadInput: a setting is unknown or of another kind.
     """
-    settings = checked(_data_settings(), "data", config.data)
-    return PipelineData(**settings, seed=config.seed)
+    return PipelineData(DataSettings(**checked(DataSettings, "data", config.data)), config.seed)
 
 
 def build_loggers(config: DictConfig) -> list[Logger]:
