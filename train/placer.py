@@ -16,7 +16,6 @@ from typing import Any
 
 import lightning as L
 import numpy as np
-import onnx
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from omegaconf import DictConfig
@@ -32,6 +31,7 @@ from automap_models.rl.networks.placement import PlacerNetwork, PlacerSize
 
 from .build import FOLDER, LAST, checked, checkpoints, resume_from, trainer_of, write_config
 from .console import say
+from .export import write_onnx
 from .interrupts import fit
 from .placer_examples import MoveExample, examples, stacked, traced_graph, varied
 
@@ -308,19 +308,9 @@ def export_placer(module: PlacerModule, path: Path) -> float:
     sizes["devices"] = {1: devices}
     for name in ("home", "pairs", "move_mask"):
         sizes[name][2] = devices
-    torch.onnx.export(
-        network,
-        kwargs=tensors([max(feeds, key=lambda one: len(one.pieces) + len(one.devices))]),
-        f=str(path),
-        dynamo=True,
-        external_data=False,
-        output_names=[OUTPUT],
-        dynamic_shapes=sizes,
-        verbose=False,
-    )
-    model = onnx.load(str(path))
-    onnx.helper.set_model_props(model, {"kind": KIND, "version": str(VERSION), "seed": str(module.seed)})
-    onnx.save(model, str(path))
+    largest_feed = tensors([max(feeds, key=lambda one: len(one.pieces) + len(one.devices))])
+    metadata = {"kind": KIND, "version": str(VERSION), "seed": str(module.seed)}
+    write_onnx(network, metadata, path, kwargs=largest_feed, output_names=[OUTPUT], dynamic_shapes=sizes)
     policy, largest = OnnxFile(path), 0.0
     for inputs in feeds:
         (logits,) = policy.run(inputs.feed(), [OUTPUT], 60.0)

@@ -44,12 +44,12 @@ BUDGET = {
     "workloads": (4_320, 24),
     "zoo": (1, 1),
     "infer": (5_975, 34),
-    "train": (1_870, 11),
+    "train": (1_858, 11),
     "datagen": (1_457, 10),
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_496, "files": 416, "compiled": 135, "numbers": 454}
+TOTALS = {"lines": 74_484, "files": 416, "compiled": 135, "numbers": 454}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -13,9 +13,10 @@ import torch
 from omegaconf import DictConfig
 
 from automap_models.errors import BadInput
+from automap_models.planners.placement.learned import read_placer
 from automap_models.resources import conf_dir
 from automap_models.train.main import train
-from automap_models.train.placer import PlacerModule
+from automap_models.train.placer import PlacerModule, export_placer
 
 pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
 
@@ -73,6 +74,15 @@ def test_ctrl_c_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(PlacerModule, "training_step", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         train(compose(*PRETRAIN, "placement.steps=2", f"out={tmp_path}"))
+
+
+@pytest.mark.slow
+def test_an_exported_policy_agrees_with_torch_and_says_nothing_of_this_machine(tmp_path: Path) -> None:
+    size = {"hidden": 32, "sage_layers": 1, "attention_layers": 1, "heads": 1, "superposition": True}
+    module = PlacerModule({"size": size}, 1, tmp_path)
+    assert export_placer(module, tmp_path / "policy.onnx") < 1e-4
+    assert read_placer(tmp_path / "policy.onnx").metadata["seed"] == "1"
+    assert b".py" not in (tmp_path / "policy.onnx").read_bytes()
 
 
 @pytest.mark.parametrize(
