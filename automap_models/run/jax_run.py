@@ -47,7 +47,7 @@ def run_plan(problem: RunProblem, say: Say) -> RunOutcome:
     layout, devices = layout_of(plan, problem.schedule), _devices(problem)
     arguments = drawn_arguments(step, problem.seed)
     pipeline = JaxPipeline(traced, layout, arguments, devices=devices)
-    pipeline.compile(say)
+    pipeline.programs.compile(say)
     largest = _largest(pipeline, step, problem)
     batches = [
         drawn_batch(step, problem.seed + 1 + k, micro_batches, largest) for k in range(problem.warmup + problem.steps)

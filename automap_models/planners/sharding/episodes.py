@@ -16,8 +16,7 @@ from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
 from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, Propagation, State, sharded_classes
 from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, SILENT, ConfigT, Deadline, NoConfig, Planner, Progress, Watch
-from automap_models.planners.sharding.evaluate import evaluated
-from automap_models.planners.sharding.milp import ShardingMilpPlanner
+from automap_models.planners.sharding.milp import ShardingMilpPlanner, evaluated
 
 
 @dataclass(frozen=True)
