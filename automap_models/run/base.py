@@ -7,13 +7,13 @@ same for all: reading the plan, the schedule, the prediction, the table, the tra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from automap_models.core.profile import FloatArray
-from automap_models.core.run_record import Comparison, RunRecord, StepRecord
+from automap_models.core.run_record import Comparison, RunRecord
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, Schedule, build_schedule
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.cost.overlap import TiedSum
@@ -109,24 +109,6 @@ class RunProblem:
     zero: int = 0
     check: bool = False
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """What a run came to, without what its problem says; see RunRecord."""
-
-    executor: str
-    device: str
-    clock: str
-    processes: int
-    steps: tuple[StepRecord, ...]
-    comparison: Comparison | None
-    notes: tuple[str, ...]
-
-    def record(self, backend: str, problem: RunProblem) -> RunRecord:
-        """The record of the run."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return RunRecord(problem.plan, problem.schedule, backend, warmup=problem.warmup, **own)
 
 
 class Backend(Protocol):

@@ -6,7 +6,7 @@ import msgspec
 
 from automap_models.core.run_record import RunRecord
 from automap_models.errors import BadInput
-from automap_models.run.base import RunOutcome, RunProblem, Say, processes_of
+from automap_models.run.base import RunProblem, Say, processes_of
 from automap_models.run.jax_process import answered, environment
 
 
@@ -29,8 +29,8 @@ class JaxBackend:
         if problem.source.model is not None:
             from automap_models.run.jax_run import run_plan
 
-            return run_plan(problem, say).record("jax", problem)
+            return run_plan(problem, say)
         devices = 1 + max(device for stage in processes_of(problem.plan, problem.schedule) for device in stage)
         place = environment(devices, problem.device)
         answer = answered("automap_models.run.jax_run", problem, place, problem.plan.where, say)
-        return msgspec.convert(answer, RunOutcome).record("jax", problem)
+        return msgspec.convert(answer, RunRecord)

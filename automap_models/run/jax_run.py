@@ -13,14 +13,14 @@ import numpy as np
 
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.profile import Profile
-from automap_models.core.run_record import StepRecord
+from automap_models.core.run_record import RunRecord, StepRecord
 from automap_models.core.units import size
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
-from automap_models.run.base import RunOutcome, RunProblem, Say, compare, tolerance_of
+from automap_models.run.base import RunProblem, Say, compare, tolerance_of
 from automap_models.run.jax_collectives import program_collectives, reduction_collectives
 from automap_models.run.jax_layout import layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
@@ -31,7 +31,7 @@ from automap_models.workloads.registry import step_of
 from automap_models.workloads.source import Source, SourceKind, framework_of, module_of, training_step_of
 
 
-def run_plan(problem: RunProblem, say: Say) -> RunOutcome:
+def run_plan(problem: RunProblem, say: Say) -> RunRecord:
     """Run it on the devices of this process.
 
     Raises:
@@ -73,7 +73,8 @@ def run_plan(problem: RunProblem, say: Say) -> RunOutcome:
     used = {device for stage in layout.stages for device in stage.devices}
     device = f"{len(used)} × {devices[0].device_kind}"
     notes = tuple(_notes(pipeline, step.microbatch_size))
-    return RunOutcome("XLA, one controller", device, pipeline.clock, 1, tuple(steps), comparison, notes)
+    who = ("jax", "XLA, one controller", device, pipeline.clock, 1)
+    return RunRecord(plan, problem.schedule, *who, tuple(steps), problem.warmup, comparison, notes)
 
 
 def _step(source: Source, plan: WrittenPlan) -> TrainingStep:

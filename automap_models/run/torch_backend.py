@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 from automap_models.core.profile import FloatArray
 from automap_models.core.run_record import Comparison, Pass, RunRecord, StepRecord
 from automap_models.errors import AutomapError, BadInput
-from automap_models.run.base import RunOutcome, RunProblem, Say, compare, processes_of, tolerance_of
+from automap_models.run.base import RunProblem, Say, compare, processes_of, tolerance_of
 from automap_models.run.layout import Layout, run_layout
 from automap_models.run.torch_clock import CLOCKS, Clock
 from automap_models.run.torch_pipeline import Pipeline, first_dimension
@@ -58,8 +58,7 @@ class TorchBackend:
         device = problem.device or ("cuda" if torch.cuda.is_available() else "cpu")
         problem = replace(problem, device=device)
         if all(name in os.environ for name in UNDER_TORCHRUN):
-            outcome = run_process(int(os.environ["RANK"]), problem, None)
-            return outcome.record("torch", problem) if outcome is not None else None
+            return run_process(int(os.environ["RANK"]), problem, None)
         example = _example(problem)
         say(f"reading {problem.source.what}")
         _require_same_model(problem, example)
@@ -68,8 +67,8 @@ class TorchBackend:
         say(f"starting {layout.world} processes")
         with tempfile.TemporaryDirectory() as folder, Workers(layout.world, PRELOAD, _environment(device)) as workers:
             say(f"running {problem.warmup + problem.steps} steps on {layout.world} processes")
-            ended: RunOutcome = workers.run(run_process, problem, (Path(folder) / "rendezvous").as_uri())[0]
-        return ended.record("torch", problem)
+            record: RunRecord = workers.run(run_process, problem, (Path(folder) / "rendezvous").as_uri())[0]
+        return record
 
 
 def _example(problem: RunProblem) -> Example:
@@ -123,8 +122,8 @@ def _environment(device: str) -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
 
 
-def run_process(rank: int, problem: RunProblem, rendezvous: str | None) -> RunOutcome | None:
-    """One process: what the first one returns is the run's outcome.
+def run_process(rank: int, problem: RunProblem, rendezvous: str | None) -> RunRecord | None:
+    """One process: what the first one returns is the run's record.
 
     Args:
         rendezvous: where processes find each other; None under torchrun, which says so itself.
@@ -181,7 +180,7 @@ def _device(problem: RunProblem, rank: int) -> torch.device:
     return torch.device("cpu")
 
 
-def _run(rank: int, problem: RunProblem, device: torch.device) -> RunOutcome | None:
+def _run(rank: int, problem: RunProblem, device: torch.device) -> RunRecord | None:
     """The steps of one process."""
     example = _filled(_example(problem), problem.seed)
     if rank == 0 and "RANK" in os.environ:  # torchrun: nobody else has looked
@@ -237,7 +236,8 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunOutcome | N
         return None
     words = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor()}, 1 thread a process"
     clock = CLOCKS[problem.device or "cpu"]
-    return RunOutcome(pipeline.executor, words, clock, layout.world, tuple(records), comparison, notes)
+    who = ("torch", pipeline.executor, words, clock, layout.world)
+    return RunRecord(problem.plan, problem.schedule, *who, tuple(records), problem.warmup, comparison, notes)
 
 
 _DROPOUT_OFF = (

@@ -38,7 +38,7 @@ BUDGET = {
     "planners/strategies": (2_697, 15),
     "plots": (1_195, 9),
     "rl": (1_199, 10),
-    "run": (4_862, 25),
+    "run": (4_845, 25),
     "simulate": (1_664, 9),
     "torch_export": (3_257, 18),
     "workloads": (4_320, 24),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_457, "files": 415, "compiled": 135, "numbers": 454}
+TOTALS = {"lines": 74_440, "files": 415, "compiled": 135, "numbers": 454}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
