@@ -101,12 +101,10 @@ class Answer:
     Attributes:
         columns: values of the columns of its best solution; None if it has none.
         bound: no solution has a smaller objective; infinite if there is none at all.
-        interrupted: whether Ctrl-C ended the search.
     """
 
     columns: FloatArray | None
     bound: float
-    interrupted: bool = False
 
 
 def solve_program(
@@ -137,7 +135,7 @@ def solve_program(
     columns = list(model.variables())
     known = mathopt.SolutionHint(variable_values={columns[column]: value for column, value in hint.items()})
     interrupter, limit_s = SolveInterrupter(), deadline.left_s
-    answer, interrupted = _until_interrupted(
+    answer = _until_interrupted(
         lambda: mathopt.solve(
             model,
             mathopt.SolverType.CP_SAT,
@@ -163,18 +161,17 @@ def solve_program(
     ):
         return Answer(None, np.inf)
     values = np.array(answer.variable_values(columns)) if answer.has_primal_feasible_solution() else None
-    return Answer(values, answer.best_objective_bound(), interrupted)
+    return Answer(values, answer.best_objective_bound())
 
 
-def _until_interrupted(solve: Callable[[], Any], interrupt: Callable[[], None]) -> tuple[Any, bool]:
-    """What `solve` returns, and whether Ctrl-C was pressed; it runs beside the main thread, which hears Ctrl-C."""
+def _until_interrupted(solve: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
+    """What `solve` returns, sooner after Ctrl-C; it runs beside the main thread, which hears Ctrl-C."""
     with ThreadPoolExecutor(max_workers=1) as thread:
-        task, interrupted = thread.submit(solve), False
+        task = thread.submit(solve)
         while True:
             try:
-                return task.result(), interrupted
+                return task.result()
             except KeyboardInterrupt:
-                interrupted = True
                 interrupt()
 
 
