@@ -30,7 +30,7 @@ BUDGET = {
     "hlo": (8_176, 41),
     "planners": (928, 6),
     "planners/online": (310, 3),
-    "planners/placement": (3_327, 17),
+    "planners/placement": (3_319, 17),
     "planners/portfolio": (3_336, 18),
     "planners/replan": (697, 4),
     "planners/sharding": (984, 6),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_437, "files": 415, "compiled": 135, "numbers": 454}
+TOTALS = {"lines": 74_429, "files": 415, "compiled": 135, "numbers": 454}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -51,25 +51,6 @@ LESS = 1.0 - 3 * ROUNDING
 """A ceiling that leaves out what lies at the value it is multiplied with."""
 
 
-@dataclass(frozen=True)
-class IdealsConfig:
-    """The numbers of the dynamic program.
-
-    Attributes:
-        most_ideals: more take minutes.
-        table_bytes: what the tables may take.
-        at_once: pairs of ideals, times entries of each, between two looks at the deadline, at most.
-        first_excess: share by which the first ceiling lies above the lower bound.
-        widening: factor by which that share grows from ceiling to ceiling.
-    """
-
-    most_ideals: int = 250_000
-    table_bytes: int = 2**31
-    at_once: int = 20_000_000
-    first_excess: float = 1 / 16
-    widening: float = 4.0
-
-
 @dataclass(frozen=True, eq=False)
 class Lattice:
     """N ideals of m nodes; ideal 0 is empty, ideal N - 1 holds all nodes.
@@ -220,10 +201,8 @@ class IdealSearch:
         lattice: Lattice,
         deadline: Deadline,
         watch: Watch = SILENT,
-        config: IdealsConfig | None = None,
     ) -> None:
         self._problem, self._loads, self._lattice = problem, loads, lattice
-        self._config = IdealsConfig() if config is None else config
         self._deadline, self._watch = deadline, watch
         self._accelerators, self._cpus = devices_in_use(problem, loads.memory_bytes.size)
         self._capacity = tuple(Capacity(loads, part) for part in (0, 1))
@@ -252,10 +231,11 @@ class IdealSearch:
         return None
 
     def _ceilings(self, last_s: float) -> Iterator[float]:
-        excess = self._config.first_excess
+        """A sixteenth above the lower bound, then four times as far each time."""
+        excess = 1 / 16
         while 0 < self.least_s * (1 + excess) < last_s:
             yield self.least_s * (1 + excess)
-            excess *= self._config.widening
+            excess *= 4.0
         yield last_s
 
     def under(self, first_s: float, second_s: float) -> Split | None:
@@ -270,7 +250,8 @@ class IdealSearch:
         overlap = self._problem.communication == "max"
         rules = Rules(self._accelerators, self._cpus, limit_bytes, overlap, ceiling_s)
         table = self._table(ceiling_s)
-        at_once = max(1, self._config.at_once // (size * table.best_s.shape[1]))
+        # Pairs of ideals, times entries of each, between two looks at the deadline.
+        at_once = max(1, 20_000_000 // (size * table.best_s.shape[1]))
         for begin in range(0, size, at_once):
             self._deadline.check()
             self._watch(Progress(f"growing stages from {size:,} ideals", begin, size))

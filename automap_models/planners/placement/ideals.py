@@ -9,7 +9,7 @@ for those.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -21,7 +21,6 @@ from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, OutOfTime, Progress, Watch
 from automap_models.planners.placement.ideal_kernel import unit_loads
 from automap_models.planners.placement.ideal_search import (
-    IdealsConfig,
     IdealSearch,
     Lattice,
     PassesOutOfTime,
@@ -33,6 +32,19 @@ from automap_models.planners.placement.ideal_search import (
     optimum_of_passes,
 )
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner
+
+
+@dataclass(frozen=True)
+class IdealsConfig:
+    """How large a problem may be.
+
+    Attributes:
+        most_ideals: more take minutes.
+        table_bytes: what the tables may take.
+    """
+
+    most_ideals: int = 250_000
+    table_bytes: int = 2**31
 
 
 class _Best(NamedTuple):

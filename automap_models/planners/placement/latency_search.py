@@ -16,8 +16,7 @@ from automap_models.core.placement import ROUNDING, BoolArray, IntArray, Placeme
 from automap_models.core.result import TIE
 from automap_models.cost.placement import latency_s
 from automap_models.planners.base import SILENT, Deadline, Progress, Watch
-from automap_models.planners.placement.ideal_search import IdealsConfig
-from automap_models.planners.placement.ideals import IdealsPlanner
+from automap_models.planners.placement.ideals import IdealsConfig, IdealsPlanner
 
 
 class Effort:
