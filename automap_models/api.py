@@ -39,9 +39,8 @@ from automap_models.planners.options import ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
 from automap_models.planners.portfolio.planning import explore_config, planned, space_to_explore
 from automap_models.planners.staged.evaluate import evaluate
-from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing
 from automap_models.workloads.source import Source, SourceKind, framework_of, read_model_work, source_kind
 

@@ -11,7 +11,6 @@ the same simulator:
     local-search     annealing with the processor time that `learned` took
 
 Steps are in ms, means over the seeds of what draws; `bound` is proven, `took` is the processor time of `learned`.
-Graphs are kept in --graphs, since tracing takes minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import math
 import resource
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +32,7 @@ from automap_models.envs.placement.generator import random_problem
 from automap_models.planners.placement.step_groups import StepUnits, grouped
 from automap_models.planners.placement.step_search import score_of
 from automap_models.planners.registry import make_planner
-from automap_models.train.placer_graphs import kept_graph, traced_graph
+from automap_models.train.placer_examples import traced_graph
 
 TRAINED = ("rnnlm_2", "wavenet_2x18", "bert-base", "inception_v3")
 HELD_OUT = ("transformer_xl_2", "gnmt_2", "amoebanet_d")
@@ -102,7 +100,6 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--sequence", type=int, help="tokens of a sample, for models that have them")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--graphs", type=Path, help="folder that keeps the traced graphs")
     arguments = parser.parse_args()
     small = random_problem(np.random.default_rng(0))
     for name in (*ALONE, "learned"):
@@ -110,8 +107,7 @@ def main() -> None:
 
     def rows() -> Iterator[tuple[str, ...]]:
         for model in arguments.models:
-            folder, sequence = arguments.graphs, arguments.sequence
-            graph = kept_graph(model, folder, sequence) if folder else traced_graph(model, sequence)
+            graph = traced_graph(model, arguments.sequence)
             problem = PlacementProblem.of(graph, objective="step", accelerators=arguments.devices)
             yield row(model + (" (kept out)" if model in HELD_OUT else ""), problem, arguments.seeds)
 

@@ -38,8 +38,8 @@ from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Planner
 from automap_models.planners.registry import make_planner
-from automap_models.planners.replan.replan import ReplanConfig, ReplanPlanner, healthy_times
-from automap_models.planners.replan.search import placed_cost, search_orders
+from automap_models.planners.replan.replan import ReplanPlanner, healthy_times
+from automap_models.planners.replan.search import ReplanConfig, placed_cost, search_orders
 
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
@@ -124,7 +124,7 @@ def simulate_job(
         plan: what they start with.
         world: how devices behave.
         seed: of all draws.
-        starts: see planners.replan.replan.ReplanConfig.
+        starts: see planners.replan.search.ReplanConfig.
     """
     random = np.random.default_rng(seed)
     planner = ReplanPlanner(ReplanConfig(starts=starts))

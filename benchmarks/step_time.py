@@ -177,17 +177,16 @@ def compare(name: str, micro_batches: int, repeats: int, seed: int) -> list[Comp
         shares = np.add.reduceat(profile.W, [0, *(cut + 1 for cut in cuts)]) / profile.W.sum()
         running = run_plan(problem, cost, plan, cuts)
         for schedule, virtual in SCHEDULES.items():
-            record = TorchBackend().run(
-                RunProblem(
-                    plan=running,
-                    source=Source(f"step_time:make_{name}", SourceKind.FACTORY),
-                    schedule=run_schedule(running, schedule, virtual),
-                    steps=repeats,
-                    warmup=3,
-                    device="cpu",
-                    seed=seed,
-                )
+            to_run = RunProblem(
+                plan=running,
+                source=Source(f"step_time:make_{name}", SourceKind.FACTORY),
+                schedule=run_schedule(running, schedule, virtual),
+                steps=repeats,
+                warmup=3,
+                device="cpu",
+                seed=seed,
             )
+            record = TorchBackend().run(to_run, lambda _: None)
             assert record is not None  # it is no rank of torchrun's
             print(f"{name}: {plan} under {schedule} has run", file=sys.stderr)
             result = Comparison(name, schedule, plan, micro_batches * (cost.forward_s + cost.backward_s), record)

@@ -17,9 +17,8 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import strategy_in_words
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.planners import effort
-from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.workloads.source import read_model_work
 
 H100 = Cluster(8, 8, 450e9, 400e9, 80e9, name="8 × 8 H100")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import reprlib
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import hydra
+import msgspec
+from msgspec import Meta
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -35,64 +36,51 @@ MAX_SHARD_POINTS = 1 << 25
 """Points of all groups in a shard, which take twenty bytes each."""
 
 
+Whole = Annotated[int, Meta(ge=1, le=MAX_GROUPS)]
+
+
+class DataSetSettings(msgspec.Struct):
+    """What conf/datagen.yaml says, but for `dist`, whose families `build_mixture` tells apart."""
+
+    out: Annotated[str, Meta(min_length=1)]
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    groups: Whole
+    shard_size: Whole
+    parts: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
+    part: Annotated[int, Meta(ge=0)]
+    plot: bool
+    granularity: Annotated[int, Meta(ge=2, le=MAX_GRANULARITY)]
+    bins_per_point: Annotated[int, Meta(ge=1, le=MAX_WIDTH)]
+    problem: ProblemSettings
+    dist: dict[str, Any]
+
+
 def job_from(config: DictConfig) -> Job:
     """The data set that a composed config describes.
 
     Raises:
         BadInput: a setting that cannot be used, by name.
     """
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    for key in ("out", "plot", *_LIMITS, *IDENTITY):
-        if key not in plain:
-            raise BadInput("is missing", where=key, do="see conf/datagen.yaml")
-    whole = {key: _whole(plain, key, *limits) for key, limits in _LIMITS.items()}
-    if whole["part"] >= whole["parts"]:
-        raise BadInput(f"is {whole['part']}", where="part", do=f"give 0 … {whole['parts'] - 1}, below parts")
-    if whole["granularity"] * whole["bins_per_point"] > MAX_WIDTH:
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    settings = parse(DataSetSettings, plain)
+    if settings.part >= settings.parts:
+        raise BadInput(f"is {settings.part}", where="part", do=f"give 0 … {settings.parts - 1}, below parts")
+    if settings.granularity * settings.bins_per_point > MAX_WIDTH:
         do = f"give at most {MAX_WIDTH:,} for granularity times bins_per_point"
-        raise BadInput(f"is {whole['granularity']:,}", where="granularity", do=do)
-    if whole["shard_size"] * whole["granularity"] > MAX_SHARD_POINTS:
+        raise BadInput(f"is {settings.granularity:,}", where="granularity", do=do)
+    if settings.shard_size * settings.granularity > MAX_SHARD_POINTS:
         do = f"give at most {MAX_SHARD_POINTS:,} for shard_size times granularity"
-        raise BadInput(f"is {whole['shard_size']:,}", where="shard_size", do=do)
-    if whole["groups"] > whole["shard_size"] * MAX_SHARDS:
+        raise BadInput(f"is {settings.shard_size:,}", where="shard_size", do=do)
+    if settings.groups > settings.shard_size * MAX_SHARDS:
         do = f"give at most {MAX_SHARDS:,} times shard_size"
-        raise BadInput(f"is {whole['groups']:,}", where="groups", do=do)
-    if not isinstance(plain["plot"], bool):
-        raise BadInput(f"is {plain['plot']!r}", where="plot", do="give true or false")
-    if not isinstance(plain["out"], str) or not plain["out"]:
-        raise BadInput(f"is {plain['out']!r}", where="out", do="give the folder for the data set")
-    problem = parse(ProblemSettings, plain["problem"], "problem")
-    if problem.instructions.low < 2:
+        raise BadInput(f"is {settings.groups:,}", where="groups", do=do)
+    if settings.problem.instructions.low < 2:
         raise BadInput("starts below 2", where="problem.instructions", do="a model of one instruction cannot be cut")
-    recipe = Recipe(
-        mixture=build_mixture(plain["dist"]),
-        problem=problem,
-        granularity=whole["granularity"],
-        bins_per_point=whole["bins_per_point"],
-    )
+    mixture = build_mixture(settings.dist)
+    recipe = Recipe(mixture, settings.problem, settings.granularity, settings.bins_per_point)
     identity = {"automap_version": __version__} | {key: plain[key] for key in IDENTITY}
     _require_writable(identity)
-    return Job(Path(plain["out"]), recipe, identity, whole["seed"], whole["groups"], whole["shard_size"])
-
-
-_LIMITS = {
-    "seed": (0, 2**63 - 1),
-    "groups": (1, MAX_GROUPS),
-    "shard_size": (1, MAX_GROUPS),
-    "parts": (1, MAX_SHARDS),
-    "part": (0, MAX_SHARDS),
-    "granularity": (2, MAX_GRANULARITY),
-    "bins_per_point": (1, MAX_WIDTH),
-}
-"""Setting → its least and its largest value."""
-
-
-def _whole(config: dict[Any, Any], key: str, least: int, most: int) -> int:
-    value = config[key]
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise BadInput(f"is {reprlib.repr(value)}", where=key, do=f"give a whole number from {least} to {most:,}")
-    return value
+    return Job(Path(settings.out), recipe, identity, settings.seed, settings.groups, settings.shard_size)
 
 
 def _require_writable(identity: dict[str, Any]) -> None:

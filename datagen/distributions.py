@@ -10,14 +10,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
+from msgspec import Meta
 
 from automap_models.errors import BadInput
 
 from .binning import Bins, Raw
-from .settings import FloatArray, NonNegative, PartRange, Share, Signed, checked_weights, parse
+from .settings import (
+    MOST,
+    WEIGHTS,
+    Count,
+    FloatArray,
+    NonNegative,
+    PartRange,
+    Positive,
+    Settings,
+    Share,
+    are_weights,
+    parse,
+)
 from .structured import Cnn, Texture, Transformer
 
 
@@ -32,12 +45,11 @@ class Marginal(Protocol):
         """Independent draws, float32 of that shape."""
 
 
-@dataclass(frozen=True)
-class Uniform:
+class Uniform(Settings, frozen=True):
     """Evenly spread in [low, high)."""
 
     low: NonNegative
-    high: float
+    high: Positive
 
     @property
     def mean(self) -> float:
@@ -49,12 +61,11 @@ class Uniform:
         return self.low + (self.high - self.low) * rng.random(shape, dtype=np.float32)
 
 
-@dataclass(frozen=True)
-class Normal:
+class Normal(Settings, frozen=True):
     """Gaussian around `center` > 0, truncated at 0: negative values are drawn again."""
 
-    center: float
-    std: float
+    center: Positive
+    std: Positive
 
     @property
     def mean(self) -> float:
@@ -71,11 +82,10 @@ class Normal:
         return values
 
 
-@dataclass(frozen=True)
-class Binomial:
+class Binomial(Settings, frozen=True):
     """Successes in `trials` tries of probability p."""
 
-    trials: int
+    trials: Count
     p: Share
 
     @property
@@ -88,11 +98,10 @@ class Binomial:
         return rng.binomial(self.trials, self.p, shape).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class Exponential:
+class Exponential(Settings, frozen=True):
     """Exponential with mean `scale`."""
 
-    scale: float
+    scale: Positive
 
     @property
     def mean(self) -> float:
@@ -104,12 +113,11 @@ class Exponential:
         return self.scale * rng.standard_exponential(shape, dtype=np.float32)
 
 
-@dataclass(frozen=True)
-class Lognormal:
+class Lognormal(Settings, frozen=True):
     """exp of a Gaussian with mean mu and standard deviation sigma."""
 
-    mu: Signed
-    sigma: float
+    mu: Annotated[float, Meta(ge=-MOST, le=MOST)]
+    sigma: Positive
 
     @property
     def mean(self) -> float:
@@ -184,8 +192,9 @@ def build_mixture(config: object) -> Mixture:
     components, weights = config.get("components"), config.get("weights")
     if not isinstance(components, Mapping) or not isinstance(weights, Mapping) or set(weights) - set(components):
         raise BadInput("does not fit dist.components", where="dist.weights", do="weigh what is mixed, by its name")
-    values = checked_weights(list(weights.values()), "dist.weights")
-    chosen = {str(name): value for name, value in zip(weights, values, strict=True) if value > 0}
+    if not all(type(weight) in (int, float) for weight in weights.values()) or not are_weights([*weights.values()]):
+        raise BadInput(f"are {[*weights.values()]!r}", where="dist.weights", do=WEIGHTS)
+    chosen = {str(name): float(weight) for name, weight in weights.items() if weight > 0}
     members = tuple(_build(components[name], f"dist.components.{name}") for name in chosen)
     return Mixture(tuple(chosen), tuple(chosen.values()), members)
 

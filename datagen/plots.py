@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUMMARY = "summary.png"
-SAMPLE = 20_000
-"""Groups at most that the histograms count."""
 EXAMPLES = 5
 """Groups that are drawn at least, where there are as many."""
 COLOURS = {"C": "#4063d8", "A": "#cb6a2d", "W": "#389826", "F": "#8da0e0", "stash": "#8c6bb1"}
@@ -43,7 +41,7 @@ def write_summary(folder: Path) -> Path:
     except ImportError:
         raise BadInput("needs matplotlib", where="plot=true", do="pip install 'automap-models[plot]'") from None
     manifest = read_manifest(folder)
-    arrays = read_dataset(folder, min(SAMPLE, manifest.groups))
+    arrays = read_dataset(folder, min(20_000, manifest.groups))
     figure = Figure(layout="constrained")
     _draw(figure, EncodedProblems.from_mapping(arrays), arrays["distribution"], manifest)
     buffer = io.BytesIO()

@@ -2,58 +2,73 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, NewType, TypeVar, get_type_hints
+import re
+from collections.abc import Sequence
+from functools import reduce
+from typing import Annotated, Any, ClassVar, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from automap_models.errors import BadInput
 
+SEE = "see conf/datagen.yaml"
 FloatArray = NDArray[np.float32]
 Record = TypeVar("Record")
 
-Share = NewType("Share", float)
-"""A share of groups or a probability, 0 … 1."""
-NonNegative = NewType("NonNegative", float)
-"""A number that may be 0."""
-Signed = NewType("Signed", float)
-"""A number that may be negative; a plain float in a record may not even be 0, an int is ≥ 1."""
+MOST = 1e300
+"""Of any number: none is infinite."""
+Share = Annotated[float, Meta(ge=0, le=1)]
+"""A share of groups or a probability."""
+Positive = Annotated[float, Meta(gt=0, le=MOST)]
+NonNegative = Annotated[float, Meta(ge=0, le=MOST)]
+Count = Annotated[int, Meta(ge=1)]
 
 
-@dataclass(frozen=True)
-class Range:
-    """Two ends to draw evenly between, written `[low, high]` in a config; 0 ≤ low."""
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A group of settings, all of which have to be given, and no others."""
 
-    limits: ClassVar[tuple[float, float]] = (0.0, 1e30)
+
+class Ends(Settings, frozen=True, array_like=True):
+    """Two ends to draw between, written `[low, high]` in a config, within limits of the kind."""
+
+    limits: ClassVar[tuple[float, float]]
 
     low: float
     high: float
+
+    def __post_init__(self) -> None:
+        least, most = self.limits
+        if not least <= self.low <= self.high <= most:
+            raise ValueError(f"give {least:g} ≤ low ≤ high ≤ {most:g}")
+
+
+class Range(Ends, frozen=True):
+    """A range that is drawn from evenly; 0 ≤ low."""
+
+    limits: ClassVar[tuple[float, float]] = (0.0, 1e30)
 
     def draw(self, rng: np.random.Generator, count: int) -> FloatArray:
         """`count` values, float32 [count, 1]: one for each row of a batch."""
         return self.low + (self.high - self.low) * rng.random((count, 1), dtype=np.float32)
 
 
-@dataclass(frozen=True)
-class SignedRange(Range):
+class SignedRange(Range, frozen=True):
     """A range that may reach below 0."""
 
     limits: ClassVar[tuple[float, float]] = (-1e30, 1e30)
 
 
-@dataclass(frozen=True)
-class PartRange(Range):
+class PartRange(Range, frozen=True):
     """A range of parts of a whole that leave something to the rest."""
 
     limits: ClassVar[tuple[float, float]] = (0.0, 0.999)
 
 
-@dataclass(frozen=True)
-class LogRange(Range):
+class LogRange(Range, frozen=True):
     """A range in which logarithms are evenly spread; 0 < low."""
 
     limits: ClassVar[tuple[float, float]] = (1e-30, 1e30)
@@ -64,15 +79,13 @@ class LogRange(Range):
         return np.asarray(self.low * np.exp(spread), dtype=np.float32)
 
 
-@dataclass(frozen=True)
-class LogPartRange(LogRange):
+class LogPartRange(LogRange, frozen=True):
     """Parts of a whole whose logarithms are evenly spread."""
 
     limits: ClassVar[tuple[float, float]] = (1e-30, 0.999)
 
 
-@dataclass(frozen=True)
-class CountRange:
+class CountRange(Ends, frozen=True):
     """Whole numbers from low to high, both included, k as likely as log(1 + 1/k); 1 ≤ low."""
 
     limits: ClassVar[tuple[float, float]] = (1, 1_000_000)
@@ -87,12 +100,15 @@ class CountRange:
         return whole
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Settings, frozen=True):
     """Values to choose from, with weights."""
 
-    values: tuple[int, ...]
+    values: Annotated[tuple[Count, ...], Meta(min_length=1)]
     weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.weights) != len(self.values) or not are_weights(self.weights):
+            raise ValueError(f"weights: {WEIGHTS}, one for each value")
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int32]:
         """`count` of the values, int32 [count]."""
@@ -100,8 +116,7 @@ class Choice:
         return rng.choice(np.asarray(self.values, dtype=np.int32), count, p=weights / weights.sum())
 
 
-@dataclass(frozen=True)
-class ClusterSettings:
+class ClusterSettings(Settings, frozen=True):
     """Clusters to draw: number of nodes, devices in a node and the ratio of the two bandwidths.
 
     Attributes:
@@ -114,12 +129,11 @@ class ClusterSettings:
     nodes: Choice
     devices_per_node: Choice
     fixed_share: Share
-    fixed_ratio: float
+    fixed_ratio: Positive
     inter_over_intra: LogRange
 
 
-@dataclass(frozen=True)
-class MemorySettings:
+class MemorySettings(Settings, frozen=True):
     """How full device memory is at a balanced plan's fullest stage, as a fraction of it.
 
     Attributes:
@@ -133,12 +147,11 @@ class MemorySettings:
     bound_share: Share
     bound_peak: Range
     loose_peak: LogRange
-    largest_instruction: float
+    largest_instruction: Positive
     no_stash: Share
 
 
-@dataclass(frozen=True)
-class ProblemSettings:
+class ProblemSettings(Settings, frozen=True):
     """What every group draws besides its three arrays.
 
     Attributes:
@@ -165,84 +178,45 @@ class ProblemSettings:
     memory: MemorySettings
 
 
-def parse(record: type[Record], config: object, where: str) -> Record:
+WEIGHTS = "give numbers ≥ 0, not all zero, with a finite sum"
+
+
+def are_weights(weights: Sequence[float]) -> bool:
+    """Whether they are what WEIGHTS says."""
+    return all(weight >= 0 for weight in weights) and 0 < sum(weights) < math.inf
+
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "array": "a list, as conf/datagen.yaml does",
+    "object": "a group of settings",
+}
+
+
+def parse(record: type[Record], config: Any, where: str = "") -> Record:
     """Fill a settings record from a mapping.
+
+    Args:
+        record: which.
+        config: its settings.
+        where: the group that they are; none is the whole config.
 
     Raises:
         BadInput: a key is missing, unknown or holds a value that cannot be meant.
     """
-    if not isinstance(config, Mapping):
-        raise BadInput(f"is {config!r}, not a group of settings", where=where, do="see conf/datagen.yaml")
-    hints = get_type_hints(record)
-    known = [field.name for field in dataclasses.fields(record)]  # type: ignore[arg-type]
-    for key in (*known, *config):
-        if key not in config or key not in known:
-            problem = "is missing" if key in known else "is not a setting"
-            raise BadInput(problem, where=f"{where}.{key}", do=f"expected are {', '.join(known)}")
-    return record(**{key: _value(hints[key], config[key], f"{where}.{key}") for key in known})
-
-
-def _value(kind: Any, value: object, where: str) -> Any:
-    if isinstance(kind, type) and issubclass(kind, (Range, CountRange)):
-        return kind(*_ends(kind, value, where))
-    if kind is Choice:
-        return _choice(value, where)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return parse(kind, value, where)
-    if kind is int:
-        return _whole(value, where)
-    return _number(kind, value, where)
-
-
-def _number(kind: Any, value: object, where: str) -> float:
-    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
-    wanted, right = {
-        Share: ("a number from 0 to 1", 0 <= number <= 1),
-        NonNegative: ("a number ≥ 0", 0 <= number < math.inf),
-        Signed: ("a number", math.isfinite(number)),
-        float: ("a number > 0", 0 < number < math.inf),
-    }[kind]
-    if not right:
-        raise BadInput(f"is {value!r}", where=where, do=f"give {wanted}")
-    return float(number)
-
-
-def _whole(value: object, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadInput(f"is {value!r}", where=where, do="give a whole number ≥ 1")
-    return value
-
-
-def _ends(kind: type[Range] | type[CountRange], value: object, where: str) -> tuple[Any, Any]:
-    numbers = (int,) if issubclass(kind, CountRange) else (int, float)
-    name = "whole numbers" if issubclass(kind, CountRange) else "numbers"
-    if not isinstance(value, list) or len(value) != 2 or not all(type(end) in numbers for end in value):
-        raise BadInput(f"is {value!r}", where=where, do=f"give two {name}: [low, high]")
-    (least, most), (low, high) = kind.limits, value
-    if not least <= low <= high <= most:
-        raise BadInput(f"is {value!r}", where=where, do=f"give {least:g} ≤ low ≤ high ≤ {most:g}")
-    return low, high
-
-
-def _choice(value: object, where: str) -> Choice:
-    if not isinstance(value, Mapping) or set(value) != {"values", "weights"}:
-        raise BadInput(f"is {value!r}", where=where, do="give values and weights, two lists")
-    values, weights = value["values"], value["weights"]
-    if not isinstance(values, list) or not values:
-        raise BadInput(f"is {values!r}", where=f"{where}.values", do="give a list of whole numbers")
-    if not isinstance(weights, list) or len(weights) != len(values):
-        raise BadInput(f"is {weights!r}", where=f"{where}.weights", do="give a list with one number for each value")
-    whole = tuple(_whole(number, f"{where}.values") for number in values)
-    return Choice(whole, checked_weights(weights, f"{where}.weights"))
-
-
-def checked_weights(weights: list[object], where: str) -> tuple[float, ...]:
-    """Weights as floats.
-
-    Raises:
-        BadInput: one that is no finite number ≥ 0, or nothing but zeros.
-    """
-    right = all(type(w) in (int, float) and 0 <= w < math.inf for w in weights)  # type: ignore[operator]
-    if not right or not any(weights) or not math.isfinite(sum(weights)):  # type: ignore[arg-type]
-        raise BadInput(f"are {weights!r}", where=where, do="give numbers ≥ 0, not all zero, with a finite sum")
-    return tuple(float(w) for w in weights)  # type: ignore[arg-type]
+    try:
+        return msgspec.convert(config, record)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$")
+        names = re.findall(r"\.(\w+)", path)
+        if field := re.fullmatch(r"Object (missing|contains).* field `(.*)`", what):
+            what = "is missing" if field[1] == "missing" else "is not a setting"
+            raise BadInput(what, where=".".join(filter(None, [where, *names, field[2]])), do=SEE) from None
+        if of_field := re.match(r"(\w+): ", what):  # a group that does not like one of its settings
+            names.append(of_field[1])
+            what = what.removeprefix(of_field[0])
+        value = reduce(lambda group, name: group[name], names, config)
+        do = re.sub(r"Expected `(\w+)[^`]*`(?:, got `.*`)?", lambda kind: f"give {_WORDS.get(kind[1], kind[1])}", what)
+        raise BadInput(f"is {value!r}", where=".".join(filter(None, [where, *names])), do=do) from None

@@ -24,8 +24,6 @@ from automap_models.version import __version__
 from .generate import Recipe, draw_groups
 
 SETTINGS = "settings.json"
-PROBE = 64
-"""Groups drawn to see that a recipe can be drawn at all, before anything is written."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def produce(job: Job, part: int = 0, parts: int = 1) -> Iterator[tuple[int, bool
     Raises:
         BadInput: the recipe cannot be drawn; the folder cannot be written or holds a data set of another config.
     """
-    draw_groups(job.recipe, np.random.default_rng(job.seed), PROBE)
+    draw_groups(job.recipe, np.random.default_rng(job.seed), 64)  # before anything is written
     with _at_work(job.folder):
         _claim(job)
         for index in range(part, job.shards, parts):

@@ -6,8 +6,6 @@ a row of values lie spikes, slow trends and noise.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,13 +17,13 @@ from .settings import (
     LogRange,
     PartRange,
     Range,
+    Settings,
     Share,
     SignedRange,
 )
 
 
-@dataclass(frozen=True)
-class Spikes:
+class Spikes(Settings, frozen=True):
     """Single instructions that hold a large part of an array: an embedding, a fully connected layer.
 
     Attributes:
@@ -57,8 +55,7 @@ class Spikes:
         return np.where(rng.random(last.size) < self.at_ends, at_end, anywhere)
 
 
-@dataclass(frozen=True)
-class Trend:
+class Trend(Settings, frozen=True):
     """A slow change over the model's depth: a slope and a bump in the logarithm.
 
     Attributes:
@@ -83,8 +80,7 @@ class Trend:
         return np.asarray(size * (rng.random((groups, 1)) < self.probability), dtype=np.float32)
 
 
-@dataclass(frozen=True)
-class Texture:
+class Texture(Settings, frozen=True):
     """What is laid over independent draws so that they have structure.
 
     Attributes:
@@ -114,8 +110,7 @@ PATTERN = 64
 """Distinct instructions in a repeated block; longer blocks stretch them."""
 
 
-@dataclass(frozen=True)
-class Transformer:
+class Transformer(Settings, frozen=True):
     """Equal blocks with a small pattern inside, an embedding before them and sometimes a head after them.
 
     Attributes:
@@ -201,8 +196,7 @@ class Transformer:
             values[rows, place] += values.sum(axis=1) * share / (1 - share)
 
 
-@dataclass(frozen=True)
-class Cnn:
+class Cnn(Settings, frozen=True):
     """Levels of falling resolution: activations fall in steps, weights rise, often with a fully connected head.
 
     Attributes:

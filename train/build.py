@@ -4,12 +4,11 @@ Checkpoint files are written whole or not at all, read without unpickling, and r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, make_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import lightning as L
 import torch
@@ -29,8 +28,8 @@ from automap_models.rl.episodes import REWARDS
 from automap_models.rl.networks.pipeline import NETWORKS, ChoiceNetwork, NetworkSize
 
 from .console import progress
-from .data import PipelineData
-from .rainbow import OfflineLearnerConfig, RainbowModule, require_processes
+from .data import DataSettings, PipelineData
+from .rainbow import OfflineLearnerConfig, RainbowModule
 
 FOLDER, BEST, LAST = "checkpoints", "best", "last"
 WRITTEN_BY_US = "give a checkpoint written by train/run.py"
@@ -110,7 +109,13 @@ def require_resumable(path: Path, module: RainbowModule, data: PipelineData, pro
             where=str(path),
             do="give the same data settings, or init_from= to take the weights only",
         )
-    require_processes(checkpoint["rainbow"], processes, str(path))
+    before = len(checkpoint["rainbow"]["processes"])  # each goes on with its own replay and random states
+    if before != processes:
+        raise BadInput(
+            f"was written by {before} process(es), this run has {processes}",
+            where=str(path),
+            do=f"go on with trainer.devices × trainer.num_nodes = {before}, or take the weights only with init_from=",
+        )
     return checkpoint
 
 
@@ -247,7 +252,7 @@ def build_module(config: DictConfig) -> RainbowModule:
     """The LightningModule that a config describes.
 
     Raises:
-        BadInput: a setting is unknown or holds what cannot be meant.
+        BadInput: a setting is unknown or holds what cannot be meant, or there is not enough memory for the replay.
     """
     env = {key: value for key, value in config.env.items() if key != "reward"}
     size = checked(NetworkSize, "agent.size", config.agent.size, OmegaConf.create(env))
@@ -256,19 +261,8 @@ def build_module(config: DictConfig) -> RainbowModule:
     if agent["n_steps"] != 1 or agent["best_known"]:
         do = "set agent.agent.n_steps=1 and agent.agent.best_known=false, or several agent.learner.branches"
         raise BadInput("episodes of pipelines are learned one decision at a time", where="agent.agent", do=do)
-    with _enough_memory():
-        return RainbowModule(config.agent.network, config.env.reward, size, agent, learner, config.seed)
-
-
-@contextmanager
-def _enough_memory() -> Iterator[None]:
-    """Around what takes memory for the network and the replay.
-
-    Raises:
-        BadInput: there is not enough.
-    """
     try:
-        yield
+        return RainbowModule(config.agent.network, config.env.reward, size, agent, learner, config.seed)
     except (MemoryError, RuntimeError) as error:  # torch's allocator raises a RuntimeError
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
@@ -309,21 +303,13 @@ def _schema(record: type[Any]) -> Any:
     return OmegaConf.structured(record)
 
 
-@cache
-def _data_settings() -> type[Any]:
-    """The arguments of PipelineData but its seed, as a record."""
-    known = get_type_hints(PipelineData.__init__).items()
-    return make_dataclass("DataSettings", [(name, kind) for name, kind in known if name not in ("seed", "return")])
-
-
 def build_data(config: DictConfig) -> PipelineData:
-    """The LightningDataModule that a config describes; its settings are the arguments of PipelineData.
+    """The LightningDataModule that a config describes.
 
     Raises:
         BadInput: a setting is unknown or of another kind.
     """
-    settings = checked(_data_settings(), "data", config.data)
-    return PipelineData(**settings, seed=config.seed)
+    return PipelineData(DataSettings(**checked(DataSettings, "data", config.data)), config.seed)
 
 
 def build_loggers(config: DictConfig) -> list[Logger]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import lightning as L
@@ -68,10 +69,11 @@ class VisitSampler(Sampler[list[int]]):
         return self._order[1]
 
 
-class PipelineData(L.LightningDataModule):
-    """Training problems and a fixed, held-out validation set with its exact optima.
+@dataclass(frozen=True)
+class DataSettings:
+    """Which problems are trained on, and which are held out.
 
-    Args:
+    Attributes:
         path: folder of a data set (datagen/run.py).
         groups: problems to use, of which the last `validation_groups` are held out; None is all.
         validation_groups: held-out problems, never trained on.
@@ -80,24 +82,28 @@ class PipelineData(L.LightningDataModule):
         min_stages: fewest stages of a problem to train on; validation has them all.
         batch: problems per training step and process.
         steps_per_epoch: training steps between validations and checkpoints.
+    """
+
+    path: str
+    groups: int | None
+    validation_groups: int
+    validation_devices: int | None
+    min_stages: int
+    batch: int
+    steps_per_epoch: int
+
+
+class PipelineData(L.LightningDataModule):
+    """Training problems and a fixed, held-out validation set with its exact optima.
+
+    Args:
+        settings: which.
         seed: of the order of visits.
     """
 
-    def __init__(
-        self,
-        path: str,
-        groups: int | None,
-        validation_groups: int,
-        validation_devices: int | None,
-        min_stages: int,
-        batch: int,
-        steps_per_epoch: int,
-        seed: int,
-    ) -> None:
+    def __init__(self, settings: DataSettings, seed: int) -> None:
         super().__init__()
-        self.min_stages, self.validation_devices = min_stages, validation_devices
-        self.path, self.groups, self.validation_groups = Path(path), groups, validation_groups
-        self.batch, self.steps_per_epoch, self.seed = batch, steps_per_epoch, seed
+        self.settings, self.path, self.seed = settings, Path(settings.path), seed
         self._loaded: tuple[EncodedProblems, EncodedProblems] | None = None
 
     def prepare_data(self) -> None:
@@ -110,7 +116,7 @@ class PipelineData(L.LightningDataModule):
         self._loaded = self._load()
         held_out = self._loaded[1]
         size = held_out.stages * held_out.nodes * held_out.devices_per_node
-        size = np.where(held_out.stages >= self.min_stages, size, size.max(initial=0) + size)
+        size = np.where(held_out.stages >= self.settings.min_stages, size, size.max(initial=0) + size)
         numbers = np.argsort(size, kind="stable")[:PREVIEWED]
         smallest, kept = held_out.take(numbers), _read_optima(self._optima_file(held_out), len(held_out))
         optima = np.array([shortest(smallest, i) for i in range(len(smallest))]) if kept is None else kept[numbers]
@@ -122,9 +128,9 @@ class PipelineData(L.LightningDataModule):
             return
         training, held_out = self._loaded or self._load()
         self._loaded = None
-        training = training.take(training.stages >= self.min_stages)
+        training = training.take(training.stages >= self.settings.min_stages)
         if not len(training):
-            what = f"has no problem of {self.min_stages} stages or more to train on"
+            what = f"has no problem of {self.settings.min_stages} stages or more to train on"
             raise BadInput(what, where=str(self.path), do="lower data.min_stages or make more groups")
         self.problems = Problems.of(training)
         self.validation, self.optima = _solvable(held_out, self._optima(held_out))
@@ -135,18 +141,18 @@ class PipelineData(L.LightningDataModule):
         return {"trained_on": self._trained_on}
 
     def _load(self) -> tuple[EncodedProblems, EncodedProblems]:
-        encoded = EncodedProblems.from_mapping(read_dataset(self.path, self.groups), str(self.path))
-        if len(encoded) <= self.validation_groups:
+        encoded = EncodedProblems.from_mapping(read_dataset(self.path, self.settings.groups), str(self.path))
+        if len(encoded) <= self.settings.validation_groups:
             raise BadInput(
-                f"{len(encoded)} groups, {self.validation_groups} of them for validation",
+                f"{len(encoded)} groups, {self.settings.validation_groups} of them for validation",
                 where=str(self.path),
                 do="generate more groups or hold fewer out",
             )
-        split = len(encoded) - self.validation_groups
+        split = len(encoded) - self.settings.validation_groups
         training, held_out = encoded.take(slice(None, split)), encoded.take(slice(split, None))
         held_out = held_out.take(held_out.stages > 1)  # one stage leaves nothing to decide
-        if self.validation_devices is not None:
-            held_out = held_out.take(held_out.nodes * held_out.devices_per_node <= self.validation_devices)
+        if self.settings.validation_devices is not None:
+            held_out = held_out.take(held_out.nodes * held_out.devices_per_node <= self.settings.validation_devices)
         return training, held_out
 
     def _optima_file(self, held_out: EncodedProblems) -> Path:
@@ -166,8 +172,8 @@ class PipelineData(L.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Tensor]:
         """Batches of problem indices, int64 [batch]."""
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        groups = len(self.problems.stages)
-        sampler = VisitSampler(groups, self.batch, self.steps_per_epoch, self.seed, rank, world)
+        groups, settings = len(self.problems.stages), self.settings
+        sampler = VisitSampler(groups, settings.batch, settings.steps_per_epoch, self.seed, rank, world)
         sampler.set_epoch(self.trainer.current_epoch if self.trainer else 0)
         return DataLoader(torch.arange(groups), batch_sampler=sampler)  # type: ignore[arg-type]
 

@@ -29,7 +29,6 @@ STATES = 10_000
 """Least number of states that a policy must agree in before it is kept."""
 TOLERANCE = 1e-4
 """Of values, or of larger ones than 1 in proportion: float32 sums in another order."""
-OPSET = 18
 BATCH = 256
 
 
@@ -115,8 +114,6 @@ def write_policy(module: RainbowModule, problems: Problems, metadata: dict[str, 
     Args:
         problems: two or more, to trace with.
     """
-    for chatty in ("onnxscript", "onnx_ir", "torch.onnx"):
-        logging.getLogger(chatty).setLevel(logging.ERROR)
     network, some = module.online, problems.take(slice(0, 2))
     choices = module.agent.describe(some, States.empty(2, module.size.max_stages))
     example = tuple(map(torch.from_numpy, (*choices.inputs, choices.legal)))
@@ -125,23 +122,25 @@ def write_policy(module: RainbowModule, problems: Problems, metadata: dict[str, 
     shapes = [{0: batch, 1: several} if tensor.ndim > 1 and not fixed else {0: batch} for tensor in example]
     if not fixed:
         shapes[1] = {0: batch}
+    inputs = [*INPUTS[network.KIND], LEGAL]
+    options = {"args": example, "input_names": inputs, "output_names": [VALUES], "dynamic_shapes": tuple(shapes)}
+    write_onnx(network, metadata, path, opset_version=18, **options)
+
+
+def write_onnx(network: torch.nn.Module, metadata: dict[str, str], path: Path, **options: Any) -> None:
+    """Write a network, what it says about itself, and nothing about this machine, atomically.
+
+    Args:
+        options: of torch.onnx.export.
+    """
+    for chatty in ("onnxscript", "onnx_ir", "torch.onnx"):
+        logging.getLogger(chatty).setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            network.eval(),
-            example,
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=[*INPUTS[network.KIND], LEGAL],
-            output_names=[VALUES],
-            dynamic_shapes=tuple(shapes),
-            verbose=False,
-        )
+        program = torch.onnx.export(network.eval(), dynamo=True, verbose=False, **options)
     model: Any = program.model_proto  # type: ignore[union-attr]
     for part in (model.graph, *model.graph.input, *model.graph.node):
-        part.ClearField(
-            "metadata_props"
-        )  # among them the stack that each node was traced from, with this machine's paths
+        part.ClearField("metadata_props")  # among them the stack that each node was traced from, with files' paths
     model.graph.ClearField("value_info")
     for key, text in metadata.items():
         model.metadata_props.add(key=key, value=text)

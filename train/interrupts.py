@@ -22,8 +22,10 @@ from lightning.pytorch.callbacks import Callback
 from automap_models.core.streams import INTERRUPTED
 
 
-def fit(trainer: L.Trainer, module: L.LightningModule, data: L.LightningDataModule, checkpoint: Path | None) -> None:
-    """Train from `checkpoint`, or from the start.
+def fit(
+    trainer: L.Trainer, module: L.LightningModule, data: L.LightningDataModule | None, checkpoint: Path | None
+) -> None:
+    """Train from `checkpoint`, or from the start; a module may have its own data.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, or SIGTERM came; the last batch and its checkpoint are complete.

@@ -4,7 +4,7 @@
 
 The gains that moves have, as shares of all gains of an example, are taken for the probability of each. Every draw
 follows from the seed and the number of the update, so that a run that is gone on with draws what it would have drawn;
-examples are kept in the folder of the run.
+examples are kept in the folder of the run. Graphs are traced once in a process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 import lightning as L
 import numpy as np
-import onnx
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from omegaconf import DictConfig
@@ -32,19 +31,13 @@ from automap_models.rl.networks.placement import PlacerNetwork, PlacerSize
 
 from .build import FOLDER, LAST, checked, checkpoints, resume_from, trainer_of, write_config
 from .console import say
+from .export import write_onnx
 from .interrupts import fit
-from .placer_examples import MoveExample, examples, stacked, varied
-from .placer_graphs import kept_graph
+from .placer_examples import MoveExample, examples, stacked, traced_graph, varied
 
 SEE = "see conf/experiment/gdp_pretrain.yaml"
-COMPARED = 8
-"""Random problems on which an exported policy is compared with torch."""
-TOLERANCE = 1e-3
-"""Largest difference of two logits."""
 VALIDATION_SEED = 7919
 """Offset of the seeds of held-out random problems."""
-TOP = 16
-"""Moves whose gains a validation looks at: those that the network would draw first."""
 EXAMPLES = "examples"
 """Folder of them in that of a run."""
 LEAST_GAIN = 1e-6
@@ -88,7 +81,7 @@ class PlacerModule(L.LightningModule):
     Args:
         config: fields of PlacerConfig.
         seed: of every draw.
-        out: folder of the run, which keeps examples and graphs.
+        out: folder of the run, which keeps examples.
     """
 
     def __init__(self, config: dict[str, Any], seed: int, out: Path) -> None:
@@ -103,6 +96,16 @@ class PlacerModule(L.LightningModule):
         """Adam."""
         return torch.optim.Adam(self.network.parameters(), lr=self.config["learning_rate"])
 
+    def train_dataloader(self) -> Any:
+        """Numbers of the next updates, counted through all epochs."""
+        first, epoch = self.trainer.current_epoch * self.config["validate"], self.config["validate"]
+        return torch.utils.data.DataLoader(range(first, first + epoch), batch_size=None)  # type: ignore[arg-type]
+
+    def val_dataloader(self) -> Any:
+        """Numbers of the held-out problems."""
+        held_out = self.config["held_out"] + len(self.config["graphs"])
+        return torch.utils.data.DataLoader(range(held_out), batch_size=None)  # type: ignore[arg-type]
+
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         """Update number `batch`."""
         step = int(batch)
@@ -110,24 +113,21 @@ class PlacerModule(L.LightningModule):
         for group in optimizer.param_groups:
             group["lr"] = self.config["learning_rate"] * (1.0 - self.config["decay"] * step / self.config["steps"])
         loss = imitation_loss(self.network, self._examples(step))
-        self._update(optimizer, loss)
         self.log("train/imitation", loss.detach())
-
-    def _update(self, optimizer: Any, loss: Tensor) -> None:
         optimizer.zero_grad()
         self.manual_backward(loss)
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         optimizer.step()
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
-        """Share of the gains of a held-out problem's moves that are among those the network would draw first."""
+        """Share of the gains of a held-out problem's moves that are among the 16 that the network would draw first."""
         number, tops = int(batch), []
         with torch.no_grad():
             for example in self._held_out(number):
                 if (example.gains > LEAST_GAIN).any():
                     share = _shares(example)
                     (log_prob,) = move_log_probs(self.network, [example])
-                    first = log_prob.topk(min(TOP, len(log_prob))).indices
+                    first = log_prob.topk(min(16, len(log_prob))).indices
                     tops.append(float(share[first].sum()))
         top = float(np.mean(tops or [1.0]))  # where nothing gains nothing is missed
         self.log("val/top", top, batch_size=1)
@@ -138,7 +138,7 @@ class PlacerModule(L.LightningModule):
         if number not in self._kept_out:
             config, random = self.config, np.random.default_rng([self.seed + VALIDATION_SEED, number])
             at = number - config["held_out"]
-            problem = random_problem(random) if at < 0 else varied(graph_of(config["graphs"][at], self.out), random)
+            problem = random_problem(random) if at < 0 else varied(graph_of(config["graphs"][at]), random)
             self._kept_out[number] = held_out_examples(problem, number)
         return self._kept_out[number]
 
@@ -190,7 +190,7 @@ def keep_examples(config: dict[str, Any], seed: int, out: Path) -> None:
             continue
         random = np.random.default_rng([seed, i, kind == "random"])
         graphs = config["graphs"]
-        problem = random_problem(random) if kind == "random" else varied(graph_of(graphs[i % len(graphs)], out), random)
+        problem = random_problem(random) if kind == "random" else varied(graph_of(graphs[i % len(graphs)]), random)
         for j, example in enumerate(examples(problem, seed + i, config["moves"])):
             gaining = "gains" if (example.gains > LEAST_GAIN).any() else "none"
             example.write(folder / f"{len(example.inputs.pieces):05d}_{kind}_{i}_{j}_{gaining}.npz")
@@ -213,36 +213,18 @@ def _read(path: Path) -> MoveExample:
 
 
 @lru_cache(maxsize=32)
-def graph_of(name: str, out: Path) -> PlacementGraph:
-    """The graph of a file, or of a built-in model's traced step, which the folder of the run keeps."""
+def graph_of(name: str) -> PlacementGraph:
+    """The graph of a file, or of a built-in model's traced step."""
     if name.endswith(".json"):
         from automap_models.formats.placement_json import read_placement
 
         return read_placement(name)
-    return kept_graph(name, out / "graphs")
+    return traced_graph(name)
 
 
 def held_out_examples(problem: PlacementProblem, seed: int) -> list[MoveExample]:
     """Examples that no training sees."""
     return list(examples(problem, VALIDATION_SEED + seed, 300, walks=(0, 100)))
-
-
-class StepNumbers(L.LightningDataModule):
-    """Numbers of updates, and of held-out problems: all that a step has to know."""
-
-    def __init__(self, per_epoch: int, held_out: int) -> None:
-        super().__init__()
-        self.per_epoch, self.held_out = per_epoch, held_out
-
-    def train_dataloader(self) -> Any:
-        """The next updates, counted through all epochs."""
-        trainer: Any = self.trainer
-        first = trainer.current_epoch * self.per_epoch
-        return torch.utils.data.DataLoader(range(first, first + self.per_epoch), batch_size=None)  # type: ignore[arg-type]
-
-    def val_dataloader(self) -> Any:
-        """The held-out problems."""
-        return torch.utils.data.DataLoader(range(self.held_out), batch_size=None)  # type: ignore[arg-type]
 
 
 def placer_config(config: DictConfig) -> dict[str, Any]:
@@ -285,8 +267,7 @@ def train_placer(config: DictConfig) -> L.Trainer:
     epochs, logger = -(-settings["steps"] // settings["validate"]), CSVLogger(config.out, name="csv")
     options: dict[str, Any] = {"accelerator": "cpu", "devices": 1, "log_every_n_steps": 20}
     trainer = trainer_of(config, epochs, logger, checkpoints(config, "val/top", "max"), **options)
-    held_out = settings["held_out"] + len(settings["graphs"])
-    fit(trainer, module, StepNumbers(settings["validate"], held_out), last)
+    fit(trainer, module, None, last)
     if config.export:
         best: Any = trainer.checkpoint_callback
         load_placer(module, Path(best.best_model_path or out / FOLDER / f"{LAST}.ckpt"))
@@ -313,13 +294,13 @@ def load_placer(module: PlacerModule, path: Path) -> None:
 
 
 def export_placer(module: PlacerModule, path: Path) -> float:
-    """Write the policy; the largest difference of a logit to torch's.
+    """Write the policy; the largest difference of a logit to torch's, on eight random problems.
 
     Raises:
-        AutomapError: it differs from torch by more than the tolerance.
+        AutomapError: it differs from torch by more than 1e-3.
     """
     network = module.network.eval()
-    problems = [random_problem(np.random.default_rng([module.seed, 31, i])) for i in range(COMPARED)]
+    problems = [random_problem(np.random.default_rng([module.seed, 31, i])) for i in range(8)]
     held_out = [held_out_examples(problem, i)[0] for i, problem in enumerate(problems)]
     feeds = [example.inputs for example in held_out]
     segments, devices = torch.export.Dim("segments", min=1, max=64), torch.export.Dim("devices", min=2, max=DEVICES)
@@ -327,19 +308,9 @@ def export_placer(module: PlacerModule, path: Path) -> float:
     sizes["devices"] = {1: devices}
     for name in ("home", "pairs", "move_mask"):
         sizes[name][2] = devices
-    torch.onnx.export(
-        network,
-        kwargs=tensors([max(feeds, key=lambda one: len(one.pieces) + len(one.devices))]),
-        f=str(path),
-        dynamo=True,
-        external_data=False,
-        output_names=[OUTPUT],
-        dynamic_shapes=sizes,
-        verbose=False,
-    )
-    model = onnx.load(str(path))
-    onnx.helper.set_model_props(model, {"kind": KIND, "version": str(VERSION), "seed": str(module.seed)})
-    onnx.save(model, str(path))
+    largest_feed = tensors([max(feeds, key=lambda one: len(one.pieces) + len(one.devices))])
+    metadata = {"kind": KIND, "version": str(VERSION), "seed": str(module.seed)}
+    write_onnx(network, metadata, path, kwargs=largest_feed, output_names=[OUTPUT], dynamic_shapes=sizes)
     policy, largest = OnnxFile(path), 0.0
     for inputs in feeds:
         (logits,) = policy.run(inputs.feed(), [OUTPUT], 60.0)
@@ -347,6 +318,6 @@ def export_placer(module: PlacerModule, path: Path) -> float:
             expected = network(**tensors([inputs])).numpy()
         there = expected > -1e8
         largest = max(largest, float(np.abs(logits - expected)[there].max()))
-    if largest > TOLERANCE:
+    if largest > 1e-3:
         raise AutomapError(f"the exported policy differs from torch by {largest:.1e}", where=str(path))
     return largest

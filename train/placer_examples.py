@@ -28,8 +28,6 @@ MISFIT = -1.0
 """Gain of a move that passes the memory further."""
 WALKS = (0, 30, 100, 300, 1000)
 """Moves of annealing after which a placement is an example."""
-WARMTH = 3e-4
-"""Temperature of that annealing, as a share of the step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +56,25 @@ class MoveExample:
             arrays = {name: content[name] for name in content.files}
         moves, gains = arrays.pop("moves"), arrays.pop("gains")
         return cls(PlacerInputs(**arrays), moves, gains)
+
+
+def traced_graph(name: str, sequence: int | None = None) -> PlacementGraph:
+    """The step of a built-in model, timed by the roofline of a V100; this takes jax, and for some models minutes.
+
+    Args:
+        name: of the model.
+        sequence: tokens of a sample; None: as many as are usual for it.
+    """
+    from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
+    from automap_models.hlo.adapter import trace
+    from automap_models.hlo.clock import clock_times
+    from automap_models.hlo.graph import instruction_graph
+    from automap_models.hlo.step_graph import step_graph
+    from automap_models.workloads.registry import build
+
+    graph = instruction_graph(trace(build(name, sequence=sequence)))
+    accelerator, host = (clock_times(graph, read_device(kind)) for kind in (DEFAULT_DEVICE, "cpu"))
+    return step_graph(graph, accelerator, host, {}, link_bytes_per_s=12e9, accelerators=4, accelerator_bytes=32e9)
 
 
 def varied(graph: PlacementGraph, random: np.random.Generator) -> PlacementProblem:
@@ -95,7 +112,7 @@ def examples(problem: PlacementProblem, seed: int, moves: int, walks: tuple[int,
             if changed is None:
                 continue
             drawn = score_of(units, changed)
-            if accepted(drawn, score, WARMTH * score.value_s, random):
+            if accepted(drawn, score, 3e-4 * score.value_s, random):  # a temperature, as a share of the step
                 device, score = changed, drawn
         pieces = space.pieces(device, int(random.integers(len(space.levels))), random)
         inputs = space.inputs(device, pieces)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from automap_models.envs.pipeline.env import Floats, Problems, rewards
-from automap_models.errors import BadInput
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.episodes import PipelineAgent, empty_branches, empty_decision
 from automap_models.rl.learner import Learner, LearnerConfig
@@ -197,32 +195,12 @@ class RainbowModule(L.LightningModule):
         checkpoint["rainbow"] = {"episodes": self.episodes, "processes": states}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on with replay, counters and random states as they were.
-
-        Raises:
-            BadInput: another number of processes wrote it.
-        """
+        """Go on with replay, counters and random states as they were; build.require_resumable has checked them."""
         if self._trainer is None or self.trainer.state.fn != TrainerFn.FITTING:
             return  # only the weights were asked for
         saved = checkpoint["rainbow"]
-        require_processes(saved, self.trainer.world_size, "the checkpoint")
         mine = saved["processes"][self.global_rank]
         self.episodes = int(saved["episodes"])
         self.learner.load_state_dict(mine)
         self.learner.iteration = int(checkpoint["global_step"])
         self.agent.generator.set_state(mine["generator"].cpu())
-
-
-def require_processes(saved: Mapping[str, Any], processes: int, where: str) -> None:
-    """Each process goes on with its own replay and random states, so there must be as many as before.
-
-    Raises:
-        BadInput: there are not.
-    """
-    before = len(saved["processes"])
-    if before != processes:
-        raise BadInput(
-            f"was written by {before} process(es), this run has {processes}",
-            where=where,
-            do=f"go on with trainer.devices × trainer.num_nodes = {before}, or take the weights only with init_from=",
-        )

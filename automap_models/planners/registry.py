@@ -31,8 +31,7 @@ PLANNERS: dict[str, dict[str, str]] = {
     "placement": {
         "ideals": "automap_models.planners.placement.ideals:IdealsPlanner",
         "milp": "automap_models.planners.placement.milp:MilpPlanner",
-        "milp-ordered": "automap_models.planners.placement.milp:MilpOrderedPlanner",
-        "metis": "automap_models.planners.placement.metis:MetisPlanner",
+        "metis": "automap_models.planners.placement.step_search:MetisPlanner",
         "local-search": "automap_models.planners.placement.local_search:LocalSearchPlanner",
         "expert": "automap_models.planners.placement.expert:ExpertPlanner",
         "m-etf": "automap_models.planners.placement.list_scheduling:EtfPlanner",

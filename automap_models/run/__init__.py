@@ -8,12 +8,23 @@ the modules of their names.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
 
+from automap_models.errors import BadInput
+
 if TYPE_CHECKING:
+    from automap_models.run.base import Backend
     from automap_models.run.torch_pipeline import Pipeline
 
-__all__ = ["Pipeline"]
+__all__ = ["BACKENDS", "Pipeline", "make_backend"]
+
+BACKENDS: Mapping[str, str] = {
+    "torch": "automap_models.run.torch_backend:TorchBackend",
+    "jax": "automap_models.run.jax_backend:JaxBackend",
+}
+"""Framework that runs plans → the class."""
 
 
 def __getattr__(name: str) -> object:
@@ -22,3 +33,22 @@ def __getattr__(name: str) -> object:
     from automap_models.run.torch_pipeline import Pipeline
 
     return Pipeline
+
+
+def make_backend(name: str) -> Backend:
+    """The backend of that name.
+
+    Raises:
+        BadInput: there is none, or its framework is not installed.
+    """
+    if name not in BACKENDS:
+        raise BadInput(f"no backend {name!r}", where="`backend`", do=f"choose from {', '.join(BACKENDS)}")
+    module, _, attribute = BACKENDS[name].partition(":")
+    try:
+        backend: Backend = getattr(import_module(module), attribute)()
+    except ModuleNotFoundError as error:
+        if error.name not in BACKENDS:
+            raise
+        do = f"pip install 'automap-models[{error.name}]'"
+        raise BadInput(f"needs {error.name}, which is not installed", where=f"backend {name}", do=do) from error
+    return backend

@@ -1,19 +1,19 @@
 """What shall run, who can run it, and what the cost model predicts of it.
 
-A backend (run.backends) is a class with one method, `run(problem) -> RunRecord`. Everything around it is the same for
-all: reading the plan, the schedule, the prediction, the table, the trace and the JSON.
+A backend (run.make_backend) is a class with one method, `run(problem, say) -> RunRecord`. Everything around it is the
+same for all: reading the plan, the schedule, the prediction, the table, the trace and the JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from automap_models.core.profile import FloatArray
-from automap_models.core.run_record import Comparison, RunRecord, StepRecord
+from automap_models.core.run_record import Comparison, RunRecord
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, Schedule, build_schedule
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.cost.overlap import TiedSum
@@ -23,7 +23,8 @@ from automap_models.workloads.source import Source
 
 DeviceKind = Literal["cpu", "cuda"]
 Executor = Literal["torch", "automap"]
-DEFAULT_STEPS = 3
+Say = Callable[[str], None]
+"""Is told what is being done."""
 TOLERANCE = 1e-5
 """Relative error that a check allows, fp32."""
 COARSE_TOLERANCES: Mapping[str, float] = {"bf16": 5e-2, "bfloat16": 5e-2, "f16": 1e-2, "float16": 1e-2}
@@ -81,10 +82,6 @@ def gradient_errors(
     return largest, difference
 
 
-def silent(_: str) -> None:
-    """Say nothing, as workers do."""
-
-
 @dataclass(frozen=True)
 class RunProblem:
     """A plan to be run for some steps.
@@ -100,45 +97,29 @@ class RunProblem:
         zero: stage of ZeRO among the replicas of a stage.
         check: whether losses and gradients are held against one process.
         seed: of weights and data.
-        say: is told what is being done.
     """
 
     plan: WrittenPlan
     source: Source
     schedule: Schedule
-    steps: int = DEFAULT_STEPS
+    steps: int = 3
     warmup: int = 1
     device: DeviceKind | None = None
     executor: Executor | None = None
     zero: int = 0
     check: bool = False
     seed: int = 0
-    say: Callable[[str], None] = silent
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """What a run came to, without what its problem says; see RunRecord."""
-
-    executor: str
-    device: str
-    clock: str
-    processes: int
-    steps: tuple[StepRecord, ...]
-    comparison: Comparison | None
-    notes: tuple[str, ...]
-
-    def record(self, backend: str, problem: RunProblem) -> RunRecord:
-        """The record of the run."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return RunRecord(problem.plan, problem.schedule, backend, warmup=problem.warmup, **own)
 
 
 class Backend(Protocol):
     """A framework that runs plans."""
 
-    def run(self, problem: RunProblem) -> RunRecord | None:
+    def run(self, problem: RunProblem, say: Say) -> RunRecord | None:
         """Run it; None in a process that another one reports for, such as the ranks above 0 under torchrun.
+
+        Args:
+            problem: what to run.
+            say: is told what is being done.
 
         Raises:
             BadInput: the plan, the model or the machine cannot be used for it.

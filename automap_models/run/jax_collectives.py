@@ -11,11 +11,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from automap_models.core.sharding import Collectives
 from automap_models.hlo.step_cut import ProgramKey
 from automap_models.run.jax_layout import DATA
 from automap_models.run.jax_programs import StepPrograms
-
-_ALL_REDUCE = "all-reduce"
 
 
 @dataclass(frozen=True)
@@ -36,24 +35,25 @@ class ProgramCollectives:
 def program_collectives(programs: StepPrograms) -> dict[ProgramKey, ProgramCollectives]:
     """Those of every program of a stage of several devices."""
     planned = _planned(programs)
-    collectives: dict[ProgramKey, ProgramCollectives] = {}
-    for key, compiled in programs.compiled.items():
-        if programs.shardings.of_classes(key.stage):
-            nbytes = {kind: numbers.nbytes for kind, numbers in compiled.communication.items()}
-            all_reduced = nbytes.pop(_ALL_REDUCE, 0.0)
-            collectives[key] = ProgramCollectives(planned.get(key, 0.0), all_reduced, nbytes)
-    return collectives
+    return {
+        key: _beside(planned.get(key, 0.0), compiled.communication)
+        for key, compiled in programs.compiled.items()
+        if programs.shardings.of_classes(key.stage)
+    }
 
 
 def reduction_collectives(programs: StepPrograms) -> dict[int, ProgramCollectives]:
     """Those of each stage that sums gradients over its replicas once a step: by the plan, each gradient once."""
-    collectives: dict[int, ProgramCollectives] = {}
-    for stage, reduction in programs.reductions.items():
-        nbytes = {kind: numbers.nbytes for kind, numbers in reduction.communication.items()}
-        all_reduced = nbytes.pop(_ALL_REDUCE, 0.0)
-        planned = sum(_device_bytes(programs, v, stage) for v in reduction.values)
-        collectives[stage] = ProgramCollectives(planned, all_reduced, nbytes)
-    return collectives
+    return {
+        stage: _beside(sum(_device_bytes(programs, v, stage) for v in reduction.values), reduction.communication)
+        for stage, reduction in programs.reductions.items()
+    }
+
+
+def _beside(planned: float, communication: Mapping[str, Collectives]) -> ProgramCollectives:
+    """Planned bytes beside those of a compiled program's collectives."""
+    nbytes = {kind: collectives.nbytes for kind, collectives in communication.items()}
+    return ProgramCollectives(planned, nbytes.pop("all-reduce", 0.0), nbytes)
 
 
 def _device_bytes(programs: StepPrograms, v: int, stage: int) -> float:

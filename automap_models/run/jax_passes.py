@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -83,7 +84,7 @@ class StepPasses:
             self._reduce(stage, measured)
         updated: dict[int, Any] = {}
         for key in self._updates():
-            self._noted(Action("U", key.stage, 0), measured, key, updated)  # type: ignore[arg-type]
+            self._update(key, updated, measured)
         return updated
 
     def overlapped(self) -> dict[int, Any]:
@@ -93,46 +94,25 @@ class StepPasses:
             BaseException: whatever a thread raised; the others end, too.
         """
         self._began = time.perf_counter()
-        self._threads([self._rank(rank) for rank in range(self._schedule.ranks)])
-        self._threads([self._reducing(stage) for stage in self._programs.reductions])
+        self._threads([[partial(self._noted, action, True) for action in order] for order in self._schedule.orders])
+        self._threads([[partial(self._reduce, stage, True)] for stage in self._programs.reductions])
         updated: dict[int, Any] = {}
         for level in sorted({key.level for key in self._updates()}):
-            keys = [key for key in self._updates() if key.level == level]
-            self._threads([self._one(key, updated) for key in keys])
+            self._threads(
+                [[partial(self._update, key, updated, True)] for key in self._updates() if key.level == level]
+            )
         return updated
 
     def _updates(self) -> Iterator[ProgramKey]:
         return (key for key in self._compiled if key.kind == "U")
 
-    def _rank(self, rank: int) -> Iterator[None]:
-        for action in self._schedule.orders[rank]:
-            self._noted(action, True)
-            yield
+    def _threads(self, work: Sequence[Sequence[Callable[[], None]]]) -> None:
+        """One thread after the other is given its calls, which all of them make at the same time."""
 
-    def _one(self, key: ProgramKey, updated: dict[int, Any]) -> Iterator[None]:
-        self._noted(Action("U", key.stage, 0), True, key, updated)  # type: ignore[arg-type]
-        yield
-
-    def _reducing(self, stage: int) -> Iterator[None]:
-        self._reduce(stage, True)
-        yield
-
-    def _reduce(self, stage: int, measured: bool) -> None:
-        """Sum what a stage's replicas have added up for themselves."""
-        reduction = self._programs.reductions[stage]
-        start, used = time.perf_counter(), self._clock()
-        totals = reduction.call(*(self.totals[v] for v in reduction.values))
-        if measured:
-            jax.block_until_ready(totals)  # type: ignore[no-untyped-call]
-            busy, end = self._clock() - used, time.perf_counter()
-            self.passes.append(Pass("G", stage, None, 0, start - self._began, end - self._began, busy))
-        with self._lock:
-            self.totals |= zip(reduction.values, totals, strict=True)
-
-    def _threads(self, work: Sequence[Iterator[None]]) -> None:
-        def play(own: Iterator[None]) -> None:
+        def play(own: Sequence[Callable[[], None]]) -> None:
             try:
-                for _ in own:
+                for call in own:
+                    call()
                     if self._failure is not None:
                         return
             except BaseException as error:
@@ -148,24 +128,32 @@ class StepPasses:
         if self._failure is not None:
             raise self._failure
 
-    def _noted(
-        self, action: Action, measured: bool, update: ProgramKey | None = None, updated: dict[int, Any] | None = None
-    ) -> None:
-        """Play a pass or an update, and note its times."""
+    def _timed(self, action: tuple[str, int, int], measured: bool, play: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+        """What is played; where it is measured, when it is over and its times are noted."""
         kind, stage, m = action
-        if measured:
-            self._wait(action)
         start, used = time.perf_counter(), self._clock()
-        if update is None:
-            results = self._play(action)
-        else:
-            results = self._update(self._compiled[update], {} if updated is None else updated)
+        results = play()
         if measured:
             jax.block_until_ready(results)  # type: ignore[no-untyped-call]
             busy, end = self._clock() - used, time.perf_counter()
             self.passes.append(Pass(kind, stage, None, m, start - self._began, end - self._began, busy))
+        return results
+
+    def _reduce(self, stage: int, measured: bool) -> None:
+        """Sum what a stage's replicas have added up for themselves."""
+        reduction = self._programs.reductions[stage]
+        given = [self.totals[v] for v in reduction.values]
+        totals = self._timed(("G", stage, 0), measured, lambda: reduction.call(*given))
         with self._lock:
-            self._done.update((key, m) for key in self._keys(action))
+            self.totals |= zip(reduction.values, totals, strict=True)
+
+    def _noted(self, action: Action, measured: bool) -> None:
+        """Play a pass, as soon as there is what it reads."""
+        if measured:
+            self._wait(action)
+        self._timed(action, measured, lambda: self._play(action))
+        with self._lock:
+            self._done.update((key, action.micro_batch) for key in self._keys(action))
             self._lock.notify_all()
 
     def _keys(self, action: Action) -> list[ProgramKey]:
@@ -243,12 +231,15 @@ class StepPasses:
 
     # ---- one update ------------------------------------------------------------------------------------------------
 
-    def _update(self, compiled: CompiledProgram, updated: dict[int, Any]) -> list[Any]:
-        stage = compiled.program.key.stage
-        given = [self._gathered(v, stage, updated) for v in compiled.program.inputs]
-        returned = list(compiled.call(*given))
+    def _update(self, key: ProgramKey, updated: dict[int, Any], measured: bool) -> None:
+        """Play an update; what it returns is added to `updated`."""
+        compiled = self._compiled[key]
+
+        def play() -> Sequence[Any]:
+            return compiled.call(*(self._gathered(v, key.stage, updated) for v in compiled.program.inputs))
+
+        returned = self._timed(("U", key.stage, 0), measured, play)
         updated |= zip(compiled.program.outputs, returned, strict=True)
-        return returned
 
     def _gathered(self, v: int, stage: int, updated: Mapping[int, Any]) -> Any:
         """What an update reads: a sum, what another update made, or what the stage holds."""

@@ -9,7 +9,7 @@ over the micro-batches; with a loss that is a mean over samples they are then th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -160,14 +160,6 @@ class JaxPipeline:
 
     # ---- steps -----------------------------------------------------------------------------------------------------
 
-    def compile(self, say: Callable[[str], None] = lambda _: None) -> None:
-        """Compile all programs now instead of in the first step.
-
-        Args:
-            say: is told which program is being compiled.
-        """
-        self.programs.compile(say)
-
     def step(self, *batch: Any, measure: bool = False) -> float:
         """Train on a global batch; returns the loss, averaged over its micro-batches.
 
@@ -208,10 +200,6 @@ class JaxPipeline:
         run = StepPasses(self.programs, self.layout.schedule, dict(self._held), self._parts(batch))
         run.in_order()
         return all(bool(jnp.isfinite(total).all()) for total in run.totals.values())
-
-    def results(self) -> list[Any]:
-        """What the last step returned beside arguments, the loss among it, as NumPy arrays."""
-        return [np.asarray(self._result(v)) for v in self.cut.results]
 
     def gradients(self) -> dict[str, np.ndarray]:
         """Name of a parameter → its gradient in the last step, averaged over micro-batches."""

@@ -29,8 +29,9 @@ from automap_models.hlo.random_keys import physical
 from automap_models.hlo.sharded_step import differences, on_one_device
 from automap_models.hlo.step_cut import Program, ProgramKey
 from automap_models.hlo.step_graph import step_nodes
+from automap_models.run.base import Say
 from automap_models.run.jax_pipeline import TracedStep
-from automap_models.run.jax_process import Say, serve
+from automap_models.run.jax_process import serve
 from automap_models.run.jax_run import traceable
 from automap_models.run.verify_placement import PlacedRequest, VerifiedPlacement
 from automap_models.user_code import user_code
@@ -162,7 +163,7 @@ class PlacedStep:
         self.parts = parts_of(traced.graph, device, self._wanted)
         self._calls = [
             jax.jit(
-                _function(traced, part.program),
+                program_function(traced.module, part.program),
                 out_shardings=[SingleDeviceSharding(devices[part.device])] * len(part.program.outputs),
             )
             for part in self.parts
@@ -200,10 +201,6 @@ class PlacedStep:
         home = {v: part.device for part in self.parts for v in part.program.outputs}
         pairs = {(v, part.device) for part in self.parts for v in part.program.inputs}
         return sum(v in home and home[v] != device for v, device in pairs)
-
-
-def _function(traced: TracedStep, program: Program) -> Any:
-    return program_function(traced.module, program)
 
 
 def run_placed(request: PlacedRequest, say: Say) -> VerifiedPlacement:

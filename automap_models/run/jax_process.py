@@ -1,33 +1,106 @@
-"""A process of ours that does one thing with JAX: a request on stdin; what is being done, and the answer, on stdout.
+"""A process of ours that does one thing with JAX, and the command that starts it.
 
-The number of devices that XLA makes of a host is fixed when JAX starts, which is why it is a process of its own. It
-ends when its stdin does, so that none is left behind.
+    command   ── request, as JSON, on stdin ──→   process
+              ←── what it says, then the answer or an error, line by line on stdout ──
+
+The number of devices that XLA makes of a host is fixed when JAX starts, and the user's own process may have started it:
+so this is a process of its own. It ends when its stdin does, so that none is left behind.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 import msgspec
 
-from automap_models.errors import AutomapError
-from automap_models.run.jax_request import written_error
+from automap_models.core.units import size
+from automap_models.errors import AutomapError, BadInput, RunFailed, UserCodeError
+from automap_models.run.base import Say
 
 RequestT = TypeVar("RequestT")
-Say = Callable[[str], None]
+_ERRORS: Mapping[str, type[AutomapError]] = {
+    "BadInput": BadInput,
+    "RunFailed": RunFailed,
+    "UserCodeError": UserCodeError,
+}
 
 
-def serve(kind: type[RequestT], answered: Callable[[RequestT, Say], object]) -> int:
+def environment(devices: int, device: str | None) -> dict[str, str]:
+    """The environment of a process in which a host has so many devices."""
+    own = dict(os.environ)
+    own["XLA_FLAGS"] = f"{own.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip()
+    own["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    if device is not None:
+        own["JAX_PLATFORMS"] = device
+    return own
+
+
+def shortage(needed_bytes: float) -> str:
+    """What a run on devices made of this host would take and what is free, in words, where it is too much; else ""."""
+    free_bytes = float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if needed_bytes <= 0.6 * free_bytes:  # so much of it a run may take
+        return ""
+    return f"running it on this host takes {size(needed_bytes)}, {size(free_bytes)} are free"
+
+
+def answered(module: str, request: object, environ: Mapping[str, str], where: str, say: Say) -> Any:
+    """What a process that runs a module of ours (`serve`) answers.
+
+    Args:
+        module: that is run.
+        request: what it is to do, a record.
+        environ: its environment.
+        where: the user's file, for messages.
+        say: is told what is being done.
+
+    Raises:
+        AutomapError: the process met one.
+        RunFailed: it ended without an answer.
+    """
+    command = [sys.executable, "-m", module]
+    with TemporaryFile("w+") as output, _process(command, environ, output) as process:
+        assert process.stdin is not None and process.stdout is not None  # both are pipes
+        process.stdin.write(msgspec.json.encode(request).decode() + "\n")
+        process.stdin.flush()
+        for line in process.stdout:
+            answer = json.loads(line)
+            if "say" in answer:
+                say(answer["say"])
+            elif "error" in answer:
+                raise _error_of(**answer["error"])
+            else:
+                return answer["answer"]
+        code = process.wait()
+        output.seek(0)
+        details = "".join(output.readlines()[-20:])
+        raise RunFailed(f"the process that ran it ended with exit code {code}", where=where, details=details)
+
+
+@contextmanager
+def _process(command: list[str], environ: Mapping[str, str], output: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that ends with the block."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=output, env=dict(environ), text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def serve(kind: type[RequestT], answer: Callable[[RequestT, Say], object]) -> int:
     """Answer the request on stdin, and end; the exit code.
 
     Args:
         kind: of the request, a record.
-        answered: makes the answer, a record; it may say what it is doing.
+        answer: makes the answer, a record; it may say what it is doing.
     """
     request = msgspec.json.decode(sys.stdin.readline(), type=kind)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
@@ -38,11 +111,10 @@ def serve(kind: type[RequestT], answered: Callable[[RequestT, Say], object]) -> 
         out.write(json.dumps(line) + "\n")
 
     try:
-        answer = answered(request, lambda what: write(say=what))
+        write(answer=msgspec.to_builtins(answer(request, lambda what: write(say=what))))
     except AutomapError as error:
-        write(error=written_error(error))
+        write(error=_written_error(error))
         return error.exit_code
-    write(answer=msgspec.to_builtins(answer))
     return 0
 
 
@@ -50,3 +122,15 @@ def _end_with_stdin() -> None:
     """End this process when the one that started it does."""
     sys.stdin.read()
     os._exit(1)
+
+
+def _written_error(error: AutomapError) -> dict[str, Any]:
+    """An error as JSON, for `_error_of`; of a class that is not among them, the next one above."""
+    kind = next((own.__name__ for own in type(error).__mro__ if own.__name__ in _ERRORS), "AutomapError")
+    more = {"details": error.details} if getattr(error, "details", "") else {}  # type: ignore[attr-defined]
+    return {"kind": kind, "what": error.what, "where": error.where, "do": error.do, **more}
+
+
+def _error_of(kind: str, what: str, **others: Any) -> AutomapError:
+    """An error of that process as one of this."""
+    return _ERRORS.get(kind, AutomapError)(what, **others)

@@ -5,7 +5,6 @@ As a process, `python -m automap_models.run.jax_run`, it is what jax_backend.py 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,26 +13,25 @@ import numpy as np
 
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.profile import Profile
-from automap_models.core.run_record import StepRecord
+from automap_models.core.run_record import RunRecord, StepRecord
 from automap_models.core.units import size
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
-from automap_models.run.base import RunOutcome, RunProblem, compare, tolerance_of
+from automap_models.run.base import RunProblem, Say, compare, tolerance_of
 from automap_models.run.jax_collectives import program_collectives, reduction_collectives
 from automap_models.run.jax_layout import layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
 from automap_models.run.jax_process import serve
-from automap_models.run.jax_request import JaxRequest
 from automap_models.run.jax_step import drawn_arguments, drawn_batch
 from automap_models.user_code import user_code
 from automap_models.workloads.registry import step_of
 from automap_models.workloads.source import Source, SourceKind, framework_of, module_of, training_step_of
 
 
-def run_plan(problem: RunProblem) -> RunOutcome:
+def run_plan(problem: RunProblem, say: Say) -> RunRecord:
     """Run it on the devices of this process.
 
     Raises:
@@ -41,7 +39,7 @@ def run_plan(problem: RunProblem) -> RunOutcome:
         UserCodeError: the user's own code raised.
     """
     plan, micro_batches = problem.plan, problem.schedule.micro_batches
-    problem.say(f"tracing {problem.source.what}")
+    say(f"tracing {problem.source.what}")
     step = _step(problem.source, plan)
     with user_code(problem.source.what):
         traced = TracedStep(step)
@@ -49,7 +47,7 @@ def run_plan(problem: RunProblem) -> RunOutcome:
     layout, devices = layout_of(plan, problem.schedule), _devices(problem)
     arguments = drawn_arguments(step, problem.seed)
     pipeline = JaxPipeline(traced, layout, arguments, devices=devices)
-    pipeline.compile(problem.say)
+    pipeline.programs.compile(say)
     largest = _largest(pipeline, step, problem)
     batches = [
         drawn_batch(step, problem.seed + 1 + k, micro_batches, largest) for k in range(problem.warmup + problem.steps)
@@ -57,13 +55,13 @@ def run_plan(problem: RunProblem) -> RunOutcome:
     steps: list[StepRecord] = []
     gradients: dict[str, np.ndarray] = {}
     for k, batch in enumerate(batches):
-        problem.say(f"step {k + 1} of {len(batches)}")
+        say(f"step {k + 1} of {len(batches)}")
         loss = pipeline.step(*batch, measure=True)
         steps.append(StepRecord(loss, pipeline.length_s, pipeline.passes))
         gradients = gradients or pipeline.gradients()
     comparison = None
     if problem.check:
-        problem.say("compiling the whole model for one device")
+        say("compiling the whole model for one device")
         whole = JaxPipeline(traced, on_one_device(micro_batches), arguments, devices=devices)
         tolerance = tolerance_of({tensor.dtype for op in traced.module.operations for tensor in op.results})
         losses: list[float] = []
@@ -72,13 +70,11 @@ def run_plan(problem: RunProblem) -> RunOutcome:
             losses.append(whole.step(*batch))
             expected = expected or whole.gradients()
         comparison = compare([step.loss for step in steps], losses, gradients, expected, tolerance)
-    device = f"{len(set(_used(pipeline)))} × {devices[0].device_kind}"
+    used = {device for stage in layout.stages for device in stage.devices}
+    device = f"{len(used)} × {devices[0].device_kind}"
     notes = tuple(_notes(pipeline, step.microbatch_size))
-    return RunOutcome("XLA, one controller", device, pipeline.clock, 1, tuple(steps), comparison, notes)
-
-
-def _used(pipeline: JaxPipeline) -> list[int]:
-    return [device for stage in pipeline.layout.stages for device in stage.devices]
+    who = ("jax", "XLA, one controller", device, pipeline.clock, 1)
+    return RunRecord(plan, problem.schedule, *who, tuple(steps), problem.warmup, comparison, notes)
 
 
 def _step(source: Source, plan: WrittenPlan) -> TrainingStep:
@@ -157,11 +153,9 @@ def _profile(graph: InstructionGraph) -> Profile:
 def _is_model(plan: WrittenPlan, profile: Profile) -> bool:
     if plan.model_fingerprint is not None:
         return profile.model_fingerprint == plan.model_fingerprint
-    return len(profile) == plan.instructions and _names(plan, profile.names) == plan.cut_names
-
-
-def _names(plan: WrittenPlan, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(names[stage.last] for stage in plan.stages[:-1])
+    if len(profile) != plan.instructions:
+        return False
+    return tuple(profile.names[stage.last] for stage in plan.stages[:-1]) == plan.cut_names
 
 
 def _devices(problem: RunProblem) -> list[Any]:
@@ -214,10 +208,5 @@ def _notes(pipeline: JaxPipeline, samples: int) -> list[str]:
     return notes
 
 
-def main() -> int:
-    """The process: a request on stdin, what is being done and the answer on stdout."""
-    return serve(JaxRequest, lambda request, say: run_plan(request.problem(say)))
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(serve(RunProblem, run_plan))

@@ -13,7 +13,7 @@ does not divide N. Neighbouring stages exchange the parts that overlap, as DAPPL
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -21,6 +21,7 @@ from itertools import pairwise
 from automap_models.core.schedules import Schedule
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
+from automap_models.run.base import processes_of
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Layout:
         return tuple(tuple(overlaps(self.samples, *ends)) for ends in pairwise(counts))
 
 
-def run_layout(plan: WrittenPlan, schedule: Schedule, processes: Sequence[tuple[int, ...]], samples: int) -> Layout:
+def run_layout(plan: WrittenPlan, schedule: Schedule, samples: int) -> Layout:
     """The layout of a plan for micro-batches of that many samples.
 
     Raises:
@@ -109,7 +110,7 @@ def run_layout(plan: WrittenPlan, schedule: Schedule, processes: Sequence[tuple[
         if stage.tensor > 1:
             what = f"stage {s} shares its operators among {stage.tensor} devices, which torch's stages do not"
             raise BadInput(what, where=plan.where, do="run it with `backend=jax`, or plan pipelines only")
-    return Layout(schedule, tuple(processes), samples, plan.where)
+    return Layout(schedule, processes_of(plan, schedule), samples, plan.where)
 
 
 def parts(samples: int, replicas: int) -> list[tuple[int, int]]:

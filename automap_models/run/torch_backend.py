@@ -29,12 +29,12 @@ from torch.utils import _pytree as pytree
 from automap_models.core.profile import FloatArray
 from automap_models.core.run_record import Comparison, Pass, RunRecord, StepRecord
 from automap_models.errors import AutomapError, BadInput
-from automap_models.run.base import RunOutcome, RunProblem, compare, processes_of, silent, tolerance_of
+from automap_models.run.base import RunProblem, Say, compare, processes_of, tolerance_of
 from automap_models.run.layout import Layout, run_layout
-from automap_models.run.torch_batches import Sampled, rows, sampled
 from automap_models.run.torch_clock import CLOCKS, Clock
-from automap_models.run.torch_pipeline import Pipeline
+from automap_models.run.torch_pipeline import Pipeline, first_dimension
 from automap_models.run.torch_reference import Reference, without_dropout
+from automap_models.run.torch_stages import Sampled, rows, sampled
 from automap_models.run.workers import Workers
 from automap_models.torch_export.capture import copy_model
 from automap_models.torch_export.example import Example, read_example
@@ -53,24 +53,22 @@ UNDER_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 class TorchBackend:
     """Runs plans of torch models."""
 
-    def run(self, problem: RunProblem) -> RunRecord | None:
+    def run(self, problem: RunProblem, say: Say) -> RunRecord | None:
         """See `base.Backend.run`."""
         device = problem.device or ("cuda" if torch.cuda.is_available() else "cpu")
         problem = replace(problem, device=device)
-        quiet = replace(problem, say=silent)
         if all(name in os.environ for name in UNDER_TORCHRUN):
-            outcome = run_process(int(os.environ["RANK"]), quiet, None)
-            return outcome.record("torch", problem) if outcome is not None else None
+            return run_process(int(os.environ["RANK"]), problem, None)
         example = _example(problem)
-        problem.say(f"reading {problem.source.what}")
+        say(f"reading {problem.source.what}")
         _require_same_model(problem, example)
         layout = _layout(problem, example)
         _require_devices(layout, device)
-        problem.say(f"starting {layout.world} processes")
+        say(f"starting {layout.world} processes")
         with tempfile.TemporaryDirectory() as folder, Workers(layout.world, PRELOAD, _environment(device)) as workers:
-            problem.say(f"running {problem.warmup + problem.steps} steps on {layout.world} processes")
-            ended: RunOutcome = workers.run(run_process, quiet, (Path(folder) / "rendezvous").as_uri())[0]
-        return ended.record("torch", problem)
+            say(f"running {problem.warmup + problem.steps} steps on {layout.world} processes")
+            record: RunRecord = workers.run(run_process, problem, (Path(folder) / "rendezvous").as_uri())[0]
+        return record
 
 
 def _example(problem: RunProblem) -> Example:
@@ -80,15 +78,8 @@ def _example(problem: RunProblem) -> Example:
 
 
 def _layout(problem: RunProblem, example: Example) -> Layout:
-    processes = processes_of(problem.plan, problem.schedule)
-    samples = problem.plan.microbatch_size or _samples(example)
-    return run_layout(problem.plan, problem.schedule, processes, samples)
-
-
-def _samples(example: Example) -> int:
-    from automap_models.torch_export.profile import first_dimension
-
-    return first_dimension(example.args, example.kwargs, "the inputs")
+    samples = problem.plan.microbatch_size or first_dimension(example.args, example.kwargs)
+    return run_layout(problem.plan, problem.schedule, samples)
 
 
 def _require_same_model(problem: RunProblem, example: Example) -> None:
@@ -131,8 +122,8 @@ def _environment(device: str) -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
 
 
-def run_process(rank: int, problem: RunProblem, rendezvous: str | None) -> RunOutcome | None:
-    """One process: what the first one returns is the run's outcome.
+def run_process(rank: int, problem: RunProblem, rendezvous: str | None) -> RunRecord | None:
+    """One process: what the first one returns is the run's record.
 
     Args:
         rendezvous: where processes find each other; None under torchrun, which says so itself.
@@ -189,14 +180,14 @@ def _device(problem: RunProblem, rank: int) -> torch.device:
     return torch.device("cpu")
 
 
-def _run(rank: int, problem: RunProblem, device: torch.device) -> RunOutcome | None:
+def _run(rank: int, problem: RunProblem, device: torch.device) -> RunRecord | None:
     """The steps of one process."""
     example = _filled(_example(problem), problem.seed)
     if rank == 0 and "RANK" in os.environ:  # torchrun: nobody else has looked
         _require_same_model(problem, example)
     layout = _layout(problem, example)
     original = copy_model(example.model, lambda tensor: tensor.clone()) if problem.check and rank == 0 else None
-    comparable = problem.check and _counts(layout) != 1
+    comparable = problem.check and len({len(replicas) for replicas in layout.processes}) > 1
     seeds = _Seeds(problem.seed)
     dropping: list[str] = []
     with without_dropout() if comparable else nullcontext(dropping) as dropping:
@@ -245,7 +236,8 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunOutcome | N
         return None
     words = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor()}, 1 thread a process"
     clock = CLOCKS[problem.device or "cpu"]
-    return RunOutcome(pipeline.executor, words, clock, layout.world, tuple(records), comparison, notes)
+    who = ("torch", pipeline.executor, words, clock, layout.world)
+    return RunRecord(problem.plan, problem.schedule, *who, tuple(records), problem.warmup, comparison, notes)
 
 
 _DROPOUT_OFF = (
@@ -274,11 +266,6 @@ class _Seeds:
         place = (self.seed, self.step, stage, micro_batch, replica)
         digest = hashlib.sha256(json.dumps(place).encode()).digest()
         torch.manual_seed(int.from_bytes(digest[:7], "big"))
-
-
-def _counts(layout: Layout) -> int:
-    """Different numbers of replicas that stages have."""
-    return len({len(replicas) for replicas in layout.processes})
 
 
 def _compared_parts(pipeline: Pipeline, problem: RunProblem) -> int:
@@ -368,7 +355,8 @@ def _filled(example: Example, seed: int) -> Example:
 def _batch(example: Example, layout: Layout, seed: int, step: int) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
     """A batch of the example's samples picked at random, the same everywhere; what is no batch stays as it is."""
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)
-    picked = torch.randint(_samples(example), (layout.samples * layout.schedule.micro_batches,), generator=random)
+    samples = first_dimension(example.args, example.kwargs)
+    picked = torch.randint(samples, (layout.samples * layout.schedule.micro_batches,), generator=random)
     of_batch, of_target = _sampled(example)
     args, kwargs = rows((example.args, dict(example.kwargs)), of_batch, picked)
     return args, kwargs, rows(example.target, of_target, picked)
@@ -376,7 +364,7 @@ def _batch(example: Example, layout: Layout, seed: int, step: int) -> tuple[tupl
 
 def _sampled(example: Example) -> tuple[Sampled, Sampled]:
     """Which of the inputs and of the target's tensors hold samples."""
-    samples = _samples(example)
+    samples = first_dimension(example.args, example.kwargs)
     return sampled((example.args, dict(example.kwargs)), samples), sampled(example.target, samples)
 
 

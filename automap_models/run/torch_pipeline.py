@@ -24,14 +24,23 @@ from torch.utils import _pytree as pytree
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
 from automap_models.formats.plan_reader import read_written_plan
-from automap_models.run.base import Executor, processes_of, run_schedule
+from automap_models.run.base import Executor, run_schedule
 from automap_models.run.layout import Layout, run_layout
-from automap_models.run.torch_batches import Sampled, rows, sampled
 from automap_models.run.torch_clock import Clock
 from automap_models.run.torch_executor import Crossing, StageExecutor
 from automap_models.run.torch_schedules import ScheduleExecutor, why_not
 from automap_models.run.torch_sharding import assign, local_of, require_zero, whole_of
-from automap_models.run.torch_stages import CutModel, Loss, Value, cut_model, flat_inputs, named_tensors
+from automap_models.run.torch_stages import (
+    CutModel,
+    Loss,
+    Sampled,
+    Value,
+    cut_model,
+    flat_inputs,
+    named_tensors,
+    rows,
+    sampled,
+)
 
 Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
 """A model's inputs: one tensor, positional arguments, or keyword arguments."""
@@ -85,7 +94,7 @@ class Pipeline:
         self.schedule = run_schedule(self.plan, schedule, virtual)
         args, kwargs = arguments_of(inputs)
         samples = self.plan.microbatch_size or first_dimension(args, kwargs)
-        self.layout = run_layout(self.plan, self.schedule, processes_of(self.plan, self.schedule), samples)
+        self.layout = run_layout(self.plan, self.schedule, samples)
         self.process = _require_processes(self.layout)
         self._own_size = first_dimension(args, kwargs)
         self._of_inputs = sampled((args, kwargs), self._own_size)

@@ -9,8 +9,7 @@ from typing import Any
 from torch import nn
 
 from automap_models.run.layout import Layout, parts
-from automap_models.run.torch_batches import Sampled, rows
-from automap_models.run.torch_stages import Loss, loss_of
+from automap_models.run.torch_stages import Loss, Sampled, loss_of, rows
 from automap_models.torch_export.cuts import BEFORE
 
 _PROBABILITIES = {

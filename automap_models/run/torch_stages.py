@@ -31,6 +31,8 @@ from automap_models.torch_export.cuts import BEFORE, module_frames
 from automap_models.user_code import user_code
 
 Loss = Callable[[Any, Any], Tensor]
+Sampled = tuple[bool, ...]
+"""Of each leaf of a tree, whether it is a tensor of samples."""
 WITHOUT_GRADIENT = {torch.ops.aten.detach.default, torch.ops.aten.detach_.default}
 MIXING = {"batch_norm", "native_batch_norm", "_native_batch_norm_legit"}
 """Operators that compute with several samples at once."""
@@ -304,6 +306,24 @@ def _module(node: fx.Node) -> str:
 def flat_inputs(cut: CutModel, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The model's inputs by the names that stages know them by."""
     return dict(zip(cut.inputs, pytree.tree_leaves((args, dict(kwargs))), strict=True))
+
+
+def sampled(tree: Any, samples: int) -> Sampled:
+    """Which leaves of a tree with so many samples are tensors of them.
+
+    The example of one micro-batch tells: a tensor whose first dimension is the number of its samples holds samples, as
+    it does in a whole batch; all others, such as a mask of [tokens, tokens], are given whole.
+    """
+    return tuple(
+        isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == samples for leaf in pytree.tree_leaves(tree)
+    )
+
+
+def rows(tree: Any, of: Sampled, picked: slice | Tensor) -> Any:
+    """The tree with some samples of its tensors of samples, and whatever else it has."""
+    leaves, spec = pytree.tree_flatten(tree)
+    some = [leaf[picked] if has_samples else leaf for leaf, has_samples in zip(leaves, of, strict=True)]
+    return pytree.tree_unflatten(some, spec)
 
 
 def loss_of(returned: Any, loss: Loss | None, target: Any, samples: int) -> Tensor:

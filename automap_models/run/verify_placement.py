@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -10,8 +9,8 @@ import numpy as np
 
 from automap_models.core.placement import PlacementResult
 from automap_models.errors import BadInput
-from automap_models.run.host_memory import shortage
-from automap_models.run.jax_backend import answered, environment
+from automap_models.run.base import Say
+from automap_models.run.jax_process import answered, environment, shortage
 from automap_models.workloads.source import MODELS, Source
 
 TOLERANCE = 1e-5
@@ -63,9 +62,7 @@ class VerifiedPlacement:
         return max(self.loss_error, self.array_error) <= TOLERANCE
 
 
-def verify_placement(
-    source: Source, result: PlacementResult, seed: int, say: Callable[[str], None]
-) -> VerifiedPlacement:
+def verify_placement(source: Source, result: PlacementResult, seed: int, say: Say) -> VerifiedPlacement:
     """Run a step where its placement has its operations, and on one device.
 
     Args:

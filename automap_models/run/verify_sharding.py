@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -13,13 +13,13 @@ from automap_models.core.sharding import Collectives, ShardingProblem
 from automap_models.cost.sharding import ShardingPrice, plan_price, replicated_price
 from automap_models.formats.sharding_json import ShardingReport
 from automap_models.planners.sharding.traced import data_parallel_plan
-from automap_models.run.host_memory import shortage
-from automap_models.run.jax_backend import answered, environment
-from automap_models.workloads.source import Source
+from automap_models.run.base import Say
+from automap_models.run.jax_process import answered, environment, serve, shortage
+from automap_models.user_code import user_code
+from automap_models.workloads.source import Source, training_step_of
 
 TOLERANCE = 1e-4
 """Largest relative difference between the sharded step's results and one device's."""
-_SEED = 0
 
 Plan = tuple[Mesh, Sequence[Sequence[int]]]
 """A mesh and, for each of its axes, the partitioned dimension of each argument of a step, -1 for none."""
@@ -33,27 +33,11 @@ class ShardedRequest:
         source: the model.
         plans: name → what is compiled.
         runs: name of the plan that runs, too; None for none.
-        seed: of the arguments.
     """
 
     source: Source
     plans: Mapping[str, Plan]
     runs: str | None
-    seed: int
-
-
-@dataclass(frozen=True)
-class ShardedAnswer:
-    """What came of it.
-
-    Attributes:
-        communication: plan → XLA's word for a collective → number and bytes.
-        loss, arrays: largest relative difference to one device; None where nothing ran.
-    """
-
-    communication: Mapping[str, Mapping[str, Collectives]]
-    loss: float | None
-    arrays: float | None
 
 
 @dataclass(frozen=True)
@@ -62,16 +46,16 @@ class Verified:
 
     Attributes:
         communication: plan ("plan", "data-parallel") → XLA's word for a collective → number and bytes.
-        estimates: plan → bytes that XLA for CPUs is expected to all-reduce.
         loss, arrays: largest relative difference to one device among scalars and among arrays (updated parameters and
             the optimiser's moments, the first of which shows the gradient); None where the step was only compiled.
+        estimates: plan → bytes that XLA for CPUs is expected to all-reduce.
         reason_not_run: a sentence where it was only compiled.
     """
 
     communication: Mapping[str, Mapping[str, Collectives]]
-    estimates: Mapping[str, float]
-    loss: float | None
-    arrays: float | None
+    loss: float | None = None
+    arrays: float | None = None
+    estimates: Mapping[str, float] = field(default_factory=dict)
     reason_not_run: str = ""
 
     @property
@@ -85,9 +69,9 @@ class Verified:
 
 
 def verify_beside_data_parallelism(
-    source: Source, report: ShardingReport, problem: ShardingProblem, say: Callable[[str], None]
+    source: Source, report: ShardingReport, problem: ShardingProblem, say: Say
 ) -> Verified:
-    """What XLA makes of a plan, and of data parallelism on the same devices.
+    """What XLA makes of a plan, and of data parallelism on the same devices; the plan's step runs, too.
 
     Args:
         source: which step.
@@ -96,50 +80,50 @@ def verify_beside_data_parallelism(
         say: is told what is being done.
 
     Raises:
-        BadInput, UserCodeError, RunFailed: see `verify`.
+        BadInput: the step cannot be compiled or run.
+        UserCodeError: the user's own code raised.
+        RunFailed: the process that ran it ended.
     """
     plans = {"plan": report.plan}
     if parallel := data_parallel_plan(problem):
         plans["data-parallel"] = parallel
     devices = math.prod(axis.size for axis in report.plan.mesh)
-    return verify(
-        source,
-        {name: (plan.mesh, plan.dims) for name, plan in plans.items()},
-        {name: _reduced_bytes(plan_price(problem, plan)) for name, plan in plans.items()},
-        devices * report.result.cost.memory_bytes + 2 * replicated_price(problem).memory_bytes,
-        say,
-    )
+    reason = shortage(devices * report.result.cost.memory_bytes + 2 * replicated_price(problem).memory_bytes)
+    numbers = {name: (plan.mesh, [list(map(int, along)) for along in plan.dims]) for name, plan in plans.items()}
+    request = ShardedRequest(source, numbers, None if reason else "plan")
+    answer = answered("automap_models.run.verify_sharding", request, environment(devices, "cpu"), source.what, say)
+    estimates = {name: _reduced_bytes(plan_price(problem, plan)) for name, plan in plans.items()}
+    return replace(msgspec.convert(answer, Verified), estimates=estimates, reason_not_run=reason)
 
 
 def _reduced_bytes(price: ShardingPrice) -> float:
     return sum(price.activation_bytes) + sum(price.gradient_bytes)
 
 
-def verify(
-    source: Source,
-    plans: Mapping[str, Plan],
-    estimates: Mapping[str, float],
-    needed_bytes: float,
-    say: Callable[[str], None],
-) -> Verified:
-    """Compile and run the step with the shardings of the plan named "plan"; of the others only compile it.
-
-    Args:
-        source: which step.
-        plans: by name.
-        estimates: name → bytes that are expected to be all-reduced.
-        needed_bytes: what running it takes on all devices together.
-        say: is told what is being done.
+def run_sharded(request: ShardedRequest, say: Say) -> Verified:
+    """Compile a step with each plan for the devices of this process, and run it with one of them.
 
     Raises:
         BadInput: the step cannot be compiled or run.
         UserCodeError: the user's own code raised.
-        RunFailed: the process that ran it ended.
     """
-    reason = shortage(needed_bytes)
-    whole = {name: (mesh, [list(map(int, along)) for along in dims]) for name, (mesh, dims) in plans.items()}
-    request = ShardedRequest(source, whole, None if reason else "plan", _SEED)
-    place = environment(math.prod(axis.size for axis in plans["plan"][0]), "cpu")
-    written = answered("automap_models.run.jax_sharding", request, place, source.what, say)
-    answer = msgspec.convert(written, ShardedAnswer)
-    return Verified(answer.communication, estimates, answer.loss, answer.arrays, reason)
+    from automap_models.hlo.sharded_step import Along, compile_step, differences, on_one_device, run
+
+    say(f"tracing {request.source.what}")
+    with user_code(request.source.what):
+        step = training_step_of(request.source)
+    say(f"compiling {step.name} for the plan's devices")
+    compiled = {
+        name: compile_step(step, Along({axis.name: axis.size for axis in mesh}, dims))
+        for name, (mesh, dims) in request.plans.items()
+    }
+    communication = {name: of_plan.communication for name, of_plan in compiled.items()}
+    if request.runs is None:
+        return Verified(communication)
+    say("running it on one device and on the plan's")
+    values, expected = on_one_device(step, seed=0)
+    return Verified(communication, *differences(run(compiled[request.runs], step, values), expected))
+
+
+if __name__ == "__main__":
+    raise SystemExit(serve(ShardedRequest, run_sharded))

@@ -21,8 +21,6 @@ from typing import Any
 
 from automap_models.errors import AutomapError, RunFailed
 
-SETTLING_S = 1.0
-"""After a worker has failed, others are listened to for so long: the first to be heard is not always the culprit."""
 LEAVING_S = 5.0
 """What workers have to leave after they are asked to, before they are killed."""
 
@@ -93,8 +91,8 @@ class Workers:
             for rank in waiting:
                 if pipes[rank] in ready:
                     self._hear(rank, results, failures)
-            if failures and deadline is None:
-                deadline = time.monotonic() + SETTLING_S
+            if failures and deadline is None:  # the first to be heard is not always the culprit
+                deadline = time.monotonic() + 1.0
         if failures:
             self.stop()
             raise _reason(failures)

@@ -79,8 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         communication={"choices": ("sum", "max")},
     )
     how = f"""
-        --planner NAME     ideals (default for throughput), milp (default for latency), milp-ordered, local-search,
-            expert, metis (step), m-etf (step), learned (default for step)
+        --planner NAME     ideals (default for throughput), milp (default for latency), local-search, expert,
+            metis (step), m-etf (step), learned (default for step)
         --split FILE       for expert: a split file of dnn-partitioning
         --finetune TIME    for learned: go on making moves for so long
         --policy FILE      for learned: another policy (.onnx)

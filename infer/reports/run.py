@@ -21,7 +21,7 @@ from automap_models.formats.run_json import (
     predicted_shares,
     run_document,
 )
-from automap_models.run.backends import make_backend
+from automap_models.run import make_backend
 from automap_models.run.base import RunProblem, predicted_timeline, run_schedule
 from automap_models.simulate.engine import Timeline
 from automap_models.workloads.source import SourceKind, framework_of
@@ -58,7 +58,7 @@ def _ran(request: RunRequest) -> RunRecord:
     with Steps() as steps:
         steps.begin(f"building {request.source.what}")
         backend = make_backend(request.backend or _framework(request))
-        record = backend.run(filled(RunProblem, request, plan=plan, schedule=schedule, say=steps.begin))
+        record = backend.run(filled(RunProblem, request, plan=plan, schedule=schedule), steps.begin)
     if record is None:
         raise SystemExit(0)
     return record

@@ -16,7 +16,7 @@ from automap_models.formats.hardware_yaml import device_of, read_cluster
 from automap_models.formats.sharding_json import ShardingReport, mesh_of, read_sharding_plan, write_sharding_plan
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.planners.registry import make_planner
-from automap_models.planners.sharding.evaluate import evaluated
+from automap_models.planners.sharding.milp import evaluated
 from automap_models.planners.sharding.traced import TracedSharding, price_report
 from automap_models.plots.exploration import draw_search
 from automap_models.run.verify_sharding import verify_beside_data_parallelism

@@ -21,9 +21,8 @@ from automap_models.formats.strategy_json import estimate_document
 from automap_models.planners import effort
 from automap_models.planners.portfolio.work import work_once
 from automap_models.planners.strategies.compare import Alternative, Compared, compared, of_sizes
-from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.remedies import what_would_fit
 from automap_models.plots.strategies import draw_strategies
 from automap_models.workloads.source import notes_of, transformer

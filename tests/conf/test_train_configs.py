@@ -136,8 +136,8 @@ def test_all_sizes_are_those_of_the_environment_and_measured_on_what_can_be_solv
     config = compose("experiment=all_sizes")
     assert config.out != compose().out
     assert config.env == compose().env
-    assert build_data(config).validation_devices == 24
-    assert build_data(compose()).validation_devices is None
+    assert build_data(config).settings.validation_devices == 24
+    assert build_data(compose()).settings.validation_devices is None
 
 
 @pytest.mark.parametrize(

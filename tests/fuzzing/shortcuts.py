@@ -30,21 +30,15 @@ def without_processes() -> Iterator[None]:
     import msgspec
 
     from automap_models.run import jax_backend, torch_backend
-    from automap_models.run.base import RunProblem, silent
-    from automap_models.run.jax_request import JaxRequest
 
-    request_of = JaxRequest.of
-
-    def read_again(problem: RunProblem) -> JaxRequest:
-        request = msgspec.json.decode(msgspec.json.encode(request_of(problem)), type=JaxRequest)
-        request.problem(silent)
-        return request
+    def read_again(_module: str, request: object, *_: object) -> Any:
+        msgspec.json.decode(msgspec.json.encode(request), type=type(request))
+        raise ReachedError
 
     with (
         mock.patch.object(torch_backend, "Workers", reached),
         mock.patch.object(torch_backend, "analyse", _structure),
-        mock.patch.object(jax_backend, "_process", reached),
-        mock.patch.object(JaxRequest, "of", read_again),
+        mock.patch.object(jax_backend, "answered", read_again),
     ):
         yield
 

@@ -23,9 +23,9 @@ from automap_models.core.schedules import build_schedule
 from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.errors import BadInput, RunFailed, UserCodeError
 from automap_models.infer.app import main
-from automap_models.run import jax_backend
 from automap_models.run.base import RunProblem
 from automap_models.run.jax_backend import JaxBackend
+from automap_models.run.jax_process import environment
 from automap_models.workloads.source import Source, SourceKind
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "jax_plans.py"
@@ -96,12 +96,12 @@ def problem(what: str, samples: int | None = 4, **fields: Any) -> RunProblem:
 
 def test_the_executor_is_an_option_of_torch() -> None:
     with pytest.raises(BadInput, match="the executor torch is torch's"):
-        JaxBackend().run(problem("m:f", executor="torch"))
+        JaxBackend().run(problem("m:f", executor="torch"), print)
 
 
 def test_the_flags_of_a_users_own_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
-    own = jax_backend.environment(5, "cpu")
+    own = environment(5, "cpu")
     assert own["XLA_FLAGS"] == "--xla_dump_to=x --xla_force_host_platform_device_count=5"
     assert own["JAX_PLATFORMS"] == "cpu"
     assert os.environ["XLA_FLAGS"] == "--xla_dump_to=x"
@@ -121,7 +121,7 @@ def test_an_error_of_the_process_is_one_of_this(
 ) -> None:
     monkeypatch.chdir(folder)
     with pytest.raises(kind, match=match) as caught:
-        JaxBackend().run(problem(f"layers_of_a_user:{model}"))
+        JaxBackend().run(problem(f"layers_of_a_user:{model}"), print)
     details = {"raises": "no such weights", "dies": "out of memory, says the operating system"}
     assert details.get(model, "") in getattr(caught.value, "details", "")
 
@@ -137,7 +137,7 @@ def test_the_process_does_not_outlive_the_command_however_it_ends(
     program = (
         f"import sys; sys.path[:0] = {[*map(str, Path(__file__).parents[:2]), '.']}\n"
         "from test_jax_backend import JaxBackend, problem\n"
-        "JaxBackend().run(problem('layers_of_a_user:stalls'))"
+        "JaxBackend().run(problem('layers_of_a_user:stalls'), print)"
     )
     command = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, start_new_session=True)
     end, pid = time.monotonic() + 120, tmp_path / "pid"

@@ -37,7 +37,8 @@ def test_two_processes_share_the_work_as_predicted(name: str) -> None:
             steps=5,
             warmup=2,
             device="cpu",
-        )
+        ),
+        print,
     )
     assert record is not None
     measured = record.per_step(1, "FBU") / record.per_step(0, "FBU")

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from automap_models.planners.agent_yaml import PipelineAgentConfig
     from automap_models.planners.online.search import OnlineRound, OnlineSearch
 
-EPISODES = 2_304
-
 
 @dataclass(frozen=True)
 class OnlineConfig:
@@ -42,7 +40,7 @@ class OnlineConfig:
     """
 
     agent: str | Path = "default"
-    episodes: int = EPISODES
+    episodes: int = 2_304
     seed: int = 0
     warm_start: StagedPlan | None = None
     prove_s: float = 0.0

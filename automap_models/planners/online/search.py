@@ -20,8 +20,6 @@ from automap_models.rl.networks.pipeline import NETWORKS, NetworkSize
 from automap_models.rl.replay import PrioritisedReplay
 
 NAME = "online"
-COSTED = 8
-"""Shortest plans of a round that are costed with the weights that stages share."""
 COPIES = 64
 """Of the problem that are played on between learner iterations; with several branches that many episodes each."""
 
@@ -100,10 +98,10 @@ class OnlineSearch:
         return OnlineRound(self.episodes, tuple(lengths_s), greedy_s, self.best_s)
 
     def _rated(self, complete: States, earned: Floats) -> list[float]:
-        """Lengths of plans, s; the few shortest are costed, and the best is kept."""
+        """Lengths of plans, s; the eight shortest are costed with the weights that stages share, the best is kept."""
         problem, ideal_s = self.problem, float(self.problem.profile.C.sum()) * self.problem.micro_batches
         ideal_s /= problem.cluster.devices
-        for row in np.argsort(-earned, kind="stable")[:COSTED].tolist():
+        for row in np.argsort(-earned, kind="stable")[:8].tolist():
             if earned[row] > 0.0:
                 self._taken(complete, row)
         return [ideal_s / reward if reward > 0.0 else np.inf for reward in earned.tolist()]

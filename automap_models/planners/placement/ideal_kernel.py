@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from automap_models.core.compiled import jit
 from automap_models.core.contraction import Contraction
 from automap_models.core.placement import BoolArray, FloatArray, IntArray
-from automap_models.planners.placement.ideal_lattice import SmallArray
+
+SmallArray = NDArray[np.int32]
 
 
 class UnitLoads(NamedTuple):

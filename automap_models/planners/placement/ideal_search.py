@@ -4,7 +4,14 @@ Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operat
 
     dp[c][k][I] = min over ideals I' ⊂ I of max(dp[one device less][I'], load of that device with I minus I')
 
-with c CPUs and k accelerators in use. Done here from small ideals to large ones: once dp[·][·][I'] is final, a set
+with c CPUs and k accelerators in use. An ideal is a set of nodes closed under predecessors; a set is contiguous exactly
+when it is the difference of two ideals, one inside the other. Ideals are bit sets, numbered by size and, within a size,
+in the order in which the search meets them: an ideal's number is larger than those of its subsets.
+
+    a → b → d      ideals: {} {a} {ab} {ac} {abc} {abcd}        the difference of two of them, one inside the other,
+     ↘ c ↗         steps:  {a} -b-> {ab}, {a} -c-> {ac}, …      is contiguous: {abcd} - {a} = {b, c, d}
+
+Done here from small ideals to large ones: once dp[·][·][I'] is final, a set
 grows from I' node by node through the lattice, each larger ideal met once, and their entries are relaxed on the way.
 Time on a device only grows with the set, so a ceiling on the loads ends the growth early; and an entry is dropped when
 the devices that are left cannot run what is left under the ceiling. With a ceiling near the optimum little remains of
@@ -22,37 +29,118 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from automap_models.core.contraction import Contraction
 from automap_models.core.placement import ROUNDING, FloatArray, IntArray, PlacementProblem
 from automap_models.planners.base import SILENT, Deadline, OutOfTime, Progress, Watch
-from automap_models.planners.placement.ideal_kernel import Rules, Steps, Table, UnitLoads, advance, unit_loads
-from automap_models.planners.placement.ideal_lattice import Lattice
+from automap_models.planners.placement.ideal_kernel import (
+    Rules,
+    SmallArray,
+    Steps,
+    Table,
+    UnitLoads,
+    advance,
+    unit_loads,
+)
 from automap_models.planners.placement.planner import least_enough
 
 LESS = 1.0 - 3 * ROUNDING
 """A ceiling that leaves out what lies at the value it is multiplied with."""
 
 
-@dataclass(frozen=True)
-class IdealsConfig:
-    """The numbers of the dynamic program.
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """N ideals of m nodes; ideal 0 is empty, ideal N - 1 holds all nodes.
 
     Attributes:
-        most_ideals: more take minutes.
-        table_bytes: what the tables may take.
-        at_once: pairs of ideals, times entries of each, between two looks at the deadline, at most.
-        first_excess: share by which the first ceiling lies above the lower bound.
-        widening: factor by which that share grows from ceiling to ceiling.
+        first: [N + 1] where the steps out of each ideal begin.
+        node: [steps] node that a step adds.
+        larger: [steps] ideal that it leads to.
     """
 
-    most_ideals: int = 250_000
-    table_bytes: int = 2**31
-    at_once: int = 20_000_000
-    first_excess: float = 1 / 16
-    widening: float = 4.0
+    first: IntArray
+    node: SmallArray
+    larger: SmallArray
+
+    def __len__(self) -> int:
+        return self.first.size - 1
+
+    def nodes_of(self, ideal: int) -> IntArray:
+        """Nodes of an ideal, in an order in which they can be added."""
+        smaller, added = self._removable
+        nodes = []
+        while ideal:
+            nodes.append(int(added[ideal]))
+            ideal = int(smaller[ideal])
+        return np.array(nodes[::-1], dtype=np.int64)
+
+    @cached_property
+    def _removable(self) -> tuple[IntArray, IntArray]:
+        """[N] one of the ideals with one node less, and that node."""
+        smaller, added = np.zeros((2, len(self)), dtype=np.int64)
+        smaller[self.larger] = np.repeat(np.arange(len(self)), np.diff(self.first))
+        added[self.larger] = self.node
+        return smaller, added
+
+    def sums(self, amounts: FloatArray) -> FloatArray:
+        """[N] sum over the nodes of each ideal of [m] amounts."""
+        smaller, added = self._removable
+        more = amounts[added].tolist()
+        total = [0.0] * len(self)
+        for ideal, subset in enumerate(smaller[1:].tolist(), 1):
+            total[ideal] = total[subset] + more[ideal]
+        return np.array(total)
+
+
+class TooManyIdeals(Exception):
+    """The DAG has more ideals than the limit."""
+
+
+def line_lattice(order: IntArray) -> Lattice:
+    """The ideals of the path through all nodes in a given order: its prefixes."""
+    m = order.size
+    steps = np.arange(m + 2, dtype=np.int64)
+    return Lattice(np.minimum(steps, m), order.astype(np.int32), steps[1 : m + 1].astype(np.int32))
+
+
+def ideal_lattice(m: int, edges: IntArray, limit: int) -> Lattice:
+    """All ideals of a DAG, by breadth-first search from the empty one.
+
+    Args:
+        m: number of nodes.
+        edges: [e, 2] producer and consumer of each edge, each once; acyclic.
+        limit: how many ideals there may be.
+
+    Raises:
+        TooManyIdeals: there are more ideals than the limit; they are counted no further.
+    """
+    producers, consumers = [0] * m, [[] for _ in range(m)]  # type: tuple[list[int], list[list[int]]]
+    for producer, consumer in edges.tolist():
+        producers[consumer] |= 1 << producer
+        consumers[producer].append(consumer)
+    ideals, number = [0], {0: 0}
+    addable = [sum(1 << v for v in range(m) if not producers[v])]  # of each ideal: outside, all producers inside
+    first, node, larger = [0], [], []  # type: tuple[list[int], list[int], list[int]]
+    for ideal, inside in enumerate(ideals):  # which grows on the way
+        left = addable[ideal]
+        while left:
+            bit = left & -left
+            left ^= bit
+            grown, v = inside | bit, bit.bit_length() - 1
+            if grown not in number:
+                if len(ideals) == limit:
+                    raise TooManyIdeals
+                number[grown] = len(ideals)
+                ideals.append(grown)
+                opened = (1 << c for c in consumers[v] if not producers[c] & ~grown)
+                addable.append((addable[ideal] ^ bit) | sum(opened))
+            node.append(v)
+            larger.append(number[grown])
+        first.append(len(node))
+    return Lattice(np.array(first), np.array(node, dtype=np.int32), np.array(larger, dtype=np.int32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,10 +201,8 @@ class IdealSearch:
         lattice: Lattice,
         deadline: Deadline,
         watch: Watch = SILENT,
-        config: IdealsConfig | None = None,
     ) -> None:
         self._problem, self._loads, self._lattice = problem, loads, lattice
-        self._config = IdealsConfig() if config is None else config
         self._deadline, self._watch = deadline, watch
         self._accelerators, self._cpus = devices_in_use(problem, loads.memory_bytes.size)
         self._capacity = tuple(Capacity(loads, part) for part in (0, 1))
@@ -145,10 +231,11 @@ class IdealSearch:
         return None
 
     def _ceilings(self, last_s: float) -> Iterator[float]:
-        excess = self._config.first_excess
+        """A sixteenth above the lower bound, then four times as far each time."""
+        excess = 1 / 16
         while 0 < self.least_s * (1 + excess) < last_s:
             yield self.least_s * (1 + excess)
-            excess *= self._config.widening
+            excess *= 4.0
         yield last_s
 
     def under(self, first_s: float, second_s: float) -> Split | None:
@@ -163,7 +250,8 @@ class IdealSearch:
         overlap = self._problem.communication == "max"
         rules = Rules(self._accelerators, self._cpus, limit_bytes, overlap, ceiling_s)
         table = self._table(ceiling_s)
-        at_once = max(1, self._config.at_once // (size * table.best_s.shape[1]))
+        # Pairs of ideals, times entries of each, between two looks at the deadline.
+        at_once = max(1, 20_000_000 // (size * table.best_s.shape[1]))
         for begin in range(0, size, at_once):
             self._deadline.check()
             self._watch(Progress(f"growing stages from {size:,} ideals", begin, size))

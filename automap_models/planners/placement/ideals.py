@@ -9,7 +9,7 @@ for those.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -20,16 +20,31 @@ from automap_models.core.placement import Objective, PlacementPlan, PlacementPro
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, OutOfTime, Progress, Watch
 from automap_models.planners.placement.ideal_kernel import unit_loads
-from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, ideal_lattice, line_lattice
 from automap_models.planners.placement.ideal_search import (
-    IdealsConfig,
     IdealSearch,
+    Lattice,
     PassesOutOfTime,
     Split,
+    TooManyIdeals,
     devices_in_use,
+    ideal_lattice,
+    line_lattice,
     optimum_of_passes,
 )
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner
+
+
+@dataclass(frozen=True)
+class IdealsConfig:
+    """How large a problem may be.
+
+    Attributes:
+        most_ideals: more take minutes.
+        table_bytes: what the tables may take.
+    """
+
+    most_ideals: int = 250_000
+    table_bytes: int = 2**31
 
 
 class _Best(NamedTuple):
@@ -64,7 +79,7 @@ class IdealsPlanner(PlacementPlanner[IdealsConfig]):
         if lattice is not None:
             best = _search(problem, contraction, lattice, deadline, watch, line)
             return _outcome(self.name, problem, contraction, best)
-        note = "too many ideals: the best placement along one line; planner milp-ordered needs no ideals"
+        note = "too many ideals: the best placement along one line; planner milp needs no ideals"
         return replace(_outcome(self.name, problem, contraction, _Best(line, 0.0, finished=False)), notes=(note,))
 
 

@@ -16,11 +16,7 @@ from automap_models.core.placement import ROUNDING, BoolArray, IntArray, Placeme
 from automap_models.core.result import TIE
 from automap_models.cost.placement import latency_s
 from automap_models.planners.base import SILENT, Deadline, Progress, Watch
-from automap_models.planners.placement.ideal_search import IdealsConfig
-from automap_models.planners.placement.ideals import IdealsPlanner
-
-SPLIT_IDEALS = 20_000
-"""Of the split for throughput to start from; a graph with more has the best split along a line."""
+from automap_models.planners.placement.ideals import IdealsConfig, IdealsPlanner
 
 
 class Effort:
@@ -88,7 +84,8 @@ def _starts(problem: PlacementProblem, units: Contraction, deadline: Deadline) -
     possible = [device for device in filled if device is not None]
     yield min(possible, key=lambda device: _latency_s(problem, units, device), default=None)
     pipeline = replace(problem, objective="throughput", pieces=1)
-    split = IdealsPlanner(IdealsConfig(SPLIT_IDEALS)).search(pipeline, deadline, SILENT).plan
+    # A graph with more ideals has the best split along a line.
+    split = IdealsPlanner(IdealsConfig(most_ideals=20_000)).search(pipeline, deadline, SILENT).plan
     yield None if split is None else split.assignment[np.unique(units.unit_of, return_index=True)[1]]
     yield np.full(len(units), problem.accelerators) if problem.cpus else None
 

@@ -16,23 +16,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from automap_models.core.placement import FloatArray, Objective, PlacementGraph, PlacementPlan, PlacementProblem
+from automap_models.core.placement import FloatArray, Objective, PlacementGraph, PlacementProblem
 from automap_models.core.units import counted, percent, seconds
 from automap_models.envs.placement.features import DEVICES, PlacerInputs, unknown_opcodes
 from automap_models.errors import BadInput
 from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
 from automap_models.planners.base import Deadline, Progress, Watch
-from automap_models.planners.placement.packing import no_placement
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
 from automap_models.planners.placement.step_groups import StepUnits
-from automap_models.planners.placement.step_moves import MoveSpace, Scorer
+from automap_models.planners.placement.step_moves import MoveSpace
 from automap_models.planners.placement.step_search import ANNEALING, anneal, best_start
 from automap_models.resources import zoo_dir
 
 KIND, VERSION, OUTPUT = "placer", 2, "logits"
 """What the file's metadata must say, and its output."""
-ALLOWANCE_S = 60.0
-"""Processor time of one pass."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class LearnedPlanner(PlacementPlanner[LearnedConfig]):
         notes = [f"the best baseline, {maker}, has {seconds(score.value_s)}"]
         if problem.devices > 1 and not deadline.passed:
             watch(Progress("asking the policy"))
-            moves = partial(MoveSpace(units, seed).moves, scorer(policy))
+            moves = partial(MoveSpace(units, seed).moves, partial(move_logits, policy))
             total = ANNEALING.moves(units, deadline.left_s)
             moved, better = anneal(units, (device, score), moves, total, seed, deadline, watch)
             if self.config.finetune_s > 0 and not deadline.passed:
@@ -81,9 +78,7 @@ class LearnedPlanner(PlacementPlanner[LearnedConfig]):
             else:
                 notes[0] += "; no move of the policy made it shorter, so that the plan is the baseline's"
         notes += _unknown(problem.graph)
-        if score.excess_bytes > 0:
-            return Outcome(reason=no_placement(problem, self.name))
-        return Outcome(PlacementPlan(self.name, units.expand(device)), notes=tuple(notes))
+        return self.outcome(problem, None if score.excess_bytes > 0 else units.expand(device), tuple(notes))
 
 
 def _unknown(graph: PlacementGraph) -> list[str]:
@@ -127,22 +122,13 @@ def read_placer(path: Path) -> OnnxFile:
     return policy
 
 
-def scorer(policy: OnnxFile) -> Scorer:
-    """What answers with the policy's logits."""
-
-    def answer(inputs: PlacerInputs) -> FloatArray:
-        return move_logits(policy, inputs)
-
-    return answer
-
-
 def move_logits(policy: OnnxFile, inputs: PlacerInputs) -> FloatArray:
     """[P, D] what the policy answers.
 
     Raises:
         BadInput: it fails, or answers something else.
     """
-    (answer,) = policy.run(inputs.feed(), [OUTPUT], ALLOWANCE_S)
+    (answer,) = policy.run(inputs.feed(), [OUTPUT], 60.0)  # seconds of processor time
     wanted = (1, *inputs.move_mask.shape)
     if answer.shape != wanted or answer.dtype.kind != "f":
         shape = " × ".join(map(str, answer.shape)) or "a single value"

@@ -21,13 +21,11 @@ from automap_models.core.placement import (
     FloatArray,
     IntArray,
     Objective,
-    PlacementPlan,
     PlacementProblem,
 )
 from automap_models.cost.makespan import longest_paths
 from automap_models.cost.step_tables import StepTables
 from automap_models.planners.base import Deadline, NoConfig, Progress, Watch
-from automap_models.planners.placement.packing import no_placement
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner
 from automap_models.planners.placement.step_groups import StepUnits
 
@@ -41,10 +39,7 @@ class EtfPlanner(PlacementPlanner[NoConfig]):
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The placement; none where the memory was used up."""
         watch(Progress(f"scheduling {len(problem.graph):,} operations by m-ETF", 0, 1))
-        device = etf(StepUnits.of(problem))
-        if device is None:
-            return Outcome(reason=no_placement(problem, self.name))
-        return Outcome(PlacementPlan(self.name, device))
+        return self.outcome(problem, etf(StepUnits.of(problem)))
 
 
 def etf(units: StepUnits) -> IntArray | None:

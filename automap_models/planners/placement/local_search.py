@@ -28,14 +28,12 @@ from automap_models.core.placement import (
     FloatArray,
     IntArray,
     Objective,
-    PlacementPlan,
     PlacementProblem,
 )
 from automap_models.core.result import TIE
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.ideals import plan_along_line
 from automap_models.planners.placement.latency_search import Effort, search_latency, supported_devices
-from automap_models.planners.placement.packing import no_placement
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
 from automap_models.planners.placement.step_search import search_step
 
@@ -235,19 +233,14 @@ class LocalSearchPlanner(PlacementPlanner[LocalSearchConfig]):
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The best local optimum; none where none of those that it reached fits the memory."""
         if problem.objective == "step":
-            of_nodes = search_step(problem, self.config.seed, deadline, watch)
-            if of_nodes is None:
-                return Outcome(reason=no_placement(problem, self.name))
-            return Outcome(PlacementPlan(self.name, of_nodes))
+            return self.outcome(problem, search_step(problem, self.config.seed, deadline, watch))
         units = contract(problem)
         if problem.objective == "latency":
             moves, seed = self.config.latency_moves, self.config.seed
             device = search_latency(problem, units, moves, seed, deadline, watch)
         else:
             device = search_throughput(problem, units, self.config, deadline, watch)
-        if device is None:
-            return Outcome(reason=no_placement(problem, self.name))
-        return Outcome(PlacementPlan(self.name, units.expand(device)))
+        return self.outcome(problem, None if device is None else units.expand(device))
 
 
 def search_throughput(

@@ -1,62 +1,34 @@
-"""Integer programs for placements: any, or contiguous with devices in an order.
+"""Integer programs for placements.
 
-Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), §4. Each planner
+Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), §4. The planner
 returns its best plan with a proven bound, at its deadline at the latest. Without one, searches and CP-SAT stop after so
 much work, which they count, so that the plan does not depend on what else the machine does.
-
-A planner states its program, makes a plan to start from, and lets CP-SAT go on from it.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
-from automap_models.core.contraction import contract
-from automap_models.core.placement import FloatArray, IntArray, Objective, PlacementPlan, PlacementProblem
+from automap_models.core.placement import Objective, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import PlacementCost, placement_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import SILENT, Deadline, OutOfTime, Progress, Watch
-from automap_models.planners.placement.ideals import plan_along_line
 from automap_models.planners.placement.latency_program import LatencyProgram, latency_program
 from automap_models.planners.placement.local_search import LocalSearchConfig, LocalSearchPlanner
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
-from automap_models.planners.placement.program import TICKS, Answer, Program, solve_program
-from automap_models.planners.placement.throughput_program import (
-    ThroughputProgram,
-    UnitTimes,
-    free_program,
-    ordered_program,
-)
+from automap_models.planners.placement.program import TICKS, solve_program
+from automap_models.planners.placement.throughput_program import ThroughputProgram, throughput_program
 
-START_SHARE = 0.1
-"""The part of the time that the plan to start from gets."""
-OPTIMAL_GAP = 1e-6
-"""A plan is called optimal when its value is above the bound by no more than this share."""
-
-
-class Formulation(Protocol):
-    """A program, and how its columns and plans translate."""
-
-    @property
-    def program(self) -> Program:
-        """What a solver gets."""
-
-    def plan(self, columns: FloatArray) -> PlacementPlan:
-        """What a solution decides."""
-
-    def hint(self, plan: PlacementPlan) -> dict[int, int]:
-        """Values of some columns that mean the plan."""
-
-
-State = Callable[[float, Deadline], Formulation]
-"""Seconds a tick, when to stop → the program, in which no value above TICKS is wanted."""
+STATED: Mapping[Objective, Callable[[PlacementProblem, float, float, Deadline], LatencyProgram | ThroughputProgram]] = {
+    "throughput": throughput_program,
+    "latency": latency_program,
+}
+"""Objective → its program, of seconds a tick, the largest value that is wanted in ticks, and when to stop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +46,8 @@ class Known:
 
     @property
     def closed(self) -> bool:
-        """Whether the plan is proven to be the best, or that there is none."""
-        return self.bound_s >= self.value_s * (1.0 - OPTIMAL_GAP)
+        """Whether the plan is proven to be the best, up to a millionth of its value, or that there is none."""
+        return self.bound_s >= self.value_s * (1.0 - 1e-6)
 
 
 @dataclass(frozen=True)
@@ -83,17 +55,22 @@ class ProgramConfig(SeedConfig):
     """The configuration of a planner that solves a program.
 
     Attributes:
-        work_s: CP-SAT's deterministic seconds without a deadline (program.solve_program); twice as many for throughput
-            without contiguity, where a proof takes longer.
+        work_s: CP-SAT's deterministic seconds without a deadline (program.solve_program); twice as many for throughput,
+            where a proof takes longer.
     """
 
     work_s: float = 15.0
 
 
-class ProgramPlanner(PlacementPlanner[ProgramConfig]):
-    """States a program, makes plans to start from and lets CP-SAT look for a better one."""
+class MilpPlanner(PlacementPlanner[ProgramConfig]):
+    """Makes a plan to start from by local search, states the program and lets CP-SAT look for a better plan.
 
+    Throughput: any placement, contiguous or not (§4.1). Latency: `pieces` subgraphs an accelerator (§4.2).
+    """
+
+    name: ClassVar[str] = "milp"
     config_type: ClassVar[type[ProgramConfig]] = ProgramConfig
+    objectives: ClassVar[tuple[Objective, ...]] = ("throughput", "latency")
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The best plan, its bound and whether it is optimal; none where none fits, or none was met in time.
@@ -101,113 +78,45 @@ class ProgramPlanner(PlacementPlanner[ProgramConfig]):
         Raises:
             BadInput: the program is not for such a problem, or OR-tools is not installed.
         """
-        state = self.state(problem)
         watch(Progress("planning a placement to start from"))
-        start = self.starting_plan(problem, deadline.part(START_SHARE * deadline.left_s), watch)
-        work_s = self.work_s(problem) if np.isinf(deadline.left_s) else np.inf
-        known = solved(problem, state, start, deadline, watch, work_s=work_s, seed=self.config.seed)
+        sooner = deadline.part(0.1 * deadline.left_s)
+        start = LocalSearchPlanner(LocalSearchConfig(self.config.seed)).search(problem, sooner, SILENT).plan
+        known = self.improved(problem, start, deadline, watch)
         if known.plan is None:
             return Outcome(bound_s=known.bound_s, reason=_without_plan(known))
         plan = replace(known.plan, planner=self.name)
         return Outcome(plan, known.cost, bound_s=known.bound_s, optimal=known.closed)
 
-    @abstractmethod
-    def starting_plan(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> PlacementPlan | None:
-        """A plan that the program allows; None where none was met by the deadline."""
-
-    def work_s(self, problem: PlacementProblem) -> float:
-        """Deterministic seconds of the solver, without a deadline."""
-        return self.config.work_s
-
-    @abstractmethod
-    def state(self, problem: PlacementProblem) -> State:
-        """Writes the program down."""
-
-
-class MilpPlanner(ProgramPlanner):
-    """Throughput: any placement, contiguous or not (§4.1). Latency: `pieces` subgraphs an accelerator (§4.2)."""
-
-    name: ClassVar[str] = "milp"
-    objectives: ClassVar[tuple[Objective, ...]] = ("throughput", "latency")
-
-    def starting_plan(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> PlacementPlan | None:
-        """By local search."""
-        return LocalSearchPlanner(LocalSearchConfig(self.config.seed)).search(problem, deadline, SILENT).plan
-
-    def work_s(self, problem: PlacementProblem) -> float:
-        """Twice as many for throughput."""
-        return self.config.work_s * (2.0 if problem.objective == "throughput" else 1.0)
-
-    def state(self, problem: PlacementProblem) -> State:
-        """The program of the objective."""
-        return partial(_latency, problem) if problem.objective == "latency" else partial(_free, problem)
-
-
-class MilpOrderedPlanner(ProgramPlanner):
-    """Throughput: devices in an order that no edge of the forward pass leads back in: the problem of `ideals`."""
-
-    name: ClassVar[str] = "milp-ordered"
-    objectives: ClassVar[tuple[Objective, ...]] = ("throughput",)
-
-    def starting_plan(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> PlacementPlan | None:
-        """The best one along a line."""
-        return plan_along_line(problem)
-
-    def state(self, problem: PlacementProblem) -> State:
-        """The program."""
-        return partial(_ordered, problem)
-
-
-def solved(
-    problem: PlacementProblem,
-    state: State,
-    start: PlacementPlan | None,
-    deadline: Deadline,
-    watch: Watch,
-    *,
-    work_s: float,
-    seed: int,
-) -> Known:
-    """The best plan and the bound that CP-SAT proves; Ctrl-C ends the search early.
-
-    Args:
-        problem: to be solved.
-        state: writes the program down.
-        start: a plan that it allows.
-        deadline: when to stop.
-        watch: is told when the solver begins.
-        work_s: deterministic seconds after which to stop, too.
-        seed: of the solver's random draws.
-    """
-    known = _known(problem, start)
-    if known.closed or deadline.passed:
-        return known
-    watch(Progress("solving an integer program by CP-SAT"))
-    upper_s = known.value_s if known.plan else _everything_s(problem)
-    tick_s = upper_s / TICKS or 1.0
-    try:
-        stated = state(tick_s, deadline)
-        hint = stated.hint(known.plan) if known.plan else {}
-        answer = solve_program(stated.program, deadline, hint, work_s=work_s, seed=seed)
-    except (KeyboardInterrupt, OutOfTime):
-        return known
-    return _learnt(problem, stated, answer, known, tick_s, upper_s)
+    def improved(
+        self, problem: PlacementProblem, start: PlacementPlan | None, deadline: Deadline, watch: Watch
+    ) -> Known:
+        """The best plan and the bound that CP-SAT proves from a start on; Ctrl-C ends the search early."""
+        known = _known(problem, start)
+        if known.closed or deadline.passed:
+            return known
+        watch(Progress("solving an integer program by CP-SAT"))
+        upper_s = known.value_s if known.plan else _everything_s(problem)
+        tick_s = upper_s / TICKS or 1.0
+        work_s = np.inf
+        if np.isinf(deadline.left_s):
+            work_s = self.config.work_s * (1.0 if problem.objective == "latency" else 2.0)
+        try:
+            stated = STATED[problem.objective](problem, tick_s, TICKS, deadline)
+            hint = stated.hint(known.plan) if known.plan else {}
+            answer = solve_program(stated.program, deadline, hint, work_s=work_s, seed=self.config.seed)
+        except (KeyboardInterrupt, OutOfTime):
+            return known
+        bound_s = max(0.0, min(answer.bound * tick_s, upper_s if known.plan else math.inf))
+        # A solution that only rounding made valid is none.
+        solution = _known(problem, None if answer.columns is None else stated.plan(answer.columns))
+        best = min(known, solution, key=lambda candidate: candidate.value_s)
+        return replace(best, bound_s=min(bound_s, best.value_s))
 
 
 def _known(problem: PlacementProblem, plan: PlacementPlan | None) -> Known:
     """A plan and its cost; nothing where there is none, or it does not fit."""
     cost = None if plan is None else placement_cost(problem, plan)
     return Known(plan, cost) if cost is not None and cost.feasible else Known()
-
-
-def _learnt(
-    problem: PlacementProblem, stated: Formulation, answer: Answer, known: Known, tick_s: float, upper_s: float
-) -> Known:
-    """The better plan and the better bound of two; a solution that only rounding made valid is none."""
-    bound_s = max(known.bound_s, min(answer.bound * tick_s, upper_s if known.plan else math.inf))
-    solution = _known(problem, None if answer.columns is None else stated.plan(answer.columns))
-    best = min(known, solution, key=lambda candidate: candidate.value_s)
-    return replace(best, bound_s=min(bound_s, best.value_s))
 
 
 def _everything_s(problem: PlacementProblem) -> float:
@@ -228,21 +137,3 @@ def _without_plan(known: Known) -> Infeasible:
         where="integer program",
         do="try a longer `time_limit_s`, more devices or more memory",
     )
-
-
-def _free(problem: PlacementProblem, tick_s: float, deadline: Deadline) -> ThroughputProgram:
-    return free_program(problem, UnitTimes.of(problem, _classes(problem), tick_s), TICKS, deadline)
-
-
-def _ordered(problem: PlacementProblem, tick_s: float, deadline: Deadline) -> ThroughputProgram:
-    units = contract(problem, lossless=True)
-    return ordered_program(problem, UnitTimes.of(problem, units.unit_of, tick_s), units.order, TICKS, deadline)
-
-
-def _latency(problem: PlacementProblem, tick_s: float, deadline: Deadline) -> LatencyProgram:
-    return latency_program(problem, tick_s, TICKS, deadline)
-
-
-def _classes(problem: PlacementProblem) -> IntArray:
-    """[n] classes without gaps."""
-    return np.unique(problem.graph.classes, return_inverse=True)[1].astype(np.int64)

@@ -1,21 +1,36 @@
-"""What all planners of placements share: from what a search comes to, to a `Result` whose plan is costed once."""
+"""What all planners of placements share: from what a search comes to, to a `Result` whose plan is costed once.
+
+Where none of the placements that a heuristic looked at fits the memory, operations are packed by size:
+
+    classes, the largest first ── each where the smallest share of the memory is taken then ── peaks ── enough memory
+
+Nothing proves that the packing is the best one; the least memory that is named is proven: the mean of what is held all
+the time, or the largest class.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from automap_models.core.placement import (
+    FloatArray,
+    IntArray,
     Objective,
     PlacementPlan,
     PlacementProblem,
     PlacementResult,
     device_name,
+    model_name,
 )
 from automap_models.core.result import TIE, Bound, Result, Status
+from automap_models.core.units import rounded_up
 from automap_models.cost.makespan_bound import makespan_bound_s
 from automap_models.cost.placement import PlacementCost, placement_cost
 from automap_models.cost.step_tables import StepTables
@@ -24,8 +39,6 @@ from automap_models.planners.base import NEVER, SILENT, ConfigT, Deadline, Plann
 
 WORDS: Mapping[Objective, str] = {"throughput": "throughput", "latency": "latency", "step": "steps"}
 """What messages call the objectives."""
-HALVINGS = 60
-"""Of an interval, until nothing changes any more: a double has 53 binary digits."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,17 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
         Raises:
             BadInput: the planner is not made for such a problem, its objective aside.
         """
+
+    def outcome(self, problem: PlacementProblem, assignment: IntArray | None, notes: tuple[str, ...] = ()) -> Outcome:
+        """What a heuristic comes to that proves nothing.
+
+        Args:
+            assignment: [n] devices; None where none of those that it looked at fits the memory.
+            notes: what a person should know about them.
+        """
+        if assignment is None:
+            return Outcome(reason=no_placement(problem, self.name))
+        return Outcome(PlacementPlan(self.name, assignment), notes=notes)
 
     def solve(self, problem: PlacementProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> PlacementResult:
         """The best plan that the planner finds, its cost, and the bound that it proves.
@@ -146,10 +170,92 @@ def least_enough(high: float, enough: Callable[[float], bool]) -> float:
         enough: whether a value is; with one that is, every larger one is, too.
     """
     low = 0.0
-    for _ in range(HALVINGS):
+    for _ in range(60):  # until nothing changes any more: a double has 53 binary digits
         middle = (low + high) / 2.0
         if enough(middle):
             high = middle
         else:
             low = middle
     return high
+
+
+def packed(problem: PlacementProblem) -> IntArray:
+    """[n] devices: the largest classes first, each on the accelerator that has the smallest share of its memory taken.
+
+    What no accelerator supports, and what finds none with room, goes to the first CPU where there is one.
+    """
+    graph, count = problem.graph, problem.accelerators
+    room = np.maximum(_memory_bytes(problem), 1e-9)
+    held = np.zeros(count)
+    labels, first = np.unique(graph.classes, return_index=True)
+    sizes, supported = problem.class_memory_bytes[first], problem.class_supported[first]
+    home = np.zeros(labels.size, dtype=np.int64)
+    for i in np.argsort(-sizes, kind="stable").tolist():
+        share = (held + sizes[i]) / room
+        at = int(share.argmin()) if count and supported[i] else count
+        if at == count or (share[at] > 1.0 and problem.cpus):
+            home[i] = count
+            continue
+        home[i] = at
+        held[at] += sizes[i]
+    device: IntArray = home[np.searchsorted(labels, graph.classes)]
+    return device
+
+
+def no_placement(problem: PlacementProblem, planner: str) -> Infeasible:
+    """Why a heuristic has no plan: none of those that it looked at fits, which proves something only of too much."""
+    need, memory = float(problem.graph.memory_bytes.sum()), _memory_bytes(problem) / 1e9
+    sizes = "" if not memory.size else f" of {memory.min():.3g} GB"
+    if memory.size and memory.max() > memory.min():
+        sizes = f" of {memory.min():.3g} to {memory.max():.3g} GB"
+    least = _least(problem)
+    proven = f": nothing fits below {least}" if least else ""
+    return Infeasible(
+        f"found no placement of {model_name(problem.graph)} ({need / 1e9:.3g} GB) on {problem.accelerators} "
+        f"accelerator(s){sizes} and {problem.cpus} CPU(s){proven}",
+        where=f"planner {planner}",
+        do=_advice(problem),
+    )
+
+
+def _memory_bytes(problem: PlacementProblem) -> FloatArray:
+    """[K] memory of the accelerators."""
+    if problem.network is not None:
+        return problem.network.memory_bytes[: problem.accelerators]
+    return np.full(problem.accelerators, problem.memory_bytes)
+
+
+def _least(problem: PlacementProblem) -> str:
+    """Memory below which no placement fits, where there is less and nothing but equal accelerators."""
+    memory = _memory_bytes(problem)
+    if problem.cpus or not memory.size or memory.max() > memory.min():
+        return ""
+    held = float(problem.graph.memory_bytes.sum())
+    least = max(held / problem.accelerators, float(problem.class_memory_bytes.max()))
+    return f"{rounded_up(least) / 1e9:.3g} GB for each" if least > memory[0] else ""
+
+
+def _advice(problem: PlacementProblem) -> str:
+    """What to try: a planner that finds a packing, or memory with which there is one."""
+    of_steps, memory = problem.objective == "step", _memory_bytes(problem)
+    others = "more devices" if of_steps else "more devices, or planner milp"
+    if not memory.size:
+        return f"try {others}"
+    needed = placement_cost(_boundless(problem), PlacementPlan("packing", packed(problem))).memory_bytes
+    share = float((needed[: memory.size] / np.maximum(memory, 1e-9)).max())
+    if share <= 1.0:
+        planner = "local-search" if of_steps else "milp"
+        return f"try planner {planner}, since one is known to fit, or more devices"
+    enough = f"{rounded_up(share * memory[0]) / 1e9:.3g} GB for each accelerator"
+    if memory.max() > memory.min():
+        enough = f"{math.ceil(share * 100) / 100:.3g} times the memory of each device"
+    return f"try {enough}, with which there is one, {others}"
+
+
+def _boundless(problem: PlacementProblem) -> PlacementProblem:
+    """The same problem with enough memory for everything on every accelerator."""
+    network = problem.network
+    if network is not None:
+        network = replace(network, memory_bytes=np.full(len(network), math.inf))
+    most = max(float(problem.graph.memory_bytes.sum()), problem.memory_bytes)
+    return replace(problem, memory_bytes=most, network=network)

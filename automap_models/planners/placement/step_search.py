@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from automap_models.core.placement import IntArray, PlacementProblem
+from automap_models.core.placement import IntArray, Objective, PlacementProblem
 from automap_models.cost.makespan import step_values
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.expert import layers_in_order
 from automap_models.planners.placement.list_scheduling import etf
-from automap_models.planners.placement.packing import packed
-from automap_models.planners.placement.partition import numbered_along, several_parts
-from automap_models.planners.placement.step_groups import StepUnits, grouped, weights
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, packed
+from automap_models.planners.placement.step_groups import StepUnits, grouped, numbered_along, several_parts, weights
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,32 @@ def metis_starts(units: StepUnits, seed: int, deadline: Deadline) -> Iterator[In
             yield units.repaired(numbered_along(np.arange(float(len(units))), drawn, parts))
             if deadline.passed:
                 return
+
+
+class MetisPlanner(PlacementPlanner[SeedConfig]):
+    """The step of balanced partitions by METIS, the best of some.
+
+    METIS knows neither directions nor bytes: parts are numbered along the graph's order, operations that may not be
+    where their part is are moved, and each partition is simulated as it is.
+    """
+
+    name: ClassVar[str] = "metis"
+    config_type: ClassVar[type[SeedConfig]] = SeedConfig
+    objectives: ClassVar[tuple[Objective, ...]] = ("step",)
+
+    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
+        """The best of the partitions; none where none fits the memory.
+
+        Raises:
+            BadInput: pymetis is not installed.
+        """
+        units = StepUnits.of(problem)
+        scored = []
+        for index, device in enumerate(metis_starts(units, self.config.seed, deadline)):
+            watch(Progress(f"partition {index + 1} by METIS", index))
+            scored.append((score_of(units, device), index, device))
+        score, _, device = min(scored)
+        return self.outcome(problem, None if score.excess_bytes > 0 else units.expand(device))
 
 
 def best_start(units: StepUnits, seed: int, deadline: Deadline, watch: Watch) -> tuple[str, IntArray, StepScore]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
-from automap_models.planners.replan.search import OrderSearchConfig, placed_cost, search_orders
+from automap_models.planners.replan.search import ReplanConfig, placed_cost, search_orders
 from automap_models.planners.replan.speeds import Speeds, fit_speeds
 
 BoolArray = NDArray[np.bool_]
@@ -98,17 +98,6 @@ CORRECTED = "corrected_under"
 """Key of a profile's meta: cuts of the plan whose measured times corrected it."""
 
 
-@dataclass(frozen=True)
-class ReplanConfig(OrderSearchConfig):
-    """How to look for a new plan.
-
-    Attributes:
-        starts: planners for equal devices; the search sets out from their plans, too, not only from the running one.
-    """
-
-    starts: tuple[Planner[StagedProblem, StagedPlan, Any], ...] = ()
-
-
 class ReplanPlanner(Planner[ReplanProblem, PlacedPlan, ReplanConfig]):
     """The best plan that the search finds for a running job, or the running plan where none is shorter.
 
@@ -139,13 +128,7 @@ class ReplanPlanner(Planner[ReplanProblem, PlacedPlan, ReplanConfig]):
         corrected = replace(problem.staged, profile=corrected_profile(problem.staged.profile, running.plan, speeds))
         starts = self._starting_plans(corrected, deadline)
         search = search_orders(
-            corrected,
-            running,
-            speeds.slowdown,
-            starts,
-            config=self.config,
-            deadline=deadline,
-            watch=watch,
+            corrected, running, speeds.slowdown, starts, config=self.config, deadline=deadline, watch=watch
         )
         cost, running_cost = (placed_cost(corrected, plan, speeds.slowdown) for plan in (search.plan, running))
         moved = migration(corrected, running, search.plan)

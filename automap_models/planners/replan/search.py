@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.planners import effort
-from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
+from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.staged.costs import Costs
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.search import anytime_search
@@ -28,21 +29,21 @@ from automap_models.simulate.step import step_cost
 
 NAME = "replan"
 """The planner that plans for unequal devices are made by."""
-MOST_NODES_PERMUTED = 5
-"""Nodes up to which all their orders are looked at; beyond, the slow ones first or last or as they are."""
 
 
 @dataclass(frozen=True)
-class OrderSearchConfig:
+class ReplanConfig:
     """How to look for a new plan.
 
     Attributes:
+        starts: planners for equal devices; the search sets out from their plans, too, not only from the running one.
         most_orders: orders of devices that are searched, the most promising ones.
         worth: a plan must be shorter by more than this share than the best before it, at first the running one.
         exact_s, refine_s: counted seconds (planners.effort) of the exact search in one device order, and of moving its
             plan off the grid.
     """
 
+    starts: tuple[Planner[StagedProblem, StagedPlan, Any], ...] = ()
     most_orders: int = 4
     worth: float = 1e-3
     exact_s: float = 0.2
@@ -69,19 +70,12 @@ class OrderSearch:
     Attributes:
         plan: the shortest plan with its devices; the running one where no other is preferred.
         log: the orders that were searched.
-        finished: whether the deadline let it search all that it was to.
+        notes: what a person should know about the search.
     """
 
     plan: PlacedPlan
     log: tuple[SearchedOrder, ...]
-    finished: bool
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a person should know about the search."""
-        if self.finished:
-            return ()
-        return (f"the deadline ended the search in device order {len(self.log)}: more time may give a shorter plan",)
+    notes: tuple[str, ...] = ()
 
 
 def search_orders(
@@ -90,7 +84,7 @@ def search_orders(
     slowdown: FloatArray,
     starts: Sequence[StagedPlan] = (),
     *,
-    config: OrderSearchConfig | None = None,
+    config: ReplanConfig | None = None,
     deadline: Deadline = NEVER,
     watch: Watch = SILENT,
 ) -> OrderSearch:
@@ -105,7 +99,7 @@ def search_orders(
         deadline: when to stop with the best plan so far.
         watch: is told of every order.
     """
-    config = config or OrderSearchConfig()
+    config = config or ReplanConfig()
     cost = placed_cost(problem, running, slowdown)
     best, best_s = running, cost.step_s if cost.feasible else np.inf
     plans, log = (running.plan, *starts), list[SearchedOrder]()
@@ -120,7 +114,10 @@ def search_orders(
         if shortest is not None and shortest[1].step_s < best_s * (1.0 - config.worth):
             plan, best_s = shortest[0], shortest[1].step_s
             best = PlacedPlan(plan, order, tuple(order[p] for p in ordered.idle_positions(plan)))
-    return OrderSearch(best, tuple(log), len(log) == len(orders) and not deadline.passed)
+    if len(log) == len(orders) and not deadline.passed:
+        return OrderSearch(best, tuple(log))
+    note = f"the deadline ended the search in device order {len(log)}: more time may give a shorter plan"
+    return OrderSearch(best, tuple(log), (note,))
 
 
 def in_order(problem: StagedProblem, order: Sequence[int], slowdown: FloatArray) -> StagedProblem:
@@ -146,7 +143,7 @@ def placed_cost(problem: StagedProblem, placed: PlacedPlan, slowdown: FloatArray
 
 
 def promising_orders(
-    problem: StagedProblem, running: PlacedPlan, slowdown: FloatArray, config: OrderSearchConfig
+    problem: StagedProblem, running: PlacedPlan, slowdown: FloatArray, config: ReplanConfig
 ) -> list[tuple[int, ...]]:
     """At most so many device orders, the running one first; the others by how even work on equal nodes would be."""
     cluster = problem.cluster
@@ -187,11 +184,13 @@ def device_orders(cluster: Cluster, running: Sequence[int], slowdown: FloatArray
 def node_orders(speeds: Sequence[tuple[float, ...]]) -> Iterator[tuple[int, ...]]:
     """Orders of nodes that differ in the speeds at some place, each by the order that moves fewest nodes.
 
+    Of up to five nodes all orders, of more the slow ones first or last or as they are.
+
     Args:
         speeds: [N] what tells nodes apart; nodes with the same are interchangeable.
     """
     same = range(len(speeds))
-    if len(speeds) <= MOST_NODES_PERMUTED:
+    if len(speeds) <= 5:
         orders: Iterable[tuple[int, ...]] = permutations(same)
     else:
         slow_last = tuple(sorted(same, key=lambda node: sum(speeds[node])))
@@ -208,7 +207,7 @@ def search(
     problem: StagedProblem,
     starts: Iterable[StagedPlan],
     deadline: Deadline = NEVER,
-    config: OrderSearchConfig | None = None,
+    config: ReplanConfig | None = None,
 ) -> tuple[StagedPlan, StagedCost] | None:
     """The shortest plan that the search comes to and its cost; None where nothing fits the memory.
 
@@ -218,7 +217,7 @@ def search(
         deadline: when to stop with the best plan so far.
         config: of the search.
     """
-    costs, config = Costs(problem), config or OrderSearchConfig()
+    costs, config = Costs(problem), config or ReplanConfig()
     valid = [start for start in starts if start.check_valid(problem)[0]]
     shortest = _shortest(costs, valid)
     exact = deadline.part(config.exact_s, effort.counted_s)

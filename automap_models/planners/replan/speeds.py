@@ -31,21 +31,12 @@ from automap_models.core.observed import Attribution, Observed
 from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
 
-NORMAL_MAD = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
-MEDIAN_ERROR = 1.2533
-"""Standard error of a median over that of a mean, sqrt(π/2)."""
-LEAST_ERROR = 0.005
-"""Relative error that any measured time is taken to have at least."""
 HUBER = 1.345
 """Errors beyond so many standard errors count linearly: 95 % efficient where all are normal."""
 PROFILE_ERROR = 0.05
 """By how much a corrected profile may still be off for instructions that were never timed apart from others."""
 FAR_OFF = 1e5
 """A factor that no profile is off by."""
-SURE = 4.0
-"""A device is slower or faster than the others when it is so by that many standard errors; with 32 devices, fewer
-would make one of them a straggler by chance now and then."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +100,8 @@ def fit_speeds(
     timed = (both > 0) & (expected > 0)
     spread = np.sqrt(((error * measured) ** 2).sum(axis=0)) / np.where(timed, both, 1.0)
     slowdown = before * np.where(timed, both, 1.0) / np.where(timed, expected, 1.0)
-    certain = np.abs(np.log(slowdown)) > SURE * spread
+    # With 32 devices, fewer standard errors would make one of them a straggler by chance now and then.
+    certain = np.abs(np.log(slowdown)) > 4.0 * spread
     return _per_device(observed, units, stage_of_device, scale, np.where(certain, slowdown, 1.0), spread, known)
 
 
@@ -191,11 +183,11 @@ def _owners(observed: Observed, stage_of_device: IntArray, stages: int) -> dict[
 
 
 def _medians(observed: Observed, units: IntArray) -> tuple[FloatArray, FloatArray]:
-    """[2, u] median of each unit's forward and backward samples, and its relative standard error."""
+    """[2, u] median of each unit's forward and backward samples, and its relative standard error, 0.5 % at least."""
     both = [[of[unit] for unit in units.tolist()] for of in (observed.forward_s, observed.backward_s)]
     median = np.array([[np.median(samples) for samples in row] for row in both])
     error = [[_relative_error(samples) for samples in row] for row in both]
-    return median, np.maximum(np.array(error), LEAST_ERROR)
+    return median, np.maximum(np.array(error), 0.005)
 
 
 def _require_comparable(observed: Observed, units: IntArray, measured: FloatArray, predicted: FloatArray) -> None:
@@ -217,11 +209,12 @@ def _require_comparable(observed: Observed, units: IntArray, measured: FloatArra
 
 
 def _relative_error(samples: FloatArray) -> float:
+    """Relative standard error of a median, by the median absolute deviation of normal samples."""
     median = float(np.median(samples))
     if not median:
         return 0.0
-    deviation = NORMAL_MAD * float(np.median(np.abs(samples - median)))
-    return MEDIAN_ERROR * deviation / math.sqrt(samples.size) / median
+    deviation = 1.4826 * float(np.median(np.abs(samples - median)))
+    return 1.2533 * deviation / math.sqrt(samples.size) / median
 
 
 def _per_device(

@@ -16,8 +16,7 @@ from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
 from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, Propagation, State, sharded_classes
 from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, SILENT, ConfigT, Deadline, NoConfig, Planner, Progress, Watch
-from automap_models.planners.sharding.evaluate import evaluated
-from automap_models.planners.sharding.milp import ShardingMilpPlanner
+from automap_models.planners.sharding.milp import ShardingMilpPlanner, evaluated
 
 
 @dataclass(frozen=True)
@@ -169,11 +168,6 @@ class EpisodesPlanner(Planner[ShardingProblem, ShardingPlan, ConfigT]):
             raise BadInput("decides along one axis, not along two", where=where, do=do)
 
 
-EPISODES = 1_000
-"""Of the random search, unless its configuration says otherwise."""
-ROUND = 16
-
-
 def _sharded(problem: ShardingProblem, state: State) -> NDArray[np.bool_]:
     """[k] the classes that are sharded in a state."""
     sharded = np.zeros(len(problem.classes), dtype=np.bool_)
@@ -218,9 +212,9 @@ class RandomSearch(Search):
 
     def run(self, episodes: int | None = None, good_enough: float = float("inf"), deadline: Deadline = NEVER) -> None:
         """See Search.run."""
-        most = episodes or EPISODES
+        most = episodes or 1_000
         while self.episodes < most and self.best.partitioned < good_enough and not deadline.passed:
-            number = min(ROUND, most - self.episodes)
+            number = min(16, most - self.episodes)
             drawn = [self._episode(deadline) for _ in range(number)]
             self.record(1, 1.0, None, self.rate(np.stack(drawn)))
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -33,20 +33,16 @@ import numpy as np
 from scipy.sparse import coo_array
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.result import Bound, Result
+from automap_models.core.result import Bound, Result, Status
 from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import MergedSums, ShardingWork
 from automap_models.cost.sharding import ShardingCount, axis_costs, objective_value, sharding_cost
 from automap_models.envs.sharding.propagation import Propagation, sharded_classes
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
-from automap_models.planners.sharding.evaluate import EQUAL, evaluated
 
-_ROUNDING = 1e-6
-"""By how much the solver's own bound may be wrong, in terms of the largest coefficient."""
-_LIMIT_UNIT = 1e-3
-"""Of the largest coefficient, for limits: plans may exceed a memory of 10 GB by some 10 bytes."""
-
+EQUAL = 1e-9
+"""Relative difference up to which a plan reaches a bound, and memories count as equal."""
 _GREEDY_IS_BETTER = (
     "The search was stopped before the program was solved: the plan is the greedy one, the best known so far."
 )
@@ -127,6 +123,38 @@ class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpCon
         return evaluated(problem, plan, bound, notes=notes, taken_s=time.perf_counter() - begun)
 
 
+def evaluated(
+    problem: ShardingProblem, plan: ShardingPlan, bound: Bound | None = None, **known: Any
+) -> Result[ShardingProblem, ShardingPlan]:
+    """The plan with its cost, its status, and the figures of the episodes that make it.
+
+    Args:
+        problem: one that the plan solves.
+        plan: valid.
+        bound: a proven limit of the objective, None where nothing is proven.
+        known: further fields of the result; `facts` are added to those of the episodes.
+
+    Returns:
+        Among its facts are, for each axis of the mesh, `decided_by_propagation` (dimensions of candidates that followed
+        from decisions on others) and `reward` (Auto-MAP's, the sum over the episode).
+    """
+    cost = sharding_cost(problem, plan)
+    reached = bound is not None and math.isclose(objective_value(problem, cost), bound.value, rel_tol=EQUAL)
+    status: Status = "optimal" if reached else "feasible"
+    facts = {**_episodes(problem, plan), **known.pop("facts", {})}
+    return Result(problem, plan, cost, status, bound, facts=facts, **known)
+
+
+def _episodes(problem: ShardingProblem, plan: ShardingPlan) -> Mapping[str, Any]:
+    decided, rewards = [], []
+    for along, dims in zip(problem.along, plan.dims, strict=True):
+        propagation = Propagation(along)
+        replay = propagation.replay(problem.classes.sharded(dims).tolist())
+        decided.append(len(propagation) - replay.decisions)
+        rewards.append(replay.reward)
+    return {"decided_by_propagation": tuple(decided), "reward": tuple(rewards)}
+
+
 def _greedy(problem: ShardingProblem) -> IntArray:
     """[k] the axis of each class where every axis in turn shards whatever it can, as the planner `greedy` does."""
     axis_of = np.full(len(problem.classes), UNUSED)
@@ -166,8 +194,8 @@ class _Amount:
 
     @property
     def unit(self) -> float:
-        """In which limits are given: the solver lets them be exceeded by a millionth of it."""
-        return self.scale * _LIMIT_UNIT
+        """In which limits are given: the solver lets them be exceeded by a millionth of it, 10 GB by some 10 bytes."""
+        return self.scale * 1e-3
 
 
 @dataclass(frozen=True)
@@ -253,7 +281,8 @@ class _Program:
         if proven:
             return _Solved(axis_of, reached, True)
         dual = solved.mip_dual_bound
-        below = -math.inf if dual is None else amount.constant + (float(dual) - _ROUNDING) * amount.scale
+        # The solver's own bound may be wrong by a millionth of the largest coefficient.
+        below = -math.inf if dual is None else amount.constant + (float(dual) - 1e-6) * amount.scale
         return _Solved(axis_of, min(reached, max(below, amount.floor)), False)
 
     def no_plan(self, deadline: Deadline) -> tuple[Infeasible, bool]:

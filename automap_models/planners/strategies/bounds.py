@@ -28,7 +28,6 @@ from automap_models.core.pass_orders import WARM_UPS, micro_batches_per_round
 from automap_models.planners import effort
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 
-BISECTIONS = 24
 SLACK = 1e-9
 """Relative; what is infeasible by less counts as feasible."""
 
@@ -186,7 +185,7 @@ def least_time(
         return enough_s
     if _done(high, corners, counts, spent, room, unit) < needed:
         return np.inf
-    for _ in range(BISECTIONS):
+    for _ in range(24):
         middle = 0.5 * (low + high)
         if _done(middle, corners, counts, spent, room, unit) >= needed:
             high = middle

@@ -24,9 +24,6 @@ from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
-SHORT = 0.01
-"""Seconds of a message where passes take one: of chains that are as long, those of more messages."""
-
 
 def passes_laid_out(strategy: Strategy) -> int:
     """Of each kind, of all virtual stages: those that show all of its schedule."""
@@ -69,7 +66,8 @@ def usual_chains(name: str, ranks: int, micro_batches: int, vp: int) -> Chains:
         passes[:, rank_of == rank] = micro_batches
         chains.append(Chain(passes, np.zeros(stages - 1), rank))
     if ranks > 1:
-        equal, short = np.ones(stages), np.full(stages - 1, 0.0 if name in SENDING_ALONE else SHORT)
+        # Messages of a hundredth of a pass: of chains that are as long, those of more messages.
+        equal, short = np.ones(stages), np.full(stages - 1, 0.0 if name in SENDING_ALONE else 0.01)
         _, longest = longest_chains(name, micro_batches, vp, PassTimes(equal, equal, equal, short))
         chains += filter(None, map(longest, range(ranks)))
     return as_arrays(name, ranks, chains)

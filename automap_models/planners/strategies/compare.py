@@ -18,22 +18,14 @@ from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
-from automap_models.planners.strategies.config import StrategiesConfig
-from automap_models.planners.strategies.incumbent import Completion
+from automap_models.planners.strategies.completion import Completion
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 
 StrategyResult = Result[StrategyProblem, Strategy]
-SHARE = 16
-"""Comparisons that the time for all of them is enough for."""
-COMPARED_GAP = 0.02
 EQUAL_LAYERS = "with equal cuts"
-DECIDING = 4
-"""Times as long as another comparison that of equal layers takes, which decides what is recommended."""
 WORTH_UNEVEN = 0.02
 """Share of the step by which stages of unequally many layers have to be shorter: equal ones are simpler to run."""
-LESS_MEMORY = (0.75, 0.5, 0.35, 0.25)
-"""Of the memory that the best strategy holds, shares that others are searched within."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +67,7 @@ class Comparisons:
     def __post_init__(self) -> None:
         self.starts += self.result.search_log
         budget_s = 0.25 * self.config.budget_s if self.budget_s is None else self.budget_s
-        self.short = replace(self.config, gap=COMPARED_GAP, budget_s=budget_s / SHARE)
+        self.short = replace(self.config, gap=0.02, budget_s=budget_s / 16)  # enough for so many of them
         self.deadline = Deadline(budget_s, effort.counted_s)
 
     @property
@@ -151,7 +143,7 @@ class Comparisons:
         restricted = replace(self.problem, equal_layers=True)
         self.shortest = None
         with suppress(BadInput):
-            longer = replace(self.short, budget_s=DECIDING * self.short.budget_s)
+            longer = replace(self.short, budget_s=4 * self.short.budget_s)  # it decides what is recommended
             self.search(EQUAL_LAYERS, restricted, longer)
         equal, self.shortest = self.shortest, None
         if equal is None or equal.cost.step_s * (1 - WORTH_UNEVEN) > former.step_s:
@@ -191,7 +183,7 @@ class Comparisons:
         """The best strategies with less and less memory, none of which another one is shorter and emptier than."""
         best: Estimate = self.result.cost
         estimates = [best]
-        for share in LESS_MEMORY:
+        for share in (0.75, 0.5, 0.35, 0.25):
             most = share * best.peak_memory
             reserve = self.problem.cluster.memory - most
             if reserve <= self.problem.reserve_bytes:

@@ -25,8 +25,6 @@ from automap_models.planners.strategies.problem import SharedCosts
 
 TOLERANCE = 1e-9
 """Relative difference of computing that counts as none."""
-REMEMBERED = 8192
-"""Costs of divisions that are kept."""
 
 
 class DividedModel:
@@ -44,7 +42,7 @@ class DividedModel:
         """Of a stage of ZeRO, whatever the way; what was asked for lately is at hand."""
         key = (division, zero, self.grid.precision, self.problem.global_batch)
         if key not in self._ranks:
-            if len(self._ranks) >= REMEMBERED:
+            if len(self._ranks) >= 8192:
                 self._ranks.clear()
             strategy = self.grid.strategy(Family(division, zero, self.grid.ways(division)[0]))
             self._ranks[key] = RankCosts(self.pricing, strategy)

@@ -25,9 +25,6 @@ from automap_models.planners import effort
 from automap_models.planners.strategies.family_costs import RankCosts
 from automap_models.planners.strategies.grid import Division, Family, Grid, Way
 
-OF_A_DIVISION = 2
-"""Guesses of one division, so that not all of them are of one."""
-
 
 def guesses(
     grid: Grid, costs_of: Callable[[Division, int], RankCosts], divisions: Iterable[Division], recompute: list[int]
@@ -50,7 +47,7 @@ def guesses(
         of_division = [
             guess for zero in chosen for guess in _of_ranks(grid, costs_of(division, zero), division, zero, recompute)
         ]
-        of_all += sorted(of_division, key=lambda guess: guess[0])[:OF_A_DIVISION]
+        of_all += sorted(of_division, key=lambda guess: guess[0])[:2]  # so that not all of them are of one
     return sorted(of_all, key=lambda guess: guess[0])
 
 

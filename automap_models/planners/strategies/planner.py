@@ -15,10 +15,9 @@ from automap_models.core.strategy import PARTS, Strategy, require_parts
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
-from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.completion import Incumbent
 from automap_models.planners.strategies.grid import Grid
-from automap_models.planners.strategies.incumbent import Incumbent
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.search import Search, SearchCounts
 from automap_models.simulate.strategy import require_device
 

@@ -33,13 +33,9 @@ from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.simulate.rounds import PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
-CLOSE = 1e-3
-"""Relative gap with which a program of whole blocks ends."""
 TOLERANCE = 1e-6
 """Relative, of the solver's values: bounds are lowered and memory is enlarged by it. A solver may else call a program
 infeasible that a strategy solves to the last byte."""
-MOMENTS = 12
-"""Of a rank's order, whose memory is a row."""
 CHAINS = 4
 """Of the ranks that end last, that become rows at a time."""
 
@@ -105,13 +101,13 @@ class Relaxation:
         self.rows, self.limits = np.concatenate([self.rows, rows]), np.concatenate([self.limits, limits])
 
     def _limit_memory(self) -> None:
-        """At each of its fullest moments a rank holds what it has room for, or less."""
+        """At each of its twelve fullest moments a rank holds what it has room for, or less."""
         ranks, most = self.costs.ranks, self.costs.room.max()
         bytes_of = np.stack([ranks.saved, ranks.for_weights])  # [2, k, R]
         of_kinds = bytes_of[:, self.kinds][:, :, self.recompute]
         rows, rooms = [], []
         for rank, (stages, fullest) in enumerate(laid_out(self.strategy).fullest):
-            moments = fullest[:MOMENTS]
+            moments = fullest[:12]
             on_rank, ends = list(stages), self.ends[list(stages)]
             of_blocks = np.zeros((len(moments), *self.shape))
             of_blocks[:, on_rank] = np.einsum("mpv,pkr->mvkr", moments, of_kinds) + ranks.state[self.kinds, None]
@@ -180,7 +176,7 @@ class Relaxation:
         sums = np.einsum("sv,ck,r->scvkr", self.on_rank, np.eye(kinds), np.ones(self.recompute.size)).reshape(more, -1)
         effort.count(effort.WHOLE, self.size * more)
         limit = (enough_s - self.costs.tied_s) / (self.scale * (1 - TOLERANCE))
-        options = {"node_limit": nodes, "mip_rel_gap": CLOSE}
+        options = {"node_limit": nodes, "mip_rel_gap": 1e-3}
         solution = self._solution(np.hstack([sums, np.zeros((more, 2)), -np.eye(more)]), limit, options)
         if solution.status == 2:  # infeasible, as far as it was looked for
             return enough_s

@@ -9,14 +9,11 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.units import counted
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import SILENT, Progress, Watch
-from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner, any_family
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 
 QUICK = StrategiesConfig(gap=0.02, budget_s=3.0)
 """Of searches that are to find out whether anything fits."""
-MOST_TIMES = 32
-"""Devices that are tried to find out how many fit, over those that there are."""
 
 
 def what_would_fit(problem: StrategyProblem, reason: Infeasible, watch: Watch = SILENT) -> Infeasible:
@@ -66,7 +63,8 @@ def _changes(problem: StrategyProblem) -> Iterator[tuple[str, StrategyProblem]]:
 
 
 def _more_devices(problem: StrategyProblem, watch: Watch) -> tuple[str, Estimate | None]:
-    """The least number of nodes that fits: more and more until something does, then between by bisection.
+    """The least number of nodes that fits, up to 32 times as many: more and more until something does, then between by
+    bisection.
 
     Numbers that samples or layers cannot be divided by are passed over.
     """
@@ -81,7 +79,7 @@ def _more_devices(problem: StrategyProblem, watch: Watch) -> tuple[str, Estimate
 
     nodes, sizes = cluster.nodes, list[int]()
     fitting: tuple[str, Estimate | None] = ("", None)
-    while fitting[1] is None and nodes < MOST_TIMES * cluster.nodes and not cluster.groups:
+    while fitting[1] is None and nodes < 32 * cluster.nodes and not cluster.groups:
         sizes = [size for size in range(nodes + 1, 2 * nodes + 1) if any_family(larger(size))]
         fitting, nodes = with_nodes(sizes[-1]) if sizes else fitting, 2 * nodes
     low, high = -1, len(sizes) - 1

@@ -33,25 +33,13 @@ from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import closed_bound, division_bound, least_in_flight
 from automap_models.planners.strategies.chain_bounds import chain_bound
-from automap_models.planners.strategies.completion import Completions, priced
-from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.completion import Completion, Completions, Incumbent, priced
 from automap_models.planners.strategies.divisions import DividedModel
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 from automap_models.planners.strategies.grid import Division, Family, Grid, Way, usual_divisions
 from automap_models.planners.strategies.guesses import guesses
-from automap_models.planners.strategies.incumbent import Completion, Incumbent
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
-
-WAITING = 0.3
-"""Share of 1F1B's bubble that is added to the bound of a division, for the order in which divisions are guessed of:
-other schedules have less of it."""
-LISTING = 0.5
-"""Share of the budget in which divisions are listed; those that are not listed by then are not searched."""
-REFINING = 0.1
-"""Share of the time for moving layers of the best strategy at last, which has what else is left, too."""
-NEWS_S = 0.2
-"""Between two pieces of news for whoever watches."""
 
 Explore = Callable[[float], None]
 """What is done about an entry of the queue, of such a bound, when it has the least one."""
@@ -135,7 +123,7 @@ class Search:
 
     def run(self) -> None:
         """Until no bound is less than the limit; then the best strategy's cuts are moved."""
-        everything, self.deadline = self.deadline, self.deadline.part((1 - REFINING) * self.deadline.left_s)
+        everything, self.deadline = self.deadline, self.deadline.part(0.9 * self.deadline.left_s)
         self.search()
         self.deadline = everything
         self.refine()
@@ -154,7 +142,8 @@ class Search:
         for strategy in self.problem.start:
             self.incumbent.take(priced(self.pricing, strategy, self.problem.reserve(strategy.pp)))
         divisions = self.bounded_divisions()
-        likely = sorted(divisions, key=lambda of: of[0] * (1 + WAITING * self.waiting(of[1])))
+        # A share of 1F1B's bubble, of which other schedules have less.
+        likely = sorted(divisions, key=lambda of: of[0] * (1 + 0.3 * self.waiting(of[1])))
         self.price_guesses([of for _, of in likely[: 4 * self.config.guesses]], self.config.guesses)
         for bound_s, division in divisions:
             self.push(bound_s, partial(self.split_division, division))
@@ -171,9 +160,9 @@ class Search:
             self.open_s = max(0.0, least_s - self.slack_s)
 
     def tell(self, bound_s: float) -> None:
-        """News for whoever watches, not too often."""
+        """News for whoever watches, at most every fifth of a second."""
         now_s = time.monotonic()
-        if now_s - self.reported_s < NEWS_S:
+        if now_s - self.reported_s < 0.2:
             return
         self.reported_s = now_s
         best = "" if self.best is None else f", the best takes {self.best.step_s:.4g} s, none less than {bound_s:.4g} s"
@@ -191,7 +180,7 @@ class Search:
             layers.expect(division.micro_batch for division in divisions)
         usual = usual_divisions(divisions, self.problem.cluster.devices_per_node, self.problem.work.shape.experts or 1)
         self.price_guesses(usual, self.config.guesses // 4)
-        listing = self.deadline.part(LISTING * self.config.budget_s, effort.counted_s)
+        listing = self.deadline.part(0.5 * self.config.budget_s, effort.counted_s)
         bounded: list[tuple[float, Division]] = []
         for division in divisions:
             if listing.passed:

@@ -336,7 +336,7 @@ def test_ctrl_c_still_belongs_to_python_after_cp_sat(folder: Path) -> None:
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from automap_models.infer.app import place as main
-assert main(["line.json", "--planner", "milp-ordered", "--time-limit", "1"]) == 0
+assert main(["line.json", "--planner", "milp", "--time-limit", "1"]) == 0
 try:
     os.kill(os.getpid(), signal.SIGINT)
 except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.dataset import read_dataset
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.train.build import build_data, epochs_of, require_fitting_problems
-from automap_models.train.data import PipelineData, VisitSampler
+from automap_models.train.data import DataSettings, PipelineData, VisitSampler
 
 MakeConfig = Callable[..., DictConfig]
 
@@ -105,8 +106,8 @@ def data_of(groups: Path, **changes: Any) -> PipelineData:
 
 
 def unread(groups: Path, **changes: Any) -> PipelineData:
-    settings = {"groups": None, "validation_groups": 12, "validation_devices": None, "min_stages": 2, "batch": 16}
-    return PipelineData(str(groups), **{**settings, "steps_per_epoch": 4, "seed": 1, **changes})
+    settings = DataSettings(str(groups), None, 12, None, min_stages=2, batch=16, steps_per_epoch=4)
+    return PipelineData(replace(settings, **changes), seed=1)
 
 
 def in_maxima(problems: Problems) -> NDArray[np.floating]:

@@ -8,18 +8,15 @@ import signal
 from pathlib import Path
 
 import hydra
-import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig
 
-from automap_models.core.placement import PlacementGraph
-from automap_models.envs.placement.generator import random_problem
 from automap_models.errors import BadInput
+from automap_models.planners.placement.learned import read_placer
 from automap_models.resources import conf_dir
-from automap_models.train import placer_graphs
 from automap_models.train.main import train
-from automap_models.train.placer import PlacerModule
+from automap_models.train.placer import PlacerModule, export_placer
 
 pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
 
@@ -79,19 +76,13 @@ def test_ctrl_c_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         train(compose(*PRETRAIN, "placement.steps=2", f"out={tmp_path}"))
 
 
-def test_a_graph_is_traced_once_and_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = random_problem(np.random.default_rng(5)).graph
-    traces: list[tuple[str, int | None]] = []
-
-    def traced(name: str, sequence: int | None) -> PlacementGraph:
-        traces.append((name, sequence))
-        return graph
-
-    monkeypatch.setattr(placer_graphs, "traced_graph", traced)
-    lengths = (None, None, 50, 50)
-    kept = [placer_graphs.kept_graph("model", tmp_path / "graphs", sequence) for sequence in lengths]
-    assert traces == [("model", None), ("model", 50)]
-    assert {one.fingerprint for one in kept} == {graph.fingerprint}
+@pytest.mark.slow
+def test_an_exported_policy_agrees_with_torch_and_says_nothing_of_this_machine(tmp_path: Path) -> None:
+    size = {"hidden": 32, "sage_layers": 1, "attention_layers": 1, "heads": 1, "superposition": True}
+    module = PlacerModule({"size": size}, 1, tmp_path)
+    assert export_placer(module, tmp_path / "policy.onnx") < 1e-4
+    assert read_placer(tmp_path / "policy.onnx").metadata["seed"] == "1"
+    assert b".py" not in (tmp_path / "policy.onnx").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -219,17 +219,6 @@ def finished(run_of_one_epoch: Path, tmp_path: Path) -> Path:
     return tmp_path / "run" / "checkpoints" / "last.ckpt"
 
 
-def test_the_module_itself_refuses_another_number_of_processes(
-    finished: Path, tiny: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = torch.load(finished, weights_only=True)
-    content["rainbow"]["processes"] *= 3
-    torch.save(content, finished)
-    monkeypatch.setattr("automap_models.train.main.require_resumable", lambda *_: content)
-    with pytest.raises(BadInput, match="written by 3 process"):
-        train(tiny("ckpt_path=last", "episodes=128"))
-
-
 @pytest.mark.parametrize("key", ["ckpt_path", "init_from"])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "text", "another", "folder"])
 def test_what_is_no_checkpoint_is_refused_by_name(

@@ -19,9 +19,8 @@ from automap_models.cost.placement import placement_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.placement_json import parse_placement, read_placement
 from automap_models.planners.base import Deadline
-from automap_models.planners.placement.ideal_lattice import TooManyIdeals, ideal_lattice, line_lattice
-from automap_models.planners.placement.ideal_search import IdealsConfig
-from automap_models.planners.placement.ideals import IdealsPlanner, plan_along_line
+from automap_models.planners.placement.ideal_search import TooManyIdeals, ideal_lattice, line_lattice
+from automap_models.planners.placement.ideals import IdealsConfig, IdealsPlanner, plan_along_line
 from automap_models.planners.registry import make_planner
 
 # ms: Tarnawski et al. (NeurIPS 2020), their program's values with and without -linearize.

@@ -18,15 +18,14 @@ PLANNERS = planner_names("placement")
 OBJECTIVES = {
     "ideals": ("throughput",),
     "milp": ("throughput", "latency"),
-    "milp-ordered": ("throughput",),
     "local-search": ("throughput", "latency", "step"),
     "expert": ("step",),  # for the others it reads a file
     "metis": ("step",),
     "m-etf": ("step",),
     "learned": ("step",),
 }
-PROVES = {"ideals", "milp", "milp-ordered"}
-DRAWS_AT_RANDOM = {"metis", "local-search", "milp", "milp-ordered", "learned"}
+PROVES = {"ideals", "milp"}
+DRAWS_AT_RANDOM = {"metis", "local-search", "milp", "learned"}
 
 
 def objective_of(name: str) -> str:
@@ -144,7 +143,6 @@ def test_all_planners_are_tried() -> None:
         ("m-etf", "throughput", "is for steps only"),
         ("metis", "latency", "is for steps only"),
         ("ideals", "latency", "is for throughput only"),
-        ("milp-ordered", "latency", "is for throughput only"),
         ("milp", "step", "is for throughput and latency only"),
     ],
 )

@@ -30,7 +30,7 @@ from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.planners.replan.replan import ReplanPlanner, corrected_profile, healthy_times, migration
 from automap_models.planners.replan.search import (
-    OrderSearchConfig,
+    ReplanConfig,
     device_orders,
     node_orders,
     placed_cost,
@@ -447,7 +447,7 @@ def test_a_new_plan_on_a_real_profile_for_a_slow_node(schedule: str | None) -> N
     problem = StagedProblem(read_profile(EXAMPLES / "vgg19_v100.npz"), cluster, stages=2, schedule=schedule)
     job, slowdown = PlacedPlan(make_planner("uniform").plan(problem), tuple(range(16))), np.ones(16)
     slowdown[8:16] = 1.5
-    after = search_orders(problem, job, slowdown, config=OrderSearchConfig(most_orders=2)).plan
+    after = search_orders(problem, job, slowdown, config=ReplanConfig(most_orders=2)).plan
     assert placed_cost(problem, after, slowdown).step_s < placed_cost(problem, job, slowdown).step_s
     assert after.plan.check_valid(problem) == (True, "")
     assert placed_cost(problem, after, slowdown).feasible

@@ -15,9 +15,8 @@ from automap_models.core.cluster import Cluster
 from automap_models.errors import Infeasible
 from automap_models.planners.base import Progress
 from automap_models.planners.strategies.compare import Comparisons, compared, front, kind_of
-from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.remedies import what_would_fit
 from automap_models.simulate.strategy import StrategyPricing
 

@@ -17,9 +17,8 @@ from automap_models.core.estimate import Estimate
 from automap_models.errors import BadInput
 from automap_models.export.layout import Inexpressible
 from automap_models.export.targets import target_by_name
-from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing
 
 TO_THE_END = StrategiesConfig(gap=0.0, exhaustive=5000, budget_s=60.0)

@@ -9,9 +9,8 @@ import pytest
 from strategy_problems import DEVICE, small_work, strategies
 
 from automap_models.core.cluster import Cluster, NodeGroup
-from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner, node_orders
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing
 
 TO_THE_END = StrategiesConfig(gap=0.0, exhaustive=5000, budget_s=60.0)

@@ -14,9 +14,8 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
-from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem, usual_precision
 from automap_models.simulate.strategy import StrategyPricing
 from automap_models.workloads.source import read_model_work
 

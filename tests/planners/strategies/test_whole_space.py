@@ -8,8 +8,8 @@ import pytest
 from draw_counts import parts
 from whole_space import VALUES, estimates, whole_space_problem
 
-from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.planner import StrategiesPlanner
+from automap_models.planners.strategies.problem import StrategiesConfig
 
 TO_THE_END = StrategiesConfig(gap=0.0, exhaustive=50_000, budget_s=60.0)
 EARLY = StrategiesConfig(gap=0.2, exhaustive=0, nodes=0)
