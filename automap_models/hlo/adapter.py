@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from automap_models.core.instruction_graph import Argument
 from automap_models.errors import BadInput
 from automap_models.hlo.arguments import file_arguments, step_arguments
-from automap_models.hlo.flat_module import bytecode, entry_block, flat_module, from_bytecode, hlo_modules, hlo_text
+from automap_models.hlo.flat_module import (
+    bytecode,
+    entry_block,
+    flat_module,
+    from_bytecode,
+    hlo_modules,
+    hlo_text,
+    opcode_of,
+)
 from automap_models.hlo.foreign import FORMS, import_file
 from automap_models.hlo.module import MlirModule, OneOp, Operation, Tensor
 from automap_models.hlo.order import execution_order, renumbered
@@ -30,7 +38,8 @@ try:
     from jax.extend.backend import get_backend
     from jaxlib import _jax
 
-    from automap_models.hlo.mlir_walk import EntryReader, inner_loops, isolated, rounds
+    from automap_models.hlo.mlir_walk import EntryReader, isolated
+    from automap_models.hlo.stablehlo_values import inner_loops, rounds
     from automap_models.hlo.unroll import unroll
 except ImportError as error:
     raise BadInput(
@@ -105,7 +114,7 @@ def one_op_modules(module: MlirModule) -> tuple[OneOp, ...]:
 def _one_op(op: Any, instructions: NDArray[np.int64]) -> OneOp:
     mlir, operands, results = isolated(op)
     return OneOp(
-        opcode=op.name.rpartition(".")[2],
+        opcode=opcode_of(op),
         instructions=instructions,
         operands=operands,
         results=results,

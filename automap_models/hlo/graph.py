@@ -38,7 +38,6 @@ def instruction_graph(module: Module) -> InstructionGraph:
         opcodes = _opcodes(_of_mlir(module))
         layer = _filled(layers([op.path for op in operations]), operations, len(module.arguments))
         flop, bytes_accessed = instruction_costs(_of_mlir(module))
-    types = [*module.argument_types, *(result for op in operations for result in op.results)]
     return InstructionGraph(
         model=module.name,
         names=tuple(op.name for op in operations),
@@ -48,9 +47,9 @@ def instruction_graph(module: Module) -> InstructionGraph:
         result_offsets=_offsets([len(op.results) for op in operations], len(module.arguments)),
         operand_offsets=_offsets([len(op.operands) for op in operations], 0),
         operands=np.array([value for op in operations for value in op.operands], dtype=np.int64),
-        shapes=tuple(tensor.shape for tensor in types),
-        dtypes=tuple(tensor.dtype for tensor in types),
-        value_bytes=np.array([tensor.nbytes for tensor in types]),
+        shapes=tuple(tensor.shape for tensor in module.types),
+        dtypes=tuple(tensor.dtype for tensor in module.types),
+        value_bytes=np.array([tensor.nbytes for tensor in module.types]),
         arguments=module.arguments,
         outputs=np.array(module.outputs, dtype=np.int64),
         flop=flop,
@@ -65,7 +64,7 @@ def _opcodes(module: MlirModule) -> tuple[str, ...]:
 
     `part` is a slice of an argument, or of a view or a part of one, in one piece; `random_bits` a generator's loop.
     """
-    from automap_models.hlo.mlir_walk import is_in_one_piece, makes_random_bits
+    from automap_models.hlo.stablehlo_values import is_in_one_piece, makes_random_bits
 
     opcodes = [op.opcode for op in module.operations]
     in_place = set(range(len(module.arguments)))

@@ -29,17 +29,13 @@ from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import MlirModule, OneOp, compiled, one_op_modules
 from automap_models.hlo.graph import instruction_graph
-from automap_models.hlo.mlir_walk import part
-from automap_models.hlo.module import Tensor
+from automap_models.hlo.mlir_walk import extracted
+from automap_models.hlo.module import Tensor, producing_operations
 
 _LARGEST = 0.1
 """Floats are drawn from [0, this): sums of products stay small, and a second moment must not be negative."""
 _INDICES = 1000
 """Integers are drawn below this: token ids, labels; XLA clamps what is out of range. Scalars (counters) are zero."""
-
-_WORDS = {"f": "float", "i": "int", "ui": "uint"}
-_NUMPY_NAMES = {f"{short}{bits}": f"{word}{bits}" for short, word in _WORDS.items() for bits in (8, 16, 32, 64)}
-_NUMPY_NAMES |= {"i1": "bool", "bf16": "bfloat16", "complex<f32>": "complex64", "complex<f64>": "complex128"}
 
 
 class Clock:
@@ -73,7 +69,7 @@ class Clock:
             part: the module.
             needed_bytes: memory that running it takes.
         """
-        if needed_bytes > self.free_bytes() or any(kind.dtype not in _NUMPY_NAMES for kind in part.operands):
+        if needed_bytes > self.free_bytes() or any(kind.numpy_dtype is None for kind in part.operands):
             return None
         try:
             run = compiled(part)
@@ -106,9 +102,9 @@ class Clock:
     def _array(self, kind: Tensor) -> Any:
         if kind.dtype == "i1":
             return self._rng.integers(0, 2, kind.shape).astype(bool)
-        dtype = jax.numpy.dtype(_NUMPY_NAMES[kind.dtype])
+        dtype = jax.numpy.dtype(kind.numpy_dtype)
         if "i" in kind.dtype:
-            largest = min(_INDICES, np.iinfo(dtype).max) if kind.shape else 1
+            largest = min(_INDICES, int(jax.numpy.iinfo(dtype).max)) if kind.shape else 1  # type: ignore[no-untyped-call]
             return self._rng.integers(0, largest, kind.shape).astype(dtype)
         return (self._rng.random(kind.shape, np.float32) * np.float32(_LARGEST)).astype(dtype)
 
@@ -239,6 +235,27 @@ def _results_up_to(graph: InstructionGraph, phase: Phase) -> list[int]:
     wanted = np.unique(np.concatenate([graph.outputs, graph.operands[updating]]))
     computed = wanted[graph.producers[wanted] >= 0]
     return [int(v) for v in computed[graph.phases[graph.producers[computed]] <= phase]]
+
+
+def part(module: MlirModule, outputs: Sequence[int]) -> OneOp:
+    """A module that returns these values only, by their ids, without the arguments and operations that need not be."""
+    n_arguments = len(module.arguments)
+    producers = producing_operations(module.operations, n_arguments)
+    needed, pending = set[int](), list(outputs)
+    while pending:
+        v = pending.pop()
+        if v not in needed:
+            needed.add(v)
+            pending += module.operations[producers[v]].operands if v >= n_arguments else ()
+    inputs = sorted(v for v in needed if v < n_arguments)
+    operations = sorted({producers[v] for v in needed if v >= n_arguments})
+    return OneOp(
+        opcode="step",
+        instructions=np.arange(len(module.operations)),
+        operands=tuple(module.types[v] for v in inputs),
+        results=tuple(module.types[v] for v in outputs),
+        bytecode=extracted(module, operations, inputs, outputs),
+    )
 
 
 def _rising(up_to_s: Mapping[Phase, float | None]) -> dict[Phase, float]:
