@@ -18,7 +18,8 @@ from automap_models.collection import uncollected
 from automap_models.errors import BadInput
 from automap_models.resources import exists
 from automap_models.user_code import call_factory, user_code
-from automap_models.workloads.registry import SizedModel, canonical, configured, from_factory, names, sized, step_of
+from automap_models.workloads.catalogue import HAVE_DROPOUT, canonical, names
+from automap_models.workloads.registry import SizedModel, configured, from_factory, sized, step_of
 
 if TYPE_CHECKING:
     from automap_models.core.device import Device
@@ -363,7 +364,6 @@ def _torch_profile(
 
 def _described_module(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:
     """The same of a model of transformers, whose first input are tokens; nothing of another one."""
-    from automap_models.workloads.config_families import HAVE_DROPOUT
     from automap_models.workloads.config_json import described_config
 
     config = getattr(model, "config", None)

@@ -41,7 +41,7 @@ BUDGET = {
     "run": (5_041, 30),
     "simulate": (1_664, 9),
     "torch_export": (3_257, 18),
-    "workloads": (4_308, 24),
+    "workloads": (4_153, 22),
     "zoo": (1, 1),
     "infer": (5_975, 34),
     "train": (1_952, 12),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_994, "files": 428, "compiled": 135, "numbers": 499}
+TOTALS = {"lines": 74_839, "files": 426, "compiled": 135, "numbers": 499}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
