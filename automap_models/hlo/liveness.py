@@ -175,21 +175,16 @@ class Liveness:
         return {int(v): tuple(own.tolist()) for v, own in zip(shown_values, positions, strict=True)}
 
     @cached_property
-    def held(self) -> dict[int, tuple[int, ...]]:
-        """What instructions hold of the parameters: value ids → where it counts, and the positions of further users.
-
-        That is a parameter as a whole, at its first use. Where instructions use parts of it only, which do not overlap,
-        it is each of these parts, and the parameter for what is left of it. One that nothing uses counts with the first
-        instruction.
-        """
+    def trained(self) -> Held:
+        """What instructions hold of the trainable parameters."""
         return self._held_of(self.parameters)
 
     @cached_property
-    def held_untrained(self) -> dict[int, tuple[int, ...]]:
+    def frozen(self) -> Held:
         """The same of what is not trained."""
         return self._held_of(self.untrained)
 
-    def _held_of(self, values: IntArray) -> dict[int, tuple[int, ...]]:
+    def _held_of(self, values: IntArray) -> Held:
         sizes, held, using = self.graph.value_bytes, dict[int, tuple[int, ...]](), self._users_of(values)
         parts: dict[int, list[int]] = {int(v): [] for v in values}
         for v in using:
@@ -203,39 +198,41 @@ class Liveness:
             else:
                 users = sorted(set(using.get(v, ())).union(*(using[part] for part in own)))
                 held[v] += tuple(users[1:])
-        return held
+        return Held(self, values, held)
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What forward instructions hold of parameters, or of what is not trained.
+
+    That is a value as a whole, at its first use. Where instructions use parts of it only, which do not overlap, it is
+    each of these parts, and the value for what is left of it. One that nothing uses counts with the first instruction.
+
+    Attributes:
+        liveness: of the graph.
+        values: ids of the parameters.
+        positions: id of each, or of a part → where it counts, and the positions of further users.
+    """
+
+    liveness: Liveness
+    values: IntArray
+    positions: dict[int, tuple[int, ...]]
 
     def first_using(self, sizes: FloatArray) -> FloatArray:
-        """[m] total of the sizes, [v], of the parameters, or parts of them, that each forward instruction counts."""
-        return self._first_using(self.parameters, self.held, sizes)
-
-    def first_using_untrained(self, sizes: FloatArray) -> FloatArray:
-        """[m] the same of what is not trained."""
-        return self._first_using(self.untrained, self.held_untrained, sizes)
-
-    def _first_using(self, values: IntArray, held: dict[int, tuple[int, ...]], sizes: FloatArray) -> FloatArray:
-        whole, total = self.graph.value_bytes, np.zeros(self.forward.size)
-        left = {v: float(sizes[v]) for v in values.tolist()}
-        for v, (first, *_) in held.items():
+        """[m] total of the sizes, [v], of the values, or parts of them, that each forward instruction counts."""
+        whole, total = self.liveness.graph.value_bytes, np.zeros(self.liveness.forward.size)
+        left = {v: float(sizes[v]) for v in self.values.tolist()}
+        for v, (first, *_) in self.positions.items():
             if v not in left:
-                argument = int(self.argument[v])
+                argument = int(self.liveness.argument[v])
                 part = sizes[argument] * whole[v] / whole[argument]
                 left[argument] -= part
                 total[first] += part
         for v, rest in left.items():
-            total[held[v][0]] += max(0.0, rest)
+            total[self.positions[v][0]] += max(0.0, rest)
         return total
 
     @cached_property
-    def shared_parameters(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Parameters, or parts of them, that several forward instructions use: value ids, and `held` of each."""
-        return _several(self.held)
-
-    @cached_property
-    def shared_untrained(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """The same of what is not trained."""
-        return _several(self.held_untrained)
-
-
-def _several(held: dict[int, tuple[int, ...]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    return tuple((v, positions) for v, positions in sorted(held.items()) if len(positions) > 1)
+    def shared(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Values, or parts of them, that several forward instructions use: ids and positions."""
+        return tuple((v, users) for v, users in sorted(self.positions.items()) if len(users) > 1)

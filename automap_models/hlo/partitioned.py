@@ -74,17 +74,17 @@ class DivisibleProfile:
             C_fwd=time_s[liveness.forward],
             A=A,
             held=A / degree + replicated * (1.0 - 1.0 / degree),
-            W=liveness.first_using(sharded_sizes),
+            W=liveness.trained.first_using(sharded_sizes),
             stash=liveness.keeping(sharded_sizes),
             reduced_fwd=self._bytes(forward),
             reduced_bwd=self._bytes(backward),
             starts_fwd=self._starts(forward),
             starts_bwd=self._starts(backward),
             gradients=self._bytes(late),
-            frozen=liveness.first_using_untrained(sharded_sizes),
+            frozen=liveness.frozen.first_using(sharded_sizes),
             dims=self._dims(chosen),
-            shared_bytes=sharded_sizes[[v for v, _ in liveness.shared_parameters]],
-            shared_frozen_bytes=sharded_sizes[[v for v, _ in liveness.shared_untrained]],
+            shared_bytes=sharded_sizes[[v for v, _ in liveness.trained.shared]],
+            shared_frozen_bytes=sharded_sizes[[v for v, _ in liveness.frozen.shared]],
         )
 
     def _left(self, division: Division) -> FloatArray:

@@ -99,15 +99,15 @@ def profile_from_graph(
     return Profile.create(
         C=C,
         A=liveness.crossing_bytes,
-        W=liveness.first_using(graph.value_bytes),
+        W=liveness.trained.first_using(graph.value_bytes),
         C_fwd=forward_s,
         stash=liveness.kept_bytes,
         names=[graph.names[i] for i in liveness.forward],
         layers=[graph.layers[i] for i in liveness.forward],
         meta={"model": graph.model} | dict(graph.meta) | dict(meta or {}) | reported | _reported(liveness),
-        shared_parameters=_shared(liveness, liveness.shared_parameters),
-        frozen=liveness.first_using_untrained(graph.value_bytes),
-        shared_frozen=_shared(liveness, liveness.shared_untrained),
+        shared_parameters=_shared(liveness, liveness.trained.shared),
+        frozen=liveness.frozen.first_using(graph.value_bytes),
+        shared_frozen=_shared(liveness, liveness.frozen.shared),
         source=graph.model,
     )
 

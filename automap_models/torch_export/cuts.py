@@ -11,13 +11,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import fx, nn
 
-from automap_models.core.profile import FloatArray
+from automap_models.core.profile import FloatArray, Profile
+from automap_models.errors import BadInput
 
+FRAMEWORK = "torch"
+"""What a profile's meta says under `framework`."""
 BEFORE = "before "
 """Prefix of the name of a cut at the beginning of a module; the others are at the end of one."""
 Frame = list[tuple[str, str]]
@@ -97,3 +101,26 @@ def module_frames(calls: Sequence[fx.Node]) -> list[Frame]:
 def _common(one: Sequence[object], other: Sequence[object]) -> int:
     """Length of the common beginning."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def split_spec(profile: Profile, cuts: Sequence[int]) -> dict[str, Any]:
+    """What `torch.distributed.pipelining.pipeline(model, mb_args, split_spec=…)` takes: module → SplitPoint.
+
+    Args:
+        profile: of a torch model, made by automap-profile.
+        cuts: last instruction of each stage but the last, as in plan.json.
+
+    Raises:
+        BadInput: a profile that was not made from a torch model, or a cut out of range.
+    """
+    from torch.distributed.pipelining import SplitPoint
+
+    if profile.meta.get("framework") != FRAMEWORK:
+        raise BadInput("its instructions are no modules of torch", where=profile.model, do="profile a torch model")
+    spec = {}
+    for cut in cuts:
+        if not 0 <= cut < len(profile) - 1:
+            raise BadInput(f"there is no cut after instruction {cut}", where=profile.model, do="plan it again")
+        name = profile.name(cut)
+        spec[name.removeprefix(BEFORE)] = SplitPoint.BEGINNING if name.startswith(BEFORE) else SplitPoint.END
+    return spec

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from automap_models.torch_export.described import Call, Described, size_bytes, without_broadcast
-from automap_models.torch_export.factors import Label, Labels, Roles
+from automap_models.torch_export.factors import Call, Described, Label, Labels, Roles, size_bytes, without_broadcast
 
 
 def _rows(table: Tensor, dim: int, index: Tensor, result: Tensor) -> list[Described]:

@@ -8,8 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
-from automap_models.torch_export.described import Call, Described, Handler, Labelled, without_broadcast
-from automap_models.torch_export.factors import Label, Labels, Roles
+from automap_models.torch_export.factors import (
+    Call,
+    Described,
+    Handler,
+    Label,
+    Labelled,
+    Labels,
+    Roles,
+    without_broadcast,
+)
 
 ATTENTION = "scaled_dot_product_attention"
 

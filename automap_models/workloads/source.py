@@ -172,7 +172,7 @@ def module_of(source: Source, *, whole: bool = False) -> Module:
     returned = source.returned()
     if framework_of(returned) != "torch":
         return _mlir_module(source, returned)
-    from automap_models.torch_export.example import read_example
+    from automap_models.torch_export.capture import read_example
     from automap_models.torch_export.step import step_module
 
     example = read_example(returned, source.what)
@@ -348,7 +348,7 @@ def _described(source: Source) -> dict[str, object]:
 def _torch_profile(
     source: Source, returned: object, device: Device, measuring: Mapping[str, Any] | None, begin: Begin
 ) -> Profile:
-    from automap_models.torch_export.example import read_example
+    from automap_models.torch_export.capture import read_example
     from automap_models.torch_export.measure import measure_module
     from automap_models.torch_export.profile import profile_module
 

@@ -263,7 +263,7 @@ def test_a_restriction_covers_opcode_phase_and_scope(tmp_path: Path) -> None:
         ("description: x\nforbid: reduce", "forbid is 'reduce', not a list"),
         ("description: x\nforbid: [reduce]", r"forbid\[0\] is 'reduce'"),
         ("description: x\nforbid: [{opcod: reduce}]", "unknown key 'opcod'"),
-        ("description: x\nforbid: [{phase: sideways}]", "choose from any, forward, backward, update"),
+        ("description: x\nforbid: [{phase: sideways}]", "not any or backward or forward or update"),
         ("description: x\nforbid: [{factor: all}]", "factor is 'all', not any or reduction"),
         ("description: x\nforbid: [{except: loss}]", "except is 'loss', not a list"),
         ("description: x\nforbid: [{opcode: 3}]", "opcode is 3"),
