@@ -29,7 +29,7 @@ from automap_models.hlo.flat_module import (
     opcode_of,
 )
 from automap_models.hlo.foreign import FORMS, import_file
-from automap_models.hlo.module import MlirModule, OneOp, Operation, Tensor
+from automap_models.hlo.module import MlirModule, OneOp
 from automap_models.hlo.order import execution_order, renumbered
 from automap_models.hlo.step import TrainingStep
 
@@ -65,9 +65,7 @@ def trace(step: TrainingStep) -> MlirModule:
         raise BadInput(f"is refused by XLA ({reason})", where=step.name, do=do) from error
     meta: dict[str, object] = {"source": "jax", "microbatch_size": step.microbatch_size, "dtype": step.dtype}
     sizes = [len(jax.tree.leaves(argument)) for argument in step.arguments]
-    return _module(
-        step.name, mlir, meta, lambda names, _types, _ops, _outputs: step_arguments(step, sizes, names), step.name
-    )
+    return _module(step.name, mlir, meta, lambda entry: step_arguments(step, sizes, entry.argument_names), step.name)
 
 
 def read_module(path: str | os.PathLike[str], *, trainable: Sequence[str] = ()) -> MlirModule:
@@ -85,15 +83,7 @@ def read_module(path: str | os.PathLike[str], *, trainable: Sequence[str] = ()) 
     content, form = import_file(path)
     meta: dict[str, object] = {"source": FORMS[form]}
     name = Path(path).stem.removesuffix(".before_optimizations")
-    return _module(
-        name,
-        from_bytecode(content),
-        meta,
-        lambda names, types, operations, outputs: file_arguments(
-            names, types, operations, outputs, trainable, source=source
-        ),
-        source,
-    )
+    return _module(name, from_bytecode(content), meta, lambda entry: file_arguments(entry, trainable, source), source)
 
 
 def one_op_modules(module: MlirModule) -> tuple[OneOp, ...]:
@@ -175,14 +165,13 @@ def compiled(one_op: OneOp) -> Callable[[Sequence[Any]], list[Any]]:
     return run
 
 
-_Classify = Callable[[list[str], list[Tensor], list[Operation], list[int]], tuple[Argument, ...]]
-
-
-def _module(name: str, mlir: Any, meta: dict[str, object], classify: _Classify, source: str) -> MlirModule:
+def _module(
+    name: str, mlir: Any, meta: dict[str, object], classify: Callable[[EntryReader], tuple[Argument, ...]], source: str
+) -> MlirModule:
     """The records of a flat module, in execution order."""
     with mlir.context:
         entry = EntryReader(entry_block(mlir), source)
-        arguments = classify(entry.argument_names, entry.argument_types, entry.operations, entry.outputs)
+        arguments = classify(entry)
         if unroll(entry_block(mlir), arguments):
             entry = EntryReader(entry_block(mlir), source)
         order = execution_order(entry.operations, arguments, entry.outputs)

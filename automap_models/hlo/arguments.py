@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from automap_models.core.instruction_graph import Argument
 from automap_models.errors import BadInput
 from automap_models.hlo.locations import is_backward
 from automap_models.hlo.module import Operation, Tensor
 from automap_models.hlo.step import TrainingStep
+
+if TYPE_CHECKING:
+    from automap_models.hlo.mlir_walk import EntryReader
 
 _KEY = re.compile(r"\[\\?'([^\]]*?)\\?'\]|\[\\?\"([^\]]*?)\\?\"\]|\[([^\]]*)\]|\.?([^\[\].]+)")
 _FLOATING = ("f", "bf", "tf")
@@ -39,15 +43,7 @@ def step_arguments(step: TrainingStep, sizes: Sequence[int], raw_names: Sequence
     return tuple(arguments)
 
 
-def file_arguments(
-    raw_names: Sequence[str],
-    types: Sequence[Tensor],
-    operations: Sequence[Operation],
-    outputs: Sequence[int],
-    trainable: Sequence[str],
-    *,
-    source: str,
-) -> tuple[Argument, ...]:
+def file_arguments(entry: EntryReader, trainable: Sequence[str], source: str) -> tuple[Argument, ...]:
     """The arguments of a module from a file, which nobody has explained.
 
     A floating-point argument is a trainable parameter
@@ -62,10 +58,11 @@ def file_arguments(
     Raises:
         BadInput: no parameter can be found.
     """
-    names = [argument_name(raw) or f"arg{i}" for i, raw in enumerate(raw_names)]
+    types, operations = entry.argument_types, entry.operations
+    names = [argument_name(raw) or f"arg{i}" for i, raw in enumerate(entry.argument_names)]
     names = [name if names.count(name) == 1 else f"{name}/{i}" for i, name in enumerate(names)]
     floating = [tensor.dtype.startswith(_FLOATING) for tensor in types]
-    updated = _updated(types, operations, outputs)
+    updated = _updated(types, operations, entry.outputs)
     if trainable:
         chosen = [any(fnmatchcase(name, pattern) for pattern in trainable) for name in names]
     else:

@@ -19,9 +19,8 @@ from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.repeats import repeated
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import copy_model, training_outputs
-from automap_models.torch_export.cuts import BEFORE, Cut
 from automap_models.torch_export.profile import build_profile, describe
-from automap_models.torch_export.structure import analyse
+from automap_models.torch_export.structure import BEFORE, Cut, analyse
 from automap_models.user_code import user_code
 
 NOBODY = -1

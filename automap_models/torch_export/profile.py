@@ -17,9 +17,8 @@ from automap_models.core.profile import FloatArray, Profile, SharedParameter
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.torch_export.capture import capture
-from automap_models.torch_export.cuts import FRAMEWORK
 from automap_models.torch_export.kernels import Kernel, grown, kernel_times
-from automap_models.torch_export.structure import Parameter, Structure, analyse, first_used
+from automap_models.torch_export.structure import FRAMEWORK, Parameter, Structure, analyse, first_used
 from automap_models.torch_export.trace import trace
 from automap_models.version import __version__
 
@@ -40,7 +39,7 @@ def profile_module(
 
     The model is captured by torch.export on the meta device, which allocates nothing and computes nothing; the user's
     model is left as it is. An instruction is what runs between two neighbouring places at which a split_spec of
-    torch.distributed.pipelining can cut, and `names[i]` is the place after instruction i: see `cuts.split_spec`.
+    torch.distributed.pipelining can cut, and `names[i]` is the place after instruction i: see `structure.split_spec`.
 
     - C: times of the ATen operators by the clock (core.device), each a kernel of its own as in
       eager mode. A backward operator is charged

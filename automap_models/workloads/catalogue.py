@@ -65,9 +65,9 @@ WORKLOADS: dict[str, Workload] = {
     "t5_base": Workload("T5-base (arXiv 1910.10683)", 222_903_552, "t5:T5_BASE", 16, 512),
     "t5_3b": Workload("T5-3B (arXiv 1910.10683)", 2_851_598_336, "t5:T5_3B", 16, 512),
     "t5_11b": Workload("T5-11B (arXiv 1910.10683)", 11_307_321_344, "t5:T5_11B", 16, 512),
-    "vgg19": Workload("VGG-19, configuration E of arXiv 1409.1556", 143_667_240, "vgg:VGG_19", 32),
+    "vgg19": Workload("VGG-19, configuration E of arXiv 1409.1556", 143_667_240, "convolutional:VGG_19", 32),
     "resnet50": Workload(
-        "ResNet-50 (arXiv 1512.03385), stride in the 3×3 convolutions", 25_557_032, "resnet:RESNET_50", 32
+        "ResNet-50 (arXiv 1512.03385), stride in the 3×3 convolutions", 25_557_032, "convolutional:RESNET_50", 32
     ),
     "gpt2_medium": Workload("GPT-2 medium (Radford et al. 2019)", 354_823_168, "decoder:GPT2_MEDIUM", 16, 512, 1024),
     "gpt2_xl": Workload("GPT-2 XL (Radford et al. 2019)", 1_557_611_200, "decoder:GPT2_XL", 16, 512, 1024),
@@ -107,7 +107,7 @@ WORKLOADS: dict[str, Workload] = {
         "WaveNet with 4 stacks of 36 layers (arXiv 1609.03499)", 16_771_584, "wavenet:WAVENET_4_36", 4, 4096
     ),
     "inception_v3": Workload(
-        "Inception-v3 (arXiv 1512.00567) without the auxiliary head", 23_834_568, "inception:INCEPTION_V3", 32
+        "Inception-v3 (arXiv 1512.00567) without the auxiliary head", 23_834_568, "convolutional:INCEPTION_V3", 32
     ),
     **{
         f"transformer_xl_{layers}": Workload(
