@@ -20,7 +20,6 @@ _KEY = re.compile(r"\[\\?'([^\]]*?)\\?'\]|\[\\?\"([^\]]*?)\\?\"\]|\[([^\]]*)\]|\
 _FLOATING = ("f", "bf", "tf")
 _PARAMETER_WORDS = frozenset({"params", "param", "parameters", "weights", "trainable_variables"})
 _STATE_WORDS = frozenset({"opt", "optimizer", "opt_state", "optimizer_state", "state_dict", "batch_stats", "mu", "nu"})
-_SHOWN = 8
 
 
 def argument_name(raw: str) -> str:
@@ -118,7 +117,7 @@ def _no_parameters(names: Sequence[str], types: Sequence[Tensor], trainable: Seq
             "is a module without parameters", where=source, do="give a whole training step that takes its parameters"
         )
     shown = [f"{name} {tensor.dtype}{list(tensor.shape)}" for name, tensor in zip(names, types, strict=True)]
-    listed = ", ".join([*shown[:_SHOWN], *(["…"] if len(shown) > _SHOWN else [])])
+    listed = ", ".join([*shown[:8], *(["…"] if len(shown) > 8 else [])])
     what = f"matches {' or '.join(trainable)}" if trainable else "can be told to be a trainable parameter"
     return BadInput(
         f"no floating-point argument {what}; there are {listed}",

@@ -30,14 +30,8 @@ from automap_models.hlo.hlo_text import Form, dynamic_shapes, recognise, without
 FORMS: dict[Form, str] = {"hlo": "HLO text", "stablehlo": "StableHLO text", "bytecode": "StableHLO bytecode"}
 """What people call a form."""
 
-LONGEST_S = 60.0
-"""Time that a child has for a file, and in addition a second for each SECOND_BYTES of it. BERT-48's step, 2.8 MB
-of text, takes 5 s."""
-SECOND_BYTES = 100_000
 LARGEST_MODULE_BYTES = 1 << 28
 """Of a file."""
-MEMORY_BYTES = 16 * 2**30
-"""Address space of a child."""
 REFUSED = 3
 """Exit status of a child that has a message."""
 
@@ -56,15 +50,19 @@ def import_file(path: str | os.PathLike[str]) -> tuple[bytes, Form]:
     return import_content(content, form, source), form
 
 
-def import_content(content: bytes, form: Form, source: str, longest_s: float = LONGEST_S) -> bytes:
-    """The flat module of a file's content, as MLIR bytecode; `source` is what messages call it.
+def import_content(content: bytes, form: Form, source: str, longest_s: float = 60.0) -> bytes:
+    """The flat module of a file's content, as MLIR bytecode.
+
+    Args:
+        source: what messages call it.
+        longest_s: time that the child has, and a second more for each 100 kB. BERT-48's step, 2.8 MB of text, takes 5.
 
     Raises:
         BadInput: as `import_file`.
     """
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    limit_s = longest_s + len(content) / SECOND_BYTES
+    limit_s = longest_s + len(content) / 100_000
     try:
         child = subprocess.run(
             [sys.executable, "-P", "-m", "automap_models.hlo.foreign", form],
@@ -126,12 +124,12 @@ def serve(form: Form) -> int:
 
 
 def _limit_resources() -> None:
-    """Less memory than the machine may have, and no core file."""
+    """At most 16 GiB of memory, and no core file."""
     try:
         import resource
     except ImportError:  # Windows
         return
-    limits: tuple[tuple[Any, int], ...] = ((resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_CORE, 0))
+    limits: tuple[tuple[Any, int], ...] = ((resource.RLIMIT_AS, 16 * 2**30), (resource.RLIMIT_CORE, 0))
     for limit, value in limits:
         hard = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))

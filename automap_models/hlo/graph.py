@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from automap_models.collection import uncollected
-from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
+from automap_models.core.instruction_graph import FloatArray, InstructionGraph
 from automap_models.cost.kernels import PART_OPCODE, VIEW_OPCODES
 from automap_models.hlo.locations import has_backward_pass, in_attention_core, is_backward, layers
 from automap_models.hlo.module import UNKNOWN, MlirModule, Module, Operation, producing_operations
-from automap_models.hlo.phases import phases
-from automap_models.hlo.sharding_rules import RuledModule, ShardingRules
+from automap_models.hlo.order import phases
+from automap_models.hlo.sharding_rules import RuledModule, ShardingRules, offsets
 
 KNOWN_CUSTOM_CALLS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 """Custom calls that compute nothing."""
@@ -44,8 +44,8 @@ def instruction_graph(module: Module) -> InstructionGraph:
         opcodes=opcodes,
         layers=layer,
         phases=phases(operations, module.arguments),
-        result_offsets=_offsets([len(op.results) for op in operations], len(module.arguments)),
-        operand_offsets=_offsets([len(op.operands) for op in operations], 0),
+        result_offsets=len(module.arguments) + offsets([len(op.results) for op in operations]),
+        operand_offsets=offsets([len(op.operands) for op in operations]),
         operands=np.array([value for op in operations for value in op.operands], dtype=np.int64),
         shapes=tuple(tensor.shape for tensor in module.types),
         dtypes=tuple(tensor.dtype for tensor in module.types),
@@ -107,10 +107,6 @@ def _of_mlir(module: Module) -> MlirModule:
     if not isinstance(module, MlirModule):
         raise TypeError(f"{type(module).__name__} has neither rules of its own nor MLIR to read them from")
     return module
-
-
-def _offsets(counts: list[int], first: int) -> IntArray:
-    return first + np.concatenate([[0], np.cumsum(np.array(counts, dtype=np.int64))])
 
 
 def _reported(module: Module) -> dict[str, object]:

@@ -43,8 +43,6 @@ BoolArray = NDArray[np.bool_]
 _COMPUTED_AGAIN = (FUSIBLE_OPCODES | REDUCTION_OPCODES) - RANDOM_OPCODES
 _MOVES = frozenset({"convert", "transpose"})
 """A product reads its operand through these, as through views, without another kernel's result in between."""
-_LARGEST_CAPACITY = 1 << 30
-"""The maximum flow has capacities of 32 bits."""
 
 
 def kept_values(graph: InstructionGraph) -> BoolArray:
@@ -153,7 +151,8 @@ class _Saving:
         """
         n = len(self.graph.shapes)
         source, target = 2 * n, 2 * n + 1
-        unit = max(1.0, float(self.graph.value_bytes.max(initial=0)) / _LARGEST_CAPACITY)
+        largest = float(self.graph.value_bytes.max(initial=0))
+        unit = max(1.0, largest / (1 << 30))  # the maximum flow has capacities of 32 bits
         size = np.ceil(self.graph.value_bytes / unit).astype(np.int64)
         start, end, read = self._edges()
         ends, needed = end[start == NEVER], np.unique(read)

@@ -32,11 +32,6 @@ from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.mlir_walk import extracted
 from automap_models.hlo.module import Tensor, producing_operations
 
-_LARGEST = 0.1
-"""Floats are drawn from [0, this): sums of products stay small, and a second moment must not be negative."""
-_INDICES = 1000
-"""Integers are drawn below this: token ids, labels; XLA clamps what is out of range. Scalars (counters) are zero."""
-
 
 class Clock:
     """Times modules on jax's default device.
@@ -100,13 +95,17 @@ class Clock:
             return [jax.device_put(self._array(kind), self._device) for kind in kinds]
 
     def _array(self, kind: Tensor) -> Any:
+        """Floats from 0 to 0.1: sums of products stay small, and a second moment must not be negative.
+
+        Integers are below 1000, token ids or labels; XLA clamps what is out of range. Scalars (counters) are zero.
+        """
         if kind.dtype == "i1":
             return self._rng.integers(0, 2, kind.shape).astype(bool)
         dtype = jax.numpy.dtype(kind.numpy_dtype)
         if "i" in kind.dtype:
-            largest = min(_INDICES, int(jax.numpy.iinfo(dtype).max)) if kind.shape else 1  # type: ignore[no-untyped-call]
+            largest = min(1000, int(jax.numpy.iinfo(dtype).max)) if kind.shape else 1  # type: ignore[no-untyped-call]
             return self._rng.integers(0, largest, kind.shape).astype(dtype)
-        return (self._rng.random(kind.shape, np.float32) * np.float32(_LARGEST)).astype(dtype)
+        return (self._rng.random(kind.shape, np.float32) * np.float32(0.1)).astype(dtype)
 
 
 def _free_host_bytes() -> float:
@@ -121,10 +120,6 @@ def _free_host_bytes() -> float:
 
 Progress = Callable[[int, int, str], None]
 """Told how many runs are done, how many there are, and what comes next."""
-
-_SCRATCH = 2.0
-"""Memory that an operation is granted, over that of its operands and results."""
-
 
 _UP_TO = {Phase.FORWARD: "forward_s", Phase.BACKWARD: "gradients_s", Phase.UPDATE: "whole_step_s"}
 """What running a step up to and with a phase is called."""
@@ -202,7 +197,8 @@ def measure_times(
     alone_times_s: list[float | None] = []
     for i, one in enumerate(single):
         tell(i, len(single) + len(Phase), f"{one.opcode}, {one.instructions.size} times")
-        alone_times_s.append(clock.seconds(one, _SCRATCH * sum(kind.nbytes for kind in (*one.operands, *one.results))))
+        operands_and_results = sum(kind.nbytes for kind in (*one.operands, *one.results))
+        alone_times_s.append(clock.seconds(one, 2.0 * operands_and_results))  # and as much scratch memory
     call_s = min((time_s for time_s in alone_times_s if time_s is not None), default=0.0)
     alone_s = _spread(graph, single, alone_times_s, call_s)
     up_to_s: dict[Phase, float | None] = {}

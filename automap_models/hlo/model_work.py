@@ -167,13 +167,9 @@ class _Work:
                 moved[i].append(_Entry(*self._of_one_sample(nbytes, self.marks.of_value(v)), scores))
         return moved
 
-    def _of_layer(self, layer: int) -> list[int]:
-        """The instructions of a layer whose kernels write something."""
-        return self._of_layers[layer]
-
     @cached_property
     def _of_layers(self) -> dict[int, list[int]]:
-        """Layer → the same of each."""
+        """Layer → its instructions whose kernels write something."""
         of_layers: dict[int, list[int]] = defaultdict(list)
         for i in sorted(self._moved):
             if not self._changes_a_parameter(i):
@@ -186,7 +182,7 @@ class _Work:
         return moves and self.layers.shown_parameters[self.reads[i][0]] in self.layers.of_parameters
 
     def _kernels(self, layer: int) -> Kernels:
-        chosen = self._of_layer(layer)
+        chosen = self._of_layers[layer]
         sizes, size_marks = np.ones((len(chosen), 4)), np.zeros((len(chosen), 4), dtype=np.int8)
         kinds = np.full(len(chosen), WorkKind.MEMORY, dtype=np.int8)
         for k, i in enumerate(chosen):
@@ -268,7 +264,7 @@ class _Work:
 
     def _read_for_weights(self, layer: int) -> set[int]:
         """Values that the kernels of the WEIGHT pass read."""
-        chosen = [i for i in self._of_layer(layer) if self.passes[i] == WorkPass.WEIGHT]
+        chosen = [i for i in self._of_layers[layer] if self.passes[i] == WorkPass.WEIGHT]
         read = self.traffic.values[np.isin(self.traffic.kernels, chosen)]
         return set(self.step.liveness.storage[read].tolist())
 
@@ -297,7 +293,7 @@ class _Work:
         return list(chosen)
 
     def _products(self, layer: int, of_pass: WorkPass) -> list[int]:
-        chosen = self._of_layer(layer)
+        chosen = self._of_layers[layer]
         return [i for i in chosen if self.graph.opcodes[i] == "dot_general" and self.passes[i] == of_pass]
 
     def _comes_from_core(self, v: int) -> bool:

@@ -29,7 +29,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.schema import Document, Text, find_yaml, read_yaml
 from automap_models.hlo.locations import scopes
 from automap_models.hlo.module import Module
-from automap_models.hlo.phases import phases
+from automap_models.hlo.order import phases
 from automap_models.hlo.sharding_rules import Role, ShardingRules, Use
 
 _KEYS = "it needs description and forbid, a list of {opcode, scope, phase, factor, except}"

@@ -19,9 +19,6 @@ from automap_models.core.instruction_graph import FloatArray, InstructionGraph, 
 from automap_models.core.placement import PlacementGraph
 from automap_models.hlo.liveness import NEVER, VIEWS, Liveness
 
-SCALARS_BYTES = 8.0
-"""Update instructions that share no more than this (a step counter) need not share a device."""
-
 
 def step_graph(
     graph: InstructionGraph,
@@ -138,7 +135,10 @@ def _layers_of_arguments(graph: InstructionGraph) -> list[str]:
 
 
 def _classes(graph: InstructionGraph, liveness: Liveness, held: int) -> IntArray:
-    """[held + n] class of each argument and instruction: updates with what they read and write of their parameter."""
+    """[held + n] class of each argument and instruction: updates with what they read and write of their parameter.
+
+    Update instructions that share no more than a scalar of 8 bytes (a step counter) need not share a device.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -147,7 +147,7 @@ def _classes(graph: InstructionGraph, liveness: Liveness, held: int) -> IntArray
     producer = graph.producers[value]
     is_state = (producer < 0) & _stored(graph)[np.where(producer < 0, value, 0)]
     from_update = liveness.is_activation[value] & (producer >= 0) & update[np.maximum(producer, 0)]
-    joined = update[reader] & (graph.value_bytes[value] > SCALARS_BYTES) & (is_state | from_update)
+    joined = update[reader] & (graph.value_bytes[value] > 8) & (is_state | from_update)
     a, b = np.where(producer >= 0, held + producer, value)[joined], held + reader[joined]
     n = held + len(graph)
     _, label = connected_components(coo_array((np.ones(a.size), (a, b)), shape=(n, n)), directed=False)

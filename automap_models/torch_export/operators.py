@@ -21,24 +21,22 @@ import torch
 from torch import Tensor
 
 from automap_models.torch_export.factors import REGROUPED, Call, Described, Handler, Label, Labelled, Labels, Roles
-from automap_models.torch_export.operator_indexing import (
-    embedding,
-    embedding_backward,
-    gather,
-    index_call,
-    index_put,
-    index_select,
-    scatter,
-)
-from automap_models.torch_export.operator_products import (
+from automap_models.torch_export.operator_labels import (
     attention,
     attention_backward,
     convolution,
     convolution_backward,
+    embedding,
+    embedding_backward,
+    gather,
     grouped_product,
     grouped_product_backward,
     histogram,
+    index_call,
+    index_put,
+    index_select,
     product,
+    scatter,
 )
 
 aten = torch.ops.aten

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from automap_models.workloads.training import Architecture
 
 LARGEST_CONFIG_BYTES = 1 << 20
-LONGEST_DEFAULT = 8192
-"""Tokens of a sample where a model has positions for more and nothing else is asked for."""
-UNLIMITED_DEFAULT = 512
-"""Tokens of a sample where a model has no limit and nothing else is asked for."""
 _DO = f"give the config.json of a model that is known: model_type {', '.join(MODEL_TYPES)}"
 HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining", "ForConditionalGeneration")
 """How names of classes end whose models have an output matrix of the vocabulary."""
@@ -63,9 +59,6 @@ _WINDOWS = {
     *("_sliding_window_pattern", "layer_types", "attention_chunk_size"),
 }
 _FURTHER = frozenset({"num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"})
-_EVERY = {"gemma2": 2, "gemma3_text": 6}
-"""Families of which every so-many-th layer has no window, unless the file says otherwise."""
-_SHOWN = 12
 _OFF: tuple[object, ...] = (None, False, 0, "", [], {}, "absolute")
 """Values of keys that ask for nothing; the last one is BERT's usual position_embedding_type."""
 
@@ -76,7 +69,8 @@ class ConfiguredModel(NamedTuple):
     Attributes:
         name: the name of its folder, or of the file where that is not config.json.
         architecture: its sizes.
-        sequence: tokens of a sample unless another number is asked for.
+        sequence: tokens of a sample unless another number is asked for: as many as the model has positions for, at most
+            8192, or 512 where it has no limit.
         longest: tokens that the model has learned positions for; None: any number.
         dtype: that it is published in.
         notes: on what the file says and nothing prices, for samples of `sequence` tokens.
@@ -154,7 +148,7 @@ def decode_config(
         raise BadInput(f"is not known for models of {family}", where="`dropout`", do=do)
     values = decode_json(content, dict[str, Any], where=where)
     positions, learned = config.positions()
-    tokens = sequence or min(positions or UNLIMITED_DEFAULT, LONGEST_DEFAULT)
+    tokens = sequence or min(positions or 512, 8192)
     return ConfiguredModel(
         name=name or family,
         architecture=config.architecture(where),
@@ -189,7 +183,7 @@ def config_notes(values: Mapping[str, Any], family: str, known: type[Family], se
     read = NEUTRAL | _WINDOWS | _FURTHER | set(known.__struct_fields__)
     others = [key for key, value in values.items() if key not in read and value not in _OFF]
     if others:
-        listed = ", ".join(others[:_SHOWN]) + (f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
+        listed = ", ".join(others[:12]) + (f" and {len(others) - 12} more" if len(others) > 12 else "")
         yield f"not read, though they may change the model's size or time: {listed}"
 
 
@@ -201,7 +195,8 @@ def _layers_with_windows(values: Mapping[str, Any]) -> int:
     types = values.get("layer_types")
     if isinstance(types, list):
         return sum(of_layer == "sliding_attention" for of_layer in types)
-    every = values.get("sliding_window_pattern", values.get("_sliding_window_pattern", _EVERY.get(str(kind))))
+    every = {"gemma2": 2, "gemma3_text": 6}.get(str(kind))  # of how many layers one has no window
+    every = values.get("sliding_window_pattern", values.get("_sliding_window_pattern", every))
     if isinstance(every, int) and every > 0:
         return layers - layers // every
     first = values.get("max_window_layers") if kind in ("qwen2", "qwen3", "qwen3_moe") else 0

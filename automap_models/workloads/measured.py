@@ -23,18 +23,12 @@ if TYPE_CHECKING:
     from automap_models.workloads.registry import SizedModel
     from automap_models.workloads.training import Architecture
 
-_TRACED = 4
-"""Layers that are traced, whatever the model's number is."""
 _TRACERS = (
     *("collection.py", "core/instruction_graph.py", "core/model_work.py", "core/sharding_classes.py"),
     *("cost/kernels.py", "formats/record_json.py", "hlo", "workloads"),
 )
 """Modules and packages whose code makes the work of a measured step's model. What only describes clusters, devices,
 frameworks, strategies and errors is not among them."""
-DROPOUT = 0.1
-"""Of attention, residuals and embeddings, as in GPT-2's and BERT's published models; it changes no cost."""
-LLAMA_BASE = 500_000.0
-"""Of Llama 3's rotary positions, which changes no cost, either."""
 
 
 def architecture_of(
@@ -73,8 +67,9 @@ def architecture_of(
 
 
 def _dropout(dropout: bool) -> dict[str, Any]:
+    """Shares as in GPT-2's and BERT's published models; they change no cost."""
     names = ("attention_dropout", "residual_dropout", "embedding_dropout")
-    return dict.fromkeys(names, DROPOUT if dropout else 0.0)
+    return dict.fromkeys(names, 0.1 if dropout else 0.0)
 
 
 def _llama(shape: TransformerShape) -> dict[str, Any]:
@@ -88,7 +83,7 @@ def _llama(shape: TransformerShape) -> dict[str, Any]:
         **dict.fromkeys(("attention_bias", "output_bias", "feed_forward_bias"), False),
         "activation": "silu",
         **dict.fromkeys(("gated", "root_mean_square"), True),
-        "rotary": Rotary(width, LLAMA_BASE),
+        "rotary": Rotary(width, 500_000.0),  # the base changes no cost
     }
 
 
@@ -138,13 +133,13 @@ class MeasuredWorks:
 
 
 def _traced(step: MeasuredStep) -> ModelWork:
-    """The work of a step's model with few layers."""
+    """The work of a step's model with four layers, whatever its number is."""
     from automap_models.workloads.registry import require_jax
 
     require_jax(step.shape.name)
     from automap_models.workloads.training import architecture_work
 
-    shape = replace(step.shape, layers=_TRACED)
+    shape = replace(step.shape, layers=4)
     architecture = architecture_of(step.family, shape, step.tied, step.dropout, step.experts_per_token)
     return architecture_work(step.shape.name, architecture, step.shape.sequence, "bfloat16")
 
