@@ -104,7 +104,7 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
         Raises:
             BadInput: the profile was not made of a PyTorch module by `profile` or `automap-profile`.
         """
-        from automap_models.torch_export.structure import split_spec
+        from automap_models.torch_export.pipelining import split_spec
 
         return split_spec(self.problem.profile, self.required_plan().cuts)
 

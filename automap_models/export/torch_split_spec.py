@@ -247,7 +247,7 @@ def _split_spec(source: StagedSource) -> dict[str, str]:
         BadInput: the model is none of torch's, or torch is not installed.
     """
     try:
-        from automap_models.torch_export.structure import split_spec
+        from automap_models.torch_export.pipelining import split_spec
     except ImportError as error:
         what = f"a split_spec needs the torch extra ({error})"
         raise BadInput(what, do="pip install 'automap-models[torch]'") from None

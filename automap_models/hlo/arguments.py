@@ -66,9 +66,9 @@ def file_arguments(entry: EntryReader, trainable: Sequence[str], source: str) ->
         chosen = [any(fnmatchcase(name, pattern) for pattern in trainable) for name in names]
     else:
         chosen = [_role(name) == "parameter" for name in names]
-        if not any(_both(chosen, floating)):
+        if not any(named and of_floats for named, of_floats in zip(chosen, floating, strict=True)):
             chosen = [partners > 1 for partners in updated]
-    chosen = _both(chosen, floating)
+    chosen = [is_chosen and of_floats for is_chosen, of_floats in zip(chosen, floating, strict=True)]
     if not any(chosen) and (trainable or any(is_backward(op.path) for op in operations)):
         raise _no_parameters(names, types, trainable, source)
     arguments: list[Argument] = []
@@ -76,10 +76,6 @@ def file_arguments(entry: EntryReader, trainable: Sequence[str], source: str) ->
         is_state = partners > 0 or _role(name) in {"parameter", "state"}
         arguments.append(Argument(name, "parameter" if is_parameter else "state" if is_state else "input"))
     return tuple(arguments)
-
-
-def _both(first: Sequence[bool], second: Sequence[bool]) -> list[bool]:
-    return [a and b for a, b in zip(first, second, strict=True)]
 
 
 def _role(name: str) -> str | None:

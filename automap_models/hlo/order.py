@@ -11,7 +11,7 @@ what only dataflow can tell, the operations after the gradients that no gradient
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -157,20 +157,17 @@ def _untraced(
     depth: dict[int, int] = {}
     for i, before in inputs.items():
         depth[i] = 1 + max((depth[b] for b in before), default=0)
+
+    def deepest_first(members: Iterable[int]) -> list[int]:
+        return sorted(members, key=lambda i: (-depth[i], i))
+
     ends = {producers[value] for value in outputs} & forward
-    ends |= set(sorted(forward, key=lambda i: (-depth[i], i))[:1])
-    rank = {i: k for k, i in enumerate(_deepest_first(inputs, depth, sorted(ends)))}
+    ends |= set(deepest_first(forward)[:1])
+    rank = {i: k for k, i in enumerate(post_order(lambda i: deepest_first(inputs[i]), deepest_first(ends)))}
     keys: list[_Key] = [(len(forward), i) if fixed else () for i, fixed in enumerate(mixed)]
     for i, before in inputs.items():
         keys[i] = (rank[i],) if i in rank else max(((*keys[b][:1], i) for b in before), default=(0, i))
     return keys
-
-
-def _deepest_first(inputs: dict[int, list[int]], depth: dict[int, int], ends: Sequence[int]) -> list[int]:
-    """Post-order of a depth-first search from the ends that looks into the deepest input first."""
-    return post_order(
-        lambda i: sorted(inputs[i], key=lambda b: (-depth[b], b)), sorted(ends, key=lambda i: (-depth[i], i))
-    )
 
 
 def _before_readers(operations: Sequence[Operation], producers: Sequence[int], own: Sequence[_Key]) -> list[_Key]:

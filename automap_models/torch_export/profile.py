@@ -39,7 +39,7 @@ def profile_module(
 
     The model is captured by torch.export on the meta device, which allocates nothing and computes nothing; the user's
     model is left as it is. An instruction is what runs between two neighbouring places at which a split_spec of
-    torch.distributed.pipelining can cut, and `names[i]` is the place after instruction i: see `structure.split_spec`.
+    torch.distributed.pipelining can cut, and `names[i]` is the place after instruction i: see `pipelining.split_spec`.
 
     - C: times of the ATen operators by the clock (core.device), each a kernel of its own as in
       eager mode. A backward operator is charged

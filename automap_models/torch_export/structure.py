@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
-from automap_models.core.profile import FloatArray, Profile
+from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import Captured, capture, module_path
 from automap_models.torch_export.kernels import Kernel
@@ -242,26 +242,3 @@ def _held(captured: Captured, of_call: NDArray[np.int64]) -> list[Parameter]:
         for tensor, reading in readers.items()
         if reading
     ]
-
-
-def split_spec(profile: Profile, cuts: Sequence[int]) -> dict[str, Any]:
-    """What `torch.distributed.pipelining.pipeline(model, mb_args, split_spec=…)` takes: module → SplitPoint.
-
-    Args:
-        profile: of a torch model, made by automap-profile.
-        cuts: last instruction of each stage but the last, as in plan.json.
-
-    Raises:
-        BadInput: a profile that was not made from a torch model, or a cut out of range.
-    """
-    from torch.distributed.pipelining import SplitPoint
-
-    if profile.meta.get("framework") != FRAMEWORK:
-        raise BadInput("its instructions are no modules of torch", where=profile.model, do="profile a torch model")
-    spec = {}
-    for cut in cuts:
-        if not 0 <= cut < len(profile) - 1:
-            raise BadInput(f"there is no cut after instruction {cut}", where=profile.model, do="plan it again")
-        name = profile.name(cut)
-        spec[name.removeprefix(BEFORE)] = SplitPoint.BEGINNING if name.startswith(BEFORE) else SplitPoint.END
-    return spec

@@ -27,7 +27,7 @@ BUDGET = {
     "envs": (1_656, 12),
     "export": (2_314, 16),
     "formats": (5_131, 24),
-    "hlo": (7_930, 39),
+    "hlo": (7_916, 39),
     "planners": (928, 6),
     "planners/online": (314, 3),
     "planners/placement": (3_610, 21),
@@ -40,7 +40,7 @@ BUDGET = {
     "rl": (1_199, 10),
     "run": (5_041, 30),
     "simulate": (1_664, 9),
-    "torch_export": (3_169, 13),
+    "torch_export": (3_178, 14),
     "workloads": (4_098, 20),
     "zoo": (1, 1),
     "infer": (5_975, 34),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_595, "files": 417, "compiled": 135, "numbers": 476}
+TOTALS = {"lines": 74_590, "files": 418, "compiled": 135, "numbers": 475}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -18,8 +18,8 @@ torch = pytest.importorskip("torch")
 from torch import fx, nn  # noqa: E402
 from torch.distributed.pipelining import SplitPoint, pipeline  # noqa: E402
 
+from automap_models.torch_export.pipelining import split_spec  # noqa: E402
 from automap_models.torch_export.profile import profile_module  # noqa: E402
-from automap_models.torch_export.structure import split_spec  # noqa: E402
 
 Built = tuple[Any, dict[str, Any]]
 Builders = dict[str, Callable[..., Built]]
