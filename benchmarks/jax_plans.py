@@ -33,8 +33,8 @@ from automap_models.run.jax_collectives import ProgramCollectives, program_colle
 from automap_models.run.jax_layout import Layout, StageLayout
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
 from automap_models.run.jax_step import drawn_arguments, drawn_batch, micro_batches
+from automap_models.workloads.convolutional import ResNetConfig
 from automap_models.workloads.decoder import DecoderConfig
-from automap_models.workloads.resnet import ResNetConfig
 from automap_models.workloads.t5 import T5Config
 from automap_models.workloads.training import OPTIMIZER, training_step
 

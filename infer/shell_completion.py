@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from automap_models.formats.hardware_yaml import known_clusters, known_devices
-from automap_models.workloads.registry import names
+from automap_models.workloads.catalogue import names
 
 from .commands.parsing import file_argument
 from .runner import new_parser

@@ -19,9 +19,17 @@ from numpy.typing import NDArray
 from automap_models.core.instruction_graph import Argument
 from automap_models.errors import BadInput
 from automap_models.hlo.arguments import file_arguments, step_arguments
-from automap_models.hlo.flat_module import bytecode, entry_block, flat_module, from_bytecode, hlo_modules, hlo_text
+from automap_models.hlo.flat_module import (
+    bytecode,
+    entry_block,
+    flat_module,
+    from_bytecode,
+    hlo_modules,
+    hlo_text,
+    opcode_of,
+)
 from automap_models.hlo.foreign import FORMS, import_file
-from automap_models.hlo.module import MlirModule, OneOp, Operation, Tensor
+from automap_models.hlo.module import MlirModule, OneOp
 from automap_models.hlo.order import execution_order, renumbered
 from automap_models.hlo.step import TrainingStep
 
@@ -30,7 +38,8 @@ try:
     from jax.extend.backend import get_backend
     from jaxlib import _jax
 
-    from automap_models.hlo.mlir_walk import EntryReader, inner_loops, isolated, rounds
+    from automap_models.hlo.mlir_walk import EntryReader, isolated
+    from automap_models.hlo.stablehlo_values import inner_loops, rounds
     from automap_models.hlo.unroll import unroll
 except ImportError as error:
     raise BadInput(
@@ -56,9 +65,7 @@ def trace(step: TrainingStep) -> MlirModule:
         raise BadInput(f"is refused by XLA ({reason})", where=step.name, do=do) from error
     meta: dict[str, object] = {"source": "jax", "microbatch_size": step.microbatch_size, "dtype": step.dtype}
     sizes = [len(jax.tree.leaves(argument)) for argument in step.arguments]
-    return _module(
-        step.name, mlir, meta, lambda names, _types, _ops, _outputs: step_arguments(step, sizes, names), step.name
-    )
+    return _module(step.name, mlir, meta, lambda entry: step_arguments(step, sizes, entry.argument_names), step.name)
 
 
 def read_module(path: str | os.PathLike[str], *, trainable: Sequence[str] = ()) -> MlirModule:
@@ -76,15 +83,7 @@ def read_module(path: str | os.PathLike[str], *, trainable: Sequence[str] = ()) 
     content, form = import_file(path)
     meta: dict[str, object] = {"source": FORMS[form]}
     name = Path(path).stem.removesuffix(".before_optimizations")
-    return _module(
-        name,
-        from_bytecode(content),
-        meta,
-        lambda names, types, operations, outputs: file_arguments(
-            names, types, operations, outputs, trainable, source=source
-        ),
-        source,
-    )
+    return _module(name, from_bytecode(content), meta, lambda entry: file_arguments(entry, trainable, source), source)
 
 
 def one_op_modules(module: MlirModule) -> tuple[OneOp, ...]:
@@ -105,7 +104,7 @@ def one_op_modules(module: MlirModule) -> tuple[OneOp, ...]:
 def _one_op(op: Any, instructions: NDArray[np.int64]) -> OneOp:
     mlir, operands, results = isolated(op)
     return OneOp(
-        opcode=op.name.rpartition(".")[2],
+        opcode=opcode_of(op),
         instructions=instructions,
         operands=operands,
         results=results,
@@ -166,14 +165,13 @@ def compiled(one_op: OneOp) -> Callable[[Sequence[Any]], list[Any]]:
     return run
 
 
-_Classify = Callable[[list[str], list[Tensor], list[Operation], list[int]], tuple[Argument, ...]]
-
-
-def _module(name: str, mlir: Any, meta: dict[str, object], classify: _Classify, source: str) -> MlirModule:
+def _module(
+    name: str, mlir: Any, meta: dict[str, object], classify: Callable[[EntryReader], tuple[Argument, ...]], source: str
+) -> MlirModule:
     """The records of a flat module, in execution order."""
     with mlir.context:
         entry = EntryReader(entry_block(mlir), source)
-        arguments = classify(entry.argument_names, entry.argument_types, entry.operations, entry.outputs)
+        arguments = classify(entry)
         if unroll(entry_block(mlir), arguments):
             entry = EntryReader(entry_block(mlir), source)
         order = execution_order(entry.operations, arguments, entry.outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from automap_models.core.instruction_graph import Argument
 from automap_models.errors import BadInput
@@ -12,11 +13,13 @@ from automap_models.hlo.locations import is_backward
 from automap_models.hlo.module import Operation, Tensor
 from automap_models.hlo.step import TrainingStep
 
+if TYPE_CHECKING:
+    from automap_models.hlo.mlir_walk import EntryReader
+
 _KEY = re.compile(r"\[\\?'([^\]]*?)\\?'\]|\[\\?\"([^\]]*?)\\?\"\]|\[([^\]]*)\]|\.?([^\[\].]+)")
 _FLOATING = ("f", "bf", "tf")
 _PARAMETER_WORDS = frozenset({"params", "param", "parameters", "weights", "trainable_variables"})
 _STATE_WORDS = frozenset({"opt", "optimizer", "opt_state", "optimizer_state", "state_dict", "batch_stats", "mu", "nu"})
-_SHOWN = 8
 
 
 def argument_name(raw: str) -> str:
@@ -39,15 +42,7 @@ def step_arguments(step: TrainingStep, sizes: Sequence[int], raw_names: Sequence
     return tuple(arguments)
 
 
-def file_arguments(
-    raw_names: Sequence[str],
-    types: Sequence[Tensor],
-    operations: Sequence[Operation],
-    outputs: Sequence[int],
-    trainable: Sequence[str],
-    *,
-    source: str,
-) -> tuple[Argument, ...]:
+def file_arguments(entry: EntryReader, trainable: Sequence[str], source: str) -> tuple[Argument, ...]:
     """The arguments of a module from a file, which nobody has explained.
 
     A floating-point argument is a trainable parameter
@@ -62,17 +57,18 @@ def file_arguments(
     Raises:
         BadInput: no parameter can be found.
     """
-    names = [argument_name(raw) or f"arg{i}" for i, raw in enumerate(raw_names)]
+    types, operations = entry.argument_types, entry.operations
+    names = [argument_name(raw) or f"arg{i}" for i, raw in enumerate(entry.argument_names)]
     names = [name if names.count(name) == 1 else f"{name}/{i}" for i, name in enumerate(names)]
     floating = [tensor.dtype.startswith(_FLOATING) for tensor in types]
-    updated = _updated(types, operations, outputs)
+    updated = _updated(types, operations, entry.outputs)
     if trainable:
         chosen = [any(fnmatchcase(name, pattern) for pattern in trainable) for name in names]
     else:
         chosen = [_role(name) == "parameter" for name in names]
-        if not any(_both(chosen, floating)):
+        if not any(named and of_floats for named, of_floats in zip(chosen, floating, strict=True)):
             chosen = [partners > 1 for partners in updated]
-    chosen = _both(chosen, floating)
+    chosen = [is_chosen and of_floats for is_chosen, of_floats in zip(chosen, floating, strict=True)]
     if not any(chosen) and (trainable or any(is_backward(op.path) for op in operations)):
         raise _no_parameters(names, types, trainable, source)
     arguments: list[Argument] = []
@@ -80,10 +76,6 @@ def file_arguments(
         is_state = partners > 0 or _role(name) in {"parameter", "state"}
         arguments.append(Argument(name, "parameter" if is_parameter else "state" if is_state else "input"))
     return tuple(arguments)
-
-
-def _both(first: Sequence[bool], second: Sequence[bool]) -> list[bool]:
-    return [a and b for a, b in zip(first, second, strict=True)]
 
 
 def _role(name: str) -> str | None:
@@ -121,7 +113,7 @@ def _no_parameters(names: Sequence[str], types: Sequence[Tensor], trainable: Seq
             "is a module without parameters", where=source, do="give a whole training step that takes its parameters"
         )
     shown = [f"{name} {tensor.dtype}{list(tensor.shape)}" for name, tensor in zip(names, types, strict=True)]
-    listed = ", ".join([*shown[:_SHOWN], *(["…"] if len(shown) > _SHOWN else [])])
+    listed = ", ".join([*shown[:8], *(["…"] if len(shown) > 8 else [])])
     what = f"matches {' or '.join(trainable)}" if trainable else "can be told to be a trainable parameter"
     return BadInput(
         f"no floating-point argument {what}; there are {listed}",

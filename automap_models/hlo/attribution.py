@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from itertools import pairwise
 
 import numpy as np
 
@@ -45,8 +44,7 @@ class _Homes:
         graph = liveness.graph
         self.graph, self.liveness = graph, liveness
         self.home: list[int] = liveness.position.tolist()
-        offsets, operands = graph.operand_offsets.tolist(), graph.operands.tolist()
-        self.reads = [operands[start:end] for start, end in pairwise(offsets)]
+        self.reads = liveness.reads
         self.storage = liveness.storage.tolist()
         self.producers = graph.producers.tolist()
         self.sizes: list[float] = graph.value_bytes.tolist()
@@ -96,7 +94,7 @@ class _Homes:
         root = list(range(len(self.graph.shapes)))
         for i, opcode in enumerate(self.graph.opcodes):
             if opcode in MOVES and self.reads[i]:
-                root[int(self.graph.result_offsets[i])] = root[self.reads[i][0]]
+                root[self.liveness.results[i][0]] = root[self.reads[i][0]]
         return root
 
     def _opcode(self, i: int) -> str:

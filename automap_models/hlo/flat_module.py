@@ -53,7 +53,7 @@ def _mark_order(block: Any) -> None:
     for position, op in enumerate(op.operation for op in block.operations):
         if op.name == "stablehlo.while":
             _mark_order(op.regions[1].blocks[0])
-        op.location = ir.Location.name(order_mark(position) + _scope(op.location))
+        op.location = ir.Location.name(order_mark(position) + name_of(op))
 
 
 def flat_module(text: str) -> Any:
@@ -187,9 +187,14 @@ def _parsed(content: bytes, form: Form) -> Any:
         return ir.Module.parse(content, context())
 
 
-def _scope(location: Any) -> str:
-    """The scopes that a location names; "" where it is only a place in a file."""
-    return str(getattr(location, "name_str", ""))
+def name_of(located: Any) -> str:
+    """The scopes that the location of an operation or an argument names; "" where it is only a place in a file."""
+    return str(getattr(located.location, "name_str", ""))
+
+
+def opcode_of(op: Any) -> str:
+    """The operation's name without its dialect."""
+    return str(op.name).rpartition(".")[2]
 
 
 def _functions(mlir: Any) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from automap_models.collection import uncollected
-from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
+from automap_models.core.instruction_graph import FloatArray, InstructionGraph
 from automap_models.cost.kernels import PART_OPCODE, VIEW_OPCODES
 from automap_models.hlo.locations import has_backward_pass, in_attention_core, is_backward, layers
 from automap_models.hlo.module import UNKNOWN, MlirModule, Module, Operation, producing_operations
-from automap_models.hlo.phases import phases
-from automap_models.hlo.sharding_rules import RuledModule, ShardingRules
+from automap_models.hlo.order import phases
+from automap_models.hlo.sharding_rules import RuledModule, ShardingRules, offsets
 
 KNOWN_CUSTOM_CALLS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 """Custom calls that compute nothing."""
@@ -38,19 +38,18 @@ def instruction_graph(module: Module) -> InstructionGraph:
         opcodes = _opcodes(_of_mlir(module))
         layer = _filled(layers([op.path for op in operations]), operations, len(module.arguments))
         flop, bytes_accessed = instruction_costs(_of_mlir(module))
-    types = [*module.argument_types, *(result for op in operations for result in op.results)]
     return InstructionGraph(
         model=module.name,
         names=tuple(op.name for op in operations),
         opcodes=opcodes,
         layers=layer,
         phases=phases(operations, module.arguments),
-        result_offsets=_offsets([len(op.results) for op in operations], len(module.arguments)),
-        operand_offsets=_offsets([len(op.operands) for op in operations], 0),
+        result_offsets=len(module.arguments) + offsets([len(op.results) for op in operations]),
+        operand_offsets=offsets([len(op.operands) for op in operations]),
         operands=np.array([value for op in operations for value in op.operands], dtype=np.int64),
-        shapes=tuple(tensor.shape for tensor in types),
-        dtypes=tuple(tensor.dtype for tensor in types),
-        value_bytes=np.array([tensor.nbytes for tensor in types]),
+        shapes=tuple(tensor.shape for tensor in module.types),
+        dtypes=tuple(tensor.dtype for tensor in module.types),
+        value_bytes=np.array([tensor.nbytes for tensor in module.types]),
         arguments=module.arguments,
         outputs=np.array(module.outputs, dtype=np.int64),
         flop=flop,
@@ -65,7 +64,7 @@ def _opcodes(module: MlirModule) -> tuple[str, ...]:
 
     `part` is a slice of an argument, or of a view or a part of one, in one piece; `random_bits` a generator's loop.
     """
-    from automap_models.hlo.mlir_walk import is_in_one_piece, makes_random_bits
+    from automap_models.hlo.stablehlo_values import is_in_one_piece, makes_random_bits
 
     opcodes = [op.opcode for op in module.operations]
     in_place = set(range(len(module.arguments)))
@@ -108,10 +107,6 @@ def _of_mlir(module: Module) -> MlirModule:
     if not isinstance(module, MlirModule):
         raise TypeError(f"{type(module).__name__} has neither rules of its own nor MLIR to read them from")
     return module
-
-
-def _offsets(counts: list[int], first: int) -> IntArray:
-    return first + np.concatenate([[0], np.cumsum(np.array(counts, dtype=np.int64))])
 
 
 def _reported(module: Module) -> dict[str, object]:

@@ -43,8 +43,6 @@ BoolArray = NDArray[np.bool_]
 _COMPUTED_AGAIN = (FUSIBLE_OPCODES | REDUCTION_OPCODES) - RANDOM_OPCODES
 _MOVES = frozenset({"convert", "transpose"})
 """A product reads its operand through these, as through views, without another kernel's result in between."""
-_LARGEST_CAPACITY = 1 << 30
-"""The maximum flow has capacities of 32 bits."""
 
 
 def kept_values(graph: InstructionGraph) -> BoolArray:
@@ -107,13 +105,13 @@ class _Saving:
         graph = self.graph
         if graph.opcodes[i] != "divide":
             return False
-        dividend, *divisors = self.storage[graph.operands[graph.operand_offsets[i] : graph.operand_offsets[i + 1]]]
+        dividend, *divisors = self.storage[self.liveness.reads[i]]
         if len(divisors) != 1:  # PyTorch divides by numbers that are no values
             return False
         maker = graph.producers[divisors[0]]
         if maker < 0 or graph.opcodes[maker] not in REDUCTION_OPCODES:
             return False
-        return bool(self.storage[graph.operands[graph.operand_offsets[maker]]] == dividend)
+        return bool(self.storage[self.liveness.reads[maker][0]] == dividend)
 
     @cached_property
     def is_free(self) -> BoolArray:
@@ -129,11 +127,9 @@ class _Saving:
         graph = self.graph
         reads = np.zeros(len(graph.shapes), dtype=bool)
         for i in np.flatnonzero(graph.phases == Phase.BACKWARD)[::-1].tolist():
-            first, end = graph.operand_offsets[i : i + 2]
-            results = slice(*graph.result_offsets[i : i + 2].tolist())
-            moved = graph.opcodes[i] in _MOVES | VIEWS and reads[results].any()
+            moved = graph.opcodes[i] in _MOVES | VIEWS and reads[self.liveness.results[i]].any()
             if moved or graph.opcodes[i] in MATRIX_OPCODES:
-                reads[graph.operands[first:end]] = True
+                reads[self.liveness.reads[i]] = True
         groups = np.zeros(len(graph.shapes), dtype=bool)
         groups[self.of[np.flatnonzero(reads)]] = True
         return groups & self.is_forward & ~self._holds_argument
@@ -155,7 +151,8 @@ class _Saving:
         """
         n = len(self.graph.shapes)
         source, target = 2 * n, 2 * n + 1
-        unit = max(1.0, float(self.graph.value_bytes.max(initial=0)) / _LARGEST_CAPACITY)
+        largest = float(self.graph.value_bytes.max(initial=0))
+        unit = max(1.0, largest / (1 << 30))  # the maximum flow has capacities of 32 bits
         size = np.ceil(self.graph.value_bytes / unit).astype(np.int64)
         start, end, read = self._edges()
         ends, needed = end[start == NEVER], np.unique(read)
@@ -188,9 +185,9 @@ class _Saving:
         for i in self.liveness.forward.tolist():
             if graph.opcodes[i] in VIEWS:
                 continue
-            operands = self.of[graph.operands[graph.operand_offsets[i] : graph.operand_offsets[i + 1]]]
+            operands = self.of[self.liveness.reads[i]]
             sources = operands[~self.is_free[operands]].tolist() if again[i] else [NEVER]
-            for group in self.of[graph.result_offsets[i] : graph.result_offsets[i + 1]].tolist():
+            for group in self.of[self.liveness.results[i]].tolist():
                 if not self.is_free[group]:
                     pairs = [other for other in sources if other != group]
                     start += pairs
@@ -200,6 +197,5 @@ class _Saving:
         return np.array(start, dtype=np.int64), np.array(end, dtype=np.int64), read
 
     def _is_computed_again(self, i: int) -> bool:
-        graph = self.graph
-        results = graph.dtypes[graph.result_offsets[i] : graph.result_offsets[i + 1]]
-        return graph.opcodes[i] in _COMPUTED_AGAIN and not any(dtype.startswith("ui") for dtype in results)
+        bits = any(self.graph.dtypes[v].startswith("ui") for v in self.liveness.results[i])
+        return self.graph.opcodes[i] in _COMPUTED_AGAIN and not bits

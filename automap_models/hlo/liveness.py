@@ -10,8 +10,10 @@ Numpy only, on any InstructionGraph. What counts as an activation:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +34,17 @@ class Liveness:
     graph: InstructionGraph
 
     @cached_property
+    def reads(self) -> list[list[int]]:
+        """[n] the values that each instruction reads."""
+        operands = self.graph.operands.tolist()
+        return [operands[start:end] for start, end in pairwise(self.graph.operand_offsets.tolist())]
+
+    @cached_property
+    def results(self) -> list[range]:
+        """[n] the values that each instruction makes."""
+        return [range(start, end) for start, end in pairwise(self.graph.result_offsets.tolist())]
+
+    @cached_property
     def forward(self) -> IntArray:
         """[m] the forward instructions."""
         return np.flatnonzero(self.graph.phases == Phase.FORWARD)
@@ -46,26 +59,27 @@ class Liveness:
     @cached_property
     def storage(self) -> IntArray:
         """[v] the value that each value shows: itself, or what a view is a view of."""
-        graph = self.graph
-        storage = np.arange(len(graph.shapes))
-        for i in np.flatnonzero([opcode in VIEWS for opcode in graph.opcodes]).tolist():
-            results = np.arange(graph.result_offsets[i], graph.result_offsets[i + 1])
-            read = graph.operands[graph.operand_offsets[i] : graph.operand_offsets[i + 1]]
-            storage[results] = storage[read[: results.size]]
-        return storage
+        storage = list(range(len(self.graph.shapes)))
+        for opcode, read, results in zip(self.graph.opcodes, self.reads, self.results, strict=True):
+            if opcode in VIEWS:
+                for shown, v in zip(read, results, strict=False):
+                    storage[v] = storage[shown]
+        return np.array(storage)
 
     @cached_property
     def is_activation(self) -> NDArray[np.bool_]:
         """[v] whether a value is made of any argument and is none itself; a view or a part of one is never one."""
-        graph = self.graph
-        offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()
-        operands, known = graph.operands.tolist(), [True] * len(graph.arguments)
-        for i in range(len(graph)):
-            known += [any(known[v] for v in operands[offsets[i] : offsets[i + 1]])] * (results[i + 1] - results[i])
-        depends = np.array(known, dtype=bool)
-        depends[: len(graph.arguments)] = False
+        depends = self.made_of([True] * len(self.graph.arguments))
+        depends[: len(self.graph.arguments)] = False
         depends &= (self.storage == np.arange(depends.size)) & (self.argument == NEVER)
         return depends
+
+    def made_of(self, arguments: Sequence[bool]) -> NDArray[np.bool_]:
+        """[v] whether a value is one of the chosen arguments or made of any of them."""
+        made_of = list(arguments)
+        for read, results in zip(self.reads, self.results, strict=True):
+            made_of += [any(made_of[v] for v in read)] * len(results)
+        return np.array(made_of, dtype=bool)
 
     @cached_property
     def born(self) -> IntArray:
@@ -122,9 +136,9 @@ class Liveness:
         graph = self.graph
         argument = np.full(len(graph.shapes), NEVER)
         argument[: len(graph.arguments)] = np.arange(len(graph.arguments))
-        parts = [i for i, opcode in enumerate(graph.opcodes) if opcode == PART_OPCODE]
-        for i in parts:
-            argument[graph.result_offsets[i]] = argument[self.storage[graph.operands[graph.operand_offsets[i]]]]
+        for opcode, read, results in zip(graph.opcodes, self.reads, self.results, strict=True):
+            if opcode == PART_OPCODE:
+                argument[results] = argument[self.storage[read[0]]]
         argument[:] = argument[self.storage]
         return argument
 
@@ -150,10 +164,9 @@ class Liveness:
     @cached_property
     def constants(self) -> IntArray:
         """Value ids of the constants that are written out and are no scalars, such as weights."""
-        graph = self.graph
-        first = graph.result_offsets.tolist()
-        written = (first[i] for i, opcode in enumerate(graph.opcodes) if opcode == "constant")
-        return np.array([v for v in written if graph.shapes[v]], dtype=np.int64)
+        of_opcodes = zip(self.graph.opcodes, self.results, strict=True)
+        written = (results[0] for opcode, results in of_opcodes if opcode == "constant")
+        return np.array([v for v in written if self.graph.shapes[v]], dtype=np.int64)
 
     @cached_property
     def users(self) -> dict[int, tuple[int, ...]]:
@@ -175,21 +188,16 @@ class Liveness:
         return {int(v): tuple(own.tolist()) for v, own in zip(shown_values, positions, strict=True)}
 
     @cached_property
-    def held(self) -> dict[int, tuple[int, ...]]:
-        """What instructions hold of the parameters: value ids → where it counts, and the positions of further users.
-
-        That is a parameter as a whole, at its first use. Where instructions use parts of it only, which do not overlap,
-        it is each of these parts, and the parameter for what is left of it. One that nothing uses counts with the first
-        instruction.
-        """
+    def trained(self) -> Held:
+        """What instructions hold of the trainable parameters."""
         return self._held_of(self.parameters)
 
     @cached_property
-    def held_untrained(self) -> dict[int, tuple[int, ...]]:
+    def frozen(self) -> Held:
         """The same of what is not trained."""
         return self._held_of(self.untrained)
 
-    def _held_of(self, values: IntArray) -> dict[int, tuple[int, ...]]:
+    def _held_of(self, values: IntArray) -> Held:
         sizes, held, using = self.graph.value_bytes, dict[int, tuple[int, ...]](), self._users_of(values)
         parts: dict[int, list[int]] = {int(v): [] for v in values}
         for v in using:
@@ -203,39 +211,41 @@ class Liveness:
             else:
                 users = sorted(set(using.get(v, ())).union(*(using[part] for part in own)))
                 held[v] += tuple(users[1:])
-        return held
+        return Held(self, values, held)
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What forward instructions hold of parameters, or of what is not trained.
+
+    That is a value as a whole, at its first use. Where instructions use parts of it only, which do not overlap, it is
+    each of these parts, and the value for what is left of it. One that nothing uses counts with the first instruction.
+
+    Attributes:
+        liveness: of the graph.
+        values: ids of the parameters.
+        positions: id of each, or of a part → where it counts, and the positions of further users.
+    """
+
+    liveness: Liveness
+    values: IntArray
+    positions: dict[int, tuple[int, ...]]
 
     def first_using(self, sizes: FloatArray) -> FloatArray:
-        """[m] total of the sizes, [v], of the parameters, or parts of them, that each forward instruction counts."""
-        return self._first_using(self.parameters, self.held, sizes)
-
-    def first_using_untrained(self, sizes: FloatArray) -> FloatArray:
-        """[m] the same of what is not trained."""
-        return self._first_using(self.untrained, self.held_untrained, sizes)
-
-    def _first_using(self, values: IntArray, held: dict[int, tuple[int, ...]], sizes: FloatArray) -> FloatArray:
-        whole, total = self.graph.value_bytes, np.zeros(self.forward.size)
-        left = {v: float(sizes[v]) for v in values.tolist()}
-        for v, (first, *_) in held.items():
+        """[m] total of the sizes, [v], of the values, or parts of them, that each forward instruction counts."""
+        whole, total = self.liveness.graph.value_bytes, np.zeros(self.liveness.forward.size)
+        left = {v: float(sizes[v]) for v in self.values.tolist()}
+        for v, (first, *_) in self.positions.items():
             if v not in left:
-                argument = int(self.argument[v])
+                argument = int(self.liveness.argument[v])
                 part = sizes[argument] * whole[v] / whole[argument]
                 left[argument] -= part
                 total[first] += part
         for v, rest in left.items():
-            total[held[v][0]] += max(0.0, rest)
+            total[self.positions[v][0]] += max(0.0, rest)
         return total
 
     @cached_property
-    def shared_parameters(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Parameters, or parts of them, that several forward instructions use: value ids, and `held` of each."""
-        return _several(self.held)
-
-    @cached_property
-    def shared_untrained(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """The same of what is not trained."""
-        return _several(self.held_untrained)
-
-
-def _several(held: dict[int, tuple[int, ...]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    return tuple((v, positions) for v, positions in sorted(held.items()) if len(positions) > 1)
+    def shared(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Values, or parts of them, that several forward instructions use: ids and positions."""
+        return tuple((v, users) for v, users in sorted(self.positions.items()) if len(users) > 1)

@@ -29,17 +29,8 @@ from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import MlirModule, OneOp, compiled, one_op_modules
 from automap_models.hlo.graph import instruction_graph
-from automap_models.hlo.mlir_walk import part
-from automap_models.hlo.module import Tensor
-
-_LARGEST = 0.1
-"""Floats are drawn from [0, this): sums of products stay small, and a second moment must not be negative."""
-_INDICES = 1000
-"""Integers are drawn below this: token ids, labels; XLA clamps what is out of range. Scalars (counters) are zero."""
-
-_WORDS = {"f": "float", "i": "int", "ui": "uint"}
-_NUMPY_NAMES = {f"{short}{bits}": f"{word}{bits}" for short, word in _WORDS.items() for bits in (8, 16, 32, 64)}
-_NUMPY_NAMES |= {"i1": "bool", "bf16": "bfloat16", "complex<f32>": "complex64", "complex<f64>": "complex128"}
+from automap_models.hlo.mlir_walk import extracted
+from automap_models.hlo.module import Tensor, producing_operations
 
 
 class Clock:
@@ -73,7 +64,7 @@ class Clock:
             part: the module.
             needed_bytes: memory that running it takes.
         """
-        if needed_bytes > self.free_bytes() or any(kind.dtype not in _NUMPY_NAMES for kind in part.operands):
+        if needed_bytes > self.free_bytes() or any(kind.numpy_dtype is None for kind in part.operands):
             return None
         try:
             run = compiled(part)
@@ -104,13 +95,17 @@ class Clock:
             return [jax.device_put(self._array(kind), self._device) for kind in kinds]
 
     def _array(self, kind: Tensor) -> Any:
+        """Floats from 0 to 0.1: sums of products stay small, and a second moment must not be negative.
+
+        Integers are below 1000, token ids or labels; XLA clamps what is out of range. Scalars (counters) are zero.
+        """
         if kind.dtype == "i1":
             return self._rng.integers(0, 2, kind.shape).astype(bool)
-        dtype = jax.numpy.dtype(_NUMPY_NAMES[kind.dtype])
+        dtype = jax.numpy.dtype(kind.numpy_dtype)
         if "i" in kind.dtype:
-            largest = min(_INDICES, np.iinfo(dtype).max) if kind.shape else 1
+            largest = min(1000, int(jax.numpy.iinfo(dtype).max)) if kind.shape else 1  # type: ignore[no-untyped-call]
             return self._rng.integers(0, largest, kind.shape).astype(dtype)
-        return (self._rng.random(kind.shape, np.float32) * np.float32(_LARGEST)).astype(dtype)
+        return (self._rng.random(kind.shape, np.float32) * np.float32(0.1)).astype(dtype)
 
 
 def _free_host_bytes() -> float:
@@ -125,10 +120,6 @@ def _free_host_bytes() -> float:
 
 Progress = Callable[[int, int, str], None]
 """Told how many runs are done, how many there are, and what comes next."""
-
-_SCRATCH = 2.0
-"""Memory that an operation is granted, over that of its operands and results."""
-
 
 _UP_TO = {Phase.FORWARD: "forward_s", Phase.BACKWARD: "gradients_s", Phase.UPDATE: "whole_step_s"}
 """What running a step up to and with a phase is called."""
@@ -206,7 +197,8 @@ def measure_times(
     alone_times_s: list[float | None] = []
     for i, one in enumerate(single):
         tell(i, len(single) + len(Phase), f"{one.opcode}, {one.instructions.size} times")
-        alone_times_s.append(clock.seconds(one, _SCRATCH * sum(kind.nbytes for kind in (*one.operands, *one.results))))
+        operands_and_results = sum(kind.nbytes for kind in (*one.operands, *one.results))
+        alone_times_s.append(clock.seconds(one, 2.0 * operands_and_results))  # and as much scratch memory
     call_s = min((time_s for time_s in alone_times_s if time_s is not None), default=0.0)
     alone_s = _spread(graph, single, alone_times_s, call_s)
     up_to_s: dict[Phase, float | None] = {}
@@ -239,6 +231,27 @@ def _results_up_to(graph: InstructionGraph, phase: Phase) -> list[int]:
     wanted = np.unique(np.concatenate([graph.outputs, graph.operands[updating]]))
     computed = wanted[graph.producers[wanted] >= 0]
     return [int(v) for v in computed[graph.phases[graph.producers[computed]] <= phase]]
+
+
+def part(module: MlirModule, outputs: Sequence[int]) -> OneOp:
+    """A module that returns these values only, by their ids, without the arguments and operations that need not be."""
+    n_arguments = len(module.arguments)
+    producers = producing_operations(module.operations, n_arguments)
+    needed, pending = set[int](), list(outputs)
+    while pending:
+        v = pending.pop()
+        if v not in needed:
+            needed.add(v)
+            pending += module.operations[producers[v]].operands if v >= n_arguments else ()
+    inputs = sorted(v for v in needed if v < n_arguments)
+    operations = sorted({producers[v] for v in needed if v >= n_arguments})
+    return OneOp(
+        opcode="step",
+        instructions=np.arange(len(module.operations)),
+        operands=tuple(module.types[v] for v in inputs),
+        results=tuple(module.types[v] for v in outputs),
+        bytecode=extracted(module, operations, inputs, outputs),
+    )
 
 
 def _rising(up_to_s: Mapping[Phase, float | None]) -> dict[Phase, float]:

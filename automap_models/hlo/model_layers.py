@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.hlo.block_labels import NO_BLOCK, BlockStack, operation_labels
+from automap_models.hlo.liveness import Liveness
 from automap_models.hlo.module import Module
 from automap_models.hlo.step_classes import PASSED_THROUGH
 
@@ -42,6 +43,11 @@ class ModelLayers:
     module: Module
     graph: InstructionGraph
     stacks: tuple[BlockStack, ...]
+
+    @cached_property
+    def liveness(self) -> Liveness:
+        """Of the graph."""
+        return Liveness(self.graph)
 
     @cached_property
     def first_blocks(self) -> tuple[int, ...]:
@@ -91,17 +97,17 @@ class ModelLayers:
     @cached_property
     def from_tokens(self) -> NDArray[np.bool_]:
         """[v] whether a value is made of tokens."""
-        return self._depending([v in self.token_inputs for v in range(len(self.graph.arguments))])
+        return self.liveness.made_of([v in self.token_inputs for v in range(len(self.graph.arguments))])
 
     @cached_property
     def from_inputs(self) -> NDArray[np.bool_]:
         """[v] whether a value is made of what a step reads, tokens or a random key, not of parameters alone."""
-        return self._depending([argument.kind == "input" for argument in self.graph.arguments])
+        return self.liveness.made_of([argument.kind == "input" for argument in self.graph.arguments])
 
     @cached_property
     def from_arguments(self) -> NDArray[np.bool_]:
         """[v] whether a value depends on any argument: it is made of more than constants."""
-        return self._depending([True] * len(self.graph.arguments))
+        return self.liveness.made_of([True] * len(self.graph.arguments))
 
     @cached_property
     def core_results(self) -> frozenset[int]:
@@ -142,10 +148,10 @@ class ModelLayers:
         graph, layers, adds_up = self.graph, self.of_instructions, self._adds_up
         only = np.zeros(len(graph), dtype=np.bool_)
         passed_on = np.zeros(len(graph.shapes), dtype=np.bool_)
-        makers, offsets, results = graph.producers.tolist(), graph.operand_offsets, graph.result_offsets
+        makers, reads, results = graph.producers.tolist(), self.liveness.reads, self.liveness.results
         for i in np.flatnonzero(graph.phases == Phase.BACKWARD)[::-1].tolist():
-            only[i] = not passed_on[results[i] : results[i + 1]].any()
-            for v in graph.operands[offsets[i] : offsets[i + 1]].tolist():
+            only[i] = not passed_on[results[i]].any()
+            for v in reads[i]:
                 same = makers[v] >= 0 and layers[makers[v]] == layers[i]
                 passed_on[v] |= not only[i] if same else not adds_up[i]
         return only
@@ -199,24 +205,23 @@ class ModelLayers:
         """[n] the last block that an instruction of the forward pass needs; NO_BLOCK where it needs none."""
         graph, latest = self.graph, [NO_BLOCK] * len(self.graph)
         of_values = np.full(len(graph.shapes), NO_BLOCK)
-        offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()
+        reads, results = self.liveness.reads, self.liveness.results
         for i in np.flatnonzero(graph.phases == Phase.FORWARD).tolist():
-            read = of_values[graph.operands[offsets[i] : offsets[i + 1]]]
-            latest[i] = max(named[i], int(read.max(initial=NO_BLOCK)))
-            of_values[results[i] : results[i + 1]] = latest[i]
+            latest[i] = max(named[i], int(of_values[reads[i]].max(initial=NO_BLOCK)))
+            of_values[results[i]] = latest[i]
         return latest
 
     def _first_needing(self, named: Sequence[int]) -> list[int]:
         """[n] the first block whose forward pass needs an instruction; `after` where none does."""
         graph, first = self.graph, [self.after] * len(self.graph)
         of_values = [self.after] * len(graph.shapes)
-        offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()
+        reads, results = self.liveness.reads, self.liveness.results
         for i in range(len(graph) - 1, -1, -1):
             if graph.phases[i] != Phase.FORWARD:
                 continue
-            needing = min((of_values[v] for v in range(results[i], results[i + 1])), default=self.after)
+            needing = min((of_values[v] for v in results[i]), default=self.after)
             first[i] = needing if named[i] == NO_BLOCK else named[i]
-            for v in graph.operands[offsets[i] : offsets[i + 1]].tolist():
+            for v in reads[i]:
                 of_values[v] = min(of_values[v], first[i])
         return first
 
@@ -231,35 +236,26 @@ class ModelLayers:
         graph, first = self.graph, [NO_BLOCK] * len(self.graph)
         last = self.after + 1
         of_values = [last] * len(graph.shapes)
-        offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()
+        reads, results = self.liveness.reads, self.liveness.results
         for i in range(len(graph)):
             if graph.phases[i] == Phase.FORWARD:
                 needed = self.after if forward[i] == self.after and named[i] == NO_BLOCK else last
             elif graph.phases[i] == Phase.BACKWARD:
-                read = graph.operands[offsets[i] : offsets[i + 1]].tolist()
-                needed = min((of_values[v] for v in read), default=last)
+                needed = min((of_values[v] for v in reads[i]), default=last)
                 needed = needed if named[i] == NO_BLOCK else named[i]
                 first[i] = NO_BLOCK if needed == last else needed
             else:
                 continue
-            of_values[results[i] : results[i + 1]] = [needed] * (results[i + 1] - results[i])
+            for v in results[i]:
+                of_values[v] = needed
         return first
-
-    def _depending(self, arguments: Sequence[bool]) -> NDArray[np.bool_]:
-        graph = self.graph
-        depends = np.zeros(len(graph.shapes), dtype=np.bool_)
-        depends[: len(arguments)] = arguments
-        offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()
-        for i in range(len(graph)):
-            depends[results[i] : results[i + 1]] = depends[graph.operands[offsets[i] : offsets[i + 1]]].any()
-        return depends
 
     @cached_property
     def shown_parameters(self) -> list[int]:
         """[v] the parameter that a value is, in another type or shape; the value itself for every other."""
         graph, shown = self.graph, list(range(len(self.graph.shapes)))
         for i in np.flatnonzero([opcode in PASSED_THROUGH for opcode in graph.opcodes]).tolist():
-            shown[graph.result_offsets[i]] = shown[graph.operands[graph.operand_offsets[i]]]
+            shown[self.liveness.results[i][0]] = shown[self.liveness.reads[i][0]]
         return shown
 
     @cached_property
@@ -267,10 +263,10 @@ class ModelLayers:
         """[n] whether an instruction only adds gradients up, or moves them, for the update."""
         graph, waited = self.graph, np.zeros(len(self.graph.shapes), dtype=np.bool_)
         adds_up: NDArray[np.bool_] = graph.phases == Phase.UPDATE
-        offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()
+        reads, results = self.liveness.reads, self.liveness.results
         for i in range(len(graph) - 1, -1, -1):
             if graph.opcodes[i] == "add" or graph.opcodes[i] in PASSED_THROUGH:
-                adds_up[i] |= not waited[results[i] : results[i + 1]].any()
+                adds_up[i] |= not waited[results[i]].any()
             if not adds_up[i]:
-                waited[graph.operands[offsets[i] : offsets[i + 1]]] = True
+                waited[reads[i]] = True
         return adds_up

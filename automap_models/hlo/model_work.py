@@ -68,7 +68,7 @@ class _Work:
         self.step = StepClasses(module, sharding, self.graph)
         self.layers = ModelLayers(module, self.graph, stacks)
         self.marks = WorkMarks(self.step, self.layers, shape)
-        self.shape, self.stacks = shape, stacks
+        self.shape, self.stacks, self.reads = shape, stacks, self.step.liveness.reads
         self.samples = self.graph.shapes[self.layers.token_inputs[0]][0]
 
     def model(self, dtype: str) -> ModelWork:
@@ -145,7 +145,7 @@ class _Work:
             return False
         per_token = Mark.SAMPLES | Mark.TOKENS
         read, result = (
-            self.marks.of_value(v) & per_token for v in (self._read(i)[0], int(self.graph.result_offsets[i]))
+            self.marks.of_value(v) & per_token for v in (self.reads[i][0], int(self.graph.result_offsets[i]))
         )
         return result == 0 < read
 
@@ -167,13 +167,9 @@ class _Work:
                 moved[i].append(_Entry(*self._of_one_sample(nbytes, self.marks.of_value(v)), scores))
         return moved
 
-    def _of_layer(self, layer: int) -> list[int]:
-        """The instructions of a layer whose kernels write something."""
-        return self._of_layers[layer]
-
     @cached_property
     def _of_layers(self) -> dict[int, list[int]]:
-        """Layer → the same of each."""
+        """Layer → its instructions whose kernels write something."""
         of_layers: dict[int, list[int]] = defaultdict(list)
         for i in sorted(self._moved):
             if not self._changes_a_parameter(i):
@@ -183,10 +179,10 @@ class _Work:
     def _changes_a_parameter(self, i: int) -> bool:
         """Whether an instruction of the forward pass gives a parameter another type or order."""
         moves = self.graph.opcodes[i] in PASSED_THROUGH
-        return moves and self.layers.shown_parameters[self._read(i)[0]] in self.layers.of_parameters
+        return moves and self.layers.shown_parameters[self.reads[i][0]] in self.layers.of_parameters
 
     def _kernels(self, layer: int) -> Kernels:
-        chosen = self._of_layer(layer)
+        chosen = self._of_layers[layer]
         sizes, size_marks = np.ones((len(chosen), 4)), np.zeros((len(chosen), 4), dtype=np.int8)
         kinds = np.full(len(chosen), WorkKind.MEMORY, dtype=np.int8)
         for k, i in enumerate(chosen):
@@ -268,7 +264,7 @@ class _Work:
 
     def _read_for_weights(self, layer: int) -> set[int]:
         """Values that the kernels of the WEIGHT pass read."""
-        chosen = [i for i in self._of_layer(layer) if self.passes[i] == WorkPass.WEIGHT]
+        chosen = [i for i in self._of_layers[layer] if self.passes[i] == WorkPass.WEIGHT]
         read = self.traffic.values[np.isin(self.traffic.kernels, chosen)]
         return set(self.step.liveness.storage[read].tolist())
 
@@ -283,7 +279,7 @@ class _Work:
         for i in self._products(layer, WorkPass.FORWARD):
             result = int(self.graph.result_offsets[i])
             classes = frozenset(self.step.of_values[result])
-            of_experts = (self.marks.experts & classes & set(self.step.of_values[v]) for v in self._read(i))
+            of_experts = (self.marks.experts & classes & set(self.step.of_values[v]) for v in self.reads[i])
             if classes & self.marks.hidden and all(of_experts):
                 yield result
 
@@ -292,16 +288,13 @@ class _Work:
         chosen: dict[int, None] = {}
         for i in self._products(layer, WorkPass.FORWARD):
             if self.graph.in_core[i]:
-                outside = [v for v in map(self._behind_moves, self._read(i)) if not self._comes_from_core(v)]
+                outside = [v for v in map(self._behind_moves, self.reads[i]) if not self._comes_from_core(v)]
                 chosen |= dict.fromkeys([min(outside, key=self._size)])  # queries have as many heads, or more
         return list(chosen)
 
     def _products(self, layer: int, of_pass: WorkPass) -> list[int]:
-        chosen = self._of_layer(layer)
+        chosen = self._of_layers[layer]
         return [i for i in chosen if self.graph.opcodes[i] == "dot_general" and self.passes[i] == of_pass]
-
-    def _read(self, i: int) -> list[int]:
-        return [int(v) for v in self.graph.operands[slice(*self.graph.operand_offsets[i : i + 2])]]
 
     def _comes_from_core(self, v: int) -> bool:
         maker = int(self.graph.producers[v])
@@ -310,7 +303,7 @@ class _Work:
     def _behind_moves(self, v: int) -> int:
         """The value from outside an attention core that a value of it is in another order or type, or itself."""
         while self._comes_from_core(v) and self.graph.opcodes[self.graph.producers[v]] in PASSED_THROUGH:
-            v = self._read(int(self.graph.producers[v]))[0]
+            v = self.reads[int(self.graph.producers[v])][0]
         return v
 
     def _sums(self, layer: int, phase: Phase) -> Amounts:

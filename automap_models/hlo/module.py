@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from automap_models.core.instruction_graph import Argument
 UNKNOWN = 0
 """Rounds of a loop that may run any number of times."""
 _BITS = re.compile(r"(\d+)")
+_NUMPY_NAMES = {"i1": "bool", "bf16": "bfloat16"}
+_NUMPY_KINDS = {"f": "float", "i": "int", "ui": "uint"}
 
 
 class Tensor(NamedTuple):
@@ -28,6 +31,18 @@ class Tensor(NamedTuple):
     def nbytes(self) -> float:
         """Size of the value in bytes."""
         return math.prod(self.shape) * dtype_bytes(self.dtype)
+
+    @property
+    def numpy_dtype(self) -> str | None:
+        """NumPy's name of the element type: `ui32` → `uint32`; None where no array has it."""
+        stem = self.dtype.rstrip("0123456789")
+        if self.dtype in _NUMPY_NAMES:
+            return _NUMPY_NAMES[self.dtype]
+        if self.dtype.startswith("f8"):
+            return f"float8_{self.dtype.removeprefix('f8').lower()}"
+        if self.dtype.startswith("complex<"):
+            return f"complex{2 * int(self.dtype.removeprefix('complex<f').rstrip('>'))}"
+        return _NUMPY_KINDS[stem] + self.dtype.removeprefix(stem) if stem in _NUMPY_KINDS else None
 
 
 class Operation(NamedTuple):
@@ -90,6 +105,11 @@ class Module:
     operations: tuple[Operation, ...]
     outputs: tuple[int, ...]
     meta: Mapping[str, object]
+
+    @cached_property
+    def types(self) -> tuple[Tensor, ...]:
+        """The type of every value."""
+        return (*self.argument_types, *(kind for operation in self.operations for kind in operation.results))
 
     @property
     def notes(self) -> tuple[str, ...]:

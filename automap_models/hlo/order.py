@@ -1,16 +1,101 @@
-"""The execution order of a module's operations."""
+"""When operations run: forward, backward or update, and in which order.
+
+    batch ──┐            loss                         One micro-batch: forward and backward.
+            ├─ forward ───┴── backward ── gradients   One global batch: the update, which reads the gradients
+    params ─┘                                 │       of all its micro-batches and makes new parameters and state.
+      └──────────── update ───────────────────┘
+
+The marks that automatic differentiation leaves in locations tell forward from backward. The update has no mark: it is
+what only dataflow can tell, the operations after the gradients that no gradient needs, and what these alone read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from automap_models.core.dag import post_order, topological_order
 from automap_models.core.instruction_graph import Argument, Phase
+from automap_models.hlo.locations import is_backward, is_differentiated
 from automap_models.hlo.module import Operation, producing_operations
-from automap_models.hlo.phases import phases
 
 _Key = tuple[int, ...]
-_PARAMETER, _INPUT = 1, 2
+_FORWARD, _BACKWARD, _UPDATE = (int(phase) for phase in Phase)  # numbers: members of an enumeration are slow to look up
+_NEVER = len(Phase)
+_INPUT, _PARAMETER, _STATE, _GRADIENT = 1, 2, 4, 8
+"""What a value depends on."""
+_OF_KIND = {"input": _INPUT, "parameter": _PARAMETER, "state": _STATE}
+
+
+def phases(operations: Sequence[Operation], arguments: Sequence[Argument]) -> NDArray[np.int8]:
+    """The phase of each operation, int8 [n]; no operation reads what a later phase than its own makes.
+
+    1. What automatic differentiation's transposition made (`transpose(…)`, TensorFlow's `gradient_tape`) is backward;
+       what is differentiated itself (`jvp(…)`) is forward, or backward where it depends on a gradient.
+    2. Everything else that depends on a gradient is backward if a backward operation reads it, else update.
+    3. What is left (constants, masks, random keys, step counters, weight decay) belongs to the first phase that reads
+       it. What only the caller reads is update where it depends on parameters or state but on no input, else forward.
+
+    Where nothing is backward, everything is forward: a model's inference.
+
+    Args:
+        operations: in a topological order.
+        arguments: of the module.
+    """
+    facts = _facts(operations, arguments)
+    if not any(fact.depends & _GRADIENT for fact in facts):
+        return np.full(len(operations), _FORWARD, dtype=np.int8)
+    first_readers = [_NEVER] * (len(operations) + 1)  # the last one is of the arguments
+    result = [0] * len(operations)
+    producers = producing_operations(operations, len(arguments))
+    for i in range(len(operations) - 1, -1, -1):
+        result[i] = phase = _phase(facts[i], first_readers[i])
+        for value in operations[i].operands:
+            maker = producers[value]
+            first_readers[maker] = min(first_readers[maker], phase)
+    return np.array(result, dtype=np.int8)
+
+
+class _Facts(NamedTuple):
+    """What an operation's location and operands tell."""
+
+    marked: int | None
+    depends: int
+
+
+def _facts(operations: Sequence[Operation], arguments: Sequence[Argument]) -> list[_Facts]:
+    depends = [_OF_KIND[argument.kind] for argument in arguments]
+    facts: list[_Facts] = []
+    marks: dict[str, int | None] = {}
+    for op in operations:
+        own = 0
+        for value in op.operands:
+            own |= depends[value]
+        if op.path not in marks:
+            marks[op.path] = _BACKWARD if is_backward(op.path) else _FORWARD if is_differentiated(op.path) else None
+        marked = marks[op.path]
+        if marked == _FORWARD and own & _GRADIENT:
+            marked = _BACKWARD
+        if marked == _BACKWARD:
+            own |= _GRADIENT
+        facts.append(_Facts(marked, own))
+        depends += [own] * len(op.results)
+    return facts
+
+
+def _phase(facts: _Facts, first_reader: int) -> int:
+    """The phase of an operation, given the first phase that reads its results."""
+    marked, depends = facts
+    if depends & _GRADIENT:
+        return _BACKWARD if _BACKWARD in (marked, first_reader) else _UPDATE
+    if marked is not None:
+        return min(marked, first_reader)
+    if first_reader != _NEVER:
+        return first_reader
+    return _UPDATE if depends and not depends & _INPUT else _FORWARD
 
 
 def execution_order(
@@ -26,7 +111,8 @@ def execution_order(
     reader, so that it crosses no cut that it need not cross.
     """
     producers = producing_operations(operations, len(arguments))
-    mixed = _depend_on_parameters_and_inputs(operations, arguments)
+    both = _PARAMETER | _INPUT
+    mixed = [fact.depends & both == both for fact in _facts(operations, arguments)]
     if any(op.trace_order for op in operations):
         own = [op.trace_order if fixed else () for op, fixed in zip(operations, mixed, strict=True)]
     else:
@@ -52,18 +138,6 @@ def renumbered(
     return moved, [new_id[v] for v in outputs]
 
 
-def _depend_on_parameters_and_inputs(operations: Sequence[Operation], arguments: Sequence[Argument]) -> list[bool]:
-    depends = [{"parameter": _PARAMETER, "input": _INPUT, "state": 0}[argument.kind] for argument in arguments]
-    mixed = []
-    for op in operations:
-        sources = 0
-        for value in op.operands:
-            sources |= depends[value]
-        depends += [sources] * len(op.results)
-        mixed.append(sources == _PARAMETER | _INPUT)
-    return mixed
-
-
 def _untraced(
     operations: Sequence[Operation],
     arguments: Sequence[Argument],
@@ -83,20 +157,17 @@ def _untraced(
     depth: dict[int, int] = {}
     for i, before in inputs.items():
         depth[i] = 1 + max((depth[b] for b in before), default=0)
+
+    def deepest_first(members: Iterable[int]) -> list[int]:
+        return sorted(members, key=lambda i: (-depth[i], i))
+
     ends = {producers[value] for value in outputs} & forward
-    ends |= set(sorted(forward, key=lambda i: (-depth[i], i))[:1])
-    rank = {i: k for k, i in enumerate(_deepest_first(inputs, depth, sorted(ends)))}
+    ends |= set(deepest_first(forward)[:1])
+    rank = {i: k for k, i in enumerate(post_order(lambda i: deepest_first(inputs[i]), deepest_first(ends)))}
     keys: list[_Key] = [(len(forward), i) if fixed else () for i, fixed in enumerate(mixed)]
     for i, before in inputs.items():
         keys[i] = (rank[i],) if i in rank else max(((*keys[b][:1], i) for b in before), default=(0, i))
     return keys
-
-
-def _deepest_first(inputs: dict[int, list[int]], depth: dict[int, int], ends: Sequence[int]) -> list[int]:
-    """Post-order of a depth-first search from the ends that looks into the deepest input first."""
-    return post_order(
-        lambda i: sorted(inputs[i], key=lambda b: (-depth[b], b)), sorted(ends, key=lambda i: (-depth[i], i))
-    )
 
 
 def _before_readers(operations: Sequence[Operation], producers: Sequence[int], own: Sequence[_Key]) -> list[_Key]:

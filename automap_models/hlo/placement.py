@@ -32,9 +32,6 @@ from automap_models.errors import BadInput
 from automap_models.hlo.attribution import homes
 from automap_models.hlo.liveness import NEVER, Liveness
 
-MOVE = 0.5
-"""Share of a group by which a cut may move: with a half, every place between two instructions is looked at."""
-
 
 @dataclass(frozen=True, eq=False)
 class Reads:
@@ -83,7 +80,7 @@ def _forward_groups(liveness: Liveness, home: IntArray, times_s: FloatArray, gro
     crossing = liveness.crossing_bytes
     cuts = set()
     for k in range(1, groups):
-        first, end = np.searchsorted(share, [(k - MOVE) / groups, (k + MOVE) / groups])
+        first, end = np.searchsorted(share, [(k - 0.5) / groups, (k + 0.5) / groups])
         window = crossing[first : max(first + 1, end)]
         cuts.add(int(first + np.argmin(window)))
     starts = np.array(sorted(cuts - {done.size - 1}), dtype=np.int64)

@@ -21,8 +21,6 @@ from automap_models.hlo.liveness import NEVER, Liveness
 
 CLOCK = "clock, not measured"
 """Where the times of a profile come from that no clock was read for."""
-_LONG_LIFE = 1 / 8
-_SHOWN = 16
 
 
 def clock_profile(graph: InstructionGraph, device: Device) -> Profile:
@@ -99,15 +97,15 @@ def profile_from_graph(
     return Profile.create(
         C=C,
         A=liveness.crossing_bytes,
-        W=liveness.first_using(graph.value_bytes),
+        W=liveness.trained.first_using(graph.value_bytes),
         C_fwd=forward_s,
         stash=liveness.kept_bytes,
         names=[graph.names[i] for i in liveness.forward],
         layers=[graph.layers[i] for i in liveness.forward],
         meta={"model": graph.model} | dict(graph.meta) | dict(meta or {}) | reported | _reported(liveness),
-        shared_parameters=_shared(liveness, liveness.shared_parameters),
-        frozen=liveness.first_using_untrained(graph.value_bytes),
-        shared_frozen=_shared(liveness, liveness.shared_untrained),
+        shared_parameters=_shared(liveness, liveness.trained.shared),
+        frozen=liveness.frozen.first_using(graph.value_bytes),
+        shared_frozen=_shared(liveness, liveness.frozen.shared),
         source=graph.model,
     )
 
@@ -177,8 +175,8 @@ def _long_lived(liveness: Liveness) -> list[dict[str, object]]:
     """Values that skip over many cuts, largest first: an encoder's output, a relative position bias."""
     graph = liveness.graph
     life = np.where(liveness.born != NEVER, liveness.last_read - liveness.born, 0)
-    long = np.flatnonzero(liveness.is_activation & (life > _LONG_LIFE * liveness.forward.size))
-    largest = long[np.argsort(-graph.value_bytes[long], kind="stable")][:_SHOWN]
+    long = np.flatnonzero(liveness.is_activation & (life > liveness.forward.size / 8))
+    largest = long[np.argsort(-graph.value_bytes[long], kind="stable")][:16]
     return [
         {
             "name": graph.names[graph.producers[v]],

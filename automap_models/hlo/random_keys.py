@@ -7,9 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-_BARE_WORDS = (2, 4)
-"""32-bit words of a bare key, by JAX's generators."""
-
 
 def is_typed_key(leaf: Any) -> bool:
     """Whether an array, or its shape, is made of typed keys."""
@@ -18,9 +15,7 @@ def is_typed_key(leaf: Any) -> bool:
 
 def is_key(leaf: Any) -> bool:
     """Whether an array, or its shape, is one random key: a typed one, or a bare one of two or four 32-bit words."""
-    if is_typed_key(leaf):
-        return not leaf.shape
-    return bool(leaf.dtype == np.uint32) and leaf.shape in [(words,) for words in _BARE_WORDS]
+    return holds_keys(leaf) and len(leaf.shape) == (0 if is_typed_key(leaf) else 1)
 
 
 def holds_keys(leaf: Any) -> bool:
@@ -28,9 +23,7 @@ def holds_keys(leaf: Any) -> bool:
 
     Numbers of 32 bits, two or four in each row, look like bare keys and may be something else.
     """
-    if is_typed_key(leaf):
-        return True
-    return bool(leaf.dtype == np.uint32) and leaf.shape[-1:] in [(words,) for words in _BARE_WORDS]
+    return is_typed_key(leaf) or (bool(leaf.dtype == np.uint32) and leaf.shape[-1:] in [(2,), (4,)])
 
 
 def drawn_keys(leaf: Any, shape: tuple[int, ...], seed: int) -> Any:

@@ -26,59 +26,47 @@ from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import IntArray, Phase
 from automap_models.errors import BadInput
-from automap_models.formats.schema import Document, Text, find_yaml, read_yaml, wrong
+from automap_models.formats.schema import Document, Text, find_yaml, read_yaml
 from automap_models.hlo.locations import scopes
 from automap_models.hlo.module import Module
-from automap_models.hlo.phases import phases
+from automap_models.hlo.order import phases
 from automap_models.hlo.sharding_rules import Role, ShardingRules, Use
 
 _KEYS = "it needs description and forbid, a list of {opcode, scope, phase, factor, except}"
-_PHASES = {"any": None} | {phase.name.lower(): phase for phase in Phase}
 
 
-class RestrictionDocument(Document):
-    """A restriction as rules files write it; see Restriction."""
+class Restriction(Document):
+    """What must not be sharded.
+
+    Attributes:
+        opcode: pattern of StableHLO's word for the operation.
+        scope: pattern of a scope that it stands in.
+        phase: of the training step.
+        factor: "reduction" for what it sums over, "any" for all dimensions.
+        excepted: patterns of scopes in which it is allowed all the same.
+    """
 
     opcode: Text = "*"
     scope: Text = "*"
-    phase: str = "any"
+    phase: Literal["any", "forward", "backward", "update"] = "any"
     factor: Literal["reduction", "any"] = "reduction"
     excepted: list[str] = msgspec.field(name="except", default_factory=list)
+
+    def covers(self, opcode: str, path: str, phase: Phase) -> bool:
+        """Whether it speaks of an operation."""
+        return (
+            fnmatchcase(opcode, self.opcode)
+            and self.phase in ("any", phase.name.lower())
+            and _stands_in(path, self.scope)
+            and not any(_stands_in(path, pattern) for pattern in self.excepted)
+        )
 
 
 class RuleSetDocument(Document):
     """A rules file."""
 
     description: Text
-    forbid: list[RestrictionDocument]
-
-
-@dataclass(frozen=True)
-class Restriction:
-    """What must not be sharded.
-
-    Attributes:
-        opcode: pattern of StableHLO's word for the operation.
-        scope: pattern of a scope that it stands in.
-        phase: of the training step; None for all.
-        factor: "reduction" for what it sums over, "any" for all dimensions.
-        excepted: patterns of scopes in which it is allowed all the same.
-    """
-
-    opcode: str = "*"
-    scope: str = "*"
-    phase: Phase | None = None
-    factor: str = "reduction"
-    excepted: tuple[str, ...] = ()
-
-    def covers(self, opcode: str, path: str, phase: int) -> bool:
-        """Whether it speaks of an operation."""
-        return (
-            fnmatchcase(opcode, self.opcode)
-            and (self.phase is None or self.phase == phase)
-            and _stands_in(path, self.scope)
-            and not any(_stands_in(path, pattern) for pattern in self.excepted)
-        )
+    forbid: list[Restriction]
 
 
 @dataclass(frozen=True)
@@ -98,8 +86,7 @@ def read_rule_set(name_or_path: str | Path) -> RuleSet:
     """
     path = find_yaml(name_or_path, "rules", "rule set")
     document = read_yaml(path, RuleSetDocument, do=_KEYS)
-    restrictions = (_restriction(item, f"$.forbid[{i}]", str(path)) for i, item in enumerate(document.forbid))
-    return RuleSet(path.stem, document.description, tuple(restrictions))
+    return RuleSet(path.stem, document.description, tuple(document.forbid))
 
 
 def kept_whole(module: Module, rules: ShardingRules, rule_set: RuleSet) -> tuple[IntArray, NDArray[np.bool_]]:
@@ -133,7 +120,7 @@ def _no_rule(module: Module, use: Use) -> BadInput:
 
 
 def _covers(restriction: Restriction, module: Module, use: Use, of_phase: NDArray[np.int8]) -> bool:
-    return restriction.covers(use.opcode, module.operations[use.operation].path, int(of_phase[use.operation]))
+    return restriction.covers(use.opcode, module.operations[use.operation].path, Phase(of_phase[use.operation]))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -142,9 +129,3 @@ def _stands_in(path: str, pattern: str) -> bool:
         return True
     path_scopes = scopes(path)
     return fnmatchcase("/".join(path_scopes), pattern) or any(fnmatchcase(scope, pattern) for scope in path_scopes)
-
-
-def _restriction(item: RestrictionDocument, path: str, where: str) -> Restriction:
-    if item.phase not in _PHASES:
-        raise wrong(where, f"{path}.phase", item.phase, "a phase", f"choose from {', '.join(_PHASES)}")
-    return Restriction(item.opcode, item.scope, _PHASES[item.phase], item.factor, tuple(item.excepted))

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
 from automap_models.cost.kernels import MATRIX_OPCODES, REDUCTION_OPCODES, SLICE_OPCODES, product_sizes
+from automap_models.hlo.liveness import Liveness
 
 COUNT, ROWS, COLUMNS, DEPTH = range(4)
 """Where the sizes of a product stand."""
@@ -44,21 +45,19 @@ def per_sample(graph: InstructionGraph) -> NDArray[np.bool_]:
     """[v] whether a value grows with the samples."""
     given = zip(graph.arguments, graph.shapes, strict=False)  # arguments are the first values
     sampled = [argument.kind == "input" and len(shape) > 0 for argument, shape in given]
-    operands, ends, results = graph.operands.tolist(), graph.operand_offsets.tolist(), graph.result_offsets.tolist()
-    sums = _summing_products(graph)
-    for i, opcode in enumerate(graph.opcodes):
-        read = operands[ends[i] : ends[i + 1]]
+    liveness, sums = Liveness(graph), _summing_products(graph)
+    for i, (opcode, read, results) in enumerate(zip(graph.opcodes, liveness.reads, liveness.results, strict=True)):
         of_read = [sampled[v] for v in read]
         if opcode in _FIRST_ONLY:
             grows = bool(of_read) and of_read[0]
         elif opcode in REDUCTION_OPCODES:
             grows = any(
-                has and graph.shapes[v][:1] == graph.shapes[results[i]][:1] != ()
+                has and graph.shapes[v][:1] == graph.shapes[results[0]][:1] != ()
                 for v, has in zip(read, of_read, strict=True)
             )
         else:
             grows = any(of_read) and not (i in sums and all(of_read[:2]))
-        sampled += [grows] * (results[i + 1] - results[i])
+        sampled += [grows] * len(results)
     return np.array(sampled, dtype=bool)
 
 

@@ -93,7 +93,7 @@ class ShardingRules:
     @cached_property
     def dim_offsets(self) -> IntArray:
         """[v+1] dimension d of value v is dimension dim_offsets[v] + d of all."""
-        return _offsets([len(tensor.shape) for tensor in self.tensors])
+        return offsets([len(tensor.shape) for tensor in self.tensors])
 
     @cached_property
     def dim_sizes(self) -> IntArray:
@@ -142,8 +142,8 @@ def flat_rules(tensors: Sequence[Tensor], uses: Iterable[Use]) -> ShardingRules:
     every = list(uses)
     ruled = [use for use in every if use.rule is not None]
     rules = [use.rule for use in ruled if use.rule is not None]
-    factor_offsets = _offsets([len(rule.sizes) for rule in rules])
-    dim_offsets = _offsets([len(tensor.shape) for tensor in tensors])
+    factor_offsets = offsets([len(rule.sizes) for rule in rules])
+    dim_offsets = offsets([len(tensor.shape) for tensor in tensors])
     links, whole = _tied(ruled, factor_offsets, dim_offsets)
     return ShardingRules(
         tensors=tuple(tensors),
@@ -180,5 +180,6 @@ def same_everywhere(shape: tuple[int, ...], values: int) -> Rule:
     return Rule(shape, (0,) * len(shape), links)
 
 
-def _offsets(counts: Sequence[int]) -> IntArray:
+def offsets(counts: Sequence[int]) -> IntArray:
+    """[n+1] where the members of each of n groups begin, one group after the other."""
     return np.concatenate([[0], np.cumsum(np.array(counts, dtype=np.int64))])

@@ -9,10 +9,9 @@ from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import sdy
 
 from automap_models.hlo.adapter import MlirModule
-from automap_models.hlo.flat_module import nested_operations
+from automap_models.hlo.flat_module import nested_operations, opcode_of
 from automap_models.hlo.module import Tensor
 from automap_models.hlo.sharding_rules import Role, Rule, ShardingRules, Use, flat_rules, same_everywhere
-from automap_models.hlo.stablehlo_values import opcode_of
 
 _SPLIT = "sdy-constant-or-scalar-splitter"
 _RULES = "func.func(sdy-populate-op-sharding-rules)"

@@ -1,16 +1,18 @@
-"""What StableHLO operations are and make, one at a time: numbers, slices, shapes; as unrolled loops need it."""
+"""What StableHLO operations are and make, one at a time: numbers, slices, shapes, and how often loops run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from automap_models.hlo.mlir_walk import constant_integer
+from automap_models.hlo.flat_module import nested_operations, opcode_of
+from automap_models.hlo.module import UNKNOWN
 
+LOOP = "stablehlo.while"
 _IMPURE = frozenset({"custom_call", "infeed", "outfeed", "recv", "rng", "send"})
 _INTEGERS: Mapping[str, Callable[..., int]] = {
     "add": lambda a, b: a + b,
@@ -35,16 +37,6 @@ _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
 }
 
 
-def opcode_of(op: Any) -> str:
-    """The operation's name without its dialect."""
-    return str(op.name).rpartition(".")[2]
-
-
-def name_of(op: Any) -> str:
-    """The name in its location; empty without one."""
-    return str(getattr(op.location, "name_str", ""))
-
-
 def shape_of(value: Any) -> tuple[int, ...]:
     """The dimensions of a value."""
     return tuple(value.type.shape)
@@ -55,17 +47,29 @@ def integers_of(op: Any, attribute: str) -> tuple[int, ...]:
     return tuple(ir.DenseI64ArrayAttr(op.attributes[attribute]))
 
 
+def maker_of(value: Any) -> Any | None:
+    """The operation that makes a value; None for an argument of a block."""
+    operation = getattr(value.owner, "operation", None)
+    return operation if operation is not None and hasattr(operation, "operands") else None
+
+
 def is_argument(value: Any) -> bool:
     """Whether a value is an argument of its block, which no operation makes."""
-    return not hasattr(getattr(value.owner, "operation", None), "operands")
+    return maker_of(value) is None
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a constant makes a value."""
+    maker = maker_of(value)
+    return maker is not None and maker.name == "stablehlo.constant"
 
 
 def is_zero(value: Any) -> bool:
     """Whether a value is made of zeros and nothing else."""
-    maker = None if is_argument(value) else value.owner.operation
+    maker = maker_of(value)
     if maker is not None and opcode_of(maker) == "broadcast_in_dim":
         return is_zero(maker.operands[0])
-    if maker is None or opcode_of(maker) != "constant":
+    if maker is None or not is_constant(value):
         return False
     elements = ir.DenseElementsAttr(maker.attributes["value"])
     return bool(elements.is_splat and str(elements.get_splat_value()).split(" ")[0] in {"0", "0.000000e+00", "false"})
@@ -151,7 +155,7 @@ def operand_of_slice(joined: Any, starts: Sequence[int], sizes: Sequence[int]) -
 
 def before_reshape(value: Any, kind: Any) -> Any | None:
     """What a value is a reshape of, if that is of this type: slices lose the dimension that stacking gave them."""
-    maker = None if is_argument(value) else value.owner.operation
+    maker = maker_of(value)
     before = maker.operands[0] if maker is not None and opcode_of(maker) == "reshape" else None
     return before if before is not None and before.type == kind else None
 
@@ -169,3 +173,134 @@ def drop_unused(block: Any) -> None:
     for op in reversed(operations):
         if opcode_of(op) not in _IMPURE and not any(True for result in op.results for _ in result.uses):
             op.erase()
+
+
+def read_from_outside(op: Any) -> list[Any]:
+    """Everything from outside that an operation reads, each value once."""
+    if not len(op.regions):
+        return list(dict.fromkeys(op.operands))
+    inside = {result for inner in nested_operations(op) for result in inner.results}
+    for region_op in [op, *nested_operations(op)]:
+        inside |= {argument for region in region_op.regions for block in region.blocks for argument in block.arguments}
+    read = [*op.operands, *(value for inner in nested_operations(op) for value in inner.operands)]
+    return list(dict.fromkeys(value for value in read if value not in inside))
+
+
+def replace_operands(op: Any, values: dict[Any, Any]) -> None:
+    """Let an operation, and those in its regions, read other values, in place."""
+    for reader in [op, *nested_operations(op)]:
+        for i, value in enumerate(list(reader.operands)):
+            if value in values:
+                reader.operands[i] = values[value]
+
+
+def is_in_one_piece(op: Any) -> bool:
+    """Whether what a `stablehlo.slice` takes lies in one piece of memory, in the order of the dimensions."""
+    sizes = zip(op.results[0].type.shape, op.operands[0].type.shape, strict=True)
+    taken = list(sizes)
+    last = max((dim for dim, (size, whole) in enumerate(taken) if size != whole), default=0)
+    return all(size == 1 for size, _ in taken[:last]) and set(ir.DenseI64ArrayAttr(op.attributes["strides"])) <= {1}
+
+
+_OF_BITS = """
+add and broadcast_in_dim compare concatenate constant convert dynamic_slice dynamic_update_slice iota not or reshape
+return select shift_left shift_right_logical slice subtract xor
+"""
+
+
+def makes_random_bits(op: Any) -> bool:
+    """Whether a loop runs the rounds of a generator such as threefry: shifts and exclusive ors of unsigned integers."""
+    if op.name != LOOP or rounds(op) == UNKNOWN:
+        return False
+    inner = list(nested_operations(op))
+    opcodes = {opcode_of(nested) for nested in inner}
+    integers = all("f" not in str(result.type.element_type) for nested in inner for result in nested.results)
+    return integers and opcodes <= set(_OF_BITS.split()) and "xor" in opcodes
+
+
+def inner_loops(op: Any) -> Iterator[Any]:
+    """The loops in the regions of an operation that are in no further loop."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                if inner.operation.name == LOOP:
+                    yield inner.operation
+                else:
+                    yield from inner_loops(inner.operation)
+
+
+def rounds(op: Any) -> int:
+    """Rounds of a `stablehlo.while` that counts from one constant up to another, as `lax.scan` and `fori_loop` do.
+
+    Returns:
+        1 for every other operation, UNKNOWN for a loop of another form.
+    """
+    if op.name != LOOP:
+        return 1
+    counter = loop_counter(op)
+    return UNKNOWN if counter is None else counter.rounds
+
+
+class LoopCounter(NamedTuple):
+    """The counter of a loop: its position among the loop's operands, its first value, what a round adds, the rounds."""
+
+    position: int
+    start: int
+    step: int
+    rounds: int
+
+
+def loop_counter(loop: Any) -> LoopCounter | None:
+    """The counter of a `stablehlo.while`; None for a loop of another form than `rounds` knows, or without a round."""
+    condition, body = (region.blocks[0] for region in loop.regions)
+    test = maker_of(_returned(condition)[0])
+    if test is None or test.name != "stablehlo.compare" or "LT" not in str(test.attributes["comparison_direction"]):
+        return None
+    counter, limit = test.operands
+    position = _position(counter, condition)
+    if position is None:
+        return None
+    start = constant_integer(loop.operands[position])
+    stop = constant_integer(_from_outside(limit, condition, loop))
+    step = _increment(_returned(body)[position], body.arguments[position])
+    if start is None or stop is None or not step or step < 0 or stop <= start:
+        return None
+    return LoopCounter(position, start, step, -(-(stop - start) // step))
+
+
+def _returned(block: Any) -> list[Any]:
+    *_, last = block.operations
+    return list(last.operation.operands)
+
+
+def _position(value: Any, block: Any) -> int | None:
+    return next((i for i, argument in enumerate(block.arguments) if argument == value), None)
+
+
+def _from_outside(value: Any, block: Any, loop: Any) -> Any:
+    """What a loop's argument starts as, if it stays what it is; else the value itself."""
+    position = _position(value, block)
+    if position is None:
+        return value
+    body = loop.regions[1].blocks[0]
+    return loop.operands[position] if _returned(body)[position] == body.arguments[position] else value
+
+
+def _increment(after: Any, before: Any) -> int | None:
+    """The constant that is added to a counter in every round."""
+    add = maker_of(after)
+    if add is None or add.name != "stablehlo.add":
+        return None
+    first, second = add.operands
+    return constant_integer(second) if first == before else constant_integer(first) if second == before else None
+
+
+def constant_integer(value: Any) -> int | None:
+    """The number in a constant of one element."""
+    if not is_constant(value):
+        return None
+    elements = value.owner.attributes["value"]
+    try:
+        return int(elements[0]) if len(elements) == 1 else None
+    except (TypeError, ValueError):
+        return None

@@ -144,8 +144,7 @@ def cut_step(
 
 def gradients(graph: InstructionGraph, returned: Mapping[int, int]) -> dict[int, int]:
     """Parameter → the value of the backward pass, of its shape, that its update reads; of those that have one."""
-    offsets, operands, producers = graph.operand_offsets.tolist(), graph.operands.tolist(), graph.producers.tolist()
-    phases = graph.phases.tolist()
+    reads, producers, phases = Liveness(graph).reads, graph.producers.tolist(), graph.phases.tolist()
     of_parameters: dict[int, int] = {}
     for argument, v in returned.items():
         pending, seen = [v], {v}
@@ -153,7 +152,7 @@ def gradients(graph: InstructionGraph, returned: Mapping[int, int]) -> dict[int,
             i = producers[pending.pop()]
             if i < 0 or phases[i] != Phase.UPDATE:
                 continue
-            for u in operands[offsets[i] : offsets[i + 1]]:
+            for u in reads[i]:
                 same = graph.shapes[u] == graph.shapes[argument] and u not in seen
                 if same and producers[u] >= 0 and phases[producers[u]] == Phase.BACKWARD:
                     of_parameters.setdefault(argument, u)
@@ -175,12 +174,10 @@ class _Owners:
 
     def __init__(self, graph: InstructionGraph, liveness: Liveness, cuts: Sequence[int]) -> None:
         self.graph, self.stages = graph, len(cuts) + 1
-        n = len(graph)
-        offsets, operands = graph.operand_offsets.tolist(), graph.operands.tolist()
-        self.reads: list[list[int]] = [operands[offsets[i] : offsets[i + 1]] for i in range(n)]
+        self.reads, self.results = liveness.reads, liveness.results
         self.producers: list[int] = graph.producers.tolist()
         self.phases: list[int] = graph.phases.tolist()
-        self.key: list[ProgramKey | None] = [None] * n
+        self.key: list[ProgramKey | None] = [None] * len(graph)
         self._classify()
         self._late = self._late_sums()
         home = homes(liveness)
@@ -198,17 +195,15 @@ class _Owners:
             for v in read:
                 own |= depends[v]
                 of_gradients |= gradients[v]
-            results = int(self.graph.result_offsets[i + 1] - self.graph.result_offsets[i])
-            depends += [own] * results
-            gradients += [of_gradients] * results
+            depends += [own] * len(self.results[i])
+            gradients += [of_gradients] * len(self.results[i])
             self.free.append(not own or self._is_view(i))
             allowed = {0, 2, 1, 3} if self.phases[i] == Phase.UPDATE else {0, 2}
             self.kept_only.append(own in allowed and not of_gradients)
             self.of_gradients.append(of_gradients)
 
     def _is_view(self, i: int) -> bool:
-        results = self.graph.result_offsets[i + 1] - self.graph.result_offsets[i]
-        return self.graph.opcodes[i] in VIEWS and len(self.reads[i]) == results == 1
+        return self.graph.opcodes[i] in VIEWS and len(self.reads[i]) == len(self.results[i]) == 1
 
     def is_copied(self, i: int) -> bool:
         """Whether an instruction belongs nowhere."""
@@ -221,9 +216,8 @@ class _Owners:
         for i in range(len(self.reads) - 1, -1, -1):
             if self.phases[i] == Phase.UPDATE:
                 continue
-            first, end = self.graph.result_offsets[i], self.graph.result_offsets[i + 1]
-            linear = self.graph.opcodes[i] in LINEAR and "f" in self.graph.dtypes[first]
-            late[i] = self.phases[i] == Phase.BACKWARD and linear and all(only_update[first:end])
+            linear = self.graph.opcodes[i] in LINEAR and "f" in self.graph.dtypes[self.results[i][0]]
+            late[i] = self.phases[i] == Phase.BACKWARD and linear and all(only_update[v] for v in self.results[i])
             if not late[i]:
                 for v in self.reads[i]:
                     only_update[v] = False
@@ -266,15 +260,12 @@ class _Owners:
     def _update_key(self, i: int) -> ProgramKey:
         keys = [key for key in self._operand_keys(i) if key is not None]
         stages = {key.stage for key in keys}
-        scalar = all(self.graph.shapes[v] == () for v in self._results(i))
+        scalar = all(self.graph.shapes[v] == () for v in self.results[i])
         home = self._home_stage[i]
         between = (scalar and stages) or home == NEVER
         stage = (next(iter(stages)) if len(stages) == 1 else 0) if between else home
         level = max((key.level + (key.stage != stage) for key in keys if key.kind == "U"), default=0)
         return ProgramKey("U", stage, level)
-
-    def _results(self, i: int) -> range:
-        return range(int(self.graph.result_offsets[i]), int(self.graph.result_offsets[i + 1]))
 
 
 class _Cut:

@@ -19,9 +19,6 @@ from automap_models.core.instruction_graph import FloatArray, InstructionGraph, 
 from automap_models.core.placement import PlacementGraph
 from automap_models.hlo.liveness import NEVER, VIEWS, Liveness
 
-SCALARS_BYTES = 8.0
-"""Update instructions that share no more than this (a step counter) need not share a device."""
-
 
 def step_graph(
     graph: InstructionGraph,
@@ -45,9 +42,7 @@ def step_graph(
         meta: what else is known of the graph.
     """
     liveness, held = Liveness(graph), len(graph.arguments)
-    stored = np.array([argument.kind != "input" for argument in graph.arguments], dtype=bool)
-    edges = _edges(graph, liveness, stored)
-    used = _used(graph, edges, stored)
+    edges, used = _edges(liveness), _used(liveness)
     ids = np.flatnonzero(used)
     node = np.cumsum(used) - 1
     instruction = ids[ids >= held] - held
@@ -100,21 +95,24 @@ def _constants_read(graph: InstructionGraph, liveness: Liveness, held: int) -> F
 
 def step_nodes(graph: InstructionGraph) -> IntArray:
     """[nodes] what each node of the `step_graph` is: an argument; or an instruction, numbered after all arguments."""
-    stored = np.array([argument.kind != "input" for argument in graph.arguments], dtype=bool)
-    return np.flatnonzero(_used(graph, _edges(graph, Liveness(graph), stored), stored))
+    return np.flatnonzero(_used(Liveness(graph)))
 
 
-def _used(graph: InstructionGraph, edges: IntArray, stored: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _stored(graph: InstructionGraph) -> NDArray[np.bool_]:
+    """[held] which arguments are parameters or state."""
+    return np.array([argument.kind != "input" for argument in graph.arguments], dtype=bool)
+
+
+def _used(liveness: Liveness) -> NDArray[np.bool_]:
     """[held + n] which arguments and instructions are nodes."""
-    used = np.zeros(len(graph.arguments) + len(graph), dtype=bool)
-    used[edges.ravel()] = True
-    used[: len(graph.arguments)] |= stored
+    used = np.concatenate([_stored(liveness.graph), np.zeros(len(liveness.graph), dtype=bool)])
+    used[_edges(liveness).ravel()] = True
     return used
 
 
-def _edges(graph: InstructionGraph, liveness: Liveness, stored: NDArray[np.bool_]) -> IntArray:
+def _edges(liveness: Liveness) -> IntArray:
     """[e, 2] node → node before the numbers are closed up: arguments first, then instructions."""
-    held = len(graph.arguments)
+    graph, stored, held = liveness.graph, _stored(liveness.graph), len(liveness.graph.arguments)
     shows = np.array([opcode in VIEWS for opcode in graph.opcodes], dtype=bool)
     read = liveness.storage[graph.operands]
     reader = graph.consumers
@@ -137,17 +135,19 @@ def _layers_of_arguments(graph: InstructionGraph) -> list[str]:
 
 
 def _classes(graph: InstructionGraph, liveness: Liveness, held: int) -> IntArray:
-    """[held + n] class of each argument and instruction: updates with what they read and write of their parameter."""
+    """[held + n] class of each argument and instruction: updates with what they read and write of their parameter.
+
+    Update instructions that share no more than a scalar of 8 bytes (a step counter) need not share a device.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     update = graph.phases == Phase.UPDATE
     value, reader = liveness.storage[graph.operands], graph.consumers  # a broadcast scalar is a scalar
     producer = graph.producers[value]
-    stored = np.array([argument.kind != "input" for argument in graph.arguments], dtype=bool)
-    is_state = (producer < 0) & stored[np.where(producer < 0, value, 0)]
+    is_state = (producer < 0) & _stored(graph)[np.where(producer < 0, value, 0)]
     from_update = liveness.is_activation[value] & (producer >= 0) & update[np.maximum(producer, 0)]
-    joined = update[reader] & (graph.value_bytes[value] > SCALARS_BYTES) & (is_state | from_update)
+    joined = update[reader] & (graph.value_bytes[value] > 8) & (is_state | from_update)
     a, b = np.where(producer >= 0, held + producer, value)[joined], held + reader[joined]
     n = held + len(graph)
     _, label = connected_components(coo_array((np.ones(a.size), (a, b)), shape=(n, n)), directed=False)

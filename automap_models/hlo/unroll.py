@@ -31,14 +31,14 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from automap_models.core.instruction_graph import Argument
-from automap_models.hlo.flat_module import nested_operations
+from automap_models.hlo.flat_module import name_of, nested_operations, opcode_of
 from automap_models.hlo.hlo_text import order_mark, read_marks, with_label
 from automap_models.hlo.locations import scopes
-from automap_models.hlo.mlir_walk import constant_integer, loop_counter, read_from_outside, replace_operands
 from automap_models.hlo.stablehlo_values import (
     are_numbers,
     before_reshape,
     clamped,
+    constant_integer,
     divided,
     drop_unused,
     folded,
@@ -46,10 +46,11 @@ from automap_models.hlo.stablehlo_values import (
     is_argument,
     is_index,
     is_zero,
-    name_of,
+    loop_counter,
     number_constant,
-    opcode_of,
     operand_of_slice,
+    read_from_outside,
+    replace_operands,
     reshaped_slice,
     shape_of,
     slices_twice,

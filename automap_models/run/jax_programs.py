@@ -16,7 +16,7 @@ from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.sharding import Collectives
 from automap_models.errors import BadInput
 from automap_models.hlo.graph import rules_of
-from automap_models.hlo.jax_function import array_dtype, program_function, value_types
+from automap_models.hlo.jax_function import array_dtype, program_function
 from automap_models.hlo.module import MlirModule
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.hlo.sharded_step import communication
@@ -48,7 +48,7 @@ class StepShardings:
 
     def __init__(self, module: MlirModule, graph: InstructionGraph, layout: Layout, devices: Sequence[Any]) -> None:
         self.graph, self.layout = graph, layout
-        self.tensors = value_types(module)
+        self.tensors = module.types
         self.classes = self._classes(module) if any(len(stage.devices) > 1 for stage in layout.stages) else None
         self.meshes = [_mesh(stage, devices) for stage in layout.stages]
         self._sharded = [self._axes(stage) for stage in layout.stages]

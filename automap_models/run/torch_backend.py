@@ -36,8 +36,7 @@ from automap_models.run.torch_pipeline import Pipeline, first_dimension
 from automap_models.run.torch_reference import Reference, without_dropout
 from automap_models.run.torch_stages import Sampled, rows, sampled
 from automap_models.run.workers import Workers
-from automap_models.torch_export.capture import copy_model
-from automap_models.torch_export.example import Example, read_example
+from automap_models.torch_export.capture import Example, copy_model, read_example
 from automap_models.torch_export.measure import with_values
 from automap_models.torch_export.structure import analyse
 from automap_models.user_code import user_code

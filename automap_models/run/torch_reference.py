@@ -10,7 +10,7 @@ from torch import nn
 
 from automap_models.run.layout import Layout, parts
 from automap_models.run.torch_stages import Loss, Sampled, loss_of, rows
-from automap_models.torch_export.cuts import BEFORE
+from automap_models.torch_export.structure import BEFORE
 
 _PROBABILITIES = {
     "dropout": (1, "p"),

@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import Captured, capture, training_outputs
-from automap_models.torch_export.cuts import BEFORE, module_frames
+from automap_models.torch_export.structure import BEFORE, module_frames
 from automap_models.user_code import user_code
 
 Loss = Callable[[Any, Any], Tensor]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -104,29 +104,38 @@ def _multiplied(kernel: Kernel, device: Device) -> float:
     return kernel.flop / WINOGRAD_SAVING if device.winograd and kernel.is_winograd else float(kernel.flop)
 
 
-@dataclass(eq=False)
-class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Books each ATen operator that runs under it.
+class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Knows to which operator of the forward graph what runs under it belongs.
 
     Autograd numbers its nodes in the order of the forward operators that made them. `enter` notes the number at which
     each operator of the graph starts, so a node's number leads from the gradient that it computes to that operator.
+
+    Attributes:
+        alive: storages that must not be given back: an address names one storage to the end.
     """
 
-    kernels: list[Kernel] = field(default_factory=list)
-    first_numbers: list[int] = field(default_factory=list)
-    alive: list[Any] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-
-    @property
-    def call(self) -> int:
-        """Index of the operator of the forward graph being run."""
-        return len(self.first_numbers) - 1
+        self.alive: list[Any] = []
+        self._first_numbers: list[int] = []
 
     def enter(self) -> None:
         """The next operator of the forward graph starts."""
-        self.first_numbers.append(int(torch._C._autograd._get_sequence_nr()))
+        self._first_numbers.append(int(torch._C._autograd._get_sequence_nr()))
+
+    @property
+    def call(self) -> int:
+        """Index of the operator of the forward graph that runs, or whose gradient is computed; -1 before the first."""
+        node, numbers = torch._C._current_autograd_node(), self._first_numbers
+        return (len(numbers) if node is None else bisect_right(numbers, node._sequence_nr())) - 1
+
+
+class KernelRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
+    """Books each ATen operator that runs under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: list[Kernel] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -134,7 +143,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operator on its shapes and book it, unless it only makes views or memory."""
         out = func(*args, **(kwargs or {}))
         inputs, outputs = _tensors((args, kwargs)), _tensors(out)
-        self.alive += [t.untyped_storage() for t in (*inputs, *outputs)]  # an address names one storage to the end
+        self.alive += [t.untyped_storage() for t in (*inputs, *outputs)]
         given = {storage_id(t) for t in inputs}
         is_view = not func._schema.is_mutable and all(storage_id(t) in given for t in outputs)
         if not is_view and func._overloadpacket not in ALLOCATIONS:
@@ -144,10 +153,9 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _kernel(
         self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], outputs: list[Tensor], out: Any
     ) -> Kernel:
-        node = torch._C._current_autograd_node()
         return Kernel(
-            call=self.call if node is None else bisect_right(self.first_numbers, node._sequence_nr()) - 1,
-            is_backward=node is not None,
+            call=self.call,
+            is_backward=torch._C._current_autograd_node() is not None,
             flop=_flop(func, args, kwargs, out),
             moved_bytes=_moved_bytes(func, inputs, outputs),
             dtype=_dtype(inputs),

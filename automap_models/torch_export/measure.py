@@ -19,15 +19,12 @@ from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.repeats import repeated
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import copy_model, training_outputs
-from automap_models.torch_export.cuts import BEFORE, Cut
 from automap_models.torch_export.profile import build_profile, describe
-from automap_models.torch_export.structure import analyse
+from automap_models.torch_export.structure import BEFORE, Cut, analyse
 from automap_models.user_code import user_code
 
 NOBODY = -1
 """The slot of time that belongs to no instruction."""
-RANDOM_SCALE = 0.02
-"""Standard deviation of parameters and inputs that have no values of their own: no overflow, no denormal numbers."""
 
 
 def measure_module(
@@ -229,7 +226,7 @@ def with_values(tensor: Tensor, device: torch.device) -> Tensor:
     if not tensor.is_meta:
         return tensor.detach().to(device, copy=True)
     if tensor.is_floating_point():
-        return torch.randn(tensor.shape, dtype=tensor.dtype, device=device) * RANDOM_SCALE
+        return torch.randn(tensor.shape, dtype=tensor.dtype, device=device) * 0.02  # no overflow, no denormal
     return torch.ones(tensor.shape, dtype=tensor.dtype, device=device)
 
 

@@ -20,32 +20,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from automap_models.torch_export.described import (
-    REGROUPED,
-    Call,
-    Described,
-    Handler,
-    Labelled,
-)
-from automap_models.torch_export.factors import Label, Labels, Roles
-from automap_models.torch_export.operator_indexing import (
-    embedding,
-    embedding_backward,
-    gather,
-    index_call,
-    index_put,
-    index_select,
-    scatter,
-)
-from automap_models.torch_export.operator_products import (
+from automap_models.torch_export.factors import REGROUPED, Call, Described, Handler, Label, Labelled, Labels, Roles
+from automap_models.torch_export.operator_labels import (
     attention,
     attention_backward,
     convolution,
     convolution_backward,
+    embedding,
+    embedding_backward,
+    gather,
     grouped_product,
     grouped_product_backward,
     histogram,
+    index_call,
+    index_put,
+    index_select,
     product,
+    scatter,
 )
 
 aten = torch.ops.aten
@@ -279,17 +270,8 @@ def _windows(word: str) -> Handler:
 
 
 _VIEWS = (
-    "detach",
-    "alias",
-    "lift_fresh",
-    "view",
-    "_unsafe_view",
-    "reshape",
-    "_reshape_alias",
-    "flatten",
-    "unsqueeze",
-    "squeeze",
-    "unflatten",
+    *("detach", "alias", "lift_fresh", "view", "_unsafe_view", "reshape", "_reshape_alias"),
+    *("flatten", "unsqueeze", "squeeze", "unflatten"),
 )
 _SLICES = ("slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind")
 _REDUCTIONS = ("sum", "amax", "amin", "prod", "any", "all")
@@ -362,17 +344,15 @@ def describe(name: str, func: Any, call: Call) -> list[Described] | None:
         return _reduce(call)
     if name in HANDLERS:
         return HANDLERS[name](call)
-    if name in _WORDS or name in _RANDOM or torch.Tag.pointwise in func.tags:
+    if _is_pointwise(name, func):
         return pointwise(name, call)
     return None
 
 
 def knows(name: str, func: Any) -> bool:
     """Whether `describe` knows an operator."""
-    return (
-        name in HANDLERS
-        or name in _WORDS
-        or name in _RANDOM
-        or torch.Tag.pointwise in func.tags
-        or name in ("max", "min")
-    )
+    return name in HANDLERS or name in ("max", "min") or _is_pointwise(name, func)
+
+
+def _is_pointwise(name: str, func: Any) -> bool:
+    return name in _WORDS or name in _RANDOM or torch.Tag.pointwise in func.tags

@@ -8,8 +8,7 @@ from torch.distributed.pipelining import SplitPoint
 
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
-from automap_models.torch_export.cuts import BEFORE
-from automap_models.torch_export.profile import FRAMEWORK
+from automap_models.torch_export.structure import BEFORE, FRAMEWORK
 
 
 def split_spec(profile: Profile, cuts: Sequence[int]) -> dict[str, SplitPoint]:

@@ -18,12 +18,10 @@ from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.torch_export.capture import capture
 from automap_models.torch_export.kernels import Kernel, grown, kernel_times
-from automap_models.torch_export.structure import Parameter, Structure, analyse, first_used
+from automap_models.torch_export.structure import FRAMEWORK, Parameter, Structure, analyse, first_used
 from automap_models.torch_export.trace import trace
 from automap_models.version import __version__
 
-FRAMEWORK = "torch"
-"""What meta says under `framework`."""
 ADAM_ACCESSES = 7
 """Adam reads a parameter, its gradient and two moments, and writes back all but the gradient."""
 

@@ -7,7 +7,6 @@ anew.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,14 +15,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from automap_models.core.instruction_graph import Phase
 from automap_models.hlo import module
 from automap_models.hlo.sharding_rules import Rule
 from automap_models.torch_export.decompositions import DECOMPOSED
-from automap_models.torch_export.described import Call, Described
 from automap_models.torch_export.factors import (
+    Call,
+    Described,
     Mapped,
     Parts,
     Roles,
@@ -34,7 +33,7 @@ from automap_models.torch_export.factors import (
     plain,
     regrouped,
 )
-from automap_models.torch_export.kernels import storage_id
+from automap_models.torch_export.kernels import OperatorRecorder, storage_id
 from automap_models.torch_export.operators import (
     CONSTANT,
     FACTORIES,
@@ -78,7 +77,7 @@ class Recorded(NamedTuple):
 
     Attributes:
         name: ATen's name of the operator that it is part of.
-        word: see `operators.Described`.
+        word: see `factors.Described`.
         operands: the values whose dimensions it ties; None is a number.
         read: those that it reads. Random numbers have the shape of their operand, and read the generator's seed.
         results: those that it makes.
@@ -102,7 +101,7 @@ class Recorded(NamedTuple):
     known: bool = True
 
 
-class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
     """Records what runs under it.
 
     Attributes:
@@ -114,7 +113,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.arguments: list[Value] = []
         self.instructions: list[Recorded] = []
         self.unknown: Counter[str] = Counter()
@@ -125,9 +124,6 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._shown: dict[_Shown, Value] = {}
         self._of_memory: dict[int, list[_Shown]] = {}
         self._written_since: dict[_Shown, list[tuple[_Shown, Value]]] = {}
-        self._first_numbers: list[int] = []
-        self._call = -1
-        self._alive: list[Any] = []
 
     def argument(self, tensor: Tensor, *, is_seed: bool = False) -> Value:
         """Declare an argument of the step; one that random numbers are made from is the seed."""
@@ -136,11 +132,6 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_seed:
             self._seed = (value,)
         return value
-
-    def enter(self) -> None:
-        """The next operator of the forward graph starts."""
-        self._first_numbers.append(int(torch._C._autograd._get_sequence_nr()))
-        self._call += 1
 
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
@@ -186,23 +177,16 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func.namespace == "prim":  # asks for a device or the like
             return func(*args, **kwargs)
-        self._move()
         name = _name(func)
-        if not (knows(name, func) or name in FACTORIES) and func in DECOMPOSED:
+        comes_to = None
+        if not knows(name, func) and name not in FACTORIES:
+            comes_to = DECOMPOSED.get(func) or (func.decompose if _is_composite(func) else None)
+        if comes_to is not None:
             with self:
-                return DECOMPOSED[func](*args, **kwargs)
-        if not (knows(name, func) or name in FACTORIES) and _is_composite(func):
-            with self:
-                return func.decompose(*args, **kwargs)
+                return comes_to(*args, **kwargs)
         out = func(*args, **kwargs)
         self._record(name, func, _bound(func, args, kwargs), out)
         return out
-
-    def _move(self) -> None:
-        """In the backward pass, find the operator of the forward graph that autograd's node belongs to."""
-        node = torch._C._current_autograd_node() if self.phase is Phase.BACKWARD else None
-        if node is not None:
-            self._call = max(0, bisect_right(self._first_numbers, node._sequence_nr()) - 1)
 
     def _record(self, name: str, func: Any, arguments: dict[str, Any], out: Any) -> None:
         results = tuple(leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, Tensor))
@@ -211,7 +195,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operands = call.tensors()
         if not results:  # an assertion
             return
-        self._alive += [tensor.untyped_storage() for tensor in (*operands, *results)]
+        self.alive += [tensor.untyped_storage() for tensor in (*operands, *results)]
         if name in FACTORIES:
             self._factory(name, call, written)
             return
@@ -288,7 +272,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rule = of_constants(mapping.rule) if constant else mapping.rule
         read = tuple(value for value in operands if value is not None) if one.word != RANDOM else self._seed
         recorded = Recorded(
-            name, one.word, tuple(operands), read, results, rule, one.flop, moved, self._call, self.phase, known
+            name, one.word, tuple(operands), read, results, rule, one.flop, moved, self.call, self.phase, known
         )
         self.instructions.append(recorded)
 
@@ -307,7 +291,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         links = tuple((0, i, i) for i, size in enumerate(parts) if size > 1)
         rule = Rule(parts, (0,) * len(parts), links) if links else Rule((), (), ())
         word = "iota" if name == "arange" else CONSTANT
-        self.instructions.append(Recorded(name, word, (), (), (value,), rule, 0.0, 0.0, self._call, self.phase))
+        self.instructions.append(Recorded(name, word, (), (), (value,), rule, 0.0, 0.0, self.call, self.phase))
         return value
 
     def _new(
@@ -322,7 +306,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = module.Tensor(tuple(int(size) for size in tensor.shape), _NUMBERED_TYPES.get(tensor.dtype, "ui8"))
         value = Value(self._count, kind, parts, constant, zeros, counting)
         self._count += 1
-        self._alive.append(tensor.untyped_storage())
+        self.alive.append(tensor.untyped_storage())
         self._shown[_shown(tensor)] = value
         self._written_since.pop(_shown(tensor), None)
         self._of_memory.setdefault(storage_id(tensor), []).append(_shown(tensor))

@@ -15,20 +15,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
-from torch.utils import _pytree as pytree
+from torch import Tensor, nn
 
 from automap_models.core.instruction_graph import Argument, ArgumentKind, Phase
-from automap_models.errors import BadInput
 from automap_models.hlo.module import Operation
 from automap_models.hlo.module import Tensor as TensorType
 from automap_models.hlo.order import execution_order, renumbered
 from automap_models.hlo.sharding_rules import RuledModule, ShardingRules, Use, flat_rules
-from automap_models.torch_export.capture import Captured, capture, first_sentence, module_path, training_outputs
+from automap_models.torch_export.capture import Captured, capture, module_path
 from automap_models.torch_export.factors import flat
-from automap_models.torch_export.profile import FRAMEWORK, dtype_of, first_dimension
+from automap_models.torch_export.profile import dtype_of, first_dimension
 from automap_models.torch_export.recorder import Recorded, StepRecorder, Value
-from automap_models.torch_export.trace import FusedInterpreter
+from automap_models.torch_export.structure import FRAMEWORK
+from automap_models.torch_export.trace import FusedInterpreter, gradients_of
 from automap_models.version import __version__
 
 OPTIMIZER, LOSS = "optimizer", "loss"
@@ -89,8 +88,11 @@ class _Step:
         moments = {name: (torch.empty_like(p), torch.empty_like(p)) for name, p in trained.items()}
         count = torch.empty((), device="meta")
         inputs = self._declare(trained, moments, count)
-        losses = self._forward(inputs)
-        gradients = self._backward(losses, list(trained.values()))
+        losses = FusedInterpreter(self.captured, self.recorder).forward(inputs, self.name)
+        self.outputs += [self.recorder.value_of(loss) for loss in losses]
+        with self.recorder.during(Phase.BACKWARD):
+            seeds = [torch.ones_like(loss) for loss in losses]
+            gradients = gradients_of(losses, seeds, list(trained.values()), self.name)
         with torch.no_grad(), self.recorder.during(Phase.UPDATE):
             updated = count + 1
             corrections = 1 - _ADAM["beta1"] ** updated, (1 - _ADAM["beta2"] ** updated).sqrt()
@@ -134,54 +136,6 @@ class _Step:
     def _argument(self, name: str, kind: ArgumentKind, tensor: Tensor, *, is_seed: bool = False) -> None:
         self.recorder.argument(tensor, is_seed=is_seed)
         self.arguments.append(Argument(name, kind))
-
-    def _forward(self, inputs: Sequence[Any]) -> list[Tensor]:
-        interpreter = _Interpreter(self.captured, self.recorder)
-        try:
-            with torch.enable_grad(), self.recorder:
-                returned = interpreter.run(*inputs, enable_io_processing=False)
-        except (NotImplementedError, RuntimeError) as error:
-            call = self.captured.calls[max(interpreter.call, 0)]
-            raise BadInput(
-                f"{call.target} in {module_path(call) or 'forward'} does not run without data: {first_sentence(error)}",
-                where=self.name,
-                do="replace it, or leave it out of forward",
-            ) from error
-        losses = training_outputs(pytree.tree_unflatten(list(returned), self.captured.out_spec))
-        if not losses:
-            raise BadInput(
-                "no output depends on a trainable parameter", where=self.name, do="return the loss from forward"
-            )
-        self.outputs += [self.recorder.value_of(loss) for loss in losses]
-        return losses
-
-    def _backward(self, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor | None]:
-        try:
-            with self.recorder.during(Phase.BACKWARD):
-                seeds = [torch.ones_like(loss) for loss in losses]
-                return list(torch.autograd.grad(losses, parameters, seeds, allow_unused=True))
-        except (NotImplementedError, RuntimeError) as error:
-            raise BadInput(
-                f"its backward pass does not run without data: {first_sentence(error)}",
-                where=self.name,
-                do="replace the operator that it is about",
-            ) from error
-
-
-class _Interpreter(FusedInterpreter):
-    """Runs the operators of a captured forward pass one by one."""
-
-    def __init__(self, captured: Captured, recorder: StepRecorder) -> None:
-        super().__init__(captured.graph_module)
-        self.recorder, self.call = recorder, -1
-        self._calls = frozenset(captured.calls)
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run one node of the graph."""
-        if n in self._calls:
-            self.call += 1
-            self.recorder.enter()
-        return super().run_node(n)
 
 
 def _adam(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import Captured, first_sentence, module_path, training_outputs
-from automap_models.torch_export.kernels import Kernel, KernelRecorder, storage_id, tensor_bytes
+from automap_models.torch_export.kernels import Kernel, KernelRecorder, OperatorRecorder, storage_id, tensor_bytes
 
 aten = torch.ops.aten
 
@@ -46,27 +46,11 @@ def trace(captured: Captured, *, name: str) -> Trace:
     """
     recorder = KernelRecorder()
     run = _Run(captured, recorder)
-    try:
-        with recorder, saved_tensors_hooks(run.keep, lambda tensor: tensor), torch.enable_grad():
-            flat = run.run(*_inputs(captured.graph_module), enable_io_processing=False)
-    except (NotImplementedError, RuntimeError) as error:
-        call = captured.calls[recorder.call]
-        raise BadInput(
-            f"{call.target} in {module_path(call) or 'forward'} does not run without data: {first_sentence(error)}",
-            where=name,
-            do="replace it, or leave it out of forward",
-        ) from error
-    outputs = training_outputs(pytree.tree_unflatten(list(flat), captured.out_spec))
-    if not outputs:
-        raise BadInput("no output depends on a trainable parameter", where=name, do="return the loss from forward")
-    parameters = [p for p in captured.graph_module.parameters() if p.requires_grad]
+    with saved_tensors_hooks(run.keep, lambda tensor: tensor):
+        outputs = run.forward(_inputs(captured.graph_module), name)
     seeds = [torch.ones_like(output) for output in outputs]
-    try:
-        with recorder:
-            torch.autograd.grad(outputs, parameters, seeds, allow_unused=True)
-    except (NotImplementedError, RuntimeError) as error:
-        what = f"its backward pass does not run without data: {first_sentence(error)}"
-        raise BadInput(what, where=name, do="replace the operator that it is about") from error
+    with recorder:
+        gradients_of(outputs, seeds, [p for p in captured.graph_module.parameters() if p.requires_grad], name)
     return Trace(captured.calls, recorder.kernels, run.stash, _crossing_bytes(run.values, len(captured.calls)))
 
 
@@ -94,7 +78,41 @@ class _Values:
 
 
 class FusedInterpreter(fx.Interpreter):
-    """Calls operators as a GPU would, where that differs from the meta device."""
+    """Calls the operators of a captured forward pass one by one, as a GPU would where the meta device differs.
+
+    Attributes:
+        index: operator → its number.
+    """
+
+    def __init__(self, captured: Captured, recorder: OperatorRecorder) -> None:
+        super().__init__(captured.graph_module)
+        self.captured, self.recorder = captured, recorder
+        self.index: Mapping[fx.Node, int] = {node: i for i, node in enumerate(captured.calls)}
+
+    def forward(self, inputs: Sequence[Any], name: str) -> list[Tensor]:
+        """Run the forward pass under the recorder: the tensors that the backward pass starts from.
+
+        Raises:
+            BadInput: an operator needs data or has no meta kernel, or no output depends on a parameter.
+        """
+        try:
+            with self.recorder, torch.enable_grad():
+                returned = self.run(*inputs, enable_io_processing=False)
+        except (NotImplementedError, RuntimeError) as error:
+            call = self.captured.calls[max(self.recorder.call, 0)]
+            where, reason = module_path(call) or "forward", first_sentence(error)
+            what = f"{call.target} in {where} does not run without data: {reason}"
+            raise BadInput(what, where=name, do="replace it, or leave it out of forward") from error
+        outputs = training_outputs(pytree.tree_unflatten(list(returned), self.captured.out_spec))
+        if not outputs:
+            raise BadInput("no output depends on a trainable parameter", where=name, do="return the loss from forward")
+        return outputs
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node of the graph."""
+        if n in self.index:
+            self.recorder.enter()
+        return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Call an operator."""
@@ -105,21 +123,32 @@ class FusedInterpreter(fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
 
+def gradients_of(
+    outputs: Sequence[Tensor], seeds: Sequence[Tensor], parameters: Sequence[Tensor], name: str
+) -> list[Tensor | None]:
+    """Run the backward pass from the gradients of outputs; None for parameters that these do not depend on.
+
+    Raises:
+        BadInput: an operator needs data or has no meta kernel.
+    """
+    try:
+        return list(torch.autograd.grad(outputs, parameters, seeds, allow_unused=True))
+    except (NotImplementedError, RuntimeError) as error:
+        what = f"its backward pass does not run without data: {first_sentence(error)}"
+        raise BadInput(what, where=name, do="replace the operator that it is about") from error
+
+
 class _Run(FusedInterpreter):
-    """Runs the operators one by one and notes what they make and keep."""
+    """Notes what the operators make and keep."""
 
     def __init__(self, captured: Captured, recorder: KernelRecorder) -> None:
-        super().__init__(captured.graph_module)
-        self.recorder = recorder
-        self.index: Mapping[fx.Node, int] = {node: i for i, node in enumerate(captured.calls)}
+        super().__init__(captured, recorder)
         self.stash = np.zeros(len(self.index))
         self.kept: set[int] = set()
         self.values: dict[int, _Values] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         """Run one node of the graph."""
-        if n in self.index:
-            self.recorder.enter()
         result = super().run_node(n)
         tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         if n.op == "get_attr":

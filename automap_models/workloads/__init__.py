@@ -15,6 +15,7 @@ Importing this package imports neither jax nor flax; building a step does.
 
 from __future__ import annotations
 
-from .registry import build, from_factory, names, summary
+from .catalogue import names, summary
+from .registry import build, from_factory
 
 __all__ = ["build", "from_factory", "names", "summary"]

@@ -1,33 +1,137 @@
-"""The families of Hugging Face's config.json: the sizes of each, in its own words, as one of our architectures."""
+"""The families of Hugging Face's config.json: the sizes of each, in its own words, as one of our architectures.
+
+Here is what all have in common, and the families without rotary positions; config_rotary.py has the others.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from msgspec import Meta
 from msgspec.structs import replace
 
-from automap_models.formats.schema import wrong
-from automap_models.workloads.config_fields import (
-    Dropout,
-    Epsilon,
-    Family,
-    Heads,
-    Layers,
-    Size,
-    known_activation,
-    one_of,
-    require_divides,
-    unsupported,
-)
-from automap_models.workloads.config_rotary import ROTARY
-from automap_models.workloads.config_variants import VARIANTS
+from automap_models.errors import BadInput
+from automap_models.formats.schema import Foreign, wrong
+from automap_models.workloads.bert import BertConfig
+from automap_models.workloads.blocks import Activation
+from automap_models.workloads.catalogue import FACTORY, Dtype
+from automap_models.workloads.decoder import DecoderConfig
+from automap_models.workloads.t5 import T5Config
+from automap_models.workloads.training import Architecture
 
-if TYPE_CHECKING:
-    from automap_models.workloads.training import Architecture
+Size = Annotated[int, Meta(ge=1, le=1 << 24)]
+"""Of one dimension of a parameter."""
+Heads = Annotated[int, Meta(ge=1, le=1 << 14)]
+Layers = Annotated[int, Meta(ge=1, le=1000)]
+Few = Annotated[int, Meta(ge=1, le=64)]
+"""Experts of a token: each is chosen by operations of its own."""
+Epsilon = Annotated[float, Meta(gt=0, lt=1)]
+Dropout = Annotated[float, Meta(ge=0, lt=1)]
 
-HAVE_DROPOUT = ("bert", "bloom", "gpt2")
-"""Families whose models can have dropout here."""
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Hugging Face's word for an activation → ours."""
+
+
+class Family(Foreign):
+    """What all families have in common; `positions` and `architecture` are of each family's own."""
+
+    torch_dtype: str | None = None
+    dtype: str | None = None
+    architectures: tuple[str, ...] | None = None
+    num_labels: Size | None = None
+    id2label: dict[str, Any] | None = None
+
+    classifies: ClassVar[bool] = False
+    """Whether models of the family that classify sequences are known: `classes` says into how many."""
+
+    @property
+    def classes(self) -> int | None:
+        """Columns of the matrix that is in place of the vocabulary's; None where the model has the vocabulary's."""
+        if not any(name.endswith("ForSequenceClassification") for name in self.architectures or ()):
+            return None
+        return self.num_labels or len(self.id2label or {}) or 2
+
+    def compute_dtype(self) -> Dtype:
+        """What the model is published in; float32 where the file does not say, or says what nothing computes in."""
+        match self.torch_dtype or self.dtype:
+            case "bfloat16" | "float16" as dtype:
+                return dtype
+        return "float32"
+
+    def without_dropout(self) -> Self:
+        """The same without dropout."""
+        return self
+
+    def positions(self) -> tuple[int | None, bool]:
+        """For how many tokens the model was made, None for any number; whether it has a learned position for each."""
+        raise NotImplementedError
+
+    def architecture(self, where: str) -> Architecture:
+        """The model; `where` is the file's name for messages.
+
+        Raises:
+            BadInput: sizes do not fit each other.
+        """
+        raise NotImplementedError
+
+
+def unsupported(where: str, path: str, value: object, expected: str) -> BadInput:
+    """What to say of a value that a model may well have and no family here knows."""
+    return wrong(where, path, value, expected, f"give a model that has that, or {FACTORY}")
+
+
+def known_activation(where: str, key: str, name: str) -> Activation:
+    """Our word for an activation.
+
+    Raises:
+        BadInput: it is none of those.
+    """
+    if name not in _ACTIVATIONS:
+        raise unsupported(where, f"$.{key}", name, f"one of {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+def one_of(where: str, **sizes: int | None) -> int:
+    """The first of sizes that go by several names which the file has.
+
+    Raises:
+        BadInput: it has none.
+    """
+    known = next((size for size in sizes.values() if size is not None), None)
+    if known is None:
+        raise BadInput(f"$.{' or $.'.join(sizes)} is missing", where=where, do="add it")
+    return known
+
+
+def require_divides(where: str, key: str, count: int, whole_key: str, whole: int) -> None:
+    """Refuse a number that does not divide another.
+
+    Raises:
+        BadInput: it does not.
+    """
+    if whole % count:
+        raise BadInput(
+            f"$.{key} is {count}, which does not divide $.{whole_key}, {whole}", where=where, do="check both numbers"
+        )
+
+
+def require_enough(where: str, per_token: int, key: str, experts: int) -> None:
+    """Refuse more experts for a token than there are.
+
+    Raises:
+        BadInput: there are fewer.
+    """
+    if per_token > experts:
+        do = "check both numbers"
+        raise BadInput(f"$.num_experts_per_tok is {per_token}, more than $.{key}, {experts}", where=where, do=do)
 
 
 class _Bert(Family, kw_only=True):
@@ -50,8 +154,6 @@ class _Bert(Family, kw_only=True):
         return replace(self, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
     def architecture(self, where: str) -> Architecture:
-        from automap_models.workloads.bert import BertConfig
-
         require_divides(where, "num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
         return BertConfig(
             width=self.hidden_size,
@@ -89,20 +191,13 @@ class _T5(Family, kw_only=True):
         return None, False
 
     def architecture(self, where: str) -> Architecture:
-        from automap_models.workloads.t5 import T5Config
-
         gated, _, activation = self.feed_forward_proj.rpartition("-")
         if gated not in ("", "gated"):
             raise unsupported(where, "$.feed_forward_proj", self.feed_forward_proj, "an activation, or gated-… one")
         least = self.relative_attention_num_buckets // 2
         if self.relative_attention_max_distance <= least:
             distance = self.relative_attention_max_distance
-            raise wrong(
-                where,
-                "$.relative_attention_max_distance",
-                distance,
-                f"more than half the buckets, {least}",
-            )
+            raise wrong(where, "$.relative_attention_max_distance", distance, f"more than half the buckets, {least}")
         if gated and activation == "gelu":
             activation = "gelu_new"  # as transformers reads it
         return T5Config(
@@ -145,8 +240,6 @@ class _Gpt2(Family, kw_only=True):
         return replace(self, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0)
 
     def architecture(self, where: str) -> Architecture:
-        from automap_models.workloads.decoder import DecoderConfig
-
         require_divides(where, "n_head", self.n_head, "n_embd", self.n_embd)
         return DecoderConfig(
             width=self.n_embd,
@@ -191,8 +284,6 @@ class _Bloom(Family, kw_only=True):
         return replace(self, hidden_dropout=0.0, attention_dropout=0.0)
 
     def architecture(self, where: str) -> Architecture:
-        from automap_models.workloads.decoder import DecoderConfig
-
         if self.apply_residual_connection_post_layernorm:
             key = "$.apply_residual_connection_post_layernorm"
             raise unsupported(where, key, True, "false, the only one that is known")
@@ -216,6 +307,5 @@ class _Bloom(Family, kw_only=True):
         )
 
 
-_OTHERS: dict[str, type[Family]] = {"bert": _Bert, "bloom": _Bloom, "gpt2": _Gpt2, "t5": _T5}
-FAMILIES = dict(sorted((_OTHERS | ROTARY | VARIANTS).items()))
-"""The known values of model_type."""
+PLAIN: dict[str, type[Family]] = {"bert": _Bert, "bloom": _Bloom, "gpt2": _Gpt2, "t5": _T5}
+"""Their values of model_type."""

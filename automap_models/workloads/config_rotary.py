@@ -1,14 +1,20 @@
-"""The families of config.json whose decoders have rotary positions: GPT-NeoX, Llama and those after it."""
+"""The families of config.json whose decoders have rotary positions: GPT-NeoX, Llama and those after it.
+
+Some vary Llama's block: other norms, biases, partial rotary positions, capped scores. Sliding windows of attention
+(Gemma, Phi-3, StarCoder2) are not modelled, and noted: every layer attends to all positions before.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Foreign, Positive, Share
-from automap_models.workloads.config_fields import (
+from automap_models.workloads.blocks import Latent, QueryNorm, Rotary
+from automap_models.workloads.config_families import (
+    PLAIN,
     Epsilon,
     Family,
     Few,
@@ -20,10 +26,9 @@ from automap_models.workloads.config_fields import (
     require_enough,
     unsupported,
 )
-
-if TYPE_CHECKING:
-    from automap_models.workloads.blocks import Rotary
-    from automap_models.workloads.training import Architecture
+from automap_models.workloads.decoder import DecoderConfig
+from automap_models.workloads.mixture import Mixture
+from automap_models.workloads.training import Architecture
 
 
 class _Rope(Foreign):
@@ -57,8 +62,6 @@ class _Rotating(Family, kw_only=True):
         Raises:
             BadInput: these numbers are no pairs.
         """
-        from automap_models.workloads.blocks import Rotary
-
         rope = self.rope_parameters
         width = int(head_width * (share if rope is None else rope.partial_rotary_factor or share))
         if width < 2 or width % 2:
@@ -76,8 +79,6 @@ class _GptNeoX(_Rotating):
     rotary_emb_base: Positive = 10000.0
 
     def architecture(self, where: str) -> Architecture:
-        from automap_models.workloads.decoder import DecoderConfig
-
         heads, width = self.num_attention_heads, self.hidden_size
         require_divides(where, "num_attention_heads", heads, "hidden_size", width)
         base = self.rotary_emb_base if self.rope_parameters is None else None
@@ -99,7 +100,7 @@ class _GptNeoX(_Rotating):
         )
 
 
-class Llama(_Rotating):
+class _Llama(_Rotating):
     """Llama; the families after it have other defaults and options."""
 
     hidden_act: str = "silu"
@@ -109,13 +110,11 @@ class Llama(_Rotating):
     attention_bias: bool = False
     mlp_bias: bool = False
 
-    query_norm: ClassVar[Literal["head", "heads"] | None] = None
+    query_norm: ClassVar[QueryNorm | None] = None
     """How queries and keys are normed."""
 
     def architecture(self, where: str) -> Architecture:
         """See Family."""
-        from automap_models.workloads.decoder import DecoderConfig
-
         return DecoderConfig(
             width=self.hidden_size,
             heads=self.num_attention_heads,
@@ -165,17 +164,17 @@ class Llama(_Rotating):
         return {}
 
 
-class _Mistral(Llama):
+class _Mistral(_Llama):
     num_key_value_heads: Heads | None = 8
 
 
-class _Qwen2(Llama):
+class _Qwen2(_Llama):
     def attention(self, where: str) -> dict[str, Any]:
         return {**super().attention(where), "attention_bias": True, "output_bias": False}
 
 
-class _Qwen3(Llama):
-    query_norm: ClassVar[Literal["head", "heads"] | None] = "head"
+class _Qwen3(_Llama):
+    query_norm: ClassVar[QueryNorm | None] = "head"
 
 
 class _Qwen3Moe(_Qwen3, kw_only=True):
@@ -189,8 +188,6 @@ class _Qwen3Moe(_Qwen3, kw_only=True):
     mlp_only_layers: tuple[int, ...] = ()
 
     def experts(self, where: str) -> dict[str, Any]:
-        from automap_models.workloads.mixture import Mixture
-
         if self.decoder_sparse_step != 1:
             raise unsupported(where, "$.decoder_sparse_step", self.decoder_sparse_step, "1, the only one that is known")
         dense = len(self.mlp_only_layers)
@@ -207,13 +204,11 @@ class _Mixtral(_Mistral):
     num_experts_per_tok: Few = 2
 
     def experts(self, where: str) -> dict[str, Any]:
-        from automap_models.workloads.mixture import Mixture
-
         require_enough(where, self.num_experts_per_tok, "num_local_experts", self.num_local_experts)
         return {"mixture": Mixture(self.num_local_experts, self.num_experts_per_tok, self.intermediate_size)}
 
 
-class _DeepseekV2(Llama, kw_only=True):
+class _DeepseekV2(_Llama, kw_only=True):
     kv_lora_rank: Size
     qk_nope_head_dim: Size
     qk_rope_head_dim: Size
@@ -231,15 +226,11 @@ class _DeepseekV2(Llama, kw_only=True):
     scores: ClassVar[Literal["softmax", "sigmoid"]] = "softmax"
 
     def attention(self, where: str) -> dict[str, Any]:
-        from automap_models.workloads.blocks import Latent
-
         rotary = self.rotary(where, self.qk_rope_head_dim)
         latent = Latent(self.q_lora_rank, self.kv_lora_rank, self.qk_nope_head_dim, rotary, self.v_head_dim)
         return {"latent": latent, "attention_bias": self.attention_bias}
 
     def experts(self, where: str) -> dict[str, Any]:
-        from automap_models.workloads.mixture import Mixture
-
         if self.moe_layer_freq != 1:
             raise unsupported(where, "$.moe_layer_freq", self.moe_layer_freq, "1, the only one that is known")
         require_enough(where, self.num_experts_per_tok, "n_routed_experts", self.n_routed_experts)
@@ -262,15 +253,118 @@ class _DeepseekV3(_DeepseekV2, kw_only=True):
     scores: ClassVar[Literal["softmax", "sigmoid"]] = "sigmoid"
 
 
-ROTARY: dict[str, type[Family]] = {
+class _Partial(_Llama):
+    """Of each head a share of the numbers has rotary positions."""
+
+    partial_rotary_factor: Share | None = None
+
+    least_share: ClassVar[float] = 1.0
+    """The share where the file does not say."""
+
+    def rotary(self, where: str, head_width: int, share: float = 1.0, base: float | None = None) -> Rotary:
+        return super().rotary(where, head_width, self.partial_rotary_factor or self.least_share, base)
+
+
+class _Phi3(_Partial):
+    rms_norm_eps: Epsilon = 1e-5
+
+
+class _WithLayerNorms(_Partial):
+    """Layer norms with biases in place of root-mean-square norms."""
+
+    layer_norm_eps: Epsilon = 1e-5
+
+    def options(self, where: str) -> dict[str, Any]:
+        return {**super().options(where), "root_mean_square": False, "epsilon": self.layer_norm_eps}
+
+
+class _StableLm(_WithLayerNorms):
+    use_qkv_bias: bool = False
+    qk_layernorm: bool = False
+    use_parallel_residual: bool = False
+
+    least_share: ClassVar[float] = 0.25
+
+    def architecture(self, where: str) -> Architecture:
+        for key in ("qk_layernorm", "use_parallel_residual"):
+            if getattr(self, key):
+                raise unsupported(where, f"$.{key}", True, "false, the only one that is known")
+        return super().architecture(where)
+
+    def attention(self, where: str) -> dict[str, Any]:
+        return {**super().attention(where), "attention_bias": self.use_qkv_bias, "output_bias": False}
+
+
+class _Starcoder2(_WithLayerNorms):
+    hidden_act: str = "gelu_pytorch_tanh"
+    norm_epsilon: Epsilon = 1e-5
+    num_key_value_heads: Heads | None = 2
+    use_bias: bool = True
+    tie_word_embeddings: bool = True
+
+    def options(self, where: str) -> dict[str, Any]:
+        own = {"gated": False, "feed_forward_bias": self.use_bias, "epsilon": self.norm_epsilon}
+        return {**super().options(where), **own}
+
+    def attention(self, where: str) -> dict[str, Any]:
+        return {**super().attention(where), "attention_bias": self.use_bias, "output_bias": self.use_bias}
+
+
+class _Olmo2(_Llama):
+    rms_norm_eps: Epsilon = 1e-5
+
+    query_norm: ClassVar[QueryNorm | None] = "heads"
+
+    def options(self, where: str) -> dict[str, Any]:
+        return {**super().options(where), "norms": "after"}
+
+
+class _Gemma2(_Llama):
+    hidden_activation: str = "gelu_pytorch_tanh"
+    head_dim: Size | None = 256
+    num_key_value_heads: Heads | None = 4
+    query_pre_attn_scalar: Positive = 256
+    final_logit_softcapping: Positive | None = 30.0
+    attn_logit_softcapping: Positive | None = 50.0
+    tie_word_embeddings: bool = True
+
+    def options(self, where: str) -> dict[str, Any]:
+        own = {
+            "activation": known_activation(where, "hidden_activation", self.hidden_activation),
+            "norms": "around",
+            "embedding_scale": self.hidden_size**0.5,
+            "score_scale": self.query_pre_attn_scalar**-0.5,
+            "score_cap": self.attn_logit_softcapping,
+            "logit_cap": self.final_logit_softcapping,
+        }
+        return {**super().options(where), **own}
+
+
+class _Gemma3Text(_Gemma2):
+    """Layers with windows have another base of the rotary positions than the others, which costs the same."""
+
+    final_logit_softcapping: Positive | None = None
+    attn_logit_softcapping: Positive | None = None
+
+    query_norm: ClassVar[QueryNorm | None] = "head"
+
+
+_ROTARY: dict[str, type[Family]] = {
     "deepseek_v2": _DeepseekV2,
     "deepseek_v3": _DeepseekV3,
+    "gemma2": _Gemma2,
+    "gemma3_text": _Gemma3Text,
     "gpt_neox": _GptNeoX,
-    "llama": Llama,
+    "llama": _Llama,
     "mistral": _Mistral,
     "mixtral": _Mixtral,
+    "olmo2": _Olmo2,
+    "phi3": _Phi3,
     "qwen2": _Qwen2,
     "qwen3": _Qwen3,
     "qwen3_moe": _Qwen3Moe,
+    "stablelm": _StableLm,
+    "starcoder2": _Starcoder2,
 }
-"""Their values of model_type."""
+FAMILIES = dict(sorted((PLAIN | _ROTARY).items()))
+"""The known values of model_type."""

@@ -23,26 +23,12 @@ if TYPE_CHECKING:
     from automap_models.workloads.registry import SizedModel
     from automap_models.workloads.training import Architecture
 
-_TRACED = 4
-"""Layers that are traced, whatever the model's number is."""
-_OF_HLO = """
-adapter arguments block_labels flat_module foreign graph hlo_text kept liveness locations mlir_walk model_layers
-model_work module module_kernels order phases repetition rule_sets samples sharding_classes sharding_rules shardy
-stablehlo_values step step_classes unroll work_marks
-"""
-_OF_WORKLOADS = "bert blocks decoder mixture training"
 _TRACERS = (
     *("collection.py", "core/instruction_graph.py", "core/model_work.py", "core/sharding_classes.py"),
-    *("cost/kernels.py", "formats/record_json.py", "workloads/measured.py"),
-    *(f"hlo/{name}.py" for name in _OF_HLO.split()),
-    *(f"workloads/{name}.py" for name in _OF_WORKLOADS.split()),
+    *("cost/kernels.py", "formats/record_json.py", "hlo", "workloads"),
 )
-"""Modules whose code makes the work of a measured step's model: those that tracing it imports. What only describes
-clusters, devices, frameworks, strategies and errors is not among them."""
-DROPOUT = 0.1
-"""Of attention, residuals and embeddings, as in GPT-2's and BERT's published models; it changes no cost."""
-LLAMA_BASE = 500_000.0
-"""Of Llama 3's rotary positions, which changes no cost, either."""
+"""Modules and packages whose code makes the work of a measured step's model. What only describes clusters, devices,
+frameworks, strategies and errors is not among them."""
 
 
 def architecture_of(
@@ -81,8 +67,9 @@ def architecture_of(
 
 
 def _dropout(dropout: bool) -> dict[str, Any]:
+    """Shares as in GPT-2's and BERT's published models; they change no cost."""
     names = ("attention_dropout", "residual_dropout", "embedding_dropout")
-    return dict.fromkeys(names, DROPOUT if dropout else 0.0)
+    return dict.fromkeys(names, 0.1 if dropout else 0.0)
 
 
 def _llama(shape: TransformerShape) -> dict[str, Any]:
@@ -96,7 +83,7 @@ def _llama(shape: TransformerShape) -> dict[str, Any]:
         **dict.fromkeys(("attention_bias", "output_bias", "feed_forward_bias"), False),
         "activation": "silu",
         **dict.fromkeys(("gated", "root_mean_square"), True),
-        "rotary": Rotary(width, LLAMA_BASE),
+        "rotary": Rotary(width, 500_000.0),  # the base changes no cost
     }
 
 
@@ -119,7 +106,7 @@ class MeasuredWorks:
         """
         sizes = asdict(replace(step.shape, name="-", layers=1))
         block = (step.family, sizes, step.tied, step.dropout, step.experts_per_token)
-        key = f"work-{fingerprint({'model': block, 'code': _code(_TRACERS)})}"
+        key = f"work-{fingerprint({'model': block, 'code': _code()})}"
         return with_layers(self._once(key, lambda: _traced(step)), step.shape)
 
     def of_passes(self, passes: MeasuredPasses) -> ModelWork:
@@ -128,11 +115,7 @@ class MeasuredWorks:
         Raises:
             BadInput: jax is not installed, or what the profile says is no transformer that can be priced.
         """
-        described = {
-            "model": asdict(passes.model),
-            "sequence": passes.sequence,
-            "code": _code((*_TRACERS, "workloads")),
-        }
+        described = {"model": asdict(passes.model), "sequence": passes.sequence, "code": _code()}
         key = f"work-{fingerprint(described)}"
         return self._once(key, lambda: _sized(passes).work())
 
@@ -150,13 +133,13 @@ class MeasuredWorks:
 
 
 def _traced(step: MeasuredStep) -> ModelWork:
-    """The work of a step's model with few layers."""
+    """The work of a step's model with four layers, whatever its number is."""
     from automap_models.workloads.registry import require_jax
 
     require_jax(step.shape.name)
     from automap_models.workloads.training import architecture_work
 
-    shape = replace(step.shape, layers=_TRACED)
+    shape = replace(step.shape, layers=4)
     architecture = architecture_of(step.family, shape, step.tied, step.dropout, step.experts_per_token)
     return architecture_work(step.shape.name, architecture, step.shape.sequence, "bfloat16")
 
@@ -258,8 +241,8 @@ def with_layers(work: ModelWork, shape: TransformerShape) -> ModelWork:
 
 
 @lru_cache
-def _code(names: tuple[str, ...]) -> str:
-    """Digest of modules, and of all of packages."""
-    places = [Path(__file__).parents[1] / name for name in names]
+def _code() -> str:
+    """Digest of the code that traces models."""
+    places = [Path(__file__).parents[1] / name for name in _TRACERS]
     files = [path for place in places for path in ([place] if place.suffix else sorted(place.rglob("*.py")))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

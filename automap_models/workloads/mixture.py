@@ -17,10 +17,6 @@ from flax import linen as nn
 
 from automap_models.workloads.blocks import ACTIVATIONS, Activation, FeedForward
 
-CAPACITY_FACTOR = 1.0
-BALANCE = 0.01
-"""Weight of the balancing loss: the paper's α."""
-
 
 class SwitchFeedForward(nn.Module):
     """A router and `experts` feed-forward layers; in each sequence, an expert takes `capacity(...)` tokens at most."""
@@ -35,7 +31,7 @@ class SwitchFeedForward(nn.Module):
         logits = nn.Dense(self.experts, use_bias=False, dtype=jnp.float32, name="router")(x)
         probabilities = nn.softmax(logits)
         chosen = jax.nn.one_hot(probabilities.argmax(-1), self.experts)
-        self.sow("losses", "balance", BALANCE * balancing_loss(probabilities, chosen))
+        self.sow("losses", "balance", 0.01 * balancing_loss(probabilities, chosen))  # α of the paper
         dispatch = dispatch_tensor(chosen, capacity(x.shape[1], self.experts)).astype(self.dtype)
         gate = probabilities.max(-1, keepdims=True).astype(self.dtype)
         routed = jnp.einsum("btec,btw->ebcw", dispatch, x)
@@ -127,8 +123,8 @@ class Experts(nn.Module):
 
 
 def capacity(tokens: int, experts: int, per_token: int = 1) -> int:
-    """Tokens of one sequence that an expert takes (equation 3; 64 of 512 with 8 experts, as published)."""
-    return math.ceil(CAPACITY_FACTOR * per_token * tokens / experts)
+    """Tokens of one sequence that an expert takes (equation 3, factor 1; 64 of 512 with 8 experts, as published)."""
+    return math.ceil(per_token * tokens / experts)
 
 
 def highest(scores: jax.Array, count: int) -> jax.Array:

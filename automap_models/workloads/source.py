@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from automap_models.collection import uncollected
 from automap_models.errors import BadInput
 from automap_models.resources import exists
 from automap_models.user_code import call_factory, user_code
-from automap_models.workloads.registry import SizedModel, canonical, configured, from_factory, names, sized, step_of
+from automap_models.workloads.catalogue import HAVE_DROPOUT, canonical, names
+from automap_models.workloads.registry import SizedModel, configured, from_factory, sized, step_of
 
 if TYPE_CHECKING:
     from automap_models.core.device import Device
@@ -76,7 +77,7 @@ class Source:
         dtype: that the layers compute in.
         trainable: patterns of an HLO file's trainable parameters.
         dropout: whether the model has the dropout that its config.json says.
-        model: what a factory would return, where Python gives it; `what` is then its name.
+        model: what the factory returned, where that is there already; `what` is then its name.
     """
 
     what: str
@@ -166,17 +167,16 @@ def module_of(source: Source, *, whole: bool = False) -> Module:
     """
     if source.kind in _BUILT and not whole:
         return _built(source).module()
-    if source.kind is not SourceKind.FACTORY:
-        return _mlir_module(source, None)
-    returned = source.returned()
-    if framework_of(returned) != "torch":
-        return _mlir_module(source, returned)
-    from automap_models.torch_export.example import read_example
-    from automap_models.torch_export.step import step_module
+    if source.kind is SourceKind.FACTORY:
+        source = replace(source, model=source.returned())
+        if framework_of(source.model) == "torch":
+            from automap_models.torch_export.capture import read_example
+            from automap_models.torch_export.step import step_module
 
-    example = read_example(returned, source.what)
-    with user_code(source.what):
-        return step_module(example.model, example.args, example.kwargs, name=source.what)
+            example = read_example(source.model, source.what)
+            with user_code(source.what):
+                return step_module(example.model, example.args, example.kwargs, name=source.what)
+    return _mlir_module(source)
 
 
 def read_model_work(
@@ -240,21 +240,21 @@ def framework_of(returned: object) -> Framework:
     return "torch" if torch is not None and isinstance(model, torch.nn.Module) else "jax"
 
 
-def _mlir_module(source: Source, returned: object) -> MlirModule:
-    """The module of an HLO file, a built-in model, or what a JAX model's factory returned."""
+def _mlir_module(source: Source) -> MlirModule:
+    """The module of an HLO file, a built-in model, or a JAX model's factory."""
     from automap_models.hlo.adapter import read_module, trace
 
     if source.kind is SourceKind.MODULE:
         return read_module(source.what, trainable=source.trainable)
     if source.kind in _BUILT:
         return trace(_built(source).step())
-    step = step_of(source.what, returned, source.dtype)
+    step = step_of(source.what, source.returned(), source.dtype)
     with user_code(source.what):
         return trace(step)
 
 
-def traced(source: Source, begin: Begin) -> tuple[Module, InstructionGraph]:
-    """The module of an HLO file or of a model's training step, and its instruction graph.
+def traced(source: Source, begin: Begin, *, whole: bool = False) -> tuple[Module, InstructionGraph]:
+    """The module of an HLO file or of a model's training step (see `module_of`), and its instruction graph.
 
     Raises:
         BadInput: it cannot be read or traced.
@@ -263,7 +263,7 @@ def traced(source: Source, begin: Begin) -> tuple[Module, InstructionGraph]:
     begin(f"{'tracing' if source.kind in MODELS else 'reading'} {source.what}")
     from automap_models.hlo.graph import instruction_graph
 
-    module = module_of(source)
+    module = module_of(source, whole=whole)
     begin(f"costing {len(module.operations):,} instructions")
     return module, instruction_graph(module)
 
@@ -291,44 +291,32 @@ def profile_source(
         from automap_models.formats.files import read_profile
 
         return read_profile(source.what)
-    returned = None
     if source.kind is SourceKind.FACTORY:
         begin(f"building {source.what}")
-        returned = source.returned()
-        written_in = framework_of(returned)
+        source = replace(source, model=source.returned())
+        written_in = framework_of(source.model)
         if framework not in (None, written_in):
             do = f"leave it out; for {framework}, {_WANTED[framework]}"
             raise BadInput(f"{source.what} returned no model of {framework}", where="`framework`", do=do)
         if written_in == "torch":
-            return _torch_profile(source, returned, device, measuring, begin)
-    profile = _jax_profile(source, returned, device, measuring, begin, advance)
+            return _torch_profile(source, device, measuring, begin)
+    profile = _jax_profile(source, device, measuring, begin, advance)
     notes = notes_of(source)
     return replace(profile, meta={**profile.meta, "not_priced": list(notes)}) if notes else profile
 
 
 def _jax_profile(
-    source: Source,
-    returned: object,
-    device: Device,
-    measuring: Mapping[str, Any] | None,
-    begin: Begin,
-    advance: Advance,
+    source: Source, device: Device, measuring: Mapping[str, Any] | None, begin: Begin, advance: Advance
 ) -> Profile:
-    begin(f"{'tracing' if source.kind in MODELS else 'reading'} {source.what}")
-    from automap_models.hlo.graph import instruction_graph
     from automap_models.hlo.profile import clock_profile, profile_from_graph
 
-    if measuring is not None:
-        from automap_models.hlo.measure import measure_times
+    if measuring is None:
+        return clock_profile(traced(source, begin)[1], device)
+    from automap_models.hlo.measure import measure_times
 
-        whole = _mlir_module(source, returned)
-        begin(f"costing {len(whole.operations):,} instructions")
-        graph = instruction_graph(whole)
-        measured = measure_times(whole, graph=graph, progress=advance, **measuring)
-        return profile_from_graph(graph, measured.times_s, {**measured.meta, **_described(source)})
-    module = module_of(source) if returned is None else _mlir_module(source, returned)
-    begin(f"costing {len(module.operations):,} instructions")
-    return clock_profile(instruction_graph(module), device)
+    whole, graph = traced(source, begin, whole=True)
+    measured = measure_times(cast("MlirModule", whole), graph=graph, progress=advance, **measuring)
+    return profile_from_graph(graph, measured.times_s, {**measured.meta, **_described(source)})
 
 
 def _described(source: Source) -> dict[str, object]:
@@ -344,14 +332,12 @@ def _described(source: Source) -> dict[str, object]:
     return {"transformer": {**which, "sequence": labels[-1], "dropout": source.dropout, "flash": False}}
 
 
-def _torch_profile(
-    source: Source, returned: object, device: Device, measuring: Mapping[str, Any] | None, begin: Begin
-) -> Profile:
-    from automap_models.torch_export.example import read_example
+def _torch_profile(source: Source, device: Device, measuring: Mapping[str, Any] | None, begin: Begin) -> Profile:
+    from automap_models.torch_export.capture import read_example
     from automap_models.torch_export.measure import measure_module
     from automap_models.torch_export.profile import profile_module
 
-    example = read_example(returned, source.what)
+    example = read_example(source.model, source.what)
     step = (example.model, example.args, example.kwargs)
     if measuring is not None:
         begin(f"measuring {source.what}")
@@ -363,7 +349,6 @@ def _torch_profile(
 
 def _described_module(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:
     """The same of a model of transformers, whose first input are tokens; nothing of another one."""
-    from automap_models.workloads.config_families import HAVE_DROPOUT
     from automap_models.workloads.config_json import described_config
 
     config = getattr(model, "config", None)

@@ -18,7 +18,7 @@ from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.units import BYTES_PER_S, SECONDS, SHARE, Unit
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, COMPETING, DEFAULT_OBJECTIVE, OBJECTIVES
-from automap_models.workloads.registry import MODEL_TYPES
+from automap_models.workloads.catalogue import MODEL_TYPES
 from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, require_no_model, source_kind
 
 if TYPE_CHECKING:

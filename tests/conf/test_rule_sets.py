@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from automap_models.core.instruction_graph import Phase
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.resources import conf_dir
 
@@ -18,4 +17,4 @@ def test_a_shipped_rule_set_loads_under_its_own_name(name: str) -> None:
 
 def test_shardys_rules_restrict_nothing_and_the_papers_the_forward_pass_alone() -> None:
     assert read_rule_set("shardy").restrictions == ()
-    assert {restriction.phase for restriction in read_rule_set("paper").restrictions} == {Phase.FORWARD}
+    assert {restriction.phase for restriction in read_rule_set("paper").restrictions} == {"forward"}

@@ -170,8 +170,11 @@ def modules() -> dict[str, Target]:
 
     step = samples.step()
     binary = bytecode(flat_module_of_file(step["bare.mlir"], "stablehlo"))
+    share = 0.1  # each starts a process
     return {
-        "HLO text": Target([step["step.hlo"]], of_file(read, "step.hlo"), change_lines),
-        "StableHLO text": Target([step["step.mlir"], step["bare.mlir"]], of_file(read, "step.mlir"), change_lines),
-        "StableHLO bytecode": Target([binary], of_file(read, "step.mlirbc"), change_text),
+        "HLO text": Target([step["step.hlo"]], of_file(read, "step.hlo"), change_lines, share),
+        "StableHLO text": Target(
+            [step["step.mlir"], step["bare.mlir"]], of_file(read, "step.mlir"), change_lines, share
+        ),
+        "StableHLO bytecode": Target([binary], of_file(read, "step.mlirbc"), change_text, share),
     }

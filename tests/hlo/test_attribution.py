@@ -16,8 +16,8 @@ from automap_models.hlo.attribution import homes
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.liveness import Liveness
 from automap_models.hlo.step import TrainingStep
+from automap_models.workloads.convolutional import ResNetConfig
 from automap_models.workloads.decoder import DecoderConfig
-from automap_models.workloads.resnet import ResNetConfig
 from automap_models.workloads.training import Architecture, training_step
 
 LAYERS, BATCH, WIDTH = 5, 3, 7

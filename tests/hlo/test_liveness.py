@@ -71,7 +71,7 @@ def test_a_parameter_is_shared_by_the_instructions_that_use_it_or_a_view_of_it(
         if argument.kind == "parameter" and len(readers) > 1:
             first_use = min(k for k, i in enumerate(naive.forward) if value in naive.reads[i])
             expected.append((value, (first_use, *readers[1:])))
-    assert list(Liveness(graph).shared_parameters) == expected
+    assert list(Liveness(graph).trained.shared) == expected
 
 
 @settings(deadline=None)
@@ -136,9 +136,9 @@ def test_parts_of_a_parameter_count_where_they_are_used_and_cross_nothing(
         [("parameter", 24), ("input", 4)],
     )
     liveness = Liveness(graph)
-    assert liveness.first_using(graph.value_bytes).tolist() == [8 + 8, 0, 8, 0, 0]
-    assert liveness.first_using(graph.value_bytes / 2).tolist() == [4 + 4, 0, 4, 0, 0]
-    assert liveness.shared_parameters == ((2, (0, 4)),)
+    assert liveness.trained.first_using(graph.value_bytes).tolist() == [8 + 8, 0, 8, 0, 0]
+    assert liveness.trained.first_using(graph.value_bytes / 2).tolist() == [4 + 4, 0, 4, 0, 0]
+    assert liveness.trained.shared == ((2, (0, 4)),)
     assert liveness.crossing_bytes.tolist() == [0, 4, 4, 4, 0]
     assert liveness.kept_bytes.tolist() == [0, 0, 0, 0, 4]
 
@@ -149,5 +149,5 @@ def test_overlapping_parts_are_held_as_the_whole_parameter(by_hand: Callable[...
         [("parameter", 12)],
     )
     liveness = Liveness(graph)
-    assert liveness.first_using(graph.value_bytes).tolist() == [12, 0, 0, 0]
-    assert liveness.shared_parameters == ((0, (0, 3)),)
+    assert liveness.trained.first_using(graph.value_bytes).tolist() == [12, 0, 0, 0]
+    assert liveness.trained.shared == ((0, (0, 3)),)

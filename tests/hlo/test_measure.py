@@ -21,8 +21,7 @@ from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo import measure
 from automap_models.hlo.adapter import MlirModule, OneOp, compiled, trace
 from automap_models.hlo.graph import instruction_graph
-from automap_models.hlo.measure import Clock, measure_times
-from automap_models.hlo.mlir_walk import part
+from automap_models.hlo.measure import Clock, measure_times, part
 from automap_models.hlo.step import TrainingStep
 
 RATE = 0.1

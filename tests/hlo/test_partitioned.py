@@ -34,18 +34,17 @@ from automap_models.errors import BadInput
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.module import MlirModule
-from automap_models.hlo.partitioned import DivisibleProfile
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
-from automap_models.hlo.sharding_work import StepTimes, step_times, work_of
+from automap_models.hlo.sharding_work import DivisibleProfile, StepTimes, step_times, work_of
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
 from automap_models.hlo.step_classes import StepClasses
 from automap_models.workloads.bert import BertConfig
+from automap_models.workloads.convolutional import VggConfig
 from automap_models.workloads.t5 import T5Config
 from automap_models.workloads.training import Architecture, training_step
-from automap_models.workloads.vgg import VggConfig
 
 TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
     "bert": (BertConfig(width=16, heads=4, layers=2, vocabulary=40, positions=12), (4, 12)),

@@ -9,7 +9,7 @@ from automap_models.core.instruction_graph import Argument, InstructionGraph, Ph
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.module import Operation, Tensor
-from automap_models.hlo.phases import phases
+from automap_models.hlo.order import phases
 from automap_models.hlo.step import TrainingStep
 
 ARGUMENTS = (Argument("p", "parameter"), Argument("x", "input"), Argument("step", "state"))

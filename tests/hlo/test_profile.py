@@ -92,7 +92,7 @@ def test_updates_belong_to_the_first_use_of_their_parameter(transformer_graph: I
     graph = transformer_graph
     liveness = Liveness(graph)
     home = homes(liveness)[(graph.phases == U) & (graph.bytes_accessed > 0)]
-    first_uses = liveness.first_using(graph.value_bytes) > 0
+    first_uses = liveness.trained.first_using(graph.value_bytes) > 0
     updates = np.bincount(home[home != NEVER], minlength=first_uses.size)
     assert (updates[first_uses] > 0).all()
     assert updates[first_uses].sum() > 0.97 * home.size

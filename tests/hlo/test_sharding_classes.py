@@ -21,11 +21,10 @@ from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.shardy import collectives, sharding_rules
 from automap_models.hlo.step import TrainingStep
 from automap_models.workloads.bert import BertConfig
+from automap_models.workloads.convolutional import ResNetConfig, VggConfig
 from automap_models.workloads.decoder import DecoderConfig
-from automap_models.workloads.resnet import ResNetConfig
 from automap_models.workloads.t5 import T5Config
 from automap_models.workloads.training import Architecture, training_step
-from automap_models.workloads.vgg import VggConfig
 
 TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
     "bert": (BertConfig(width=16, heads=2, layers=1, vocabulary=40, positions=12), (2, 10)),
@@ -263,7 +262,7 @@ def test_a_restriction_covers_opcode_phase_and_scope(tmp_path: Path) -> None:
         ("description: x\nforbid: reduce", "forbid is 'reduce', not a list"),
         ("description: x\nforbid: [reduce]", r"forbid\[0\] is 'reduce'"),
         ("description: x\nforbid: [{opcod: reduce}]", "unknown key 'opcod'"),
-        ("description: x\nforbid: [{phase: sideways}]", "choose from any, forward, backward, update"),
+        ("description: x\nforbid: [{phase: sideways}]", "not any or backward or forward or update"),
         ("description: x\nforbid: [{factor: all}]", "factor is 'all', not any or reduction"),
         ("description: x\nforbid: [{except: loss}]", "except is 'loss', not a list"),
         ("description: x\nforbid: [{opcode: 3}]", "opcode is 3"),

@@ -23,7 +23,7 @@ from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import compiled, read_module, trace
 from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph
-from automap_models.hlo.mlir_walk import part
+from automap_models.hlo.measure import part
 from automap_models.hlo.module import Module
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.stablehlo_values import reshaped_slice

@@ -20,11 +20,10 @@ from automap_models.formats.hardware_yaml import device_of, read_cluster, read_d
 from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.model_layers import ModelLayers
-from automap_models.hlo.partitioned import DivisibleProfile
 from automap_models.hlo.profile import clock_profile
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.hlo.sharding_classes import sharding_classes
-from automap_models.hlo.sharding_work import step_times
+from automap_models.hlo.sharding_work import DivisibleProfile, step_times
 from automap_models.hlo.step_classes import StepClasses
 from automap_models.hlo.work_marks import WorkMarks
 from automap_models.planners.staged.frameworks import block_ends

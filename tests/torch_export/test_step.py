@@ -24,7 +24,7 @@ from automap_models.hlo.adapter import trace
 from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import Module
-from automap_models.hlo.phases import phases
+from automap_models.hlo.order import phases
 from automap_models.hlo.placement import placement_from_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import read_rule_set

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from automap_models.workloads.bert import BertConfig
+from automap_models.workloads.convolutional import ResNetConfig, VggConfig
 from automap_models.workloads.decoder import DecoderConfig
-from automap_models.workloads.resnet import ResNetConfig
 from automap_models.workloads.t5 import T5Config
 from automap_models.workloads.training import Architecture
-from automap_models.workloads.vgg import VggConfig
 
 TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
     "bert": (BertConfig(width=16, heads=2, layers=1, vocabulary=40, positions=12), (2, 10)),

@@ -19,12 +19,11 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from automap_models.workloads.bert import BertConfig
 from automap_models.workloads.config_json import read_config
+from automap_models.workloads.convolutional import ResNetConfig, VggConfig
 from automap_models.workloads.decoder import DecoderConfig
 from automap_models.workloads.mixture import capacity
-from automap_models.workloads.resnet import ResNetConfig
 from automap_models.workloads.t5 import T5Config, relative_buckets
 from automap_models.workloads.training import Architecture, cross_entropy, training_step
-from automap_models.workloads.vgg import VggConfig
 
 from .hugging_face import configuration, model_of, written
 

@@ -18,9 +18,10 @@ from automap_models.core.instruction_graph import Phase
 from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.sharding_rules import RuledModule
-from automap_models.workloads.config_families import FAMILIES
+from automap_models.workloads.catalogue import MODEL_TYPES, WORKLOADS
 from automap_models.workloads.config_json import is_config, read_config
-from automap_models.workloads.registry import MODEL_TYPES, WORKLOADS, configured, sized
+from automap_models.workloads.config_rotary import FAMILIES
+from automap_models.workloads.registry import configured, sized
 from automap_models.workloads.source import Source, SourceKind, module_of, source_kind
 from automap_models.workloads.training import Architecture, RepeatingArchitecture
 

@@ -9,9 +9,8 @@ import pytest
 
 from automap_models.errors import BadInput
 from automap_models.infer.commands import plan, profile, search
-from automap_models.workloads.config_families import FAMILIES as KNOWN
-from automap_models.workloads.config_json import ConfiguredModel, decode_config
-from automap_models.workloads.config_notes import config_notes
+from automap_models.workloads.config_json import ConfiguredModel, config_notes, decode_config
+from automap_models.workloads.config_rotary import FAMILIES as KNOWN
 
 from .hugging_face import FAMILIES, configuration
 from .test_config_json import parameters
@@ -25,7 +24,7 @@ def decoded(values: dict[str, Any], **options: Any) -> ConfiguredModel:
 
 
 def notes(values: dict[str, Any], sequence: int = 16) -> tuple[str, ...]:
-    return config_notes(json.dumps(values).encode(), values["model_type"], where="config.json", sequence=sequence)
+    return tuple(config_notes(values, values["model_type"], KNOWN[values["model_type"]], sequence))
 
 
 @pytest.mark.parametrize("labels", [1, 3])

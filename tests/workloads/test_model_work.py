@@ -9,7 +9,7 @@ import pytest
 
 from automap_models.core.model_work import ModelWork
 from automap_models.errors import BadInput
-from automap_models.workloads.registry import WORKLOADS
+from automap_models.workloads.catalogue import WORKLOADS
 from automap_models.workloads.source import read_model_work
 
 TINY = {

@@ -16,7 +16,7 @@ import pytest
 from automap_models import workloads
 from automap_models.errors import BadInput
 from automap_models.hlo.step import TrainingStep
-from automap_models.workloads import registry
+from automap_models.workloads import catalogue, registry
 from automap_models.workloads.config_json import read_config
 from automap_models.workloads.training import Architecture
 
@@ -132,13 +132,13 @@ def test_the_list_is_complete_and_in_order() -> None:
 @_by_model(VARIABLES)
 def test_parameters_are_those_of_the_published_configuration(name: str) -> None:
     sizes = _parameters(build(name))
-    assert sum(sizes) == _published(name) == registry.WORKLOADS[name].parameters
+    assert sum(sizes) == _published(name) == catalogue.WORKLOADS[name].parameters
     assert len(sizes) == VARIABLES[name]
 
 
 @_by_model((*UNROLLED, *WAVENETS))
 def test_parameters_of_steps_that_are_placed_are_those_of_torchs_layers(name: str) -> None:
-    assert sum(_parameters(build(name))) == _of_torch(name) == registry.WORKLOADS[name].parameters
+    assert sum(_parameters(build(name))) == _of_torch(name) == catalogue.WORKLOADS[name].parameters
 
 
 def test_inception_v3_has_keras_parameters_and_a_scale_for_each_normalised_channel() -> None:
@@ -191,7 +191,7 @@ def test_relative_scores_are_moved_to_the_keys_that_they_belong_to() -> None:
 def test_vgg19_has_the_papers_parameters() -> None:
     sizes = _parameters(build("vgg19"))
     assert (sum(sizes), len(sizes)) == _published_vgg()
-    assert sum(sizes) == registry.WORKLOADS["vgg19"].parameters
+    assert sum(sizes) == catalogue.WORKLOADS["vgg19"].parameters
 
 
 def test_bert48_has_the_layers_of_dapples_published_profile(shared_data: Path) -> None:
@@ -258,17 +258,17 @@ def test_an_option_that_a_model_does_not_have_is_refused(name: str, options: dic
 
 @pytest.mark.parametrize("path", PUBLISHED_FILES, ids=lambda path: path.stem)
 def test_the_list_says_of_a_config_what_its_file_says(path: Path) -> None:
-    workload, model = registry.WORKLOADS[path.stem], read_config(path)
+    workload, model = catalogue.WORKLOADS[path.stem], read_config(path)
     assert (workload.sequence, workload.longest, workload.dtype) == (model.sequence, model.longest, model.dtype)
     assert (workload.architecture, workload.batch) == (None, 1)
     assert registry.sized(path.stem).architecture == model.architecture
 
 
 def test_a_hyphen_in_a_name_is_as_good_as_an_underscore() -> None:
-    assert registry.canonical("gpt2-medium") == registry.canonical("gpt2_medium") == "gpt2_medium"
-    assert registry.canonical("qwen2.5-7b") == registry.canonical("qwen2.5_7b") == "qwen2.5-7b"
-    assert registry.canonical("gpt3-6.7b") == "gpt3_7b"
-    assert registry.canonical("gpt5") is None
+    assert catalogue.canonical("gpt2-medium") == catalogue.canonical("gpt2_medium") == "gpt2_medium"
+    assert catalogue.canonical("qwen2.5-7b") == catalogue.canonical("qwen2.5_7b") == "qwen2.5-7b"
+    assert catalogue.canonical("gpt3-6.7b") == "gpt3_7b"
+    assert catalogue.canonical("gpt5") is None
     assert len({name.replace("-", "_") for name in workloads.names()}) == len(workloads.names())
     assert registry.sized("gpt2-xl").name == "gpt2_xl"
 

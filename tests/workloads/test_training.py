@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from automap_models import workloads
-from automap_models.workloads.resnet import ResNetConfig
+from automap_models.workloads.convolutional import ResNetConfig
 from automap_models.workloads.training import Architecture, cross_entropy, initial_state, step_function, training_step
 
 Tiny = tuple[Architecture, tuple[int, ...]]

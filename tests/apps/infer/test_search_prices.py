@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from automap_models.workloads.bert import BertConfig
 from automap_models.workloads.t5 import T5Config
 from automap_models.workloads.training import training_step
-from automap_models.workloads.vgg import VggConfig
+from automap_models.workloads.convolutional import VggConfig
 
 
 def t5(batch=8):

@@ -12,7 +12,7 @@ from automap_models.errors import BadInput
 
 torch = pytest.importorskip("torch")
 
-from automap_models.torch_export.example import read_example  # noqa: E402
+from automap_models.torch_export.capture import read_example  # noqa: E402
 
 MODEL = torch.nn.Linear(2, 2)
 X = torch.ones(3, 2)
@@ -41,7 +41,7 @@ def test_anything_else_is_refused_with_what_to_return(returned: Any) -> None:
 
 
 def test_without_torch_the_error_names_the_extra() -> None:
-    code = "import sys; sys.modules['torch'] = None\nimport automap_models.torch_export.example"
+    code = "import sys; sys.modules['torch'] = None\nimport automap_models.torch_export.capture"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "BadInput" in done.stderr
     assert "pip install 'automap-models[torch]'" in done.stderr
