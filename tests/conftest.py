@@ -27,7 +27,7 @@ from automap_models.core.sharding_classes import ShardingClasses, Variable
 from automap_models.core.staged import StagedProblem
 
 # What a test costs decides how many examples it draws: the few that are dear say so themselves.
-hypothesis.settings.register_profile("same examples every time", derandomize=True, deadline=None, max_examples=40)
+hypothesis.settings.register_profile("same examples every time", derandomize=True, deadline=None, max_examples=25)
 hypothesis.settings.register_profile("new examples every time", deadline=None, max_examples=400)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same examples every time"))
 

@@ -42,12 +42,18 @@ SHARE, MIN_GAIN = 0.25, 0.02
 
 
 @cache
+def counted_report(model: str, cluster: str, options: PlanOptions) -> tuple[PlanReport | None, float]:
+    """What planning reports, if a plan fits, and the passes that it takes."""
+    before_s, report = effort.counted_s(), None
+    with suppress(Infeasible):
+        report = planned(read_profile(EXAMPLES / f"{model}.npz"), read_cluster(cluster), options)
+    return report, (effort.counted_s() - before_s) / effort.MOVES.unit_s
+
+
 def default_report(model: str, cluster: str) -> PlanReport:
     """What `automap-infer MODEL --topo CLUSTER` reports; skips the test where nothing fits."""
-    try:
-        return planned(read_profile(EXAMPLES / f"{model}.npz"), read_cluster(cluster), PlanOptions())
-    except Infeasible:
-        pytest.skip("no plan fits")
+    report, _ = counted_report(model, cluster, PlanOptions())
+    return report if report is not None else pytest.skip("no plan fits")
 
 
 @pytest.mark.parametrize(("model", "cluster"), [*FEW, *REST])
@@ -172,12 +178,8 @@ counted in terms of these (planners.effort)."""
 
 @pytest.mark.parametrize(("model", "cluster"), [*FEW, *REST])
 def test_a_default_plan_takes_so_many_evaluations_and_no_more(model: str, cluster: str) -> None:
-    profile, where = read_profile(EXAMPLES / f"{model}.npz"), read_cluster(cluster)
     for options, most in ((PlanOptions(), MOST_PASSES), (PlanOptions(certify_s=0.0), MOST_WITHOUT_PROOF)):
-        before_s = effort.counted_s()
-        with suppress(Infeasible):
-            planned(profile, where, options)
-        assert (effort.counted_s() - before_s) / effort.MOVES.unit_s <= most
+        assert counted_report(model, cluster, options)[1] <= most
 
 
 # --- against every plan ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ MakeProblem = Callable[..., StagedProblem]
 EveryPlan = Callable[[StagedProblem], Iterator[tuple[tuple[int, ...], tuple[int, ...]]]]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_stages_exist_within_the_memory_where_a_plan_fits(
     seed: int, make_problem: MakeProblem, every_plan: EveryPlan
 ) -> None:
