@@ -75,9 +75,13 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collections of garbage pass over what the imports made, half a million objects that stay to the end anyway."""
+    """Collections of garbage pass over what the imports made, half a million objects that stay to the end anyway.
+
+    They are rarer than usual, too: what tests make is looked through when it is many megabytes.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
     gc.enable()
 
 
