@@ -7,15 +7,16 @@ import os
 import signal
 from pathlib import Path
 
+import hydra
 import numpy as np
 import pytest
 import torch
-from hydra_programs import quickly_composed
 from omegaconf import DictConfig
 
 from automap_models.core.placement import PlacementGraph
 from automap_models.envs.placement.generator import random_problem
 from automap_models.errors import BadInput
+from automap_models.resources import conf_dir
 from automap_models.train import placer_graphs
 from automap_models.train.main import train
 from automap_models.train.placer import PlacerModule
@@ -42,7 +43,8 @@ LINE = {
 
 
 def compose(*overrides: str) -> DictConfig:
-    return quickly_composed("train", *overrides)
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return hydra.compose("train", overrides=list(overrides))
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
