@@ -455,7 +455,9 @@ def blocks(samples: int) -> Profile:
     return profile_module(Blocks(), inputs, device=read_device("v100"))
 
 
-@pytest.mark.parametrize(("traced", "samples"), [(8, 2), (8, 32), (2, 16), (1, 8), (256, 1)])
+@pytest.mark.parametrize(
+    ("traced", "samples"), [(8, 2), (8, 32), (2, 16), pytest.param(256, 1, marks=pytest.mark.slow)]
+)
 def test_another_micro_batch_takes_what_it_takes_when_it_is_traced_itself(traced: int, samples: int) -> None:
     scaled, own = rescaled(blocks(traced), samples), blocks(samples)
     assert scaled.C.sum() == pytest.approx(own.C.sum(), rel=1e-9)

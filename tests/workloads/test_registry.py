@@ -33,8 +33,8 @@ NAMES = (
 )
 PUBLISHED_FILES = sorted((Path(registry.__file__).parent / "published").glob("*.json"))
 LARGE = ("t5_3b", "t5_11b", "gpt2_xl", "gpt3_7b", "gpt3_13b", "rnnlm_4", "rnnlm_8", "gnmt_4", "gnmt_8", "wavenet_4x36")
-LARGE = (*LARGE, "transformer_xl_4", "transformer_xl_8", "amoebanet_d")
-"""Other sizes of models whose smallest size is tested, too."""
+LARGE = (*LARGE, "gpt2_medium", "transformer_xl_4", "transformer_xl_8", "amoebanet_d")
+"""Models of which the fast tests have a smaller one of the same architecture."""
 build = cache(workloads.build)
 
 

@@ -77,7 +77,7 @@ def test_no_plan_is_shorter_by_brute_force(seed, make_problem):
     assert search(problem) == pytest.approx(brute_force(problem), rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_it_is_the_optimum_of_any_small_problem(seed, make_problem):
     problem = hybrid_problem(seed, make_problem, max_n=6, max_devices=8, max_stages=3)

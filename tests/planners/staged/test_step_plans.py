@@ -133,7 +133,7 @@ def test_what_relocation_keeps_of_a_plan_changes_nothing(seed: int, n: int, coun
 def test_tiny_problems_are_planned_nearly_optimally() -> None:
     """Against all plans there are."""
     ratios = []
-    for seed in range(12):
+    for seed in range(9):
         problem = problem_of(seed, 10, 3, 6, [*WARM_UPS][seed % 3])
         ends = len(problem.profile), problem.cluster.devices
         every = [list(combinations(range(1, end), problem.stages - 1)) for end in ends]
@@ -145,7 +145,7 @@ def test_tiny_problems_are_planned_nearly_optimally() -> None:
         best_s = min(step_s(problem, plan) for plan in plans)
         if np.isfinite(best_s):
             ratios.append(step_s(problem, step_plan(problem, 4, 8, "moves")) / best_s)
-    assert len(ratios) >= 8
+    assert len(ratios) >= 6
     assert min(ratios) >= 1 - 1e-9
     assert np.mean(ratios) < 1.01
 
