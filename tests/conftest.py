@@ -27,7 +27,7 @@ from automap_models.core.sharding_classes import ShardingClasses, Variable
 from automap_models.core.staged import StagedProblem
 
 # What a test costs decides how many examples it draws: the few that are dear say so themselves.
-hypothesis.settings.register_profile("same examples every time", derandomize=True, deadline=None, max_examples=40)
+hypothesis.settings.register_profile("same examples every time", derandomize=True, deadline=None, max_examples=25)
 hypothesis.settings.register_profile("new examples every time", deadline=None, max_examples=400)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same examples every time"))
 
@@ -75,9 +75,13 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collections of garbage pass over what the imports made, half a million objects that stay to the end anyway."""
+    """Collections of garbage pass over what the imports made, half a million objects that stay to the end anyway.
+
+    They are rarer than usual, too: what tests make is looked through when it is many megabytes.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
     gc.enable()
 
 

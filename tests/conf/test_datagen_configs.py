@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hydra
 import numpy as np
 import pytest
+from hydra_programs import composed
 
 from automap_models.datagen.command import job_from
 from automap_models.datagen.generate import draw_groups
@@ -24,8 +24,7 @@ def test_the_promised_distributions_are_shipped() -> None:
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_every_shipped_distribution_composes_and_is_drawn(name: str, tmp_path: Path) -> None:
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = hydra.compose("datagen", overrides=[f"dist={name}", f"out={tmp_path}"])
+    config = composed("datagen", f"dist={name}", f"out={tmp_path}")
     assert config.dist.name == name
     job = job_from(config)
     groups = EncodedProblems.from_mapping(draw_groups(job.recipe, np.random.default_rng(1), 50))
@@ -38,8 +37,7 @@ def test_every_shipped_distribution_composes_and_is_drawn(name: str, tmp_path: P
 @pytest.mark.parametrize("name", SIZES)
 def test_every_shipped_choice_of_sizes_composes_and_is_drawn(name: str, tmp_path: Path) -> None:
     """All numbers of stages, nodes and devices in a node that it names come up, and no others."""
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = hydra.compose("datagen", overrides=[f"sizes={name}", f"out={tmp_path}"])
+    config = composed("datagen", f"sizes={name}", f"out={tmp_path}")
     groups = EncodedProblems.from_mapping(draw_groups(job_from(config).recipe, np.random.default_rng(1), 2000))
     cluster = config.problem.cluster
     assert set(groups.nodes.tolist()) == set(cluster.nodes["values"])
@@ -51,9 +49,8 @@ def test_every_shipped_choice_of_sizes_composes_and_is_drawn(name: str, tmp_path
 
 def test_the_sizes_are_the_paper_s_unless_said_otherwise() -> None:
     """Clusters A, B and C: two to four nodes of eight; all sizes reach 16 stages on 512 devices, as the agent does."""
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        paper, widest = (hydra.compose("datagen", overrides=list(of)).problem for of in ((), ("sizes=all",)))
-        env = hydra.compose("train", overrides=["experiment=all_sizes"]).env
+    paper, widest = composed("datagen").problem, composed("datagen", "sizes=all").problem
+    env = composed("train", "experiment=all_sizes").env
     assert (paper.cluster.nodes["values"], paper.cluster.devices_per_node["values"]) == ([2, 3, 4], [8])
     assert max(widest.stages["values"]) == env.max_stages == 16
     most = max(widest.cluster.nodes["values"]) * max(widest.cluster.devices_per_node["values"])
@@ -61,13 +58,11 @@ def test_the_sizes_are_the_paper_s_unless_said_otherwise() -> None:
 
 
 def test_the_default_folder_is_named_after_the_distribution() -> None:
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        assert hydra.compose("datagen", overrides=["dist=cnn"]).out == "data/cnn"
+    assert composed("datagen", "dist=cnn").out == "data/cnn"
 
 
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_slurm"])
 def test_the_launchers_compose(launcher: str) -> None:
     pytest.importorskip(f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher")
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = hydra.compose("datagen", overrides=[f"hydra/launcher={launcher}"], return_hydra_config=True)
+    config = composed("datagen", f"hydra/launcher={launcher}", return_hydra_config=True)
     assert launcher.partition("_")[0] in config.hydra.launcher._target_

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hydra
 import pytest
+from hydra_programs import composed, quickly_composed
 from omegaconf import DictConfig, OmegaConf
 
 from automap_models.errors import BadInput
@@ -29,8 +29,7 @@ def shipped(group: str) -> list[str]:
 
 
 def compose(*overrides: str) -> DictConfig:
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return hydra.compose("train", overrides=list(overrides))
+    return composed("train", *overrides)
 
 
 def build(config: DictConfig) -> RainbowModule:
@@ -83,12 +82,12 @@ def test_the_reward_is_a_setting_of_the_environment_that_its_agent_plays_in(rewa
 def test_the_paper_s_recipe_is_its_agent_on_arrays_alone_paid_by_one_over_the_length() -> None:
     """Then the same network is fine-tuned on arrays of CNNs, from where it ended."""
     config, tuned = compose("experiment=paper"), compose("experiment=paper_cnn")
-    for composed in (config, tuned):
-        module = build(composed)
+    for one in (config, tuned):
+        module = build(one)
         assert isinstance(module.online, FlatNetwork)
         assert (module.reward, module.agent.config.gamma, module.settings.branches) == ("inverse_length", 0.6, 1)
-        assert composed.data.min_stages == 2
-        assert composed.visits == 50
+        assert one.data.min_stages == 2
+        assert one.visits == 50
     assert tuned.init_from == f"{config.out}/checkpoints/last.ckpt"
     assert tuned.data.path == "data/cnn"
     assert (tuned.agent.agent.epsilon_start, config.agent.agent.epsilon_start) == (0.2, 1.0)
@@ -169,7 +168,7 @@ def test_all_sizes_are_those_of_the_environment_and_measured_on_what_can_be_solv
 )
 def test_a_wrong_setting_is_named(override: str, named: str) -> None:
     with pytest.raises(BadInput, match=named):
-        build(compose(override))
+        build(quickly_composed("train", override))
 
 
 @pytest.mark.parametrize(

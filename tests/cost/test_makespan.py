@@ -216,7 +216,9 @@ def test_a_published_graph_on_one_device_takes_what_the_paper_says(
     assert cost.value_s * 1e3 == pytest.approx(total_ms, abs=0.005 + 1e-9)
 
 
-@pytest.mark.parametrize("name", ["LayerGraphs_bert24", "LayerGraphs_resnet50", "OperatorGraphs_bert_l-3"])
+@pytest.mark.parametrize(
+    "name", ["LayerGraphs_bert24", pytest.param("OperatorGraphs_bert_l-3", marks=pytest.mark.slow)]
+)
 def test_the_published_latency_of_a_split_is_no_less_than_its_step(name: str, shared_data: Path) -> None:
     """A piece of the latency model waits for all its inputs and sends at its end; a step waits for each on its own."""
     path = shared_data / "placement_graphs" / f"latency-inputs_{name}_inference.json"

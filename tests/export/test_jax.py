@@ -15,7 +15,7 @@ from automap_models.export.jax import TARGET
 from automap_models.export.sources import ShardingSource
 
 
-@pytest.mark.parametrize("draws", counts(30, 200, 1000))
+@pytest.mark.parametrize("draws", counts(30, 100, 1000))
 def test_shardings_are_those_that_the_plan_itself_gives_to_jax(draws: int, tmp_path: Path) -> None:
     """ShardingPlan.partition_specs is tested against compiled steps; here the file must say the same."""
     jax = pytest.importorskip("jax")

@@ -20,7 +20,7 @@ from automap_models.export.sources import Source
 from automap_models.export.target import Target
 from automap_models.export.targets import target_by_name
 
-DRAWS = counts(40, 200, 1000)
+DRAWS = counts(40, 100, 1000)
 
 
 @pytest.fixture(scope="module")

@@ -230,6 +230,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
         "$.arguments.x has the unknown key 'sharding'",
     ),
     "a mesh of two axes": (_set("mesh", to={"data": 2, "model": 2}), "$.kind is 'operator', not hybrid"),
+    "a mesh without sizes": (_set("mesh", to={"model": "four"}), "$.mesh.model is 'four', not a whole number"),
 }
 
 

@@ -6,8 +6,6 @@ import contextlib
 import functools
 import importlib.metadata
 import io
-import pickle
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,58 +17,8 @@ from .commands import entries, in_folder, judge
 from .mutations import change_call, change_overrides
 from .shortcuts import ReachedError, reached
 
-GROUPS_OF_CONFIGS: Mapping[str, Mapping[str, str]] = {
-    "datagen": {"dist": "normal", "sizes": "paper"},
-    "train": {"env": "pipeline", "agent": "default", "trainer": "cpu", "logger": "csv", "experiment": ""},
-}
-"""Program → its groups of configs, each with the one that is composed unless an override names another."""
 LONGEST_GROUPS = 50
 """Groups of a data set that a case may make; of a larger one only the settings are checked."""
-
-
-def composed_with(program: str, arguments: Sequence[str]) -> Any:
-    """The config that Hydra composes of overrides, which takes a third of a second; here known parts are composed once.
-
-    Hydra's own parser reads the overrides, and its own loader applies them to the composed config. Only which files
-    are composed is found out here.
-
-    Raises:
-        HydraException: as Hydra does for overrides that it cannot read or apply.
-    """
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from omegaconf import open_dict
-
-    chosen, rest = dict(GROUPS_OF_CONFIGS[program]), []
-    for override in map(_parsed, arguments):
-        choice = override.get_value_element_as_str() if override.value() is not None else ""
-        if override.key_or_group in chosen and re.fullmatch(r"[a-z_]+", choice):
-            chosen[override.key_or_group] = choice
-        else:
-            rest.append(override)
-    config = pickle.loads(_composed(program, tuple(f"{group}={name}" for group, name in chosen.items() if name)))
-    with open_dict(config):
-        config.hydra = {}
-    ConfigLoaderImpl._apply_overrides_to_config(rest, config)
-    return config
-
-
-@functools.lru_cache(4096)
-def _parsed(argument: str) -> Any:
-    """An override as Hydra's parser reads it; most overrides of a case are those of the call that it was made of."""
-    return _overrides_parser().parse_overrides([argument])[0]
-
-
-@functools.cache
-def _overrides_parser() -> Any:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    return OverridesParser.create()
-
-
-@functools.cache
-def _composed(program: str, overrides: tuple[str, ...]) -> bytes:
-    """A composed config pickled: this process alone reads it, in a seventh of the time that `copy.deepcopy` takes."""
-    return pickle.dumps(samples.composed(program, overrides))
 
 
 def call_with_overrides(program: str, body: Callable[[], object]) -> None:
@@ -94,9 +42,11 @@ def call_with_overrides(program: str, body: Callable[[], object]) -> None:
 
 
 def _generate(arguments: Sequence[str]) -> None:
+    from hydra_programs import quickly_composed
+
     from automap_models.datagen.command import job_from, make
 
-    config = composed_with("datagen", arguments)
+    config = quickly_composed("datagen", *arguments)
     if isinstance(config.get("groups"), int) and config.groups > LONGEST_GROUPS:
         job_from(config)
     else:
@@ -106,13 +56,14 @@ def _generate(arguments: Sequence[str]) -> None:
 def _train(arguments: Sequence[str]) -> None:
     """Everything up to where the training begins."""
     import lightning
+    from hydra_programs import quickly_composed
 
     from automap_models.train.main import train
 
     # A trainer asks every package of the environment for plug-ins: the same ones for every case.
     plug_ins = mock.patch("lightning.fabric.utilities.registry.entry_points", _plug_ins)
     with mock.patch.object(lightning.Trainer, "fit", reached), plug_ins:
-        train(composed_with("train", arguments))
+        train(quickly_composed("train", *arguments))
 
 
 _plug_ins = functools.cache(importlib.metadata.entry_points)
@@ -138,7 +89,9 @@ def _keys(config: Any, prefix: str = "") -> list[str]:
 
 def programs() -> dict[str, Target]:
     """datagen and train."""
-    keys = {name: [*_keys(samples.composed(name, ())), *groups] for name, groups in GROUPS_OF_CONFIGS.items()}
+    from hydra_programs import GROUPS_OF_CONFIGS, composed
+
+    keys = {name: [*_keys(composed(name)), *groups] for name, groups in GROUPS_OF_CONFIGS.items()}
     generated = [[*samples.DATA, "out=new"], ["dist=cnn", "groups=3", "granularity=8", "out=new"]]
     generated += [["dist=mixed", "sizes=all", "groups=5", "shard_size=2", "granularity=8", "out=new", "parts=2"]]
     training = [*samples.TRAINING, "out=run"]

@@ -313,10 +313,12 @@ SIZES = (
 @functools.cache
 def data_set() -> Mapping[str, bytes]:
     """data/manifest.json and data/shard-00000.npz: fourteen problems on 16 points."""
+    from hydra_programs import composed
+
     from automap_models.datagen.command import make
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        make(composed("datagen", (*DATA, *SIZES, f"out={folder}/data")))
+        make(composed("datagen", *DATA, *SIZES, f"out={folder}/data"))
         return {
             f"data/{path.name}": path.read_bytes() for path in sorted(Path(folder, "data").iterdir()) if path.is_file()
         }
@@ -328,6 +330,8 @@ def training() -> Mapping[str, bytes]:
 
     Kept are the optima of what is held out.
     """
+    from hydra_programs import composed
+
     from automap_models.train.main import train
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -335,17 +339,6 @@ def training() -> Mapping[str, bytes]:
         data.mkdir()
         for name, content in data_set().items():
             Path(folder, name).write_bytes(content)
-        train(composed("train", (*TRAINING, f"data.path={data}", f"out={folder}/run")))
+        train(composed("train", *TRAINING, f"data.path={data}", f"out={folder}/run"))
         files = {f"{path.parent.name}/{path.name}": path.read_bytes() for path in sorted(data.iterdir())}
         return {**files, "last.ckpt": Path(folder, "run", "checkpoints", "last.ckpt").read_bytes()}
-
-
-@functools.cache
-def composed(name: str, overrides: tuple[str, ...]) -> object:
-    """A config as Hydra composes it."""
-    import hydra
-
-    from automap_models.resources import conf_dir
-
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return hydra.compose(name, overrides=list(overrides))

@@ -176,7 +176,7 @@ def choices(draw: st.DrawFn) -> tuple[str, list[int], int]:
     return name, chosen, degree
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(choices())
 def test_the_instructions_add_up_to_the_price_of_a_micro_batch(drawn: tuple[str, list[int], int]) -> None:
     name, chosen, degree = drawn
@@ -199,7 +199,7 @@ def test_the_instructions_add_up_to_the_price_of_a_micro_batch(drawn: tuple[str,
             assert variable.shape[sharded.dims[variable.name]] % degree == 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(choices())
 def test_no_array_is_negative_or_more_than_the_profile_and_none_grows_with_the_degree(
     drawn: tuple[str, list[int], int],

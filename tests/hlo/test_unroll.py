@@ -229,9 +229,14 @@ def carried(w: Tree, x: Any) -> Any:
 
 
 EXACT = {**{name: pair[0] for name, pair in PAIRS.items() if name != "mixed precision"}, "carried": carried}
+QUICK = ("rematerialised", "a scan in a scan", "carried")
+"""One of each sort of loop, for the fast tests: compiling takes a second each."""
 
 
-@pytest.mark.parametrize("run", EXACT.values(), ids=EXACT)
+@pytest.mark.parametrize(
+    "run",
+    [pytest.param(run, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, run in EXACT.items()],
+)
 def test_the_unrolled_module_computes_the_same_numbers(run: Run) -> None:
     step, (module, _) = stacked(run), traced(stacked, run)
     arguments = numbers(step)

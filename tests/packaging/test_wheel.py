@@ -13,6 +13,7 @@ from zipfile import ZipFile
 import msgspec
 import pytest
 
+from automap_models.infer.app import SUMMARIES
 from automap_models.version import __version__
 
 pytestmark = pytest.mark.slow
@@ -81,21 +82,11 @@ def test_the_installed_library_is_the_wheels_and_not_the_checkouts(installed: Pa
     assert not Path(where.strip()).is_relative_to(root)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "automap",
-        "automap-calibrate",
-        "automap-export",
-        "automap-infer",
-        "automap-place",
-        "automap-plan",
-        "automap-profile",
-        "automap-search",
-    ],
-)
-def test_an_installed_command_explains_itself(installed: Path, command: str, tmp_path: Path) -> None:
-    assert command in run(installed / command, "--help", folder=tmp_path)
+def test_every_installed_command_explains_itself(installed: Path, tmp_path: Path) -> None:
+    commands = {path.name for path in installed.glob("automap*")}
+    assert commands == {"automap", *(f"automap-{name}" for name in SUMMARIES)}
+    for command in commands:
+        assert command in run(installed / command, "--help", folder=tmp_path)
 
 
 def test_the_installed_command_plans_with_its_own_configs_and_policy(

@@ -46,7 +46,7 @@ SHORT: dict[tuple[str, str], dict[str, Any]] = {
 }
 """Options with which planners that would take seconds on any problem take less."""
 FLOOR_S = 2.0
-"""What a deadline may be missed by on a busy machine whatever it is; a planner that ignores it takes longer."""
+"""What a deadline may be missed by whatever it is; a planner that ignores it takes longer."""
 
 
 @dataclass(frozen=True)
@@ -365,16 +365,17 @@ def test_a_batch_is_as_good_as_single_calls(kind: str, name: str) -> None:
             assert values[0] == pytest.approx(values[1])
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.3])
+@pytest.mark.parametrize("seconds", [0.0, 0.1])
 @pytest.mark.parametrize(("kind", "name"), PLANNERS_OF_ALL_KINDS)
 def test_deadlines_hold_within_twice_the_time(kind: str, name: str, seconds: float) -> None:
+    """In processor time, which other programs of a busy machine do not take."""
     solved(kind, name)  # what is imported and read once counts for nobody's deadline
     problem = large(kind)
     if (kind, name) == ("staged", "data-parallel"):
         problem = replace(problem, stages=1)
-    begun_s = time.perf_counter()
-    result = solve(kind, name, problem, deadline=Deadline(seconds))
-    assert time.perf_counter() - begun_s <= 2.0 * seconds + FLOOR_S
+    begun_s = time.process_time()
+    result = solve(kind, name, problem, deadline=Deadline(seconds, time.process_time))
+    assert time.process_time() - begun_s <= 2.0 * seconds + FLOOR_S
     if result is not None and result.plan is not None:
         assert KINDS[kind].valid(result.problem, result.plan)
 

@@ -11,38 +11,25 @@ import hashlib
 import io
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hydra
 import numpy as np
 import pytest
-from omegaconf import DictConfig
+from hydra_programs import quickly_composed, refusal
 
-from automap_models.datagen.command import job_from, make
+from automap_models.datagen.command import job_from, main, make
 from automap_models.envs.pipeline.encoding import EncodedProblems
 from automap_models.errors import BadInput
 from automap_models.formats.dataset import read_dataset
-from automap_models.resources import conf_dir
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def compose(name: str, *overrides: str) -> DictConfig:
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return hydra.compose(name, overrides=list(overrides))
 
 
 @pytest.mark.parametrize("override", ["dist=null", "dist=1.5", "++problem.memory.bound_peak.x=1"])
-def test_an_override_over_which_hydra_raises_no_exception_of_its_own(override: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "datagen" / "run.py"), override]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("datagen: error: ")
-    assert not any(tmp_path.iterdir())
+def test_an_override_over_which_hydra_raises_no_exception_of_its_own(
+    override: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refusal(main, [override], tmp_path, monkeypatch, capsys).startswith("datagen: error: ")
 
 
 @pytest.mark.parametrize(
@@ -62,13 +49,13 @@ def test_an_override_over_which_hydra_raises_no_exception_of_its_own(override: s
 )
 def test_settings_of_a_data_set_that_are_of_another_kind(overrides: list[str], message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        job_from(compose("datagen", *overrides))
+        job_from(quickly_composed("datagen", *overrides))
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("set") / "data"
-    make(compose("datagen", "dist=normal", "groups=6", "shard_size=6", "granularity=16", f"out={folder}"))
+    make(quickly_composed("datagen", "dist=normal", "groups=6", "shard_size=6", "granularity=16", f"out={folder}"))
     return folder
 
 
@@ -144,7 +131,7 @@ def test_settings_of_a_training_that_are_of_another_kind(
     pytest.importorskip("lightning")
     from automap_models.train.main import train
 
-    config = compose("train", *TINY, f"data.path={data}", f"out={tmp_path / 'run'}", *overrides)
+    config = quickly_composed("train", *TINY, f"data.path={data}", f"out={tmp_path / 'run'}", *overrides)
     with pytest.raises(BadInput, match=message):
         train(config)
     assert not (tmp_path / "run").exists()
@@ -156,7 +143,7 @@ def checkpoint(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from automap_models.train.main import train
 
     out = tmp_path_factory.mktemp("trained") / "run"
-    train(compose("train", *TINY, f"data.path={data}", f"out={out}"))
+    train(quickly_composed("train", *TINY, f"data.path={data}", f"out={out}"))
     return out / "checkpoints" / "last.ckpt"
 
 
@@ -184,7 +171,7 @@ def test_a_checkpoint_whose_parts_are_others(
     torch.save(content, tmp_path / "damaged.ckpt")
     out = f"out={tmp_path / 'run'}"
     with pytest.raises(BadInput, match=rf"damaged\.ckpt: {message}"):
-        train(compose("train", *TINY, f"data.path={data}", out, f"{key}={tmp_path / 'damaged.ckpt'}"))
+        train(quickly_composed("train", *TINY, f"data.path={data}", out, f"{key}={tmp_path / 'damaged.ckpt'}"))
 
 
 HEADER = b"\x93NUMPY\x01\x00\x76\x00"
@@ -201,7 +188,7 @@ def test_damaged_optima_beside_a_data_set_are_found_again(header: bytes, data: P
     from automap_models.train.build import build_data
 
     folder = shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("optima-*"))
-    config = compose("train", *TINY, f"data.path={folder}", f"out={tmp_path / 'run'}")
+    config = quickly_composed("train", *TINY, f"data.path={folder}", f"out={tmp_path / 'run'}")
     optima = []
     for _ in range(2):
         trained = build_data(config)

@@ -12,9 +12,9 @@ import time
 import zipfile
 from pathlib import Path
 
-import hydra
 import numpy as np
 import pytest
+from hydra_programs import composed
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
@@ -32,7 +32,6 @@ from automap_models.infer import app
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.feasibility import least_share
 from automap_models.planners.staged.stage_arrays import stage_arrays
-from automap_models.resources import conf_dir
 
 
 @pytest.mark.parametrize(
@@ -201,11 +200,8 @@ def test_deep_nesting_is_no_crash(tmp_path: Path) -> None:
 )
 def test_settings_of_datagen_that_would_fill_the_memory(override: str, words: str) -> None:
     """`granularity=1e8` laid out 800 GB and was killed."""
-    with (
-        hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"),
-        pytest.raises(BadInput, match=re.escape(words)),
-    ):
-        job_from(hydra.compose("datagen", overrides=[override]))
+    with pytest.raises(BadInput, match=re.escape(words)):
+        job_from(composed("datagen", override))
 
 
 FILE_ARGUMENTS = [

@@ -70,6 +70,7 @@ def test_steps_priced_with_known_constants_give_them_back() -> None:
     assert np.median(errors) < 0.03
 
 
+@pytest.mark.slow  # automap-calibrate leaves sources out in the fast tests
 def test_a_source_that_is_left_out_is_predicted_by_the_others() -> None:
     observations = measured(0.02, 0)
     validated = errors_by_source(observations, left_out_s(observations, DEVICE))
@@ -154,6 +155,7 @@ def test_profiles_priced_with_known_constants_give_them_back() -> None:
         assert np.abs(prices / [o.parts_s.sum() for o in observations] - 1).max() < 0.04
 
 
+@pytest.mark.slow
 def test_a_profile_that_is_left_out_is_predicted_by_the_others() -> None:
     observations = profiled(0.02)
     predicted = left_out_s(observations, DEVICE)

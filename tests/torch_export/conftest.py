@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
 from ideal_devices import ideal_device
 
 from automap_models.core.device import Device
+from automap_models.core.profile import Profile
 
 torch = pytest.importorskip("torch")
 
@@ -88,6 +90,19 @@ def builders() -> dict[str, Callable[..., Built]]:
     """Name → function that builds a tiny Hugging Face model with its keyword inputs; it takes changes of the config."""
     pytest.importorskip("transformers")
     return {"bert": bert, "gpt2": gpt2, "t5": t5}
+
+
+@pytest.fixture(scope="session")
+def profiled(builders: dict[str, Callable[..., Built]], unit_device: Device) -> Callable[[str], tuple[Any, Profile]]:
+    """A function: the tiny model of a name and its profile, built once."""
+    from automap_models.torch_export.profile import profile_module
+
+    @cache
+    def of(key: str) -> tuple[Any, Profile]:
+        model, kwargs = builders[key]()
+        return model, profile_module(model, kwargs=kwargs, device=unit_device)
+
+    return of
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from automap_models.core.device import Device
+from automap_models.core.profile import Profile
 from automap_models.errors import BadInput, UserCodeError
 
 torch = pytest.importorskip("torch")
@@ -17,15 +17,14 @@ from torch import nn  # noqa: E402
 
 from automap_models.torch_export import measure  # noqa: E402
 from automap_models.torch_export.measure import measure_module  # noqa: E402
-from automap_models.torch_export.profile import profile_module  # noqa: E402
 
 
 def test_a_measured_profile_differs_from_the_computed_one_in_its_times_only(
-    builders: dict[str, Callable[..., tuple[Any, dict[str, Any]]]], unit_device: Device
+    builders: dict[str, Callable[..., tuple[Any, dict[str, Any]]]], profiled: Callable[[str], tuple[Any, Profile]]
 ) -> None:
     model, kwargs = builders["bert"]()
     measured = measure_module(model, kwargs=kwargs, repeats=3, warmup=1)
-    computed = profile_module(model, kwargs=kwargs, device=unit_device)
+    _, computed = profiled("bert")
     assert (measured.names, measured.layers) == (computed.names, computed.layers)
     for array in ("A", "W", "stash"):
         assert np.array_equal(getattr(measured, array), getattr(computed, array))

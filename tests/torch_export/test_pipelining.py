@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.device import Device
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.errors import BadInput
@@ -19,10 +18,10 @@ from torch import fx, nn  # noqa: E402
 from torch.distributed.pipelining import SplitPoint, pipeline  # noqa: E402
 
 from automap_models.torch_export.pipelining import split_spec  # noqa: E402
-from automap_models.torch_export.profile import profile_module  # noqa: E402
 
 Built = tuple[Any, dict[str, Any]]
 Builders = dict[str, Callable[..., Built]]
+Profiled = Callable[[str], tuple[Any, Profile]]
 Filler = Callable[[Any, dict[str, Any]], Built]
 
 
@@ -58,39 +57,35 @@ def check_cut(model: nn.Module, kwargs: dict[str, Any], profile: Profile, cut: i
     assert sent_bytes(pipe.split_gm, kwargs) == profile.A[cut]
 
 
-def test_a_plan_of_gpt2_is_a_pipeline(builders: Builders, with_values: Filler, unit_device: Device) -> None:
-    model, kwargs = builders["gpt2"]()
-    profile = profile_module(model, kwargs=kwargs, device=unit_device)
+def test_a_plan_of_gpt2_is_a_pipeline(builders: Builders, with_values: Filler, profiled: Profiled) -> None:
+    _, profile = profiled("gpt2")
     problem = StagedProblem(profile, Cluster(2, 1, intra=1e12, inter=1e12, memory=1e12), stages=2, micro_batches=4)
     plan = ExactPlanner().plan(problem)
-    check_cut(*with_values(model, kwargs), profile, plan.cuts[0])
+    check_cut(*with_values(*builders["gpt2"]()), profile, plan.cuts[0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["gpt2", "bert", "t5"])
 def test_instructions_end_at_split_points_and_A_is_what_is_sent_there(
-    key: str, builders: Builders, with_values: Filler, unit_device: Device
+    key: str, builders: Builders, with_values: Filler, profiled: Profiled
 ) -> None:
-    model, kwargs = builders[key]()
-    profile = profile_module(model, kwargs=kwargs, device=unit_device)
+    _, profile = profiled(key)
     for cut in range(1, len(profile) - 1, len(profile) // 6):
         check_cut(*with_values(*builders[key]()), profile, cut)
 
 
-def test_all_cuts_together_are_one_split_spec(builders: Builders, with_values: Filler, unit_device: Device) -> None:
-    model, kwargs = builders["gpt2"]()
-    profile = profile_module(model, kwargs=kwargs, device=unit_device)
+def test_all_cuts_together_are_one_split_spec(builders: Builders, with_values: Filler, profiled: Profiled) -> None:
+    _, profile = profiled("gpt2")
     spec = split_spec(profile, range(len(profile) - 1))
     assert len(spec) == len(profile) - 1
     assert spec["transformer.h.0"] is SplitPoint.END
-    real, inputs = with_values(model, kwargs)
+    real, inputs = with_values(*builders["gpt2"]())
     pipe = pipeline(real, (), inputs, split_spec=spec)
     assert pipe.num_stages == len(profile)
 
 
-def test_cuts_that_are_none_are_refused(builders: Builders, with_values: Filler, unit_device: Device) -> None:
-    model, kwargs = builders["gpt2"]()
-    profile = profile_module(model, kwargs=kwargs, device=unit_device)
+def test_cuts_that_are_none_are_refused(profiled: Profiled) -> None:
+    _, profile = profiled("gpt2")
     with pytest.raises(BadInput, match="no cut after instruction"):
         split_spec(profile, [len(profile) - 1])
     with pytest.raises(BadInput, match="no modules of torch"):

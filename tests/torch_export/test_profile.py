@@ -52,18 +52,6 @@ def by_name(profile: Profile, array: str) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def profiled(builders: Builders, unit_device: Device) -> Profiled:
-    """A function: the tiny model of a name and its profile, built once."""
-
-    @cache
-    def of(key: str) -> tuple[Any, Profile]:
-        model, kwargs = builders[key]()
-        return model, profile_module(model, kwargs=kwargs, device=unit_device)
-
-    return of
-
-
-@pytest.fixture(scope="module")
 def mlp(unit_device: Device) -> Profile:
     return profile_module(MLP(), (torch.ones(BATCH, 6),), device=unit_device)
 
@@ -144,7 +132,7 @@ def test_profiling_twice_gives_the_same_profile(unit_device: Device) -> None:
     assert (one.names, one.layers, one.meta) == (other.names, other.layers, other.meta)
 
 
-@pytest.mark.parametrize("key", ["bert", "gpt2", "t5"])
+@pytest.mark.parametrize("key", ["bert", "gpt2", pytest.param("t5", marks=pytest.mark.slow)])
 def test_flop_are_those_of_flop_counter_mode_running_the_model_itself(
     key: str, builders: Builders, unit_device: Device, with_values: Callable[..., Any]
 ) -> None:
@@ -461,12 +449,15 @@ class Blocks(nn.Module):
         return nn.functional.cross_entropy(self.head(self.along(x.mT).mean(-1)), labels)
 
 
+@cache
 def blocks(samples: int) -> Profile:
     inputs = torch.zeros(samples, 128, dtype=torch.long), torch.zeros(samples, dtype=torch.long)
     return profile_module(Blocks(), inputs, device=read_device("v100"))
 
 
-@pytest.mark.parametrize(("traced", "samples"), [(8, 2), (8, 32), (2, 16), (1, 8), (256, 1)])
+@pytest.mark.parametrize(
+    ("traced", "samples"), [(8, 2), (8, 32), (2, 16), pytest.param(256, 1, marks=pytest.mark.slow)]
+)
 def test_another_micro_batch_takes_what_it_takes_when_it_is_traced_itself(traced: int, samples: int) -> None:
     scaled, own = rescaled(blocks(traced), samples), blocks(samples)
     assert scaled.C.sum() == pytest.approx(own.C.sum(), rel=1e-9)

@@ -246,7 +246,7 @@ def test_blocks_end_where_the_modules_do(in_torch: Traced) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", pytest.param("t5", marks=pytest.mark.slow)])
 def test_models_of_transformers_have_a_rule_for_every_operator_and_a_batch(
     name: str, builders: Mapping[str, Callable[[], Any]]
 ) -> None:

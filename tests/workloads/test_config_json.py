@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -177,7 +178,17 @@ def _configs_by_name() -> set[str]:
     return {name for name, workload in WORKLOADS.items() if workload.architecture is None}
 
 
-@pytest.mark.parametrize("name", sorted(_configs_by_name() - {"gpt3-175b"}))
+SMALLEST = {re.match("[a-z]+", name)[0]: name for name in sorted(PUBLISHED, key=PUBLISHED.__getitem__, reverse=True)}  # type: ignore[index]
+"""Of each family, which the fast tests take for all of it."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in SMALLEST.values() else pytest.mark.slow)
+        for name in sorted(_configs_by_name() - {"gpt3-175b"})
+    ],
+)
 def test_models_by_name_have_the_published_number_of_parameters(name: str) -> None:
     assert parameters_of_a_deep_one(sized(name).architecture) == PUBLISHED[name] == WORKLOADS[name].parameters
 

@@ -33,8 +33,8 @@ NAMES = (
 )
 PUBLISHED_FILES = sorted((Path(registry.__file__).parent / "published").glob("*.json"))
 LARGE = ("t5_3b", "t5_11b", "gpt2_xl", "gpt3_7b", "gpt3_13b", "rnnlm_4", "rnnlm_8", "gnmt_4", "gnmt_8", "wavenet_4x36")
-LARGE = (*LARGE, "transformer_xl_4", "transformer_xl_8", "amoebanet_d")
-"""Other sizes of models whose smallest size is tested, too."""
+LARGE = (*LARGE, "gpt2_medium", "transformer_xl_4", "transformer_xl_8", "amoebanet_d")
+"""Models of which the fast tests have a smaller one of the same architecture."""
 build = cache(workloads.build)
 
 
@@ -148,7 +148,10 @@ def test_inception_v3_has_keras_parameters_and_a_scale_for_each_normalised_chann
 
 @pytest.mark.parametrize(
     ("sizes", "millions"),
-    [({"layers": 12}, 41), ({"layers": 24, "width": 1024, "head_width": 128, "inner": 3072}, 277)],
+    [
+        ({"layers": 12}, 41),
+        pytest.param({"layers": 24, "width": 1024, "head_width": 128, "inner": 3072}, 277, marks=pytest.mark.slow),
+    ],
 )
 def test_transformer_xl_has_the_parameters_of_its_paper(sizes: dict[str, int], millions: int) -> None:
     """Table 2 of arXiv 1901.02860 for enwik8: 12 layers 41M, 24 layers 277M."""

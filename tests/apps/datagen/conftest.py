@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import hydra
 import pytest
+from hydra_programs import quickly_composed
 
 from automap_models.datagen.command import job_from
 from automap_models.datagen.shards import Job
-from automap_models.resources import conf_dir
 
 MakeJob = Callable[..., Job]
 
@@ -21,7 +20,6 @@ def make_job(tmp_path: Path) -> MakeJob:
 
     def make(*overrides: str, folder: str = "data") -> Job:
         small = ["groups=300", "shard_size=100", "seed=5", f"out={tmp_path / folder}"]
-        with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            return job_from(hydra.compose("datagen", overrides=[*small, *overrides]))
+        return job_from(quickly_composed("datagen", *small, *overrides))
 
     return make

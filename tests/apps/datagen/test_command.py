@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from hydra_programs import refusal
 
+from automap_models.datagen.command import main
 from automap_models.formats.dataset import read_dataset, read_manifest
 
 RUN = Path(__file__).resolve().parents[3] / "datagen" / "run.py"
@@ -81,11 +83,11 @@ def test_joblib_shards_a_data_set_over_processes(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_costs_one_line_and_exit_code_2_and_writes_nothing(
-    tmp_path: Path, arguments: tuple[str, ...], named: str
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
-    done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert named in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert named in refusal(main, [*arguments], tmp_path, monkeypatch, capsys)

@@ -210,5 +210,5 @@ def test_a_full_device_is_one_sentence(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2> /dev/full", "2> >(true)"])
 def test_nobody_hearing_the_error_changes_nothing_but_that(redirection: str) -> None:
-    done = _shell(redirection, ["infer", "nowhere.npz", "--topo", "A"])
+    done = _shell(redirection, ["profile", "nowhere.npz"])
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import hydra
 import pytest
+from hydra_programs import quickly_composed
 from omegaconf import DictConfig
 
 from automap_models.datagen.command import make
-from automap_models.resources import conf_dir
 
 MakeConfig = Callable[..., DictConfig]
 
@@ -32,25 +31,20 @@ TINY = (
 )
 
 
-def compose(name: str, *overrides: str) -> DictConfig:
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return hydra.compose(name, overrides=list(overrides))
-
-
 @pytest.fixture(scope="session")
 def groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set of 200 groups on 16 points, clusters of 8 or 12 devices; 188 to train on in TINY."""
     folder = tmp_path_factory.mktemp("groups") / "data"
     cluster = ("problem.cluster.nodes={values: [2, 3], weights: [1, 1]}", "problem.instructions=[4, 200]")
     per_node = "problem.cluster.devices_per_node={values: [4], weights: [1]}"
-    make(compose("datagen", "groups=200", "granularity=16", "seed=3", f"out={folder}", *cluster, per_node))
+    make(quickly_composed("datagen", "groups=200", "granularity=16", "seed=3", f"out={folder}", *cluster, per_node))
     return folder
 
 
 @pytest.fixture(scope="session")
 def compose_tiny(groups: Path) -> MakeConfig:
     """Compose conf/train.yaml with tiny sizes on `groups`."""
-    return lambda *overrides: compose("train", *TINY, f"data.path={groups}", *overrides)
+    return lambda *overrides: quickly_composed("train", *TINY, f"data.path={groups}", *overrides)
 
 
 @pytest.fixture
@@ -63,7 +57,9 @@ def tiny(compose_tiny: MakeConfig, tmp_path: Path) -> MakeConfig:
 def shipped_agent(groups: Path, tmp_path: Path) -> MakeConfig:
     """Compose conf/train.yaml on tiny data with the agent as it is shipped."""
     kept = [setting for setting in TINY if not setting.startswith("agent")]
-    return lambda *overrides: compose("train", *kept, f"data.path={groups}", f"out={tmp_path / 'run'}", *overrides)
+    return lambda *overrides: quickly_composed(
+        "train", *kept, f"data.path={groups}", f"out={tmp_path / 'run'}", *overrides
+    )
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra.core.global_hydra import GlobalHydra
+from hydra_programs import refusal
 from omegaconf import DictConfig
 
 from automap_models.train.console import progress
@@ -120,18 +120,9 @@ def test_a_mistake_costs_one_line_and_exit_code_2_and_writes_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "text.ckpt").write_text("no checkpoint")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["run.py", "out=run", *tiny_arguments, *overrides])
-    GlobalHydra.instance().clear()
-    with pytest.raises(SystemExit) as left:
-        main()
-    GlobalHydra.instance().clear()
-    stderr = capsys.readouterr().err
-    assert left.value.code == 2
-    assert stderr.startswith("train: error: ")
-    assert stderr.count("\n") == 1
-    assert named in stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["text.ckpt"]
+    error = refusal(main, ["out=run", *tiny_arguments, *overrides], tmp_path, monkeypatch, capsys)
+    assert error.startswith("train: error: ")
+    assert named in error
 
 
 def test_a_damaged_data_set_costs_one_line(
@@ -145,14 +136,7 @@ def test_a_damaged_data_set_costs_one_line(
     shutil.copytree(groups, copy)
     (shard,) = copy.glob("shard-*.npz")
     shard.write_bytes(shard.read_bytes()[:-100])
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["run.py", "out=run", *tiny_arguments, f"data.path={copy}"])
-    GlobalHydra.instance().clear()
-    with pytest.raises(SystemExit) as left:
-        main()
-    GlobalHydra.instance().clear()
-    message = capsys.readouterr().err
-    assert left.value.code == 2
+    message = refusal(main, ["out=run", *tiny_arguments, f"data.path={copy}"], tmp_path, monkeypatch, capsys)
     assert message == f"train: error: {shard}: does not have the checksum of the manifest: it is damaged; {REMAKE}\n"
 
 

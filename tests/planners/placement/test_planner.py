@@ -72,7 +72,7 @@ def problems() -> dict[str, PlacementProblem]:
     }
 
 
-@pytest.mark.parametrize("budget_s", [0.0, 0.2])
+@pytest.mark.parametrize("budget_s", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 @pytest.mark.parametrize(
     ("name", "objective"),
     [(name, objective) for name, objectives in OBJECTIVES.items() for objective in objectives],

@@ -42,12 +42,18 @@ SHARE, MIN_GAIN = 0.25, 0.02
 
 
 @cache
+def counted_report(model: str, cluster: str, options: PlanOptions) -> tuple[PlanReport | None, float]:
+    """What planning reports, if a plan fits, and the passes that it takes."""
+    before_s, report = effort.counted_s(), None
+    with suppress(Infeasible):
+        report = planned(read_profile(EXAMPLES / f"{model}.npz"), read_cluster(cluster), options)
+    return report, (effort.counted_s() - before_s) / effort.MOVES.unit_s
+
+
 def default_report(model: str, cluster: str) -> PlanReport:
     """What `automap-infer MODEL --topo CLUSTER` reports; skips the test where nothing fits."""
-    try:
-        return planned(read_profile(EXAMPLES / f"{model}.npz"), read_cluster(cluster), PlanOptions())
-    except Infeasible:
-        pytest.skip("no plan fits")
+    report, _ = counted_report(model, cluster, PlanOptions())
+    return report if report is not None else pytest.skip("no plan fits")
 
 
 @pytest.mark.parametrize(("model", "cluster"), [*FEW, *REST])
@@ -145,7 +151,7 @@ def without_times(report: PlanReport) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize(("model", "cluster"), FEW[1:3])
+@pytest.mark.parametrize(("model", "cluster"), FEW[1:2])
 def test_neither_earlier_searches_nor_a_busy_machine_change_an_answer(model: str, cluster: str) -> None:
     expected = without_times(default_report(model, cluster))
     profile, where = read_profile(EXAMPLES / f"{model}.npz"), read_cluster(cluster)
@@ -172,12 +178,8 @@ counted in terms of these (planners.effort)."""
 
 @pytest.mark.parametrize(("model", "cluster"), [*FEW, *REST])
 def test_a_default_plan_takes_so_many_evaluations_and_no_more(model: str, cluster: str) -> None:
-    profile, where = read_profile(EXAMPLES / f"{model}.npz"), read_cluster(cluster)
     for options, most in ((PlanOptions(), MOST_PASSES), (PlanOptions(certify_s=0.0), MOST_WITHOUT_PROOF)):
-        before_s = effort.counted_s()
-        with suppress(Infeasible):
-            planned(profile, where, options)
-        assert (effort.counted_s() - before_s) / effort.MOVES.unit_s <= most
+        assert counted_report(model, cluster, options)[1] <= most
 
 
 # --- against every plan ------------------------------------------------------------------------------------------
@@ -229,11 +231,11 @@ def optimum_s(space: PlanningSpace) -> float:
     return best_s
 
 
-@pytest.mark.parametrize("min_stage", [0.0, 0.25])
+@pytest.mark.parametrize("min_stage", [pytest.param(0.0, marks=pytest.mark.slow), 0.25])
 def test_small_problems_are_planned_nearly_as_well_as_by_trying_everything(min_stage: float) -> None:
     """Up to four stages; no bound is above the optimum, and one that is exact is the optimum."""
     ratios = []
-    for seed in range(8):
+    for seed in range(5):
         space = replace(drawn_space(seed, min_stage), stages=(1, 2, 3, 4))
         space = replace(space, stages=tuple(s for s in space.stages or () if s <= space.cluster.devices))
         expected_s = optimum_s(space)
@@ -248,7 +250,7 @@ def test_small_problems_are_planned_nearly_as_well_as_by_trying_everything(min_s
             if result.bound.proof == "exact":
                 assert result.bound.value == pytest.approx(expected_s, rel=1e-9)
             ratios.append(result.cost.step_s / expected_s)
-    assert len(ratios) >= 8
+    assert len(ratios) >= 6
     assert np.mean(ratios) <= 1.005
     assert max(ratios) <= 1.03
 

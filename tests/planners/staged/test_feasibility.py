@@ -15,7 +15,7 @@ MakeProblem = Callable[..., StagedProblem]
 EveryPlan = Callable[[StagedProblem], Iterator[tuple[tuple[int, ...], tuple[int, ...]]]]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_stages_fit_the_memory_where_a_plan_does(seed: int, make_problem: MakeProblem, every_plan: EveryPlan) -> None:
     problem = make_problem(seed)
     costs = [

@@ -58,7 +58,7 @@ def every_step_s(problem: StagedProblem) -> Iterator[float]:
 
 
 @pytest.mark.parametrize("schedule", WARM_UPS)
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_no_plan_is_shorter_than_the_bound_and_the_search_finds_the_shortest(
     seed: int, schedule: str, make_problem: MakeProblem
 ) -> None:

@@ -137,7 +137,7 @@ def test_what_relocation_keeps_of_a_plan_changes_nothing(
 def test_tiny_problems_are_planned_nearly_optimally() -> None:
     """Against all plans there are."""
     ratios = []
-    for seed in range(30):
+    for seed in range(16):
         problem = problem_of(seed, 10, 3, 6, OBJECTIVES[seed % len(OBJECTIVES)])
         ends = len(problem.profile), problem.cluster.devices
         every = [list(combinations(range(1, end), problem.stages - 1)) for end in ends]
@@ -149,7 +149,7 @@ def test_tiny_problems_are_planned_nearly_optimally() -> None:
         best_s = min(step_s(problem, plan) for plan in plans)
         if np.isfinite(best_s):
             ratios.append(TablesPlanner().solve(problem).cost.step_s / best_s)
-    assert len(ratios) >= 20
+    assert len(ratios) >= 10
     assert min(ratios) >= 1 - 1e-9
     assert np.mean(ratios) < 1.01
 

@@ -67,7 +67,7 @@ def test_one_stage_needs_no_decision_and_a_plan_that_does_not_fit_is_no_result()
         TablesPlanner().plan(tight)
 
 
-@pytest.mark.parametrize("options", [["tables", "--objective", "length"], ["tables"], ["auto", "--stages", "2"]])
+@pytest.mark.parametrize("options", [["tables"], ["auto", "--stages", "2"]])
 def test_planning_by_tables_and_moves_imports_neither_torch_nor_onnxruntime(options: list[str]) -> None:
     profile = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.npz"))[0]
     code = f"""
