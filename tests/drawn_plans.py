@@ -20,7 +20,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput
-from automap_models.export.sources import ShardingSource, StagedSource
+from automap_models.export.target import ShardingSource, StagedSource
 from automap_models.formats.plan_json import write_plan
 from automap_models.formats.plan_reader import read_written_plan
 from automap_models.formats.strategy_json import WrittenStrategy

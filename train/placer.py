@@ -216,7 +216,7 @@ def _read(path: Path) -> MoveExample:
 def graph_of(name: str, out: Path) -> PlacementGraph:
     """The graph of a file, or of a built-in model's traced step, which the folder of the run keeps."""
     if name.endswith(".json"):
-        from automap_models.formats.placement_json import read_placement
+        from automap_models.formats.planning_graphs import read_placement
 
         return read_placement(name)
     return kept_graph(name, out / "graphs")

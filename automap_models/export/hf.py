@@ -26,8 +26,15 @@ from automap_models.core.framework import Limits
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.units import counted
 from automap_models.export.layout import Inexpressible, Layout, layout_of
-from automap_models.export.sources import ShardingSource, Source, StagedSource
-from automap_models.export.target import Target, Written, parser_module, require_same
+from automap_models.export.target import (
+    ShardingSource,
+    Source,
+    StagedSource,
+    Target,
+    Written,
+    parser_module,
+    require_same,
+)
 from automap_models.formats.atomic import json_text
 
 NAME = "hf"

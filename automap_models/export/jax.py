@@ -18,8 +18,15 @@ from typing import NamedTuple
 
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
-from automap_models.export.sources import ShardingSource, Source, StagedSource
-from automap_models.export.target import Target, Written, parser_module, require_same
+from automap_models.export.target import (
+    ShardingSource,
+    Source,
+    StagedSource,
+    Target,
+    Written,
+    parser_module,
+    require_same,
+)
 
 NAME = "jax"
 DISTRIBUTION = "jax"

@@ -82,8 +82,7 @@ def _starts_module(head: bytes, text: str) -> bool:
 
 
 def _read_json_profile(path: str | os.PathLike[str]) -> Profile:
-    from automap_models.formats.piper_json import parse_piper
-    from automap_models.formats.placement_json import parse_placement, profile_from_placement
+    from automap_models.formats.planning_graphs import parse_piper, parse_placement, profile_from_placement
 
     content, where, model = read_bytes(path), str(path), Path(path).stem
     kind = json_kind(content, "profile", where, _KNOWN)

@@ -16,8 +16,7 @@ from automap_models.core.profile import LARGEST_S, Profile
 from automap_models.core.strategy import Precision, TransformerShape
 from automap_models.cost.measured import DescribedModel, Family, MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache, fingerprint
-from automap_models.formats.record_json import decode_record, encode_record
+from automap_models.formats.atomic import Cache, decode_record, encode_record, fingerprint
 
 if TYPE_CHECKING:
     from automap_models.workloads.registry import SizedModel
@@ -33,7 +32,7 @@ stablehlo_values step step_classes unroll work_marks
 _OF_WORKLOADS = "bert blocks decoder mixture training"
 _TRACERS = (
     *("collection.py", "core/instruction_graph.py", "core/model_work.py", "core/sharding_classes.py"),
-    *("cost/kernels.py", "formats/record_json.py", "workloads/measured.py"),
+    *("cost/kernels.py", "formats/atomic.py", "workloads/measured.py"),
     *(f"hlo/{name}.py" for name in _OF_HLO.split()),
     *(f"workloads/{name}.py" for name in _OF_WORKLOADS.split()),
 )

@@ -26,7 +26,7 @@ from .parsing import (
     refuse,
     whole_number,
 )
-from .targets import PLANNED_FOR, TARGET, narrow
+from .strategies import PLANNED_FOR, TARGET, narrow
 
 EPILOG = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed

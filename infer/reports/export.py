@@ -12,7 +12,7 @@ from automap_models.core.units import counted, rounds
 from automap_models.errors import BadInput
 from automap_models.export.exporter import Exported, export_plan, write_files
 from automap_models.export.snap import Price
-from automap_models.export.sources import ShardingSource, StagedSource, read_source, with_model
+from automap_models.export.target import ShardingSource, StagedSource, read_source, with_model
 from automap_models.export.targets import target_by_name
 from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.hardware_yaml import device_of

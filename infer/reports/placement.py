@@ -25,8 +25,8 @@ from automap_models.core.units import counted, percent, seconds, shortened, size
 from automap_models.cost.placement import gap, one_device_s
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_cluster, read_device
-from automap_models.formats.placement_json import read_placement
 from automap_models.formats.placement_plan import placement_document, read_placement_plan
+from automap_models.formats.planning_graphs import read_placement
 from automap_models.planners.base import NEVER, Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.plots.placement import draw_placement

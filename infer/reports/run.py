@@ -10,8 +10,7 @@ import numpy as np
 from automap_models.core.run_record import RunRecord
 from automap_models.core.units import counted, percent, rounds, seconds
 from automap_models.formats.chrome_trace import write_run_trace
-from automap_models.formats.plan_reader import read_plan_to_run
-from automap_models.formats.run_json import (
+from automap_models.formats.observed_json import (
     BACKWARD,
     FORWARD,
     UPDATE,
@@ -21,6 +20,7 @@ from automap_models.formats.run_json import (
     predicted_shares,
     run_document,
 )
+from automap_models.formats.plan_reader import read_plan_to_run
 from automap_models.run.backends import make_backend
 from automap_models.run.base import RunProblem, predicted_timeline, run_schedule
 from automap_models.simulate.engine import Timeline

@@ -18,9 +18,9 @@ from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
+from automap_models.formats.atomic import decode_record, encode_record
 from automap_models.formats.plan_json import plan_document, write_plan
 from automap_models.formats.plan_reader import read_plan
-from automap_models.formats.record_json import decode_record, encode_record
 
 CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=10e9, name="pair")
 

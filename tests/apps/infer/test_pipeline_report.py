@@ -16,8 +16,15 @@ from automap_models.core.schedules import build_schedule
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.plan_json import PlanReport
-from automap_models.infer.reports.advice import optimality_in_words, times_in_words
-from automap_models.infer.reports.pipeline import bottleneck_in_words, facts, search_log_table, stage_table, tied_facts
+from automap_models.infer.reports.pipeline import (
+    bottleneck_in_words,
+    facts,
+    optimality_in_words,
+    search_log_table,
+    stage_table,
+    tied_facts,
+    times_in_words,
+)
 from automap_models.plots.pipeline import windows as shown_windows
 from automap_models.simulate.engine import simulate
 

@@ -14,8 +14,7 @@ from automap_models.core.run_record import Pass, RunRecord, StepRecord
 from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.errors import BadInput
 from automap_models.formats.chrome_trace import write_run_trace
-from automap_models.formats.observed_json import read_observed
-from automap_models.formats.run_json import idle_shares, run_document
+from automap_models.formats.observed_json import idle_shares, read_observed, run_document
 from automap_models.run.base import predicted_timeline, processes_of, run_schedule
 
 
