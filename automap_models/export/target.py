@@ -29,8 +29,6 @@ from automap_models.formats.plan_reader import read_plan, written_plan
 from automap_models.formats.sharding_json import SHARDING_DOCUMENTS, ShardingPlanDocument, sharding_plan
 from automap_models.formats.strategy_json import StrategyDocument, WrittenStrategy, written_strategy
 
-_DO = "give what automap-infer, automap-plan or automap-search wrote"
-
 
 @dataclass(frozen=True, eq=False)
 class StagedSource:
@@ -86,14 +84,14 @@ def read_source(path: str | os.PathLike[str]) -> Source:
     Raises:
         BadInput: the file is none of these, or contradicts itself.
     """
-    where = str(path)
-    document = read_document(path, *PLAN_DOCUMENTS, StrategyDocument, *SHARDING_DOCUMENTS, do=_DO)
-    if isinstance(document, PlanDocument):
-        return StagedSource(written_plan(document, where))
-    if isinstance(document, ShardingPlanDocument):
-        return ShardingSource(document.model, sharding_plan(document, where))
-    assert isinstance(document, StrategyDocument)
-    return written_strategy(document, where)
+    do = "give what automap-infer, automap-plan or automap-search wrote"
+    with read_document(path, *PLAN_DOCUMENTS, StrategyDocument, *SHARDING_DOCUMENTS, do=do) as document:
+        if isinstance(document, PlanDocument):
+            return StagedSource(written_plan(document, str(path)))
+        if isinstance(document, ShardingPlanDocument):
+            return ShardingSource(document.model, sharding_plan(document))
+        assert isinstance(document, StrategyDocument)
+        return written_strategy(document)
 
 
 def with_model(source: StagedSource, path: str | os.PathLike[str], model: Profile | ProfiledModel) -> StagedSource:

@@ -222,7 +222,7 @@ def _rows(events: list[Event]) -> dict[tuple[str, str | None], tuple[Unit, int]]
 def _seconds(event: Event, i: int, where: str) -> float:
     number = event.dur if isinstance(event.dur, int | float) and not isinstance(event.dur, bool) else math.nan
     if not 0 < number <= LARGEST_S * 1e6:
-        raise wrong(where, f"$.traceEvents[{i}].dur", event.dur, "a positive number of microseconds", _DO)
+        raise wrong(f"$.traceEvents[{i}].dur", event.dur, "a positive number of microseconds", where, _DO)
     return number * 1e-6
 
 
@@ -242,15 +242,17 @@ def read_running(path: Path, problem: StagedProblem, plan: StagedPlan) -> tuple[
     Raises:
         BadInput: the adjustment in the file is none of this plan.
     """
-    earlier, devices = read_document(path, *PLAN_DOCUMENTS).adjustment, problem.cluster.devices
-    if earlier is UNSET:
-        return PlacedPlan(plan, tuple(range(devices))), np.ones(devices)
-    running = PlacedPlan(plan, tuple(earlier.device_order), tuple(earlier.idle))
-    valid, objection = running.check_valid(problem)
-    if not valid:
-        raise BadInput(f"$.adjustment: {objection}", where=str(path), do="write the file again")
-    if len(earlier.slowdown) != devices:
-        raise wrong(str(path), "$.adjustment.slowdown", earlier.slowdown, f"{devices} positive numbers")
+    devices, do = problem.cluster.devices, "write the file again"
+    with read_document(path, *PLAN_DOCUMENTS) as document:
+        earlier = document.adjustment
+        if earlier is UNSET:
+            return PlacedPlan(plan, tuple(range(devices))), np.ones(devices)
+        running = PlacedPlan(plan, tuple(earlier.device_order), tuple(earlier.idle))
+        valid, objection = running.check_valid(problem)
+        if not valid:
+            raise BadInput(f"$.adjustment: {objection}", do=do)
+        if len(earlier.slowdown) != devices:
+            raise wrong("$.adjustment.slowdown", earlier.slowdown, f"{devices} positive numbers", do=do)
     return running, np.array(earlier.slowdown, dtype=np.float64)
 
 

@@ -146,5 +146,5 @@ def _stands_in(path: str, pattern: str) -> bool:
 
 def _restriction(item: RestrictionDocument, path: str, where: str) -> Restriction:
     if item.phase not in _PHASES:
-        raise wrong(where, f"{path}.phase", item.phase, "a phase", f"choose from {', '.join(_PHASES)}")
+        raise wrong(f"{path}.phase", item.phase, "a phase", where, f"choose from {', '.join(_PHASES)}")
     return Restriction(item.opcode, item.scope, _PHASES[item.phase], item.factor, tuple(item.excepted))

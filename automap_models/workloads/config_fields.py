@@ -82,7 +82,7 @@ class Family(Foreign):
 
 def unsupported(where: str, path: str, value: object, expected: str) -> BadInput:
     """What to say of a value that a model may well have and no family here knows."""
-    return wrong(where, path, value, expected, f"give a model that has that, or {FACTORY}")
+    return wrong(path, value, expected, where, f"give a model that has that, or {FACTORY}")
 
 
 def known_activation(where: str, key: str, name: str) -> Activation:

@@ -106,7 +106,7 @@ def decode_config(
     family = _family_of(kind, named.architectures)
     if family is None:
         do = f"give the config.json of a model of these, or {FACTORY}"
-        raise wrong(where, "$.model_type", kind, f"one of {known}", do)
+        raise wrong("$.model_type", kind, f"one of {known}", where, do)
     config = decode_json(content, FAMILIES[family], where=where, do="check the file against the published one")
     if not dropout:
         config = config.without_dropout()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size
@@ -38,11 +38,7 @@ from ..commands.parsing import in_options
 from ..requests import PlanRequest
 from ..runner import Report
 from .pipeline import heading, listed, stage_columns, tied_facts, time_columns
-from .text import Column, Steps, fact_table, fits, plain, print_parts, reasons_below, table
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+from .text import Column, Steps, Table, fact_table, plain, print_parts
 
 KIND = "explored"
 LEAST_REASON = 36
@@ -136,9 +132,9 @@ def print_explored(explored: Explored) -> None:
     samples = "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')} a step"
     print_parts(
         [f"{heading(space.model.profile, space.cluster)}{samples}"],
-        [partial(ranking, exploration)],
+        [ranking(exploration)],
         [f"best: [bold]{plain(best.name)}[/bold], {shape(best)}"],
-        [partial(stages, best)],
+        [stages(best)],
         [fact_table(facts(explored), (*exploration.notes, *_about_samples(best)))],
     )
 
@@ -147,12 +143,12 @@ def print_candidate(plan: Candidate) -> None:
     """Print one plan for people."""
     print_parts(
         [heading(plan.problem.profile, plan.problem.cluster), f"[bold]{plain(plan.name)}[/bold], {shape(plan)}"],
-        [partial(stages, plan)],
+        [stages(plan)],
         [fact_table(plan_facts(plan), _about_samples(plan))],
     )
 
 
-def ranking(exploration: Exploration, width: int) -> RenderableType:
+def ranking(exploration: Exploration) -> Table:
     """A row for each sort of plan: what it is, how long a step takes, what it needs, why it is not the best.
 
     The reasons are the last column where there is room for them, else they stand below the table.
@@ -169,11 +165,10 @@ def ranking(exploration: Exploration, width: int) -> RenderableType:
     headings = ("stages", "d × t", "micro-\nbatches", "step time", memory)
     named = Column("plan", list(reasons), left=True)
     beside = [Column(heading, [*cells, *nothing]) for heading, cells in zip(headings, shown, strict=True)]
-    if fits(width, (named, *beside, reason_column)):
-        return table(width, (named, *beside, reason_column), styles=[*styles, *("dim" for _ in nothing)])
     above = [Column(heading, cells) for heading, cells in zip(headings, shown, strict=True)]
-    named = Column("plan", [plan.name for plan in candidates], left=True)
-    return reasons_below(table(width, (named, *above), styles=styles), reasons.items())
+    candidate = Column("plan", [plan.name for plan in candidates], left=True)
+    styles += ["dim" for _ in nothing]
+    return Table((named, *beside, reason_column), (candidate, *above), styles=styles, reasons=reasons.items())
 
 
 def _ranked(candidate: Candidate) -> tuple[str, ...]:
@@ -205,7 +200,7 @@ def shape(candidate: Candidate) -> str:
     return f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}{of}, by {maker_in_words(plan.planner)}"
 
 
-def stages(candidate: Candidate, width: int) -> Table:
+def stages(candidate: Candidate) -> Table:
     """One row a stage: layers, devices, how these share the work, times for one micro-batch, memory."""
     problem, plan, cost = candidate.problem, candidate.plan, candidate.cost
     state_bytes = [float(held) for held in candidate.state_bytes]
@@ -222,7 +217,7 @@ def stages(candidate: Candidate, width: int) -> Table:
         transfer.over(gradients),
         state.over(Column("activations", saved)),
     )
-    return table(width, (*stage, *wide), (*stage, *stacked))
+    return Table((*stage, *wide), (*stage, *stacked))
 
 
 def facts(explored: Explored) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,10 +30,7 @@ from automap_models.simulate.step import timeline
 from ..commands.parsing import in_options, sized_profile
 from ..requests import InferRequest
 from ..runner import Report
-from .text import Column, Steps, fact_table, plain, print_parts, table
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from .text import Column, Steps, Table, fact_table, plain, print_parts
 
 SHOWN_SHARE = 5e-5  # a smaller one is nothing to a reader
 MOST_TIED = 3  # parameters with copies that are named one by one
@@ -92,8 +88,8 @@ def print_report(report: PlanReport, next_steps: Iterable[tuple[str, str]] = (),
     shown = [*shorter_facts(report), *(facts(report) if verbose else ()), *next_steps]
     print_parts(
         [f"[bold]{plain(headline(report))}[/bold]", plain(certainty(report))],
-        [heading(report.problem.profile, report.problem.cluster), partial(stage_table, report)],
-        [partial(search_log_table, report.search_log)] if verbose and report.search_log else [],
+        [heading(report.problem.profile, report.problem.cluster), stage_table(report)],
+        [search_log_table(report.search_log)] if verbose and report.search_log else [],
         [fact_table(shown, map(in_options, report.notes))],
     )
 
@@ -121,7 +117,7 @@ def shape(report: PlanReport) -> str:
     return f"{kind}, {rounds(plan.micro_batches)}{_took(report).replace(' in', ', planned in', 1)}"
 
 
-def stage_table(report: PlanReport, width: int) -> Table:
+def stage_table(report: PlanReport) -> Table:
     """One row a stage: its first and last layer, its devices, its times for one micro-batch, its memory."""
     plan, problem, cost = report.plan, report.problem, report.cost
     held = plan.stage_devices(problem.cluster.devices)
@@ -131,7 +127,7 @@ def stage_table(report: PlanReport, width: int) -> Table:
     forward, backward, transfer, all_reduce = time_columns(cost, "all-reduce")
     memory = memory_column(cost)
     wide = (*fixed, forward, backward, transfer, all_reduce, memory)
-    return table(width, wide, (*fixed, forward.over(backward), transfer.over(all_reduce), memory))
+    return Table(wide, (*fixed, forward.over(backward), transfer.over(all_reduce), memory))
 
 
 def stage_columns(profile: Profile, plan: StagedPlan) -> tuple[Column, Column]:
@@ -258,7 +254,7 @@ def _speed_ups(report: PlanReport) -> Iterator[str]:
             yield f"{baseline_s / step_s:.2f}× over {name}"
 
 
-def search_log_table(search_log: Sequence[SearchLogEntry], width: int) -> Table:
+def search_log_table(search_log: Sequence[SearchLogEntry]) -> Table:
     """A row for each number of stages and micro-batches: its best plan's step on the grid, and what came of it."""
     samples = [attempt.microbatch_size for attempt in search_log]
     layout = [
@@ -270,7 +266,7 @@ def search_log_table(search_log: Sequence[SearchLogEntry], width: int) -> Table:
         Column("planner", [maker_in_words(attempt.planner or "") for attempt in search_log], left=True),
         Column("outcome", ["chosen" if entry.chosen else _outcome(entry) for entry in search_log], left=True),
     ]
-    return table(width, layout, styles=["bold" if attempt.chosen else "" for attempt in search_log])
+    return Table(layout, styles=["bold" if attempt.chosen else "" for attempt in search_log])
 
 
 def _or_empty(time_s: float | None) -> str:

@@ -34,11 +34,9 @@ from automap_models.workloads.source import SourceKind, traced
 
 from ..requests import PlaceRequest
 from ..runner import Report
-from .text import Column, Steps, fact_table, plain, print_parts, table
+from .text import Column, Steps, Table, fact_table, plain, print_parts
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from automap_models.run.verify_placement import VerifiedPlacement
 
 DEFAULT_NODES = 200
@@ -153,7 +151,7 @@ def print_placement(report: PlacementResult) -> None:
             f"[bold]{plain(model_name(problem.graph))}[/bold] on {plain(describe_devices(problem))}",
             f"placement by [bold]{plain(report.required_plan().planner)}[/bold]: {nodes}{took}",
         ],
-        [partial(device_table, report)],
+        [device_table(report)],
         [fact_table(facts(report), report.notes)],
     )
 
@@ -168,13 +166,12 @@ def describe_devices(problem: PlacementProblem) -> str:
     return " and ".join(text for count, text in counts if count)
 
 
-def device_table(report: PlacementResult, width: int) -> Table:
+def device_table(report: PlacementResult) -> Table:
     """One row a device that has nodes: how many, its times for one micro-batch, its memory."""
     problem, cost, assignment = report.problem, report.cost, report.required_plan().assignment
     devices = np.unique(assignment).tolist()
     held = [np.flatnonzero(assignment == device).tolist() for device in devices]
-    return table(
-        width,
+    return Table(
         (
             Column("device", [device_name(problem, device) for device in devices]),
             Column("nodes", [str(len(nodes)) for nodes in held]),

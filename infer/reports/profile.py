@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,7 @@ from automap_models.workloads.source import Framework, Source, profile_source
 
 from ..requests import ProfileRequest
 from ..runner import Report
-from .text import Column, Steps, fact_table, plain, print_parts, table
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from .text import Printed
+from .text import Column, Steps, Table, fact_table, plain, print_parts
 
 UNSTEADY = 0.2
 """Share of what was measured whose runs may disagree; more is said."""
@@ -251,16 +246,16 @@ NO_LAYER = "(no layer)"
 def print_profile(profile: Profile) -> None:
     """Print totals, the heaviest instructions and layers, the cheapest cuts and what was reported."""
     groups, cuts, reported = layer_groups(profile), cheapest_cuts(profile), [*warnings(profile), *notes(profile)]
-    layers: list[Printed] = ["[bold]heaviest layers[/bold], alike ones together", partial(layer_table, profile, groups)]
-    places: list[Printed] = [
+    layers: list[str | Table] = ["[bold]heaviest layers[/bold], alike ones together", layer_table(profile, groups)]
+    places: list[str | Table] = [
         "[bold]cheapest cuts[/bold], one about every tenth of the time",
-        partial(cut_table, profile, cuts),
+        cut_table(profile, cuts),
     ]
     print_parts(
         [f"[bold]{plain(profile.model)}[/bold]: {plain(origin(profile))}"],
         [fact_table(totals(profile))],
         layers if any(group.pattern for group in groups) else [],
-        ["[bold]heaviest instructions[/bold]", partial(instruction_table, profile)],
+        ["[bold]heaviest instructions[/bold]", instruction_table(profile)],
         places if cuts else [],
         [fact_table((), reported)] if reported else [],
     )
@@ -308,7 +303,7 @@ def totals(profile: Profile) -> Iterator[tuple[str, str]]:
         yield "crossing", f"{smallest}; at most {size(float(profile.A.max()))} elsewhere"
 
 
-def layer_table(profile: Profile, groups: list[LayerGroup], width: int) -> Table:
+def layer_table(profile: Profile, groups: list[LayerGroup]) -> Table:
     """One row a group of layers, the heaviest first; what is left in one row."""
     shown, rest = groups[:SHOWN], groups[SHOWN:]
     if len(rest) > 1:
@@ -325,10 +320,10 @@ def layer_table(profile: Profile, groups: list[LayerGroup], width: int) -> Table
         Column("parameters", [size(group.parameter_bytes) for group in shown]),
         Column("saved", [size(group.stash_bytes) for group in shown]),
     )
-    return table(width, layout)
+    return Table(layout)
 
 
-def instruction_table(profile: Profile, width: int) -> Table:
+def instruction_table(profile: Profile) -> Table:
     """One row an instruction, the heaviest first."""
     total_s, heaviest = float(profile.C.sum()), heaviest_instructions(profile)
     layout = (
@@ -339,10 +334,10 @@ def instruction_table(profile: Profile, width: int) -> Table:
         Column("share", [percent(float(profile.C[i]) / total_s) for i in heaviest]),
         Column("parameters", [size(float(profile.W[i])) for i in heaviest]),
     )
-    return table(width, layout)
+    return Table(layout)
 
 
-def cut_table(profile: Profile, cuts: list[int], width: int) -> Table:
+def cut_table(profile: Profile, cuts: list[int]) -> Table:
     """One row a cut, in execution order."""
     done = profile.C.cumsum() / profile.C.sum()
     layout = (
@@ -351,7 +346,7 @@ def cut_table(profile: Profile, cuts: list[int], width: int) -> Table:
         Column("bytes", [size(float(profile.A[cut])) for cut in cuts]),
         Column("time before", [percent(float(done[cut])) for cut in cuts]),
     )
-    return table(width, layout)
+    return Table(layout)
 
 
 def cut_name(profile: Profile, cut: int) -> str:
@@ -455,7 +450,7 @@ def print_known() -> None:
         Column("memory", [f"{size(device.bandwidth)}/s" for device in known]),
         Column("attained of both", [_attained(device) for device in known]),
     )
-    print_parts([lambda width: table(width, models)], [lambda width: table(width, devices)])
+    print_parts([Table(models)], [Table(devices)])
 
 
 def _attained(device: Device) -> str:

@@ -98,7 +98,7 @@ def print_adjustment(result: ReplanResult, report: PlanReport, *, names_correcte
             heading(report.problem.profile, report.problem.cluster),
             f"plan [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}",
         ],
-        [partial(stage_table, replace(report, result=replace(report.result, cost=result.cost)))],
+        [stage_table(replace(report, result=replace(report.result, cost=result.cost)))],
         [fact_table(_facts(result), _notes(result, names_corrected))],
     )
 

@@ -29,7 +29,7 @@ from automap_models.workloads.source import SourceKind, framework_of
 from ..commands.parsing import filled
 from ..requests import RunRequest
 from ..runner import Report
-from .text import Column, Steps, fact_table, print_parts, table
+from .text import Column, Steps, Table, fact_table, print_parts
 
 DISAGREES = 1
 """Exit code of a check that found a difference."""
@@ -72,7 +72,7 @@ def _framework(request: RunRequest) -> str:
 def print_run(record: RunRecord, predicted: Timeline) -> None:
     """The table of the stages, facts below it."""
     columns = _columns(record, predicted)
-    print_parts([lambda width: table(width, columns)], [fact_table(_facts(record, predicted), _notes(record))])
+    print_parts([Table(columns)], [fact_table(_facts(record, predicted), _notes(record))])
 
 
 def _columns(record: RunRecord, predicted: Timeline) -> list[Column]:

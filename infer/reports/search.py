@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.mesh import AXES, Mesh, MeshAxis, PlanKind
@@ -49,12 +49,7 @@ from ..commands.parsing import given
 from ..commands.search import COUNTING
 from ..requests import SearchRequest
 from ..runner import Report
-from .text import Column, Steps, fact_table, plain, print_parts, table
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from .text import Printed
+from .text import Column, Steps, Table, fact_table, plain, print_parts
 
 KINDS: Mapping[str, PlanKind] = {"opp": "operator", "adp": "data"}
 """Search → kind of the plans that it makes."""
@@ -180,19 +175,19 @@ def print_sharded(outcome: Sharded, *, groups: bool) -> None:
             f"{kind} by [bold]{plain(report.plan.planner)}[/bold]",
         ],
         *(_along(report.plan, a) for a in range(len(mesh))),
-        [partial(group_table, outcome), conflicts] if groups else [],
-        [] if counting else [partial(_prices, report)],
+        [group_table(outcome), conflicts] if groups else [],
+        [] if counting else [_prices(report)],
         [fact_table(_count_facts(outcome) if counting else _price_facts(outcome), report.notes)],
     )
 
 
-def _along(plan: ShardingPlan, axis: int) -> Iterator[Printed]:
+def _along(plan: ShardingPlan, axis: int) -> Iterator[str | Table]:
     if len(plan.mesh) > 1:
         yield f"along [bold]{plan.mesh[axis].name}[/bold]"
-    yield partial(variable_table, plan, axis)
+    yield variable_table(plan, axis)
 
 
-def variable_table(plan: ShardingPlan, axis: int, width: int) -> Table:
+def variable_table(plan: ShardingPlan, axis: int) -> Table:
     """One row for the variables of a kind; the partitioned dimension's size is divided by the axis's devices."""
     rows = list(variable_rows(plan, axis))
     shapes = [{variable.shape for variable in row.variables} for row in rows]
@@ -206,7 +201,7 @@ def variable_table(plan: ShardingPlan, axis: int, width: int) -> Table:
         Column("shape", divided, left=True),
         Column("dim", [str(row.dim) for row in rows]),
     )
-    return table(width, layout, styles=["dim" if row.dim == REPLICATED else "" for row in rows])
+    return Table(layout, styles=["dim" if row.dim == REPLICATED else "" for row in rows])
 
 
 def _lines(name: str, width: int) -> str:
@@ -214,7 +209,7 @@ def _lines(name: str, width: int) -> str:
     return "\n".join(name[at : at + width] for at in range(0, len(name), width))
 
 
-def group_table(outcome: Sharded, width: int) -> Table:
+def group_table(outcome: Sharded) -> Table:
     """One row for each class that can be partitioned: what deciding one of its dimensions decides."""
     (along,) = outcome.report.problem.along
     propagation = Propagation(along)
@@ -230,7 +225,7 @@ def group_table(outcome: Sharded, width: int) -> Table:
     headings = ("and so\nmany more", "partitioning it\npartitions", "\nreplicates", "replicating it\nreplicates")
     counts = [Column(heading, [str(row[i]) for row in sizes]) for i, heading in enumerate(headings)]
     named = Column("linkage group of", lambda room: [textwrap.fill(name, room) for name in names], 16, left=True)
-    return table(width, (named, *counts))
+    return Table((named, *counts))
 
 
 def _count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
@@ -327,7 +322,7 @@ def _divided(shape: tuple[int, ...], dim: int, devices: int) -> str:
     return f"[{', '.join(f'{n}/{devices}' if i == dim else str(n) for i, n in enumerate(shape))}]"
 
 
-def _prices(report: ShardingReport, width: int) -> Table:
+def _prices(report: ShardingReport) -> Table:
     """The plan beside doing everything everywhere and data parallelism: time in its parts, memory."""
     prices = {
         "this plan": report.result.cost,
@@ -337,7 +332,7 @@ def _prices(report: ShardingReport, width: int) -> Table:
     rows = [_cells(price) if price else ["–"] * 6 for price in prices.values()]
     headings = ("step", "compute", "all-reduce", "activations", "gradients", "memory")
     layout = [Column(heading, [row[i] for row in rows]) for i, heading in enumerate(headings)]
-    return table(width, (Column("on each device", list(prices), left=True), *layout), styles=["", "dim", "dim"])
+    return Table((Column("on each device", list(prices), left=True), *layout), styles=["", "dim", "dim"])
 
 
 def _cells(price: ShardingPrice) -> list[str]:

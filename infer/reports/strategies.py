@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,12 +33,10 @@ from automap_models.workloads.source import notes_of, transformer
 
 from ..requests import PlanRequest
 from ..runner import Report
-from .text import Column, Steps, fact_table, fits, plain, print_parts, reasons_below, table
+from .text import Column, Steps, Table, fact_table, plain, print_parts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import RenderableType
-    from rich.table import Table
 
 StrategyResult = Result[StrategyProblem, Strategy]
 SEARCHING = 0.8
@@ -151,10 +149,10 @@ def print_searched(searched: Searched) -> None:
     print_estimate(
         searched.best,
         "best strategy",
-        [partial(kinds_table, searched)] if len(compared.kinds) > 1 else [],
-        [partial(choices_table, searched)] if compared.choices else [],
-        [partial(less_memory_table, compared.memory)] if len(compared.memory) > 1 else [],
-        [partial(sizes_table, searched.sizes)] if searched.sizes else [],
+        [kinds_table(searched)] if len(compared.kinds) > 1 else [],
+        [choices_table(searched)] if compared.choices else [],
+        [less_memory_table(compared.memory)] if len(compared.memory) > 1 else [],
+        [sizes_table(searched.sizes)] if searched.sizes else [],
         further=[*_order(result), *_limits(searched), *_uneven(searched), *_proof(result)],
     )
 
@@ -216,16 +214,14 @@ def _step(alternative: Alternative) -> str:
     return "nothing fits" if alternative.ruled_out else "none found"
 
 
-def kinds_table(searched: Searched, width: int) -> RenderableType:
+def kinds_table(searched: Searched) -> Table:
     """One row a kind of parallelism with its best strategy, and why it is not the best one; or that stands below."""
     best, kinds = searched.best, searched.compared.kinds
     reasons = {of.name: why_not(of, best) for of in kinds}
     columns = _columns(kinds, best.step_s)
     narrow = (Column("parallelism", list(reasons), left=True), columns["step"], columns["fullest device"])
     wide = (*narrow, Column("why not", list(reasons.values()), left=True))
-    if fits(width, wide):
-        return table(width, (*wide, columns["strategy"]), wide)
-    return reasons_below(table(width, narrow), reasons.items())
+    return Table((*wide, columns["strategy"]), wide, narrow, reasons=reasons.items())
 
 
 def why_not(alternative: Alternative, best: Estimate) -> str:
@@ -241,24 +237,24 @@ def why_not(alternative: Alternative, best: Estimate) -> str:
     return ", ".join(f"{seconds(longer[name])} more of {PARTS[name]}" for name in most)
 
 
-def less_memory_table(estimates: Sequence[Estimate], width: int) -> Table:
+def less_memory_table(estimates: Sequence[Estimate]) -> Table:
     """One row a strategy of which none is both shorter and emptier."""
     rows = [Alternative("", of) for of in estimates]
     columns = _columns(rows, estimates[0].step_s, "strategy with less memory")
     layout = (columns["fullest device"], columns["step"], columns["longer by"])
-    return table(width, (*layout, columns["strategy"]), layout)
+    return Table((*layout, columns["strategy"]), layout)
 
 
-def choices_table(searched: Searched, width: int) -> Table:
+def choices_table(searched: Searched) -> Table:
     """One row a choice that the best strategy makes: the best one without it."""
     rows = [Alternative("best", searched.best), *searched.compared.choices]
     columns = _columns(rows, searched.best.step_s)
     strategy = columns.pop("strategy")
     layout = (Column("what each choice buys", [of.name for of in rows], left=True), *columns.values())
-    return table(width, (*layout, strategy), layout)
+    return Table((*layout, strategy), layout)
 
 
-def sizes_table(results: Sequence[StrategyResult], width: int) -> Table:
+def sizes_table(results: Sequence[StrategyResult]) -> Table:
     """One row a size of the cluster."""
     columns = _columns([Alternative("", of.cost, ruled_out=True) for of in results], 1.0)
     layout = (
@@ -267,7 +263,7 @@ def sizes_table(results: Sequence[StrategyResult], width: int) -> Table:
         Column("tokens/s a device", [f"{of.cost.tokens_per_s_per_device:,.0f}" if of.cost else "" for of in results]),
         columns["fullest device"],
     )
-    return table(width, (*layout, columns["strategy"]), layout)
+    return Table((*layout, columns["strategy"]), layout)
 
 
 def draw_searched(searched: Searched) -> Figure:
@@ -373,14 +369,14 @@ def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerSha
 def print_estimate(
     estimate: Estimate,
     what: str = "strategy",
-    *tables: Sequence[Callable[[int], RenderableType]],
+    *tables: Sequence[Table],
     further: Iterable[tuple[str, str]] = (),
 ) -> None:
     """Print a price for people, and what else is known of the strategy.
 
     Args:
         what: how the strategy is called.
-        tables: below its own, functions of a width.
+        tables: below its own.
         further: labels and sentences below its own.
     """
     print_parts(
@@ -388,14 +384,14 @@ def print_estimate(
             f"[bold]{plain(estimate.model)}[/bold] on {plain(estimate.cluster)} ({plain(estimate.device)})",
             f"{what}: {strategy_in_words(estimate)}",
         ],
-        [partial(parts_table, estimate)],
-        [partial(memory_table, estimate)],
+        [parts_table(estimate)],
+        [memory_table(estimate)],
         *tables,
         [fact_table([*facts(estimate), *further])],
     )
 
 
-def parts_table(estimate: Estimate, width: int) -> Table:
+def parts_table(estimate: Estimate) -> Table:
     """One row a part of the step that is not nothing, the step last; in a pipeline of the rank that others wait for."""
     whose = f"part of the step, rank {estimate.parts_rank}" if estimate.strategy.pp > 1 else "part of the step"
     parts = {PARTS[name]: value for name, value in estimate.parts._asdict().items() if value > 0}
@@ -405,10 +401,10 @@ def parts_table(estimate: Estimate, width: int) -> Table:
         Column("time", list(map(seconds, parts.values()))),
         Column("share", [percent(value / estimate.step_s) for value in parts.values()]),
     )
-    return table(width, layout)
+    return Table(layout)
 
 
-def memory_table(estimate: Estimate, width: int) -> Table:
+def memory_table(estimate: Estimate) -> Table:
     """One row a rank of the pipeline, bytes of one of its devices; ranks that hold the same share a row."""
     ranks = list(_ranks_alike(estimate.memory))
     held = [memory for _, memory in ranks]
@@ -418,7 +414,7 @@ def memory_table(estimate: Estimate, width: int) -> Table:
     rank = Column("rank", [name for name, _ in ranks], left=True)
     state = Column("state", [size(memory.state) for memory in held])
     others = [column for column in columns if column.heading not in ("weights", "gradients", "optimizer")]
-    return table(width, (rank, *columns, total), (rank, state, *others, total))
+    return Table((rank, *columns, total), (rank, state, *others, total))
 
 
 def _ranks_alike(memory: tuple[DeviceMemory, ...]) -> Iterator[tuple[str, DeviceMemory]]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from automap_models.core.microbatch import has_clock, profiled_size
 from automap_models.core.units import counted, percent, seconds
@@ -29,10 +29,7 @@ from automap_models.version import __version__
 from ..commands.parsing import in_options, sized_profile
 from ..requests import SweepRequest
 from ..runner import Report
-from .text import Column, Steps, fact_table, plain, print_parts, table
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from .text import Column, Steps, Table, fact_table, plain, print_parts
 
 MOST_ROWS = 60
 """Longer tables show each cluster's best row only."""
@@ -76,12 +73,12 @@ def print_sweep(sweep: Sweep) -> None:
     shown = rows if len(rows) <= MOST_ROWS else list(best.values())
     print_parts(
         [f"[bold]{plain(profile.model)}[/bold]: {counted(len(rows), 'combination')} on {clusters}"],
-        [partial(sweep_table, shown, best)],
+        [sweep_table(shown, best)],
         [fact_table(_facts(rows, shown, best), _notes(sweep))],
     )
 
 
-def sweep_table(rows: list[Row], best: Mapping[str, Row], width: int) -> Table:
+def sweep_table(rows: list[Row], best: Mapping[str, Row]) -> Table:
     """A row for each combination; the best of each cluster in bold, with an arrow."""
     marked = [best.get(row.cluster.name) is row for row in rows]
     groups = [list(group) for _, group in groupby(rows, key=lambda row: row.cluster.name)]
@@ -101,7 +98,7 @@ def sweep_table(rows: list[Row], best: Mapping[str, Row], width: int) -> Table:
     with_devices = Column("cluster", lambda room: named(room, True), LEAST_CLUSTER, left=True)
     wide = (cluster, Column("devices", [row.cluster.shape for row in rows]), *others)
     narrow = (with_devices, *others)
-    return table(width, wide, narrow, styles=["bold" if is_best else "" for is_best in marked])
+    return Table(wide, narrow, styles=["bold" if is_best else "" for is_best in marked])
 
 
 def _cluster_cells(group: Sequence[Row], width: int, devices: bool) -> Iterator[str]:

@@ -77,9 +77,9 @@ def test_a_plan_that_does_not_say_what_its_cluster_is_made_of_is_for_that_cluste
     known = read_cluster("dgx-h100-4")
     silent = ClusterDocument.of(replace(known, device=""))
     assert "device" not in cluster_document(replace(known, device=""))
-    silent.require_same(known, "here", "$.cluster", "do")
+    silent.require_same(known, "$.cluster")
     with pytest.raises(BadInput, match=r"\$\.cluster\.device is h100, but cluster dgx-h100-4 has h200"):
-        ClusterDocument.of(known).require_same(replace(known, device="h200"), "here", "$.cluster", "do")
+        ClusterDocument.of(known).require_same(replace(known, device="h200"), "$.cluster")
 
 
 def test_quantities_may_have_units(tmp_path: Path) -> None:
@@ -233,12 +233,12 @@ def test_the_document_of_a_mixed_cluster_is_read_back_as_that_cluster() -> None:
     document = cluster_document(known)
     assert document == {"name": "two", "groups": [{**GROUP, "speed": 2.0}, {**GROUP, "device": "mine", "speed": 1.0}]}
     assert cluster(document) == known
-    ClusterDocument.of(known).require_same(known, "here", "$.cluster", "do")
+    ClusterDocument.of(known).require_same(known, "$.cluster")
     other = Cluster.of_groups([NodeGroup(**GROUP, speed=2.0), NodeGroup(**{**GROUP, "inter": 1e9}, speed=1.0)], "other")
     with pytest.raises(BadInput, match=r"cluster\.groups\[1\]\.inter is 5.*0.0, but cluster other has 1.*0.0"):
-        ClusterDocument.of(known).require_same(other, "here", "$.cluster", "do")
+        ClusterDocument.of(known).require_same(other, "$.cluster")
     with pytest.raises(BadInput, match=r"\$\.cluster has 2 group\(s\) of nodes, but cluster C has 1"):
-        ClusterDocument.of(known).require_same(read_cluster("C"), "here", "$.cluster", "do")
+        ClusterDocument.of(known).require_same(read_cluster("C"), "$.cluster")
 
 
 @pytest.mark.parametrize(

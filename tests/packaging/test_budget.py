@@ -25,8 +25,8 @@ BUDGET = {
     "core": (7_496, 37),
     "cost": (3_448, 18),
     "envs": (1_656, 12),
-    "export": (2_314, 14),
-    "formats": (5_105, 21),
+    "export": (2_312, 14),
+    "formats": (5_103, 21),
     "hlo": (8_176, 41),
     "planners": (928, 6),
     "planners/online": (314, 3),
@@ -43,13 +43,13 @@ BUDGET = {
     "torch_export": (3_257, 18),
     "workloads": (4_320, 24),
     "zoo": (1, 1),
-    "infer": (5_899, 29),
+    "infer": (5_867, 29),
     "train": (1_952, 12),
     "datagen": (1_496, 10),
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 75_048, "files": 418, "compiled": 135, "numbers": 501}
+TOTALS = {"lines": 75_007, "files": 418, "compiled": 135, "numbers": 501}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
