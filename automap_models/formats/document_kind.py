@@ -38,8 +38,6 @@ RANKINGS = {
 """Kind of a document of several plans → which command writes one of them."""
 TOLERANCE = 1e-6
 """Relative difference at which a file's figure and the cost model's disagree."""
-_NO_TIME = 1e-15
-"""Seconds that are none, such as what comes after a pass that hides all."""
 
 
 @contextlib.contextmanager
@@ -117,5 +115,5 @@ def _same(written: object, value: object) -> bool:
     if isinstance(value, list) and isinstance(written, list):
         return len(written) == len(value) and all(map(_same, written, value))
     if isinstance(value, float) and isinstance(written, float):
-        return math.isclose(written, value, rel_tol=TOLERANCE, abs_tol=_NO_TIME)
+        return math.isclose(written, value, rel_tol=TOLERANCE, abs_tol=1e-15)  # seconds that are none
     return type(written) is type(value) and written == value

@@ -42,8 +42,6 @@ from automap_models.formats.schema import Document, Foreign, decode_json, read_b
 from automap_models.simulate.engine import Timeline
 
 PASSES = ("forward", "backward")
-LARGEST_TRACE_BYTES = 256 << 20
-"""Of a file; a profiler's trace of a few steps has some megabytes."""
 
 _TRACK = re.compile(r"\b(device|rank|stage)\W{0,2}(\d{1,9})\b", re.IGNORECASE)
 _ANNOTATIONS = ("gpu_user_annotation", "user_annotation")
@@ -118,7 +116,7 @@ def read_observed(path: str | os.PathLike[str]) -> Observed:
     """
     if Path(path).is_dir():
         return _of_ranks(sorted(Path(path).glob("*.json")), str(path))
-    content, where = read_bytes(path, LARGEST_TRACE_BYTES), str(path)
+    content, where = read_bytes(path, 256 << 20), str(path)  # a profiler's trace of a few steps has some megabytes
     if "traceEvents" in decode_json(content, dict[str, msgspec.Raw], where=where, do=_DO):
         return observed_in_trace(decode_json(content, TraceDocument, where=where, do=_DO), where)
     return observed_in_times(decode_json(content, TimesDocument, where=where, do=_DO), where)

@@ -61,13 +61,6 @@ from automap_models.formats.schema import Amount, Foreign, Index, Whole, decode_
 
 DO = "give device-placement JSON of dnn-partitioning"
 
-FLOAT_SLACK_MS = 1e-6
-"""Costs of one node's edges may differ by this much, as in the authors' program."""
-
-LINK_BYTES_PER_S = 2.0**31
-"""Bandwidth between accelerator and CPU from which the published operator graphs' costs were computed, 2 GiB/s; it
-turns a cost into bytes where a file does not give them."""
-
 
 Flag = bool | Annotated[int, Meta(ge=0, le=1)]
 """True or false, or 1 or 0."""
@@ -157,14 +150,15 @@ def _outputs(
 
     Sizes need not agree (they say what of the output each consumer reads): the largest counts.
     """
+    link_bytes_per_s = 2.0**31  # from which the published operator graphs' costs were computed
     cost_ms: dict[int, float] = {}
     transfer_s, size = np.zeros(n), np.zeros(n)
     for i, (edge, (producer, _)) in enumerate(zip(edges, ends, strict=True)):
-        if abs(edge.cost - cost_ms.setdefault(producer, edge.cost)) > FLOAT_SLACK_MS:
+        if abs(edge.cost - cost_ms.setdefault(producer, edge.cost)) > 1e-6:  # as in the authors' program
             what = f"$.edges[{i}].cost is {edge.cost:g}, but another edge from node {edge.source} costs "
             do = "the cost belongs to the source: all edges from one node have the same"
             raise BadInput(f"{what}{cost_ms[producer]:g}", where=where, do=do)
-        nbytes = edge.cost / 1e3 * LINK_BYTES_PER_S if edge.size is msgspec.UNSET else edge.size
+        nbytes = edge.cost / 1e3 * link_bytes_per_s if edge.size is msgspec.UNSET else edge.size
         transfer_s[producer], size[producer] = cost_ms[producer] / 1e3, max(size[producer], nbytes)
     return transfer_s, size
 

@@ -57,8 +57,6 @@ LARGEST_YAML_VALUES = 200_000
 """Of a YAML description with every alias written out, so that a small file with aliases of aliases is refused."""
 _DEEPEST_YAML = 32
 """Of lists and mappings in each other in a YAML description."""
-_LARGEST_SHOWN_BYTES = 1 << 20
-"""Of a JSON document that is read a second time to show the value at fault."""
 
 LARGEST_WHOLE = 2**53
 """Of a whole number, so that it is exact as a float too, and never overflows an array's entry."""
@@ -179,7 +177,7 @@ def decode_json(content: bytes | bytearray, kind: type[T], *, where: str, do: st
         return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
         document: object = msgspec.UNSET
-        if len(content) <= _LARGEST_SHOWN_BYTES:
+        if len(content) <= 1 << 20:  # else a second decoding, to show the value at fault, takes long
             try:
                 _require_keys_once(content, where, do)
                 document = msgspec.json.decode(content)

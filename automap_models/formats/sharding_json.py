@@ -25,7 +25,6 @@ from automap_models.core.sharding import CANDIDATES, Objective, ShardingPlan, Sh
 from automap_models.core.sharding_classes import REPLICATED, Variable
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import write_json
 from automap_models.formats.document_kind import TOLERANCE, read_document
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import LARGEST_WHOLE, Amount, Document, Index, wrong
@@ -192,15 +191,6 @@ def sharding_document(report: ShardingReport) -> dict[str, Any]:
         plans={axis.name: _axis_document(report, a, **counted) for a, axis in enumerate(plan.mesh)},
         **{"mesh": mesh, **of_file},
     ).builtins()
-
-
-def write_sharding_plan(path: str | os.PathLike[str], report: ShardingReport) -> None:
-    """Write plan.json.
-
-    Raises:
-        BadInput: the file cannot be written.
-    """
-    write_json(path, sharding_document(report))
 
 
 def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | None = None) -> ShardingPlan:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-CHARACTER_SHARE = 0.0065  # of the width
-ROUNDS_SHOWN = 12  # at either end, where there are too many to tell them apart
-
 
 def windows(report: PlanReport, timeline: Timeline) -> list[tuple[float, float]]:
     """The stretches of time that are shown, in seconds: all of it, or both ends of a long steady phase."""
@@ -27,7 +24,7 @@ def windows(report: PlanReport, timeline: Timeline) -> list[tuple[float, float]]
     both = 2.0 * cost.transfer_s if cost.pivot % 2 else cost.forward_s + cost.backward_s
     round_s = float(both[cost.pivot // 2])
     warm_up_s = cost.span_s - report.plan.micro_batches * round_s
-    shown_s = ROUNDS_SHOWN * round_s + warm_up_s
+    shown_s = 12 * round_s + warm_up_s  # at either end, where there are too many rounds to tell them apart
     computed_s = max(i.end_s for i in timeline.intervals if i.kind in PASS_KINDS.values())
     if computed_s < 2.5 * shown_s:
         return [(0.0, timeline.length_s)]
@@ -170,4 +167,4 @@ def _draw_stage_bands(axes: Axes, report: PlanReport) -> None:
 
 def _width(text: str) -> float:
     """The room that a label of a stage and the gap beside it need, as a share of the axes' width."""
-    return CHARACTER_SHARE * (len(text) + 1)
+    return 0.0065 * (len(text) + 1)

@@ -39,10 +39,6 @@ LABELS: dict[PassKind, str] = {
     "tied-sum": "sum of tied weights",
     "update": "update of parameters",
 }
-STAGE_HEIGHT, GRADIENTS_HEIGHT, LINK_HEIGHT = 0.52, 0.08, 0.11  # of the distance between two stages; each direction
-GRADIENTS_BELOW, LINK_BELOW = 0.32, 0.5  # how far below the middle of a stage's row theirs is, in the same measure
-DIGIT_SHARE = 0.0048  # of the width: passes get their micro-batch number where all its digits have room
-EDGED_SHARE = 0.003  # of the width: narrower passes would be all edge
 
 
 def draw_timelines(timelines: Sequence[Timeline]) -> Figure:
@@ -109,11 +105,11 @@ def _draw_kind(
     chunks: int,
 ) -> None:
     """The boxes of one kind; edges and micro-batch numbers only where there is room for them."""
-    height, below = STAGE_HEIGHT, 0.0
+    height, below = 0.52, 0.0  # both over the distance of two stages' rows; below the middle of the stage's own
     if kind.startswith("send"):
-        height, below = LINK_HEIGHT, LINK_BELOW
+        height, below = 0.11, 0.5
     elif kind in OF_GRADIENTS:
-        height, below = GRADIENTS_HEIGHT, GRADIENTS_BELOW
+        height, below = 0.08, 0.32
     rows: dict[int, list[Interval]] = {}
     for i in intervals:
         if i.kind == kind and i.end_s > i.start_s and i.end_s >= window[0] and i.start_s <= window[1]:
@@ -123,7 +119,7 @@ def _draw_kind(
         if kind.startswith("send"):  # the way back lies below the way there
             middle = resource // 2 + below + (resource % 2 - 0.5) * height
         shares = np.array([i.end_s - i.start_s for i in boxes]) / width_s
-        edged = float(np.median(shares)) > EDGED_SHARE
+        edged = float(np.median(shares)) > 0.003  # narrower passes would be all edge
         axes.broken_barh(
             [(i.start_s / unit_s, (i.end_s - i.start_s) / unit_s) for i in boxes],
             (middle - height / 2, height),
@@ -132,13 +128,9 @@ def _draw_kind(
             linewidths=0.6 if edged else 0.3,
         )
         if kind in PASS_KINDS.values():
-            _number(
-                axes, [i for i, share in zip(boxes, shares, strict=True) if share > _room_for(i.micro_batch)], unit_s
-            )
-
-
-def _room_for(micro_batch: int) -> float:
-    return DIGIT_SHARE * max(2, len(str(micro_batch)))
+            digits = [max(2, len(str(i.micro_batch))) for i in boxes]
+            wide = shares > 0.0048 * np.array(digits)
+            _number(axes, [i for i, has_room in zip(boxes, wide, strict=True) if has_room], unit_s)
 
 
 def _number(axes: Axes, boxes: Sequence[Interval], unit_s: float) -> None:

@@ -17,9 +17,9 @@ from automap_models.core.result import Bound, PlanReport
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import fingerprint
+from automap_models.formats.atomic import fingerprint, write_json
 from automap_models.formats.hardware_yaml import cluster_document, device_of
-from automap_models.formats.plan_json import SCHEMA, plan_document, write_plan
+from automap_models.formats.plan_json import SCHEMA, plan_document
 from automap_models.formats.plan_reader import read_plan
 from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.candidate import Candidate
@@ -41,8 +41,6 @@ from .pipeline import heading, listed, stage_columns, tied_facts, time_columns
 from .text import Column, Steps, Table, fact_table, plain, print_parts
 
 KIND = "explored"
-LEAST_REASON = 36
-"""Characters of a line of the reason why a plan is not the best."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def report(request: PlanRequest) -> Report:
     return Report(
         partial(print_explored, explored),
         partial(explored_document, explored),
-        {"plan": lambda path: write_plan(path, _best_report(explored))},
+        {"plan": lambda path: write_json(path, plan_document(_best_report(explored)))},
         partial(draw_candidates, explored.exploration),
         warnings=notes_of(request.source),
     )
@@ -159,7 +157,7 @@ def ranking(exploration: Exploration) -> Table:
     reasons |= {missing.name: in_options(missing.reason) for missing in exploration.missing}
     styles = ["bold" if plan is best else "" if plan.fits else "dim" for plan in candidates]
     nothing = [""] * len(exploration.missing)
-    reason_column = Column("why not", lambda room: _wrapped(reasons.values(), room), LEAST_REASON, left=True)
+    reason_column = Column("why not", lambda room: _wrapped(reasons.values(), room), 36, left=True)
     limits = sorted({group.memory for group in exploration.space.cluster.node_groups})
     memory = f"memory\nof {' or '.join(map(size, limits))}"
     headings = ("stages", "d × t", "micro-\nbatches", "step time", memory)

@@ -23,8 +23,6 @@ from ..requests import ExportRequest
 from ..runner import Report
 from .text import Steps, fact_table, plain, print_parts
 
-SCHEMA = 1
-
 
 def report(request: ExportRequest) -> Report:
     """The plan's text for the target itself, for a pipe or a redirection, or with a file what is in it."""
@@ -107,7 +105,7 @@ def export_document(exported: Exported) -> dict[str, Any]:
     """The same as plain JSON types; texts of the files by ending, that of the file itself under an empty one."""
     moved, written = exported.snapped, exported.written
     return {
-        "schema": SCHEMA,
+        "schema": 1,
         "kind": "export",
         "target": exported.target,
         "model": exported.source.name,

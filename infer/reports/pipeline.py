@@ -18,7 +18,7 @@ from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, shortened, size, span
 from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.errors import BadInput
-from automap_models.formats.chrome_trace import write_trace
+from automap_models.formats.chrome_trace import trace_document, write_trace
 from automap_models.formats.hardware_yaml import known_clusters, read_cluster
 from automap_models.formats.plan_json import plan_document
 from automap_models.planners.base import maker_in_words
@@ -32,9 +32,7 @@ from ..requests import InferRequest
 from ..runner import Report
 from .text import Column, Steps, Table, fact_table, plain, print_parts
 
-SHOWN_SHARE = 5e-5  # a smaller one is nothing to a reader
 MOST_TIED = 3  # parameters with copies that are named one by one
-LEAST_NAMES = 18  # characters of a layer's name, of which its index is to be seen
 _OUTCOMES = {
     "planned": "not proven in time",
     "does not fit": "does not fit the memory",
@@ -55,7 +53,7 @@ def report(request: InferRequest) -> Report:
     return Report(
         lambda: print_report(plan, steps, verbose=request.verbose),
         partial(plan_document, plan),
-        {"trace": lambda path: write_trace(path, drawn())},
+        {"trace": lambda path: write_trace(path, trace_document(drawn()))},
         lambda: draw(plan, drawn()),
     )
 
@@ -137,7 +135,7 @@ def stage_columns(profile: Profile, plan: StagedPlan) -> tuple[Column, Column]:
     def cells(width: int) -> list[str]:
         return [layers(profile, *ends, width) for ends in ran]
 
-    return Column("stage", [str(s) for s in range(plan.stages)]), Column("layers", cells, least=LEAST_NAMES, left=True)
+    return Column("stage", [str(s) for s in range(plan.stages)]), Column("layers", cells, least=18, left=True)
 
 
 def time_columns(cost: StagedCost, gradients: str) -> tuple[Column, Column, Column, Column]:
@@ -219,7 +217,7 @@ def listed(numbers: Sequence[int]) -> str:
 def _below(cost: StagedCost) -> str:
     """How far the length L is below the step."""
     share = 1.0 - cost.length_s / cost.step_s
-    return f"{percent(share)} below the step time" if share >= SHOWN_SHARE else "as long as the step"
+    return f"{percent(share)} below the step time" if share >= 5e-5 else "as long as the step"
 
 
 def bottleneck_in_words(report: PlanReport) -> str:
@@ -277,8 +275,6 @@ def _outcome(attempt: SearchLogEntry) -> str:
     return "longer" if attempt.stages == 1 and attempt.step_s is not None else _OUTCOMES[attempt.outcome]
 
 
-AT_RISK = 0.92
-"""Of a device's memory: above that a plan is at risk, as allocators and communication buffers take some, too."""
 NEARLY = 5e-4
 """A step that differs relatively by less is as long to a reader."""
 ROUNDING = 1e-9
@@ -328,7 +324,7 @@ def memory_in_words(report: PlanReport) -> str:
     """`fits (7.39 GB of 32.0 GB)`, of the fullest device."""
     cost = report.cost
     held, limit = float(cost.memory_bytes[cost.fullest]), float(cost.limit_bytes[cost.fullest])
-    verdict = "fits" if held <= AT_RISK * limit else "at risk"
+    verdict = "fits" if held <= 0.92 * limit else "at risk"  # allocators and communication buffers take some, too
     alone = "" if report.data_parallel_s is not None else "; data parallelism does not fit"
     return f"{verdict} ({size(held)} of {size(limit)}){alone}"
 

@@ -27,12 +27,7 @@ from ..requests import ProfileRequest
 from ..runner import Report
 from .text import Column, Steps, Table, fact_table, plain, print_parts
 
-UNSTEADY = 0.2
-"""Share of what was measured whose runs may disagree; more is said."""
 SHOWN = 10
-ALIKE = 1.1  # layers whose names differ in numbers only are not alike across a larger step between their times
-SMALLEST_SIDE = 0.1  # of the time: a smaller part of the model is no stage
-OVERWHELMING = 0.5  # of the time: a group of layers that takes more is taken apart
 _DIGITS = re.compile(r"\d+")
 
 
@@ -111,7 +106,7 @@ def cheapest_cuts(profile: Profile, parts: int = SHOWN) -> list[int]:
 def smallest_cut(profile: Profile) -> int | None:
     """The cut with the fewest bytes that leaves a tenth of the time on either side, or any where none does."""
     share = np.cumsum(profile.C) / profile.C.sum()
-    for least in (SMALLEST_SIDE, 0.0):
+    for least in (0.1, 0.0):
         cuts = np.flatnonzero((share > least) & (share < 1.0 - least))
         if cuts.size:
             return int(cuts[profile.A[cuts].argmin()])
@@ -128,7 +123,7 @@ def layer_groups(profile: Profile) -> list[LayerGroup]:
     groups: list[LayerGroup] = []
     for depth in range(1, max(map(len, paths), default=0) + 1):
         groups = _merged(profile, ["/".join(path[:depth]) for path in paths])
-        if groups[0].time_s <= OVERWHELMING * profile.C.sum():
+        if groups[0].time_s <= profile.C.sum() / 2:
             break
     return groups
 
@@ -163,10 +158,10 @@ def _merged(profile: Profile, layers: Sequence[str]) -> list[LayerGroup]:
 
 
 def _alike(members: Sequence[int], time_s: NDArray[np.float64]) -> Iterator[list[int]]:
-    """Split members in ascending order of time wherever one takes a good deal longer than the one before."""
+    """Split members in ascending order of time wherever one takes a tenth longer than the one before."""
     part: list[int] = []
     for i in members:
-        if part and time_s[i] > ALIKE * time_s[part[-1]]:
+        if part and time_s[i] > 1.1 * time_s[part[-1]]:
             yield part
             part = []
         part.append(i)
@@ -187,7 +182,7 @@ def warnings(profile: Profile) -> Iterator[str]:
         listed = ", ".join(f"{name} ({count}×)" for name, count in calls.items())
         yield f"nobody knows what these custom calls cost, so only their bytes count: {listed}"
     unsteady = profile.meta.get("unsteady")
-    if isinstance(unsteady, float) and unsteady > UNSTEADY:
+    if isinstance(unsteady, float) and unsteady > 0.2:
         what = "its runs" if unsteady == 1 else f"{percent(unsteady)} of what was run"
         yield f"{what} took another time each time: the machine is busy; measure again when it is idle"
     yield from loop_notes(profile)
@@ -238,7 +233,6 @@ def _listed(names: Sequence[object], shown: int = 5) -> str:
     return ", ".join(map(str, names[:shown])) + rest
 
 
-NAME_WIDTH = 34  # at most
 LEAST_LAYER = 12
 NO_LAYER = "(no layer)"
 
@@ -357,7 +351,7 @@ def cut_name(profile: Profile, cut: int) -> str:
 
 def _names(names: list[str]) -> list[str]:
     """The names of a table's rows, as wide as the widest, which is not too wide."""
-    width = min(max(map(len, names)), NAME_WIDTH)
+    width = min(max(map(len, names)), 34)
     return [shortened(name, width) for name in names]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from automap_models.core.run_record import RunRecord
 from automap_models.core.units import counted, percent, rounds, seconds
-from automap_models.formats.chrome_trace import write_run_trace
+from automap_models.formats.chrome_trace import run_trace_document, write_trace
 from automap_models.formats.observed_json import (
     BACKWARD,
     FORWARD,
@@ -31,9 +31,6 @@ from ..requests import RunRequest
 from ..runner import Report
 from .text import Column, Steps, Table, fact_table, print_parts
 
-DISAGREES = 1
-"""Exit code of a check that found a difference."""
-
 
 def report(request: RunRequest) -> Report:
     """Run a plan: a table of stages, and what the check says.
@@ -43,12 +40,11 @@ def report(request: RunRequest) -> Report:
     """
     record = _ran(request)
     predicted = predicted_timeline(record.plan, record.schedule)
-    disagrees = record.comparison is not None and not record.comparison.agrees
     return Report(
         partial(print_run, record, predicted),
         partial(run_document, record, predicted),
-        {"trace": lambda path: write_run_trace(path, record, predicted)},
-        exit_code=DISAGREES if disagrees else 0,
+        {"trace": lambda path: write_trace(path, run_trace_document(record, predicted))},
+        exit_code=0 if record.comparison is None or record.comparison.agrees else 1,
     )
 
 

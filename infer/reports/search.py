@@ -30,13 +30,13 @@ from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.envs.sharding.propagation import PARTITIONED, Propagation
 from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
 from automap_models.errors import BadInput
+from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import device_of, read_cluster
 from automap_models.formats.sharding_json import (
     ShardingReport,
     mesh_of,
     read_sharding_plan,
     sharding_document,
-    write_sharding_plan,
 )
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.planners.registry import make_planner
@@ -64,7 +64,7 @@ def report(request: SearchRequest) -> Report:
     return Report(
         partial(print_sharded, outcome, groups=groups),
         partial(sharded_document, outcome, groups=groups),
-        {"plan": lambda path: write_sharding_plan(path, outcome.report)},
+        {"plan": lambda path: write_json(path, sharding_document(outcome.report))},
         partial(draw_search, outcome.report),
         exit_code=0 if outcome.verified is None or outcome.verified.equal else 1,
     )

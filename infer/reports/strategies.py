@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 StrategyResult = Result[StrategyProblem, Strategy]
 SEARCHING = 0.8
 """Share of the budget for searches of the best strategy: on the cluster, on others, without a target's limits. What its
-choices buy has the rest, or, where that took less, as large a share of what it took."""
-LEAST_COMPARING_S = 1.5
-"""Counted seconds that all comparisons may take anyway, as far as the budget has them."""
+choices buy has the rest, or, where that took less, as large a share of what it took; but 1.5 counted seconds, as far as
+the budget has them."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def _searched(request: PlanRequest) -> Searched:
         if result.plan is None:
             assert result.reason is not None
             raise what_would_fit(problem, result.reason, steps.watch)
-        comparing_s = max(LEAST_COMPARING_S, (1 - SEARCHING) / SEARCHING * searched_s)
+        comparing_s = max(1.5, (1 - SEARCHING) / SEARCHING * searched_s)
         best = compared(result, config, steps.watch, min(comparing_s, (1 - SEARCHING) * budget_s))
         return Searched(best, of_sizes(best.result, clusters, config, steps.watch))
 

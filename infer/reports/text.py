@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from automap_models.planners.base import Progress
 
 
-WIDTH_WITHOUT_A_TERMINAL = 100
-
-
 def console() -> Console:
     """Standard output: as wide as the terminal, else as COLUMNS says, else 100 columns; no line ends in spaces."""
     from rich.console import Console
@@ -44,7 +41,7 @@ def console() -> Console:
 
     screen = QuietConsole(highlight=False)
     if not screen.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
-        screen.width = WIDTH_WITHOUT_A_TERMINAL
+        screen.width = 100
     return screen
 
 
