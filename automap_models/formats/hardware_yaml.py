@@ -205,12 +205,6 @@ class ClusterDocument(Document, kw_only=True):
         return {f".groups[{j}]": group for j, group in enumerate(self.groups)}
 
 
-def cluster_document(cluster: Cluster) -> dict[str, Any]:
-    """The cluster as plans keep it: plain Python numbers and strings."""
-    document: dict[str, Any] = msgspec.to_builtins(ClusterDocument.of(cluster))
-    return document
-
-
 def known_clusters() -> list[str]:
     """Names of the shipped clusters, sorted."""
     return shipped_names("topo")

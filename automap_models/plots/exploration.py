@@ -56,7 +56,8 @@ def draw_candidates(exploration: Exploration) -> Figure:
     unit_s, unit = time_unit(max(plan.step_s for plan in plans))
     _bars(times, plans, TIMES, unit_s, lambda plan: seconds(plan.step_s))
     times.set_xlabel(f"step time, {unit}")
-    times.set_yticks(np.arange(len(plans)), [_label(plan) for plan in plans], parse_math=False)
+    names = [plan.name if plan.fits else f"{plan.name}\n(does not fit)" for plan in plans]
+    times.set_yticks(np.arange(len(plans)), names, parse_math=False)
     unit_bytes, unit = size_unit(max(plan.memory_bytes for plan in plans))
     _bars(memory, plans, SIZES, unit_bytes, lambda plan: size(plan.memory_bytes), limit)
     has = "the smallest device has" if exploration.space.cluster.groups else "a device has"
@@ -72,10 +73,6 @@ def title(exploration: Exploration) -> str:
     space, cluster = exploration.space, exploration.space.cluster
     samples = "" if space.global_batch is None else f"  ·  {counted(space.global_batch, 'sample')} a step"
     return f"{space.model.profile.model} on {cluster.name} ({cluster.shape} devices){samples}"
-
-
-def _label(plan: Candidate) -> str:
-    return plan.name if plan.fits else f"{plan.name}\n(does not fit)"
 
 
 def _bars(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import fingerprint, write_json
-from automap_models.formats.hardware_yaml import cluster_document, device_of
+from automap_models.formats.hardware_yaml import ClusterDocument, device_of
 from automap_models.formats.plan_json import SCHEMA, plan_document
 from automap_models.formats.plan_reader import read_plan
 from automap_models.planners.base import maker_in_words
@@ -112,7 +112,7 @@ def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
     """Everything but the model that the plans depend on, as plain data."""
     identity = {"microbatch_size": request.microbatch_size, **asdict(request.options)}
     identity["rates"] = [group.rates for group in cluster.groups]
-    return {**identity, "cluster": cluster_document(cluster), "automap": __version__}
+    return {**identity, "cluster": ClusterDocument.of(cluster).builtins(), "automap": __version__}
 
 
 def _remembered(entry: bytes | None, space: PlanningSpace) -> Exploration | None:
@@ -157,7 +157,11 @@ def ranking(exploration: Exploration) -> Table:
     reasons |= {missing.name: in_options(missing.reason) for missing in exploration.missing}
     styles = ["bold" if plan is best else "" if plan.fits else "dim" for plan in candidates]
     nothing = [""] * len(exploration.missing)
-    reason_column = Column("why not", lambda room: _wrapped(reasons.values(), room), 36, left=True)
+
+    def wrapped(room: int) -> list[str]:
+        return [textwrap.fill(text, room, break_on_hyphens=False) for text in reasons.values()]
+
+    reason_column = Column("why not", wrapped, 36, left=True)
     limits = sorted({group.memory for group in exploration.space.cluster.node_groups})
     memory = f"memory\nof {' or '.join(map(size, limits))}"
     headings = ("stages", "d × t", "micro-\nbatches", "step time", memory)
@@ -178,10 +182,6 @@ def _ranked(candidate: Candidate) -> tuple[str, ...]:
         seconds(candidate.step_s),
         size(candidate.memory_bytes),
     )
-
-
-def _wrapped(texts: Iterable[str], width: int) -> list[str]:
-    return [textwrap.fill(text, width, break_on_hyphens=False) for text in texts]
 
 
 def degrees_in_words(candidate: Candidate) -> str:
@@ -310,7 +310,7 @@ def explored_document(explored: Explored) -> dict[str, Any]:
         "schema": SCHEMA,
         "kind": KIND,
         "model": exploration.space.model.profile.model,
-        "cluster": cluster_document(exploration.space.cluster),
+        "cluster": ClusterDocument.of(exploration.space.cluster).builtins(),
         "global_batch": exploration.space.global_batch,
         "objective": "length" if exploration.space.schedule is None else "step",
         "schedule": exploration.space.schedule,

@@ -85,7 +85,7 @@ def print_report(report: PlanReport, next_steps: Iterable[tuple[str, str]] = (),
     """
     shown = [*shorter_facts(report), *(facts(report) if verbose else ()), *next_steps]
     print_parts(
-        [f"[bold]{plain(headline(report))}[/bold]", plain(certainty(report))],
+        [f"[bold]{plain(headline(report))}[/bold]", plain(f"{optimality_in_words(report)}; {times_in_words(report)}")],
         [heading(report.problem.profile, report.problem.cluster), stage_table(report)],
         [search_log_table(report.search_log)] if verbose and report.search_log else [],
         [fact_table(shown, map(in_options, report.notes))],
@@ -327,11 +327,6 @@ def memory_in_words(report: PlanReport) -> str:
     verdict = "fits" if held <= 0.92 * limit else "at risk"  # allocators and communication buffers take some, too
     alone = "" if report.data_parallel_s is not None else "; data parallelism does not fit"
     return f"{verdict} ({size(held)} of {size(limit)}){alone}"
-
-
-def certainty(report: PlanReport) -> str:
-    """What is proven about better plans, and what the times are."""
-    return f"{optimality_in_words(report)}; {times_in_words(report)}"
 
 
 def optimality_in_words(report: PlanReport) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models import workloads
-from automap_models.core.device import Device
 from automap_models.core.layers import loop_notes
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.units import counted, percent, seconds, shortened, size
@@ -119,18 +118,14 @@ def layer_groups(profile: Profile) -> list[LayerGroup]:
     Paths are cut off where no group takes more than half of the time, so `block_7/attention/query` may be part of
     `block_*/attention`.
     """
-    paths = [tuple(layer.split(_separator(profile))) for layer in profile.layers]
+    separator = "." if profile.meta.get("framework") == "torch" else "/"  # descriptions of a graph.txt are no paths
+    paths = [tuple(layer.split(separator)) for layer in profile.layers]
     groups: list[LayerGroup] = []
     for depth in range(1, max(map(len, paths), default=0) + 1):
         groups = _merged(profile, ["/".join(path[:depth]) for path in paths])
         if groups[0].time_s <= profile.C.sum() / 2:
             break
     return groups
-
-
-def _separator(profile: Profile) -> str:
-    """Between the parts of a module's path; PyTorch's has dots, and a graph.txt's descriptions are no paths."""
-    return "." if profile.meta.get("framework") == "torch" else "/"
 
 
 def _merged(profile: Profile, layers: Sequence[str]) -> list[LayerGroup]:
@@ -437,18 +432,15 @@ def print_known() -> None:
         Column(what, lambda room: [textwrap.fill(text, room, break_on_hyphens=False) for text in texts], 36, left=True),
     )
     known = [read_device(name) for name in known_devices()]
+    attained = [(of.constants.product_efficiency, of.constants.bandwidth_efficiency) for of in known]
     devices = (
         Column("--device", list(known_devices()), left=True),
         Column("float32", [_tflops(device.matrix["float32"]) for device in known]),
         Column("bfloat16", [_tflops(device.matrix.get("bfloat16")) for device in known]),
         Column("memory", [f"{size(device.bandwidth)}/s" for device in known]),
-        Column("attained of both", [_attained(device) for device in known]),
+        Column("attained of both", [", ".join(map(percent, both)) for both in attained]),
     )
     print_parts([Table(models)], [Table(devices)])
-
-
-def _attained(device: Device) -> str:
-    return f"{percent(device.constants.product_efficiency)}, {percent(device.constants.bandwidth_efficiency)}"
 
 
 def known_document() -> dict[str, Any]:

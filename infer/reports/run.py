@@ -53,22 +53,18 @@ def _ran(request: RunRequest) -> RunRecord:
     schedule = run_schedule(plan, request.schedule, request.virtual)
     with Steps() as steps:
         steps.begin(f"building {request.source.what}")
-        backend = make_backend(request.backend or _framework(request))
-        record = backend.run(filled(RunProblem, request, plan=plan, schedule=schedule, say=steps.begin))
+        backend = request.backend
+        if backend is None:
+            backend = framework_of(request.source.returned()) if request.source.kind is SourceKind.FACTORY else "jax"
+        record = make_backend(backend).run(filled(RunProblem, request, plan=plan, schedule=schedule, say=steps.begin))
     if record is None:
         raise SystemExit(0)
     return record
 
 
-def _framework(request: RunRequest) -> str:
-    """What the model is written in."""
-    return framework_of(request.source.returned()) if request.source.kind is SourceKind.FACTORY else "jax"
-
-
 def print_run(record: RunRecord, predicted: Timeline) -> None:
     """The table of the stages, facts below it."""
-    columns = _columns(record, predicted)
-    print_parts([Table(columns)], [fact_table(_facts(record, predicted), _notes(record))])
+    print_parts([Table(_columns(record, predicted))], [fact_table(_facts(record, predicted), _notes(record))])
 
 
 def _columns(record: RunRecord, predicted: Timeline) -> list[Column]:

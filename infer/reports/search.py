@@ -195,18 +195,17 @@ def variable_table(plan: ShardingPlan, axis: int) -> Table:
         _divided(next(iter(some)), row.dim, plan.mesh[axis].size) if len(some) == 1 else "several"
         for row, some in zip(rows, shapes, strict=True)
     ]
+
+    def named(room: int) -> list[str]:
+        return ["\n".join(row.name[at : at + room] for at in range(0, len(row.name), room)) for row in rows]
+
     layout = (
-        Column(CANDIDATES[plan.mesh[axis].kind], lambda room: [_lines(row.name, room) for row in rows], 20, left=True),
+        Column(CANDIDATES[plan.mesh[axis].kind], named, 20, left=True),
         Column("number", [str(len(row.variables)) for row in rows]),
         Column("shape", divided, left=True),
         Column("dim", [str(row.dim) for row in rows]),
     )
     return Table(layout, styles=["dim" if row.dim == REPLICATED else "" for row in rows])
-
-
-def _lines(name: str, width: int) -> str:
-    """A name in as many lines as it takes."""
-    return "\n".join(name[at : at + width] for at in range(0, len(name), width))
 
 
 def group_table(outcome: Sharded) -> Table:

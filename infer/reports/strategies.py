@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.cluster import Cluster
@@ -14,7 +15,7 @@ from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from automap_models.core.strategy import PARTS as DIVIDED
 from automap_models.core.strategy import Strategy, TransformerShape, require_parts
-from automap_models.core.units import percent, seconds, size
+from automap_models.core.units import percent, seconds, size, span
 from automap_models.cost.layer_times import Runtime
 from automap_models.errors import BadInput
 from automap_models.export.targets import strategy_limits
@@ -405,23 +406,15 @@ def parts_table(estimate: Estimate) -> Table:
 
 def memory_table(estimate: Estimate) -> Table:
     """One row a rank of the pipeline, bytes of one of its devices; ranks that hold the same share a row."""
-    ranks = list(_ranks_alike(estimate.memory))
-    held = [memory for _, memory in ranks]
+    alike = [list(ranks) for _, ranks in groupby(range(len(estimate.memory)), key=lambda rank: estimate.memory[rank])]
+    held = [estimate.memory[ranks[0]] for ranks in alike]
     kinds = [name for name in DeviceMemory._fields if any(getattr(memory, name) for memory in held)]
     columns = [Column(name, [size(getattr(memory, name)) for memory in held]) for name in kinds]
     total = Column("total", [size(memory.total) for memory in held])
-    rank = Column("rank", [name for name, _ in ranks], left=True)
+    rank = Column("rank", [span((ranks[0], ranks[-1])) for ranks in alike], left=True)
     state = Column("state", [size(memory.state) for memory in held])
     others = [column for column in columns if column.heading not in ("weights", "gradients", "optimizer")]
     return Table((rank, *columns, total), (rank, state, *others, total))
-
-
-def _ranks_alike(memory: tuple[DeviceMemory, ...]) -> Iterator[tuple[str, DeviceMemory]]:
-    first = 0
-    for rank, held in enumerate(memory):
-        if rank + 1 == len(memory) or memory[rank + 1] != held:
-            yield (str(rank) if rank == first else f"{first}–{rank}"), held
-            first = rank + 1
 
 
 def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:

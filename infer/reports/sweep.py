@@ -17,7 +17,7 @@ from automap_models.core.microbatch import has_clock, profiled_size
 from automap_models.core.units import counted, percent, seconds
 from automap_models.errors import Infeasible
 from automap_models.formats.atomic import write_json, write_text
-from automap_models.formats.hardware_yaml import cluster_document
+from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.plan_json import SCHEMA
 from automap_models.formats.sweep_yaml import read_sweep
 from automap_models.planners.base import maker_in_words
@@ -172,7 +172,7 @@ def _row(row: Row, best: bool) -> dict[str, Any]:
     outcome, plan = row.outcome, row.outcome.plan
     bound = outcome.result.bound if outcome.result else None
     return {
-        "cluster": cluster_document(row.cluster),
+        "cluster": ClusterDocument.of(row.cluster).builtins(),
         "stages": row.stages,
         "micro_batches": row.micro_batches,
         "microbatch_size": row.microbatch_size,
