@@ -377,21 +377,16 @@ def times_in_words(report: PlanReport) -> str:
 
 def shorter_facts(report: PlanReport) -> Iterator[tuple[str, str]]:
     """The plans that are shorter than this one, each with what it needs."""
-    label = "shorter"
-    for alternative in (*report.shorter, *_restricted(report)):
+    label, alternatives, baseline_s = "shorter", [*report.shorter], report.data_parallel_s
+    if baseline_s is not None and baseline_s < report.cost.step_s * (1.0 - NEARLY):
+        do = "to leave out the option that asks for another plan"  # which alone can have kept it from being the answer
+        alternatives.append(Alternative(tuned_data_parallelism(report), baseline_s, do))
+    for alternative in alternatives:
         step_s = alternative.step_s
         saved = percent(1.0 - step_s / report.cost.step_s)
         requires = f"; needs {alternative.requires}" if alternative.requires else ""
         yield label, f"{seconds(step_s)} (-{saved}): {alternative.what}{requires}"
         label = ""
-
-
-def _restricted(report: PlanReport) -> Iterator[Alternative]:
-    """Data parallelism where it is shorter, which only an option can have kept from being the answer."""
-    baseline_s = report.data_parallel_s
-    if baseline_s is not None and baseline_s < report.cost.step_s * (1.0 - NEARLY):
-        what = tuned_data_parallelism(report)
-        yield Alternative(what, baseline_s, "to leave out the option that asks for another plan")
 
 
 def tuned_data_parallelism(report: PlanReport) -> str:

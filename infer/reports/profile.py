@@ -235,17 +235,13 @@ NO_LAYER = "(no layer)"
 def print_profile(profile: Profile) -> None:
     """Print totals, the heaviest instructions and layers, the cheapest cuts and what was reported."""
     groups, cuts, reported = layer_groups(profile), cheapest_cuts(profile), [*warnings(profile), *notes(profile)]
-    layers: list[str | Table] = ["[bold]heaviest layers[/bold], alike ones together", layer_table(profile, groups)]
-    places: list[str | Table] = [
-        "[bold]cheapest cuts[/bold], one about every tenth of the time",
-        cut_table(profile, cuts),
-    ]
+    layers, places = "[bold]heaviest layers[/bold], alike ones together", "[bold]cheapest cuts[/bold]"
     print_parts(
         [f"[bold]{plain(profile.model)}[/bold]: {plain(origin(profile))}"],
         [fact_table(totals(profile))],
-        layers if any(group.pattern for group in groups) else [],
+        [layers, layer_table(profile, groups)] if any(group.pattern for group in groups) else [],
         ["[bold]heaviest instructions[/bold]", instruction_table(profile)],
-        places if cuts else [],
+        [f"{places}, one about every tenth of the time", cut_table(profile, cuts)] if cuts else [],
         [fact_table((), reported)] if reported else [],
     )
 

@@ -198,17 +198,12 @@ def write_rows(path: Path, document: Mapping[str, Any]) -> None:
     """
     if path.suffix.lower() == ".json":
         write_json(path, document)
-    else:
-        write_text(path, _csv(document["rows"]))
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    flat = [_flat(row) for row in rows]
-    text = io.StringIO(newline="")
+        return
+    flat, text = [_flat(row) for row in document["rows"]], io.StringIO(newline="")
     writer = csv.DictWriter(text, fieldnames=list(flat[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
-    return text.getvalue()
+    write_text(path, text.getvalue())
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ BUDGET = {
     "core": (7_496, 37),
     "cost": (3_448, 18),
     "envs": (1_656, 12),
-    "export": (2_301, 14),
+    "export": (2_299, 14),
     "formats": (5_029, 21),
     "hlo": (8_176, 41),
     "planners": (928, 6),
@@ -43,13 +43,13 @@ BUDGET = {
     "torch_export": (3_257, 18),
     "workloads": (4_320, 24),
     "zoo": (1, 1),
-    "infer": (5_805, 29),
+    "infer": (5_791, 29),
     "train": (1_952, 12),
     "datagen": (1_496, 10),
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_822, "files": 417, "compiled": 135, "numbers": 447}
+TOTALS = {"lines": 74_806, "files": 417, "compiled": 135, "numbers": 447}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
