@@ -30,8 +30,9 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput, is_of_type
 from automap_models.export.targets import strategy_limits
+from automap_models.formats.atomic import Cache, write_json
 from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, device_of, read_cluster, read_device, read_kinds
-from automap_models.formats.plan_json import write_plan
+from automap_models.formats.plan_json import plan_document
 from automap_models.formats.plan_reader import read_plan as read_plan_file
 from automap_models.hlo.step import TrainingStep
 from automap_models.planners.base import config_of
@@ -79,7 +80,7 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
         Raises:
             BadInput: the file cannot be written.
         """
-        write_plan(path, self.report)
+        write_json(path, plan_document(self.report))
 
     def plot(self, path: PathLike | None = None, schedule: str | None = None) -> Figure:
         """The model's arrays with the cuts, and the simulated schedule; a notebook shows the figure as it is.
@@ -396,7 +397,6 @@ def _profiled_model(
         model = ProfiledModel(model)
     if isinstance(model, ProfiledModel):
         return replace(model, profile=sized(model.profile, microbatch_size))
-    from automap_models.formats.atomic import Cache
     from automap_models.planners.portfolio.model import profiled_once
 
     source = _source(model, inputs, _ProfileOptions())

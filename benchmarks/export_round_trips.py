@@ -42,8 +42,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.export.exporter import write_files
 from automap_models.export.layout import Inexpressible
-from automap_models.export.sources import Source
-from automap_models.export.target import Mismatch, Target
+from automap_models.export.target import Mismatch, Source, Target
 from automap_models.export.targets import TARGETS, target_by_name
 
 sys.path.insert(0, str(ROOT / "tests"))
@@ -74,7 +73,7 @@ def stages(rng: np.random.Generator, folder: Path) -> Any:
 
 
 def sharding(rng: np.random.Generator, _: Path) -> Source:
-    from automap_models.export.sources import ShardingSource
+    from automap_models.export.target import ShardingSource
 
     return ShardingSource("drawn", drawn_plans.draw_sharding(rng))
 

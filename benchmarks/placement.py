@@ -28,7 +28,7 @@ from rich.progress import track
 
 from automap_models.core.placement import Objective, PlacementProblem
 from automap_models.errors import BadInput
-from automap_models.formats.placement_json import read_placement
+from automap_models.formats.planning_graphs import read_placement
 from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner, planner_names
 

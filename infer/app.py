@@ -1,17 +1,21 @@
 """The one program, `automap infer|profile|plan|…`, and its commands under names of their own.
 
 `automap-infer …` is `automap infer …`, and so on. Only the command that is asked for is imported, so that help comes
-at once.
+at once. `eval "$(automap --print-completion bash)"` completes the arguments of all commands under both of their names;
+the scripts are static, so that nothing of ours starts when a key is pressed.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 
 from automap_models.core.streams import printing
 
+from .commands.parsing import file_argument
 from .runner import Command, new_parser, program, run_command
 
 NAME = "automap"
@@ -31,6 +35,7 @@ COMMANDS_EPILOG = """commands:
 
 {prog} COMMAND --help tells more."""
 PRINT_COMPLETION = "--print-completion"
+SHELLS = ("bash", "zsh", "fish")
 ALIASES_EPILOG = """Each command has a name of its own, too: automap-infer is automap infer.
 
 eval "$(automap --print-completion bash)" in ~/.bashrc completes their arguments (bash, zsh or fish)."""
@@ -53,14 +58,57 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print_completion(arguments: Sequence[str]) -> int:
     """Print a script for a shell to evaluate."""
-    from .shell_completion import SHELLS, completion_script
+    import shtab
 
     parser = new_parser(NAME, "", "")
     parser.add_argument(PRINT_COMPLETION, choices=SHELLS, required=True)
     shell = parser.parse_args(arguments).print_completion
     with printing():
-        print(completion_script(shell, NAME, SUMMARIES))
+        print("\n".join(shtab.complete(parser, shell) for parser in _parsers()))
     return 0
+
+
+def _parsers() -> Iterator[argparse.ArgumentParser]:
+    """Of each command as a program of its own, and of `automap` with all of them."""
+    whole = new_parser(NAME, "", "")
+    whole.add_argument(PRINT_COMPLETION, choices=SHELLS, help="print a script that completes arguments")
+    commands = whole.add_subparsers()
+    for name, summary in SUMMARIES.items():
+        module = import_module(f".commands.{name}", __package__)
+        alone = new_parser(f"{NAME}-{name}", "", "")
+        for parser in (commands.add_parser(name, help=summary), alone):
+            _fill(parser, module)
+        yield alone
+    yield whole
+
+
+def _fill(parser: argparse.ArgumentParser, module: ModuleType) -> None:
+    """Add what a command takes, or the commands that it has."""
+    if not hasattr(module, "COMMANDS"):
+        module.COMMAND.add_to(parser)
+        _complete(parser)
+        return
+    commands = parser.add_subparsers()
+    for name, command in module.COMMANDS.items():
+        below = commands.add_parser(name, help=module.SUMMARIES[name])
+        command.add_to(below)
+        _complete(below)
+
+
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Say which arguments are files, and which are names that are known."""
+    import shtab
+
+    from automap_models.formats.hardware_yaml import known_clusters, known_devices
+    from automap_models.workloads.catalogue import names
+
+    known = {"topo": known_clusters, "what": names, **dict.fromkeys(("device", "accelerator", "host"), known_devices)}
+    for action in parser._actions:
+        if action.type is file_argument or action.dest == "profile":
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+        elif action.choices is None and action.dest in known:
+            # A file is as good as a name: bash offers files where no name begins so (complete -o bashdefault).
+            action.choices = known[action.dest]()
 
 
 def _command(prog: str, command: str, arguments: Sequence[str]) -> int:

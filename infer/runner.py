@@ -35,11 +35,6 @@ if TYPE_CHECKING:
 
 RequestT = TypeVar("RequestT")
 
-DEFECT, INTERRUPTED = 1, 130
-NEW_OBJECTS = 200_000
-"""Objects that a command makes between two searches for cycles of them; with Python's own number, in the hundreds, they
-take a tenth and more of the time of a command that traces a model."""
-
 
 @dataclass(frozen=True)
 class Output:
@@ -269,12 +264,12 @@ def run_command(name: str, body: Callable[[], int]) -> int:
             return error.exit_code
         except KeyboardInterrupt:
             say(f"{name}: interrupted")
-            return INTERRUPTED
+            return 130
         except BrokenPipeError:
             return BROKEN_PIPE
         except Exception:
             say(traceback.format_exc().rstrip("\n"))
-            return DEFECT
+            return 1
 
 
 def _flushed(body: Callable[[], int]) -> int:
@@ -304,8 +299,12 @@ def _lenient_streams() -> Iterator[None]:
 
 
 def program(main: Callable[[], int]) -> int:
-    """Run a command as a whole process."""
-    gc.set_threshold(NEW_OBJECTS)
+    """Run a command as a whole process.
+
+    Cycles of objects are searched for every 200,000 new ones: with Python's own number, in the hundreds, that takes a
+    tenth and more of the time of a command that traces a model.
+    """
+    gc.set_threshold(200_000)
     code = main()
     give_up_streams()
     return code

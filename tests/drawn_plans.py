@@ -20,8 +20,9 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput
-from automap_models.export.sources import ShardingSource, StagedSource
-from automap_models.formats.plan_json import write_plan
+from automap_models.export.target import ShardingSource, StagedSource
+from automap_models.formats.atomic import write_json
+from automap_models.formats.plan_json import plan_document
 from automap_models.formats.plan_reader import read_written_plan
 from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.simulate.step import step_cost
@@ -67,7 +68,7 @@ def staged_source(problem: StagedProblem, plan: StagedPlan, folder: Any) -> Stag
     """A plan as it is read of its file."""
     report = PlanReport(costed(problem, plan), {}, 1.0, None, None)
     path = folder / "plan.json"
-    write_plan(path, report)
+    write_json(path, plan_document(report))
     return StagedSource(read_written_plan(path), report.result, ProfiledModel(problem.profile))
 
 

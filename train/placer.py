@@ -216,7 +216,7 @@ def _read(path: Path) -> MoveExample:
 def graph_of(name: str) -> PlacementGraph:
     """The graph of a file, or of a built-in model's traced step."""
     if name.endswith(".json"):
-        from automap_models.formats.placement_json import read_placement
+        from automap_models.formats.planning_graphs import read_placement
 
         return read_placement(name)
     return traced_graph(name)

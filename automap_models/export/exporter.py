@@ -9,8 +9,7 @@ from pathlib import Path
 from automap_models.errors import AutomapError, BadInput
 from automap_models.export.layout import Inexpressible
 from automap_models.export.snap import Price, Snapped, again, snapped_source
-from automap_models.export.sources import ShardingSource, Source, StagedSource
-from automap_models.export.target import Target, Written
+from automap_models.export.target import ShardingSource, Source, StagedSource, Target, Written
 from automap_models.formats.atomic import write_text
 from automap_models.formats.strategy_json import WrittenStrategy
 

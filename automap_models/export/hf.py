@@ -25,9 +25,16 @@ from typing import Any
 from automap_models.core.framework import Limits
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.units import counted
-from automap_models.export.layout import Inexpressible, Layout, layout_of
-from automap_models.export.sources import ShardingSource, Source, StagedSource
-from automap_models.export.target import Target, Written, parser_module, require_same
+from automap_models.export.layout import Inexpressible, layout_of
+from automap_models.export.target import (
+    ShardingSource,
+    Source,
+    StagedSource,
+    Target,
+    Written,
+    parser_module,
+    require_same,
+)
 from automap_models.formats.atomic import json_text
 
 NAME = "hf"
@@ -100,8 +107,12 @@ def _staged(source: StagedSource, notes: list[str]) -> tuple[dict[str, int], Wei
     sizes = {"tp_size": int(tensor), "dp_size": int(replicas), "pp_size": plan.stages}
     if plan.stages == 1:
         return sizes, weights, None
-    layout = layout_of(source, NAME, LIMITS)
-    _require_even(layout, where)
+    layers = layout_of(source, NAME, LIMITS).layers
+    even = even_layers(sum(layers), len(layers))
+    if layers != even:
+        what = f"its stages hold {', '.join(map(str, layers))} layers, those of transformers"
+        do = f"plan {counted(len(even), 'stage')} so, or export it to torchtitan"
+        raise Inexpressible(f"{what} {', '.join(map(str, even))}", where=where, do=do)
     notes.append("transformers runs the stages in its own order, whatever schedule the plan has")
     return sizes, weights, PIPELINE
 
@@ -110,19 +121,6 @@ def even_layers(layers: int, stages: int) -> tuple[int, ...]:
     """[S] layers of each stage as transformers has them: equally many, the last one has the rest."""
     share = layers // stages
     return (*(share,) * (stages - 1), layers - share * (stages - 1))
-
-
-def _require_even(layout: Layout, where: str) -> None:
-    """Refuse other stages than those that transformers makes.
-
-    Raises:
-        Inexpressible: they are.
-    """
-    even = even_layers(sum(layout.layers), len(layout.layers))
-    if layout.layers != even:
-        what = f"its stages hold {', '.join(map(str, layout.layers))} layers, those of transformers"
-        do = f"plan {counted(len(even), 'stage')} so, or export it to torchtitan"
-        raise Inexpressible(f"{what} {', '.join(map(str, even))}", where=where, do=do)
 
 
 def tp_styles(weights: Weights, model: str) -> dict[str, str]:

@@ -18,8 +18,15 @@ from typing import NamedTuple
 
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
-from automap_models.export.sources import ShardingSource, Source, StagedSource
-from automap_models.export.target import Target, Written, parser_module, require_same
+from automap_models.export.target import (
+    ShardingSource,
+    Source,
+    StagedSource,
+    Target,
+    Written,
+    parser_module,
+    require_same,
+)
 
 NAME = "jax"
 DISTRIBUTION = "jax"
@@ -90,15 +97,13 @@ Specs = dict[str, tuple[str | None, ...]]
 def write(source: Source, path: Path) -> Written:
     """The module."""
     stages, specs = _parts(source)
-    written = "{\n" + "".join(_specs_text(name, by_argument) for name, by_argument in specs.items()) + "}"
+    written = "{\n"
+    for name, of_arguments in specs.items():
+        lines = [f"        {argument!r}: P({', '.join(map(repr, axes))}),\n" for argument, axes in of_arguments.items()]
+        written += f"    {name!r}: {{\n{''.join(lines)}    }},\n"
     listed = "[\n" + "".join(f"    {tuple(stage)!r},\n" for stage in stages) + "]"
     default = isinstance(source, StagedSource)
-    return Written(_TEXT.format(model=source.name, stages=listed, specs=written, default=default))
-
-
-def _specs_text(name: str, specs: Specs) -> str:
-    lines = [f"        {argument!r}: P({', '.join(map(repr, axes))}),\n" for argument, axes in specs.items()]
-    return f"    {name!r}: {{\n{''.join(lines)}    }},\n"
+    return Written(_TEXT.format(model=source.name, stages=listed, specs=f"{written}}}", default=default))
 
 
 def _parts(source: Source) -> tuple[list[_Stage], dict[str, Specs]]:

@@ -25,8 +25,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Precision, Recompute, Strategy
 from automap_models.cost.staged import plan_tied_sums
 from automap_models.errors import BadInput
-from automap_models.export.sources import Source, StagedSource
-from automap_models.export.target import Target, Written
+from automap_models.export.target import Source, StagedSource, Target, Written
 from automap_models.formats.strategy_json import WrittenStrategy
 
 _PRECISIONS: dict[object, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}

@@ -1,29 +1,44 @@
-"""A plan moved to what a target can express: the nearest cuts, equal devices, one degree of sharding; costed again.
+"""A plan or a strategy moved to what a target can express.
+
+A plan gets the nearest cuts, equal devices and one degree of sharding, and is costed again.
 
 blocks          │    │    │    │    │    │        boundaries of the target
 cuts of a plan     ↑          ↑                   moved to the nearest, each to one of its own
                   │           │
 time moved       0.3    +    0.1    blocks is as little as can be
+
+A strategy keeps its devices, its global batch and the order of the model's blocks. Each of these is changed only where
+the target objects to it, in this order, and later ones see what earlier ones have become:
+
+    experts    with sequence parallelism where the target asks for it
+    cp, ep     1 where the target has no such parallelism; the devices of cp become ranks of dp
+    tp, cp     the largest divisors that divide what the target wants divided; the devices become ranks of dp
+    pp         the next smaller power of two where the target asks for one, or 1; the devices become ranks of dp
+    schedule   with virtual stages interleaved, else 1F1B, or what else the target runs; virtual stages may be joined
+    zero       the nearest stage, the higher one of two that are equally near: it needs less memory
+    recompute  the next kind that recomputes more, alike in all stages where the target asks for it
+    precision  bf16, or what else the target has
+    layers     a stage without a block gets one from the nearest stage that has several
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from automap_models.core.framework import Limits
+from automap_models.core.framework import UNKNOWN, Limits, ModelFacts, Parts
 from automap_models.core.profile import FloatArray
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.strategy import Strategy
+from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
 from automap_models.core.units import percent, seconds
 from automap_models.errors import BadInput, Infeasible
 from automap_models.export.layout import boundaries, place_in_words, require_blocks
-from automap_models.export.snap_strategy import snapped_strategy
-from automap_models.export.sources import StagedSource
+from automap_models.export.target import StagedSource
 from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.simulate.step import step_cost
 
@@ -197,3 +212,200 @@ def _snapped_shardings(problem: StagedProblem, plan: StagedPlan, limits: Limits,
     index = next(i for i, sharding in enumerate(problem.all_shardings) if sharding.degree == least)
     changes.append(f"every stage divides its operators by {least}")
     return tuple(own if degree == least else index for own, degree in zip(plan.shardings, degrees, strict=True))
+
+
+_SCHEDULES = ("1f1b", "gpipe")
+"""In place of one that the target does not run, where stages are not virtual."""
+_PRECISIONS = ("bf16", "fp16", "fp32")
+Step = Callable[[Strategy, Limits, ModelFacts], Strategy]
+
+
+def snapped_strategy(
+    strategy: Strategy, limits: Limits, facts: ModelFacts = UNKNOWN
+) -> tuple[Strategy, tuple[str, ...]]:
+    """The strategy with the least change that makes it one that the target can express, and what was changed.
+
+    Args:
+        strategy: with the layers of every virtual stage.
+        limits: of the target.
+        facts: of the model.
+
+    Raises:
+        BadInput: no such change makes it one.
+    """
+    moved = strategy
+    for step in (_experts, _degrees, _divisors, _pipeline, _schedule, _zero, _recompute, _precision, _layers):
+        moved = step(moved, limits, facts)
+    objection = limits.objection(moved, facts)
+    if objection is not None:
+        raise BadInput(objection.what, where="the snapped strategy", do=objection.do)
+    return moved, tuple(_changes(strategy, moved))
+
+
+def _changes(before: Strategy, after: Strategy) -> Iterator[str]:
+    """A sentence for every field that differs."""
+    names = (
+        "micro_batch",
+        "tp",
+        "cp",
+        "ep",
+        "pp",
+        "dp",
+        "vp",
+        "sequence_parallel",
+        "schedule",
+        "zero",
+        "precision",
+        "recompute",
+        "recompute_blocks",
+    )
+    for name in names:
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new:
+            yield f"{name} {_words(new)} instead of {_words(old)}"
+    if before.layers != after.layers and after.layers is not None:
+        yield f"layers {_words(after.layers)} instead of {_words(before.layers)}"
+
+
+def _words(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else "all" if value is None else str(value)
+
+
+def _degrees(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
+    if s.ep > 1 and "ep" in limits.whole:
+        s = replace(s, ep=1)
+    if s.cp > 1 and "cp" in limits.whole:
+        s = _with_ranks(s, dp=s.dp * s.cp, cp=1)
+    return s
+
+
+def _with_ranks(s: Strategy, dp: int, **changes: Any) -> Strategy:
+    """Other ranks of data parallelism, with the largest micro-batch up to its own that the global batch allows.
+
+    Raises:
+        BadInput: the global batch does not divide among them.
+    """
+    share, rest = divmod(s.global_batch, dp)
+    if rest:
+        what = f"{s.global_batch} samples do not divide among {dp} ranks of data parallelism"
+        raise BadInput(what, where="the snapped strategy", do="search for a strategy of this framework")
+    micro_batch = max(size for size in range(1, s.micro_batch + 1) if share % size == 0)
+    return replace(s, dp=dp, micro_batch=micro_batch, **changes)
+
+
+def _divisors(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
+    for name in ("tp", "cp"):
+        degree = getattr(s, name)
+        fits = [
+            n
+            for n in range(1, degree + 1)
+            if degree % n == 0
+            and limits.division_objection(Parts(**{name: n}, sequence_parallel=s.sequence_parallel), facts) is None
+        ]
+        if fits and fits[-1] < degree:
+            s = _with_ranks(s, s.dp * degree // fits[-1], **{name: fits[-1]})
+    return s
+
+
+def _experts(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
+    shared = replace(s, sequence_parallel=True)
+    objects = limits.division_objection(s, facts) is not None
+    return shared if objects and limits.division_objection(shared, facts) is None else s
+
+
+def _pipeline(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
+    if limits.division_objection(Parts(pp=s.pp), ModelFacts(tied=facts.tied)) is None:
+        return s
+    powers = [2**k for k in range(s.pp.bit_length()) if 2**k <= s.pp and (s.pp * s.dp) % 2**k == 0]
+    pp = max(n for n in powers if limits.tied_objection(n, facts.tied) is None)
+    layers = _spread(sum(s.layers or ()), pp * s.vp)
+    fewer = {"pp": pp, "layers": layers, "recompute": _strongest(s), "recompute_blocks": None}
+    schedule = "1f1b" if s.schedule not in _SCHEDULES else s.schedule
+    if s.vp > 1:
+        fewer |= {"vp": 1, "layers": _spread(sum(s.layers or ()), pp)}
+    return _with_ranks(s, s.dp * s.pp // pp, schedule=schedule, **fewer)
+
+
+def _spread(blocks: int, stages: int) -> tuple[int, ...]:
+    """As equal as can be, the first stages one larger."""
+    count, larger = divmod(blocks, stages)
+    return tuple(count + (stage < larger) for stage in range(stages))
+
+
+def _schedule(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
+    if limits.way_objection(s.schedule, s.pp, s.micro_batches, s.vp) is None:
+        return s
+    if s.vp > 1 and s.schedule != "interleaved":
+        looped = _runnable(s, schedule="interleaved")
+        if looped is not None and limits.way_objection("interleaved", s.pp, s.micro_batches, s.vp) is None:
+            return looped
+    joined = _joined(s)
+    for name in (s.schedule, *_SCHEDULES):
+        if limits.way_objection(name, s.pp, s.micro_batches, 1) is None:
+            moved = _runnable(s, schedule=name, vp=1, **joined)
+            if moved is not None:
+                return moved
+    return s
+
+
+def _runnable(s: Strategy, **changes: Any) -> Strategy | None:
+    try:
+        return replace(s, **changes)
+    except BadInput:
+        return None
+
+
+def _joined(s: Strategy) -> dict[str, Any]:
+    """Layers and recomputation of one stage a rank, each of vp neighbouring virtual stages."""
+    if s.vp == 1:
+        return {}
+    layers = s.layers or ()
+    of_ranks = tuple(sum(layers[rank * s.vp : (rank + 1) * s.vp]) for rank in range(s.pp))
+    return {"layers": of_ranks, "recompute": _strongest(s), "recompute_blocks": None}
+
+
+def _strongest(s: Strategy) -> Recompute:
+    """The kind that recomputes most of those that stages have."""
+    blocks = s.recompute_blocks or (1,) * s.stages
+    used = [kind for kind, count in zip(s.recompute_kinds, blocks, strict=True) if count]
+    return max(used or ["none"], key=RECOMPUTE.index)
+
+
+def _zero(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
+    zero = min(limits.zeros_of(s), key=lambda own: (abs(own - s.zero), -own))
+    return replace(s, zero=zero)
+
+
+def _recompute(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
+    partial = s.recompute_blocks is not None and s.recompute_blocks != s.layers
+    if limits.recompute_alike and (len({*s.recompute_kinds}) > 1 or partial):
+        s = replace(s, recompute=_strongest(s), recompute_blocks=None)
+    if all(kind in limits.recompute for kind in s.recompute_kinds):
+        return s
+
+    def more(kind: Recompute) -> Recompute:
+        return next(own for own in RECOMPUTE[RECOMPUTE.index(kind) :] if own in limits.recompute)
+
+    moved = tuple(more(kind) for kind in s.recompute) if isinstance(s.recompute, tuple) else more(s.recompute)
+    return replace(s, recompute=moved)
+
+
+def _precision(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
+    if s.precision in limits.precisions:
+        return s
+    return replace(s, precision=next(own for own in _PRECISIONS if own in limits.precisions))
+
+
+def _layers(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
+    if s.layers is None or limits.layers_objection(s.layers) is None:
+        return s
+    layers = list(s.layers)
+    while 0 in layers and max(layers) > 1:
+        empty = layers.index(0)
+        giver = min((i for i, count in enumerate(layers) if count > 1), key=lambda i: (abs(i - empty), i))
+        layers[giver] -= 1
+        layers[empty] += 1
+    if s.recompute_blocks is not None:
+        capped = tuple(min(blocks, count) for blocks, count in zip(s.recompute_blocks, layers, strict=True))
+        s = replace(s, recompute_blocks=capped)
+    return replace(s, layers=tuple(layers))

@@ -15,8 +15,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from automap_models.core.schedules import Schedule
-from automap_models.export.sources import ShardingSource, Source, StagedSource
-from automap_models.export.target import Target, Written, parser_module, require_same
+from automap_models.export.target import (
+    ShardingSource,
+    Source,
+    StagedSource,
+    Target,
+    Written,
+    parser_module,
+    require_same,
+)
 from automap_models.formats.strategy_json import WrittenStrategy
 
 NAME = "torch-csv"

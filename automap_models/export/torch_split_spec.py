@@ -16,8 +16,7 @@ from automap_models.core.microbatch import required_size
 from automap_models.errors import BadInput
 from automap_models.export import torch_csv
 from automap_models.export.layout import Inexpressible, require_none, unequal_devices
-from automap_models.export.sources import Source, StagedSource
-from automap_models.export.target import Target, Written, parser_module, require_same
+from automap_models.export.target import Source, StagedSource, Target, Written, parser_module, require_same
 
 NAME = "torch-split-spec"
 DISTRIBUTION = "torch"

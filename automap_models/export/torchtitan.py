@@ -70,7 +70,6 @@ _PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
 def write(layout: Layout, path: Path) -> Written:
     """The module, and the rows of a schedule that torch has no class for."""
     schedule = _require_layers(layout)
-    rows = path.with_suffix(_ROWS_ENDING)
     lines = [
         f'"""{layout.model} for torchtitan 0.3, written by automap-export: give these to Trainer.Config."""',
         "",
@@ -80,20 +79,19 @@ def write(layout: Layout, path: Path) -> Written:
         "parallelism = ParallelismConfig(",
         *(f"    {key}={value!r}," for key, value in parallelism(layout.strategy).items()),
     ]
+    beside = {}
     if layout.strategy.stages > 1:
         name = LIMITS.schedules[layout.strategy.schedule]
         lines += [f"    pipeline_parallel_schedule={name!r},"]
         if name == BY_ROWS:
-            lines += [f"    pipeline_parallel_schedule_csv={str(rows)!r},"]
+            lines += [f"    pipeline_parallel_schedule_csv={str(path.with_suffix(_ROWS_ENDING))!r},"]
+            beside[_ROWS_ENDING] = torch_csv.rows(schedule)
         lines += ["    module_fqns_per_model_part=["]
         lines += [f"        [{', '.join(parts)}]," for parts in stage_modules(layout.layers)]
         lines += ["    ],"]
     lines += [")", "training = TrainingConfig("]
     lines += [f"    {key}={value!r}," for key, value in training(layout.strategy).items()]
     lines += [")", f"activation_checkpoint = {_RECOMPUTE[layout.recompute(NAME)]}", ""]
-    beside = {}
-    if layout.strategy.stages > 1 and LIMITS.schedules[layout.strategy.schedule] == BY_ROWS:
-        beside[_ROWS_ENDING] = torch_csv.rows(schedule)
     return Written("\n".join(lines), beside)
 
 

@@ -7,6 +7,7 @@ is truncated, damaged or of another version is as good as none. What is read is 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -15,7 +16,10 @@ import secrets
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar, get_args
+
+import msgspec
+import numpy as np
 
 from automap_models.errors import BadInput
 
@@ -185,3 +189,31 @@ class Cache:
 
 def _head(payload: bytes) -> bytes:
     return _MAGIC + hashlib.sha256(payload).hexdigest().encode()
+
+
+T = TypeVar("T")
+
+
+def encode_record(record: Any) -> bytes:
+    """The document of a data class whose parts are such, arrays and plain values; equal records give equal bytes."""
+    return msgspec.json.encode(record, enc_hook=lambda array: [array.shape, array.tobytes()])
+
+
+def decode_record(content: bytes, kind: type[T]) -> T:
+    """The record of that type in a document of `encode_record`; its arrays are read-only.
+
+    Raises:
+        BadInput: it is something else.
+    """
+    try:
+        return msgspec.json.decode(content, type=kind, dec_hook=_array)
+    except (msgspec.MsgspecError, ValueError, TypeError):
+        raise BadInput(f"is no {kind.__name__} of this version", where="cache", do="delete the entry") from None
+
+
+def _array(kind: Any, value: Any) -> Any:
+    """The array of a declared type, NDArray[scalar type]; a value that may be of any type as it is."""
+    if kind is object:
+        return value
+    shape, content = value
+    return np.frombuffer(base64.b64decode(content), get_args(get_args(kind)[1])[0]).reshape(shape)

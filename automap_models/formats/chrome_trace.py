@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from automap_models.core.run_record import Pass, RunRecord
@@ -37,15 +37,6 @@ def trace_document(timeline: Timeline) -> dict[str, Any]:
         "displayTimeUnit": "ms",
         "otherData": {"schedule": timeline.schedule, "length_s": float(timeline.length_s)},
     }
-
-
-def write_trace(path: str | os.PathLike[str], timeline: Timeline) -> None:
-    """Write a trace file.
-
-    Raises:
-        BadInput: the file cannot be written.
-    """
-    write_text(path, json.dumps(trace_document(timeline), allow_nan=False))
 
 
 def _row(interval: Interval) -> tuple[int, int]:
@@ -105,6 +96,15 @@ def _complete(
     }
 
 
+def write_trace(path: str | os.PathLike[str], document: Mapping[str, Any]) -> None:
+    """Write a trace file.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    write_text(path, json.dumps(document, allow_nan=False))
+
+
 def run_trace_document(record: RunRecord, predicted: Timeline) -> dict[str, Any]:
     """Predicted and measured lanes of all steps that count."""
     return {
@@ -112,15 +112,6 @@ def run_trace_document(record: RunRecord, predicted: Timeline) -> dict[str, Any]
         "displayTimeUnit": "ms",
         "otherData": {"schedule": record.schedule.name, "clock": "wall", "busy_s": record.clock},
     }
-
-
-def write_run_trace(path: str | os.PathLike[str], record: RunRecord, predicted: Timeline) -> None:
-    """Write a trace file.
-
-    Raises:
-        BadInput: the file cannot be written.
-    """
-    write_text(path, json.dumps(run_trace_document(record, predicted), allow_nan=False))
 
 
 def _run_rows(record: RunRecord) -> Iterator[dict[str, Any]]:

@@ -158,23 +158,14 @@ def read_dataset(folder: str | os.PathLike[str], groups: int | None = None) -> A
         stop = min(wanted, start + entry.count)
         shard = read_shard(folder, entry)
         if not result:
-            result = _empty(shard, wanted, _nbytes(folder, manifest), where)
+            files = [Path(folder) / entry.file for entry in manifest.shards]
+            nbytes = sum(file.stat().st_size for file in files if file.is_file())
+            if sum(array[:1].nbytes for array in shard.values()) * wanted > nbytes:
+                raise BadInput("the manifest counts more groups than there are", where=where, do=_REMAKE)
+            result = {name: np.empty((wanted, *array.shape[1:]), array.dtype) for name, array in shard.items()}
         _fill(result, shard, slice(start, stop), where)
         start = stop
     return result
-
-
-def _nbytes(folder: str | os.PathLike[str], manifest: Manifest) -> int:
-    """Bytes of all shards that are there."""
-    files = (Path(folder) / entry.file for entry in manifest.shards)
-    return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def _empty(shard: Arrays, total: int, nbytes: int, where: str) -> Arrays:
-    """Arrays like a shard's for so many groups, which cannot take more bytes than all the files do."""
-    if sum(array[:1].nbytes for array in shard.values()) * total > nbytes:
-        raise BadInput("the manifest counts more groups than there are", where=where, do=_REMAKE)
-    return {name: np.empty((total, *array.shape[1:]), array.dtype) for name, array in shard.items()}
 
 
 def _fill(result: Arrays, shard: Arrays, rows: slice, where: str) -> None:

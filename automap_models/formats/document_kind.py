@@ -2,7 +2,7 @@
 
 What a kind holds is declared by a structure whose `kind` is a Literal of its name, or of several names:
 
-    document = read_document("plan.json", PlanDocument, StrategyDocument)      # the one that has the file's kind
+    with read_document("plan.json", PlanDocument, StrategyDocument) as document:      # the one that has the file's kind
     # BadInput: plan.json: $.kind is "operator", not pipeline or strategy; automap search opp reads it with `plan`
 """
 
@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET
 
-from automap_models.errors import BadInput
+from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, wrong
 
 DocumentT = TypeVar("DocumentT", bound=Foreign)
@@ -38,12 +38,16 @@ RANKINGS = {
 """Kind of a document of several plans → which command writes one of them."""
 TOLERANCE = 1e-6
 """Relative difference at which a file's figure and the cost model's disagree."""
-_NO_TIME = 1e-15
-"""Seconds that are none, such as what comes after a pass that hides all."""
 
 
-def read_document(path: str | os.PathLike[str], *declared: type[DocumentT], do: str | None = None) -> DocumentT:
+@contextlib.contextmanager
+def read_document(
+    path: str | os.PathLike[str], *declared: type[DocumentT], do: str | None = None
+) -> Iterator[DocumentT]:
     """The document in a file, of whichever of the declared types is of its kind.
+
+    What is refused inside is refused of this file, with the type's remedy where it has no advice. A place that begins
+    with `$` is a path in the file; one that does not is left as it is.
 
     Args:
         path: the file.
@@ -63,9 +67,14 @@ def read_document(path: str | os.PathLike[str], *declared: type[DocumentT], do: 
             kind = msgspec.json.decode(bytes(raw))
     if isinstance(kind, str) and kind not in by_kind:
         do = f"{READERS[kind]} reads it with `plan`" if kind in READERS else RANKINGS.get(kind, do)
-        raise wrong(where, "$.kind", kind, " or ".join(by_kind), do)
+        raise wrong("$.kind", kind, " or ".join(by_kind), where, do)
     chosen = by_kind[kind] if isinstance(kind, str) else declared[0]
-    return decode_json(content, chosen, where=where, do=chosen.remedy)
+    document = decode_json(content, chosen, where=where, do=chosen.remedy)
+    try:
+        yield document
+    except (BadInput, Infeasible) as error:
+        place = where if error.where is None else f"{where}, {error.where}" if error.where[0] == "$" else error.where
+        raise type(error)(error.what, where=place, do=error.do or chosen.remedy) from None
 
 
 def _names(declared: type[Foreign]) -> tuple[str, ...]:
@@ -85,27 +94,26 @@ def plan_refused(kind: str, what: str, where: str) -> BadInput:
     return BadInput(f"is a plan, not a {what}", where=where, do=do)
 
 
-def require_same(written: Document, costed: Mapping[str, object], path: str, where: str, reason: str, do: str) -> None:
+def require_same(written: Document, costed: Mapping[str, object], path: str, reason: str) -> None:
     """What a document says is what the cost model says today; a key that the file lacks says nothing.
 
     Args:
         written: a document, or a part of one.
         costed: key → what the cost model makes it, in plain Python.
-        path, where: to the document in the file, and the file, for messages.
+        path: to the document in the file, for messages.
         reason: why it costs that, such as "as its cuts make it".
-        do: what the user should do otherwise.
 
     Raises:
         BadInput: a figure differs by more than TOLERANCE, or anything else at all.
     """
     for key, value in costed.items():
         if getattr(written, key) is not UNSET and not _same(getattr(written, key), value):
-            raise wrong(where, f"{path}.{key}", getattr(written, key), f"{value!r} {reason}", do)
+            raise wrong(f"{path}.{key}", getattr(written, key), f"{value!r} {reason}")
 
 
 def _same(written: object, value: object) -> bool:
     if isinstance(value, list) and isinstance(written, list):
         return len(written) == len(value) and all(map(_same, written, value))
     if isinstance(value, float) and isinstance(written, float):
-        return math.isclose(written, value, rel_tol=TOLERANCE, abs_tol=_NO_TIME)
+        return math.isclose(written, value, rel_tol=TOLERANCE, abs_tol=1e-15)  # seconds that are none
     return type(written) is type(value) and written == value

@@ -13,7 +13,6 @@ from automap_models.formats.graph_txt import looks_like_graph_txt, read_graph_tx
 from automap_models.formats.npz import read_npz
 from automap_models.formats.schema import open_file, read_bytes, unreadable
 
-_HEAD_BYTES = 1 << 16
 _NUMPY = (b"PK", b"\x93NUMPY")
 _BYTECODE = b"ML\xefR"  # every MLIR dialect's, StableHLO's among them
 _MODULE_TEXT = re.compile(
@@ -72,7 +71,7 @@ def require_no_plan(path: str | os.PathLike[str]) -> None:
 def _head(path: str | os.PathLike[str]) -> bytes:
     try:
         with open_file(path) as file:
-            return file.read(_HEAD_BYTES)
+            return file.read(1 << 16)
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
 
@@ -82,8 +81,7 @@ def _starts_module(head: bytes, text: str) -> bool:
 
 
 def _read_json_profile(path: str | os.PathLike[str]) -> Profile:
-    from automap_models.formats.piper_json import parse_piper
-    from automap_models.formats.placement_json import parse_placement, profile_from_placement
+    from automap_models.formats.planning_graphs import parse_piper, parse_placement, profile_from_placement
 
     content, where, model = read_bytes(path), str(path), Path(path).stem
     kind = json_kind(content, "profile", where, _KNOWN)

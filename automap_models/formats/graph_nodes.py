@@ -18,8 +18,6 @@ from automap_models.formats.schema import Foreign, Whole, decode_json
 Id = TypeVar("Id", int, str)
 
 PLACEMENT, PIPER = "a device-placement graph", "a graph of Piper"
-_SHOWN = 8
-"""Nodes of a cycle that are named at most."""
 
 
 class Node(Foreign):
@@ -108,7 +106,7 @@ def linked(
     successors = [sorted(after) for after in consumers]
     if cycle := find_cycle(successors):
         names: list[str] = [str(ids[i]) for i in cycle]
-        shown: list[str] = names if len(names) <= _SHOWN else [*names[: _SHOWN - 1], "…"]
+        shown: list[str] = names if len(names) <= 8 else [*names[:7], "…"]
         what = f"the edges form a cycle, {' → '.join([*shown, names[0]])}"
         place = places[ends.index((cycle[-1], cycle[0]))]
         raise BadInput(what, where=f"{where}, {place}", do="a training step's graph must be acyclic")

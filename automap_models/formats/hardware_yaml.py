@@ -73,7 +73,7 @@ def _without_units(value: object, unit: Unit | None, at: str, where: str, do: st
     try:
         return unit.parse(value)
     except ValueError:
-        raise wrong(where, at, value, f"a {unit.what} such as {unit.examples} ({unit.base})", do) from None
+        raise wrong(at, value, f"a {unit.what} such as {unit.examples} ({unit.base})", where, do) from None
 
 
 SIZES = ("nodes", "devices_per_node")
@@ -176,7 +176,7 @@ class ClusterDocument(Document, kw_only=True):
         with located(where):
             return Cluster.of_groups(nodes, name) if nodes else Cluster(**given, name=name)
 
-    def require_same(self, cluster: Cluster, where: str, at: str, do: str) -> None:
+    def require_same(self, cluster: Cluster, at: str) -> None:
         """The document describes this cluster, perhaps under another name.
 
         Speeds are compared where both give them: those of kinds are known once there is a profile. So are the kinds
@@ -184,34 +184,25 @@ class ClusterDocument(Document, kw_only=True):
 
         Args:
             cluster: to compare with.
-            where, at: the file, and the path to the document in it, for messages.
-            do: what the user should do otherwise.
+            at: the path to the document in its file, for messages.
 
         Raises:
             BadInput: it describes another one; the message names the first key that differs.
         """
         written, expected = self._parts(), ClusterDocument.of(cluster)._parts()
         if len(written) != len(expected):
-            what = f"{at} has {len(written)} group(s) of nodes, but cluster {cluster.name} has {len(expected)}"
-            raise BadInput(what, where=where, do=do)
+            raise BadInput(f"{at} has {len(written)} group(s) of nodes, but cluster {cluster.name} has {len(expected)}")
         for (path, own), (_, other) in zip(written.items(), expected.items(), strict=True):
             for key in (*SIZES, *RATES, "device", "speed", "links"):
                 value, wanted = getattr(own, key, None), getattr(other, key, None)
                 if value != wanted and not (key in ("device", "speed", "links") and {None, UNSET} & {value, wanted}):
-                    what = f"{at}{path}.{key} is {value}, but cluster {cluster.name} has {wanted}"
-                    raise BadInput(what, where=where, do=do)
+                    raise BadInput(f"{at}{path}.{key} is {value}, but cluster {cluster.name} has {wanted}")
 
     def _parts(self) -> dict[str, ClusterDocument | GroupDocument]:
         """Path in the document → the group there; a uniform cluster is itself one."""
         if self.groups is UNSET:
             return {"": self}
         return {f".groups[{j}]": group for j, group in enumerate(self.groups)}
-
-
-def cluster_document(cluster: Cluster) -> dict[str, Any]:
-    """The cluster as plans keep it: plain Python numbers and strings."""
-    document: dict[str, Any] = msgspec.to_builtins(ClusterDocument.of(cluster))
-    return document
 
 
 def known_clusters() -> list[str]:

@@ -29,12 +29,6 @@ OPTIONAL = ("C_fwd", "stash", "frozen")
 LABELS = ("names", "layers")
 SHARED = ("shared_parameters", "shared_frozen")
 
-LARGEST_LABELS_BYTES = 256 << 20
-"""Of the names, or the layers, of all instructions; numpy keeps four bytes a character and pads to the longest."""
-LARGEST_META_BYTES = 4 << 20
-"""Of the JSON note, and of the JSON list of shared parameters."""
-MAX_MEMBERS = 4_096
-"""Arrays in an archive."""
 
 _REMAKE = "write it again with automap-profile or numpy.savez_compressed"
 _JSON = "save it as the text of a JSON document, or leave it out"
@@ -77,7 +71,7 @@ class Archive:
                 do=do,
             ) from error
         self.names = [name.removesuffix(".npy") for name in self._zip.namelist() if name.endswith(".npy")]
-        if len(self.names) > MAX_MEMBERS:
+        if len(self.names) > 4_096:
             self.close()
             raise BadInput(f"holds {len(self.names):,} arrays", where=where, do=do)
 
@@ -211,7 +205,7 @@ def _floats(archive: Archive, key: str) -> NDArray[np.generic]:
 
 
 def _labels(archive: Archive, key: str, n: int) -> list[str]:
-    array = archive.read(key, LARGEST_LABELS_BYTES)
+    array = archive.read(key, 256 << 20)  # numpy keeps four bytes a character and pads to the longest
     if array.dtype.kind != "U" or array.shape != (n,):
         raise BadInput(
             f"array {key} has dtype {array.dtype} and shape {array.shape}, not one text for each of {n} instructions",
@@ -235,7 +229,7 @@ def is_text(text: str) -> bool:
 
 
 def _json(archive: Archive, key: str, of: type[T]) -> T:
-    array = archive.read(key, LARGEST_META_BYTES)
+    array = archive.read(key, 4 << 20)
     if array.dtype.kind != "U" or array.ndim:
         raise BadInput(
             f"{key} has dtype {array.dtype} and shape {array.shape}, not a single text", where=archive.where, do=_JSON

@@ -2,7 +2,10 @@
 
 times.json lists either `stages` (`index`, one sample a micro-batch of the stage's slowest replica) or `devices`
 (`device`, one sample a micro-batch of that device's part), each with `forward_s` and `backward_s`, a number or a list
-of them. In a trace the complete events (`"ph": "X"`) called or categorised `forward` and `backward` count, on rows
+of them. `automap run` writes one of what it measured, with all the rest under `run`: the times of a stage where each of
+its replicas is measured as one, of devices where a plan's stages have several.
+
+In a trace the complete events (`"ph": "X"`) called or categorised `forward` and `backward` count, on rows
 whose thread or process is named after its stage, device or rank (`stage 2`, `device 17`), as formats.chrome_trace
 writes them.
 
@@ -18,6 +21,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,15 +32,16 @@ from msgspec import UNSET, Meta, UnsetType
 from automap_models.core.cluster import MAX_DEVICES
 from automap_models.core.observed import Observed, PlacedPlan, Unit
 from automap_models.core.profile import LARGEST_S, FloatArray
+from automap_models.core.run_record import RunRecord
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.written_plan import WrittenStage
 from automap_models.errors import BadInput
 from automap_models.formats.document_kind import read_document
 from automap_models.formats.plan_json import PLAN_DOCUMENTS
 from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, wrong
+from automap_models.simulate.engine import Timeline
 
 PASSES = ("forward", "backward")
-LARGEST_TRACE_BYTES = 256 << 20
-"""Of a file; a profiler's trace of a few steps has some megabytes."""
 
 _TRACK = re.compile(r"\b(device|rank|stage)\W{0,2}(\d{1,9})\b", re.IGNORECASE)
 _ANNOTATIONS = ("gpu_user_annotation", "user_annotation")
@@ -111,7 +116,7 @@ def read_observed(path: str | os.PathLike[str]) -> Observed:
     """
     if Path(path).is_dir():
         return _of_ranks(sorted(Path(path).glob("*.json")), str(path))
-    content, where = read_bytes(path, LARGEST_TRACE_BYTES), str(path)
+    content, where = read_bytes(path, 256 << 20), str(path)  # a profiler's trace of a few steps has some megabytes
     if "traceEvents" in decode_json(content, dict[str, msgspec.Raw], where=where, do=_DO):
         return observed_in_trace(decode_json(content, TraceDocument, where=where, do=_DO), where)
     return observed_in_times(decode_json(content, TimesDocument, where=where, do=_DO), where)
@@ -215,7 +220,7 @@ def _rows(events: list[Event]) -> dict[tuple[str, str | None], tuple[Unit, int]]
 def _seconds(event: Event, i: int, where: str) -> float:
     number = event.dur if isinstance(event.dur, int | float) and not isinstance(event.dur, bool) else math.nan
     if not 0 < number <= LARGEST_S * 1e6:
-        raise wrong(where, f"$.traceEvents[{i}].dur", event.dur, "a positive number of microseconds", _DO)
+        raise wrong(f"$.traceEvents[{i}].dur", event.dur, "a positive number of microseconds", where, _DO)
     return number * 1e-6
 
 
@@ -235,13 +240,118 @@ def read_running(path: Path, problem: StagedProblem, plan: StagedPlan) -> tuple[
     Raises:
         BadInput: the adjustment in the file is none of this plan.
     """
-    earlier, devices = read_document(path, *PLAN_DOCUMENTS).adjustment, problem.cluster.devices
-    if earlier is UNSET:
-        return PlacedPlan(plan, tuple(range(devices))), np.ones(devices)
-    running = PlacedPlan(plan, tuple(earlier.device_order), tuple(earlier.idle))
-    valid, objection = running.check_valid(problem)
-    if not valid:
-        raise BadInput(f"$.adjustment: {objection}", where=str(path), do="write the file again")
-    if len(earlier.slowdown) != devices:
-        raise wrong(str(path), "$.adjustment.slowdown", earlier.slowdown, f"{devices} positive numbers")
+    devices, do = problem.cluster.devices, "write the file again"
+    with read_document(path, *PLAN_DOCUMENTS) as document:
+        earlier = document.adjustment
+        if earlier is UNSET:
+            return PlacedPlan(plan, tuple(range(devices))), np.ones(devices)
+        running = PlacedPlan(plan, tuple(earlier.device_order), tuple(earlier.idle))
+        valid, objection = running.check_valid(problem)
+        if not valid:
+            raise BadInput(f"$.adjustment: {objection}", do=do)
+        if len(earlier.slowdown) != devices:
+            raise wrong("$.adjustment.slowdown", earlier.slowdown, f"{devices} positive numbers", do=do)
     return running, np.array(earlier.slowdown, dtype=np.float64)
+
+
+FORWARD, BACKWARD, UPDATE, REDUCTION = "F", "BIW", "U", "G"
+"""Kinds of passes that a part of the step consists of."""
+
+
+def run_document(record: RunRecord, predicted: Timeline) -> dict[str, Any]:
+    """The JSON document of a run.
+
+    Args:
+        predicted: one step of the plan under the schedule that ran.
+    """
+    check = record.comparison
+    return {
+        "schema": 1,
+        "kind": "observed",
+        **_times(record),
+        "run": {
+            "model": record.plan.model,
+            "backend": record.backend,
+            "executor": record.executor,
+            "device": record.device,
+            "clock": record.clock,
+            "schedule": record.schedule.name,
+            "processes": record.processes,
+            "micro_batches": record.plan.micro_batches,
+            "losses": [float(step.loss) for step in record.steps],
+            "warmup": record.warmup,
+            "step_s": {"predicted": predicted.length_s, "measured": record.step_s},
+            "stages": [_stage(record, predicted, s, stage) for s, stage in enumerate(record.plan.stages)],
+            "check": None if check is None else {"agrees": check.agrees, **asdict(check)},
+            "notes": list(record.notes),
+        },
+    }
+
+
+def _times(record: RunRecord) -> dict[str, Any]:
+    """`stages`, or `devices` where a stage has several that were measured."""
+
+    def samples(stage: int, replica: int | None) -> dict[str, Any]:
+        def listed(kinds: str) -> list[float]:
+            return [float(value) for value in record.samples(stage, replica, kinds)]
+
+        return {"forward_s": listed(FORWARD), "backward_s": listed(BACKWARD)}
+
+    if all(len(replicas) == 1 for replicas in record.replicas):
+        return {"stages": [{"index": s, **samples(s, replicas[0])} for s, replicas in enumerate(record.replicas)]}
+    return {
+        "devices": [
+            {"device": record.plan.stages[s].devices[0] + (replica or 0), **samples(s, replica)}
+            for s, replicas in enumerate(record.replicas)
+            for replica in replicas
+        ]
+    }
+
+
+def _stage(record: RunRecord, predicted: Timeline, s: int, stage: WrittenStage) -> dict[str, Any]:
+    idle = idle_shares(record), predicted_idle_shares(record, predicted)
+    rank = record.schedule.rank_of[s]
+    passes = record.plan.micro_batches
+    return {
+        "index": s,
+        "replicas": stage.replicas,
+        "forward_s": {"predicted": passes * stage.forward_s, "measured": record.per_step(s, FORWARD)},
+        "backward_s": {"predicted": passes * stage.backward_s, "measured": record.per_step(s, BACKWARD)},
+        "reduction_s": {"predicted": stage.all_reduce_s, "measured": record.per_step(s, REDUCTION)},
+        "update_s": {"predicted": None, "measured": record.per_step(s, UPDATE)},
+        "share": {"predicted": float(predicted_shares(record)[s]), "measured": float(measured_shares(record)[s])},
+        "idle_share": {"predicted": float(idle[1][rank]), "measured": float(idle[0][rank])},
+    }
+
+
+def predicted_shares(record: RunRecord) -> FloatArray:
+    """[S] a stage's forward and backward passes over those of all stages, as the plan says."""
+    passes = np.array([stage.forward_s + stage.backward_s for stage in record.plan.stages])
+    return np.asarray(passes / (passes.sum() or np.inf))
+
+
+def measured_shares(record: RunRecord) -> FloatArray:
+    """[S] the same of the busy times that were measured, on a stage's slowest replica."""
+    passes = np.array([record.per_step(s, FORWARD + BACKWARD) for s in range(len(record.plan.stages))])
+    return np.asarray(passes / passes.sum())
+
+
+def idle_shares(record: RunRecord) -> FloatArray:
+    """[ranks] share of a step on the wall in which a rank's first replica runs no pass, reduction or update; median."""
+    shares = []
+    for step in record.counted:
+        working = np.zeros(record.schedule.ranks)
+        for one in step.passes:
+            if not one.replica:
+                working[record.schedule.rank_of[one.stage]] += one.end_s - one.start_s
+        shares.append(1.0 - working / step.length_s)
+    return np.asarray(np.median(shares, axis=0))
+
+
+def predicted_idle_shares(record: RunRecord, predicted: Timeline) -> FloatArray:
+    """[ranks] the same of the predicted step."""
+    working = np.zeros(record.schedule.ranks)
+    for interval in predicted.intervals:
+        if not interval.kind.startswith("send"):
+            working[interval.resource] += interval.end_s - interval.start_s
+    return np.asarray(1.0 - working / (predicted.length_s or np.inf))

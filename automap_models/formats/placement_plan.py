@@ -50,8 +50,6 @@ from automap_models.formats.schema import (
 )
 from automap_models.version import __version__
 
-_STALE = "plan again for this graph"
-
 
 class Baselines(Document):
     """What the plan is compared with."""
@@ -88,7 +86,7 @@ class NetworkDocument(Document):
         }
         return cls(**finite)
 
-    def network(self, where: str) -> StepDevices:
+    def network(self) -> StepDevices:
         """The devices.
 
         Raises:
@@ -98,7 +96,7 @@ class NetworkDocument(Document):
         of_devices: tuple[list[Any], ...] = (self.kinds, self.slowdown, self.memory_bytes, self.channel, *self.channel)
         between = all(-1 <= channel < channels for row in self.channel for channel in row)
         if {*map(len, of_devices)} != {count} or not between or len(self.latency_s) != channels:
-            raise BadInput("$.network has lists of different lengths", where=where, do=_STALE)
+            raise BadInput("$.network has lists of different lengths")
         rest: dict[str, Any] = {
             "names": tuple(self.names),
             "kinds": tuple(self.kinds),
@@ -132,7 +130,7 @@ class VerifiedDocument(Document):
 class PlacementDocument(Document):
     """The whole file."""
 
-    remedy: ClassVar[str] = _STALE
+    remedy: ClassVar[str] = "plan again for this graph"
 
     schema: Literal[1]
     kind: Literal["placement"]
@@ -224,51 +222,51 @@ def read_placement_plan(
         BadInput: the file is no placement, belongs to another graph, or contradicts itself or the cost model by more
             than 1e-6.
     """
-    where, document = str(path), read_document(path, PlacementDocument)
-    kinds = () if document.network is None else tuple(document.network.kinds)
-    graph = graph_of(kinds if document.objective == "step" else None)
-    if document.provenance.graph_fingerprint != graph.fingerprint:
-        raise BadInput(f"belongs to another graph than {model_name(graph)}", where=where, do=_STALE)
-    with located(where, _STALE):
-        problem = PlacementProblem(
-            graph,
-            **{key: getattr(document, key) for key in _OF_PROBLEM},
-            memory_bytes=document.accelerator_bytes,
-            pieces=document.pieces_per_accelerator,
-            network=None if document.network is None else document.network.network(where),
+    with read_document(path, PlacementDocument) as document:
+        kinds = () if document.network is None else tuple(document.network.kinds)
+        graph = graph_of(kinds if document.objective == "step" else None)
+        if document.provenance.graph_fingerprint != graph.fingerprint:
+            raise BadInput(f"belongs to another graph than {model_name(graph)}")
+        with located(None, document.remedy):
+            problem = PlacementProblem(
+                graph,
+                **{key: getattr(document, key) for key in _OF_PROBLEM},
+                memory_bytes=document.accelerator_bytes,
+                pieces=document.pieces_per_accelerator,
+                network=None if document.network is None else document.network.network(),
+            )
+        plan = PlacementPlan(
+            planner=document.planner,
+            assignment=_of_nodes(document.assignment, "$.assignment", graph),
+            pieces=None if document.pieces is None else _of_nodes(document.pieces, "$.pieces", graph),
         )
-    plan = PlacementPlan(
-        planner=document.planner,
-        assignment=_of_nodes(document.assignment, "$.assignment", graph, where),
-        pieces=None if document.pieces is None else _of_nodes(document.pieces, "$.pieces", graph, where),
-    )
-    valid, objection = plan.check_valid(problem)
-    if not valid:
-        raise BadInput(objection, where=where, do=_STALE)
-    cost = placement_cost(problem, plan)
-    require_same(document, _figures(cost), "$", where, "as its assignment makes it", _STALE)
-    bound = None
-    if document.bound is not None:
-        if document.bound > cost.value_s * (1.0 + TOLERANCE):
-            raise wrong(where, "$.bound", document.bound, "a lower bound of value", _STALE)
-        exact = document.status == "optimal" and document.bound >= cost.value_s
-        bound = Bound(document.bound, "exact" if exact else "relaxation")
-    return Result(problem, plan, cost, document.status, bound)
+        valid, objection = plan.check_valid(problem)
+        if not valid:
+            raise BadInput(objection)
+        cost = placement_cost(problem, plan)
+        require_same(document, _figures(cost), "$", "as its assignment makes it")
+        bound = None
+        if document.bound is not None:
+            if document.bound > cost.value_s * (1.0 + TOLERANCE):
+                raise wrong("$.bound", document.bound, "a lower bound of value")
+            exact = document.status == "optimal" and document.bound >= cost.value_s
+            bound = Bound(document.bound, "exact" if exact else "relaxation")
+        return Result(problem, plan, cost, document.status, bound)
 
 
 def _by_id(graph: PlacementGraph, values: IntArray) -> dict[str, int]:
     return {str(number): value for number, value in zip(graph.ids, values.tolist(), strict=True)}
 
 
-def _of_nodes(values: dict[str, int], path: str, graph: PlacementGraph, where: str) -> IntArray:
+def _of_nodes(values: dict[str, int], path: str, graph: PlacementGraph) -> IntArray:
     """[n] a number for each node, from an object that names each node's id once."""
     ids = [str(number) for number in graph.ids]
     unknown = values.keys() - set(ids)
     if unknown:
-        raise BadInput(f"{path}: there is no node with id {min(unknown)}", where=where, do=_STALE)
+        raise BadInput(f"{path}: there is no node with id {min(unknown)}")
     for number in ids:
         if number not in values:
-            raise BadInput(f"{path}.{number} is missing", where=where, do=_STALE)
+            raise BadInput(f"{path}.{number} is missing")
     return np.array([values[number] for number in ids], dtype=np.int64)
 
 

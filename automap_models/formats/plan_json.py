@@ -8,7 +8,6 @@ are still read.
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -24,7 +23,6 @@ from automap_models.core.result import PlanReport
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.training_state import DEFAULT_STATE_FACTOR
 from automap_models.cost.staged import StagedCost, plan_tied_sums
-from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import Count, Document, Foreign, Index, Positive
 from automap_models.version import __version__
@@ -277,12 +275,3 @@ def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) 
             document.sharding = problem.all_shardings[plan.shardings[s]].name
         documents.append(document)
     return documents
-
-
-def write_plan(path: str | os.PathLike[str], report: PlanReport) -> None:
-    """Write plan.json.
-
-    Raises:
-        BadInput: the file cannot be written.
-    """
-    write_json(path, plan_document(report))

@@ -30,7 +30,6 @@ from automap_models.formats.schema import Document, located, wrong
 from automap_models.formats.sharding_json import SHARDING_DOCUMENTS, ShardingPlanDocument, sharding_plan
 from automap_models.simulate.step import step_cost
 
-STALE = PlanDocument.remedy
 _SHARDING = "plan"
 """Name of the only sharding of a sharding plan's stage."""
 
@@ -52,60 +51,58 @@ def read_plan(
     """
     if isinstance(model, Profile):
         model = ProfiledModel(model)
-    where, document = str(path), read_document(path, *PLAN_DOCUMENTS)
-    if document.provenance.profile_fingerprint != model.profile.fingerprint:
-        raise BadInput(f"belongs to another profile than {model.profile.model}", where=where, do=STALE)
-    problem = _problem(document, model, cluster, where)
-    plan = StagedPlan(
-        cuts=tuple(document.cuts),
-        device_cuts=tuple(document.device_cuts),
-        micro_batches=problem.micro_batches,
-        planner=document.planner,
-        coarse_cuts=None if document.coarse_cuts is None else tuple(document.coarse_cuts),
-        shardings=_plan_shardings(document, [sharding.name for sharding in problem.all_shardings], where),
-    )
-    valid, objection = plan.check_valid(problem)
-    if not valid:
-        raise BadInput(objection, where=where, do=STALE)
-    cost = step_cost(problem, plan)
-    stages = stage_documents(problem, plan, cost)
-    if len(document.stages) != len(stages):
-        what = f"lists {len(document.stages)} stages, but the cuts make {len(stages)}"
-        raise BadInput(what, where=where, do=STALE)
-    figures = {"length_s": float(cost.length_s), "span_s": float(cost.span_s)}
-    if problem.schedule is not None:
-        figures["step_s"] = float(cost.step_s)
-    for stage, written in zip(stages, document.stages, strict=True):
-        require_same(written, stage.builtins(), f"$.stages[{stage.index}]", where, "as its cuts make it", STALE)
-    require_same(document, figures, "$", where, "as its cuts make it", STALE)
-    if document.pivot >= 2 * plan.stages - 1:
-        raise wrong(where, "$.pivot", document.pivot, f"one of the {2 * plan.stages - 1} pseudo-stages", STALE)
-    if not cost.feasible:
-        s, cluster = cost.fullest, problem.cluster
-        what = f"stage {s} needs {cost.memory_bytes[s] / 1e9:.1f} GB on each device, "
-        what += f"cluster {cluster.name} has {cost.limit_bytes[s] / 1e9:.1f} GB"
-        raise Infeasible(what, where=where, do="plan again")
-    return Result(problem, plan, cost, "feasible", _bound(document, where))
+    with read_document(path, *PLAN_DOCUMENTS) as document:
+        if document.provenance.profile_fingerprint != model.profile.fingerprint:
+            raise BadInput(f"belongs to another profile than {model.profile.model}")
+        problem = _problem(document, model, cluster)
+        plan = StagedPlan(
+            cuts=tuple(document.cuts),
+            device_cuts=tuple(document.device_cuts),
+            micro_batches=problem.micro_batches,
+            planner=document.planner,
+            coarse_cuts=None if document.coarse_cuts is None else tuple(document.coarse_cuts),
+            shardings=_plan_shardings(document, [sharding.name for sharding in problem.all_shardings]),
+        )
+        valid, objection = plan.check_valid(problem)
+        if not valid:
+            raise BadInput(objection)
+        cost = step_cost(problem, plan)
+        stages = stage_documents(problem, plan, cost)
+        if len(document.stages) != len(stages):
+            raise BadInput(f"lists {len(document.stages)} stages, but the cuts make {len(stages)}")
+        figures = {"length_s": float(cost.length_s), "span_s": float(cost.span_s)}
+        if problem.schedule is not None:
+            figures["step_s"] = float(cost.step_s)
+        for stage, written in zip(stages, document.stages, strict=True):
+            require_same(written, stage.builtins(), f"$.stages[{stage.index}]", "as its cuts make it")
+        require_same(document, figures, "$", "as its cuts make it")
+        if document.pivot >= 2 * plan.stages - 1:
+            raise wrong("$.pivot", document.pivot, f"one of the {2 * plan.stages - 1} pseudo-stages")
+        if not cost.feasible:
+            s, cluster = cost.fullest, problem.cluster
+            what = f"stage {s} needs {cost.memory_bytes[s] / 1e9:.1f} GB on each device, "
+            what += f"cluster {cluster.name} has {cost.limit_bytes[s] / 1e9:.1f} GB"
+            raise Infeasible(what, do="plan again")
+        return Result(problem, plan, cost, "feasible", _bound(document))
 
 
-def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | None, where: str) -> StagedProblem:
+def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | None) -> StagedProblem:
     """The problem that the plan solves, at its micro-batch size."""
     profiled, samples = document.provenance.profile_microbatch_size, document.microbatch_size
     if (profiled is None) != (samples is None):
         key = "$.provenance.profile_microbatch_size" if profiled is None else "$.microbatch_size"
-        raise wrong(where, key, None, "a number of samples", STALE)
+        raise wrong(key, None, "a number of samples")
     profile = model.profile
     if profiled is not None and samples is not None:
-        with located(where, STALE):
+        with located(None, document.remedy):
             profile = rescaled(with_microbatch_size(profile, profiled), samples)
-    described = document.cluster.cluster(f"{where}, $.cluster")
+    described = document.cluster.cluster("$.cluster")
     if cluster is not None:
-        document.cluster.require_same(cluster, where, "$.cluster", STALE)
+        document.cluster.require_same(cluster, "$.cluster")
     cluster = cluster or described
     if (document.schedule is None) == (document.objective == "step"):
-        expected = "a schedule where the objective is step, else null"
-        raise wrong(where, "$.schedule", document.schedule, expected, STALE)
-    with located(where, STALE):
+        raise wrong("$.schedule", document.schedule, "a schedule where the objective is step, else null")
+    with located(None, document.remedy):
         problem = StagedProblem(
             profile,
             cluster,
@@ -116,21 +113,21 @@ def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | No
             schedule=document.schedule,
             device=step_device(profile, cluster),
         )
-    return _with_shardings(problem, document, model, where)
+    return _with_shardings(problem, document, model)
 
 
-def _with_shardings(problem: StagedProblem, document: PlanDocument, model: ProfiledModel, where: str) -> StagedProblem:
+def _with_shardings(problem: StagedProblem, document: PlanDocument, model: ProfiledModel) -> StagedProblem:
     """The problem with those shardings of the model that the plan uses."""
     key, written = _key(document, "shardings"), document.shardings
     if isinstance(written, UnsetType):
         if isinstance(document, FormerPlanDocument) or any(stage.sharding is not UNSET for stage in document.stages):
-            raise wrong(where, f"$.{key}", None, "there, with the shardings of its stages", STALE)
+            raise wrong(f"$.{key}", None, "there, with the shardings of its stages")
         return problem
     if not model.shardings and written.keys() - {WHOLE}:
         what = f"has stages that partition operators, of which the profile of {model.profile.model} says nothing"
-        raise BadInput(what, where=where, do="give the model: automap plan MODEL reads it with `plan`")
+        raise BadInput(what, do="give the model: automap plan MODEL reads it with `plan`")
     if document.launch_s != model.launch_s:
-        raise wrong(where, "$.launch_s", document.launch_s, f"{model.launch_s:g}, that of the model's device", STALE)
+        raise wrong("$.launch_s", document.launch_s, f"{model.launch_s:g}, that of the model's device")
     by_name, used = {sharding.name: sharding for sharding in model.shardings}, []
     traced, samples = microbatch_size(model.profile), microbatch_size(problem.profile)
     for name, described in written.items():
@@ -139,21 +136,20 @@ def _with_shardings(problem: StagedProblem, document: PlanDocument, model: Profi
         sharding = by_name.get(name)
         if sharding is None or (described.degree, described.dims) != (sharding.degree, dict(sharding.dims)):
             expected = f"a sharding of the operators of {model.profile.model}"
-            raise wrong(where, f"$.{key}[{name!r}]", described.builtins(), expected, STALE)
+            raise wrong(f"$.{key}[{name!r}]", described.builtins(), expected)
         if traced is not None and samples is not None and samples != traced:
             sharding = sharding.rescaled(samples / traced, *time_factors(model.profile, samples))
         used.append(sharding)
     return replace(problem, shardings=tuple(used), launch_s=model.launch_s)
 
 
-def _plan_shardings(document: PlanDocument, names: list[str], where: str) -> tuple[int, ...]:
+def _plan_shardings(document: PlanDocument, names: list[str]) -> tuple[int, ...]:
     """[S] index of each stage's sharding; empty where no stage names one."""
     if len(names) == 1:
         return ()
     for s, stage in enumerate(document.stages):
         if stage.sharding not in names:
-            path = f"$.stages[{s}].{_key(stage, 'sharding')}"
-            raise wrong(where, path, stage.sharding, f"one of {', '.join(names)}", STALE)
+            raise wrong(f"$.stages[{s}].{_key(stage, 'sharding')}", stage.sharding, f"one of {', '.join(names)}")
     return tuple(names.index(str(stage.sharding)) for stage in document.stages)
 
 
@@ -162,7 +158,7 @@ def _key(document: Document, name: str) -> str:
     return next(field.encode_name for field in msgspec.structs.fields(document) if field.name == name)
 
 
-def _bound(document: PlanDocument, where: str) -> Bound | None:
+def _bound(document: PlanDocument) -> Bound | None:
     """What the file says is proven.
 
     Raises:
@@ -175,12 +171,12 @@ def _bound(document: PlanDocument, where: str) -> Bound | None:
     step_s, name = (document.length_s, "length_s") if document.step_s is None else (document.step_s, "step_s")
     off_grid = document.coarse_cuts is None and on_grid is UNSET
     if not math.isclose(step_s, bound_s * (1.0 + gap), rel_tol=TOLERANCE) or (gap < -TOLERANCE and not off_grid):
-        raise wrong(where, "$.optimality.gap", gap, f"{name} over bound_s less 1", STALE)
+        raise wrong("$.optimality.gap", gap, f"{name} over bound_s less 1")
     if isinstance(on_grid, UnsetType):
         return Bound(bound_s, written.proof)
     if on_grid < bound_s * (1.0 - TOLERANCE) or (on_grid > bound_s * (1.0 + TOLERANCE) and gap > TOLERANCE):
         expected = "bound_s, or more where the plan is shorter than all on the grid"
-        raise wrong(where, "$.optimality.grid_bound_s", on_grid, expected, STALE)
+        raise wrong("$.optimality.grid_bound_s", on_grid, expected)
     return Bound(on_grid, written.proof)
 
 
@@ -190,7 +186,8 @@ def read_written_plan(path: str | os.PathLike[str]) -> WrittenPlan:
     Raises:
         BadInput: the file is no such plan, or its stages do not follow each other.
     """
-    return written_plan(read_document(path, *PLAN_DOCUMENTS), str(path))
+    with read_document(path, *PLAN_DOCUMENTS) as document:
+        return written_plan(document, str(path))
 
 
 def read_plan_to_run(path: str | os.PathLike[str]) -> WrittenPlan:
@@ -199,11 +196,12 @@ def read_plan_to_run(path: str | os.PathLike[str]) -> WrittenPlan:
     Raises:
         BadInput: the file is neither or contradicts itself.
     """
-    return written_plan(read_document(path, *PLAN_DOCUMENTS, *SHARDING_DOCUMENTS), str(path))
+    with read_document(path, *PLAN_DOCUMENTS, *SHARDING_DOCUMENTS) as document:
+        return written_plan(document, str(path))
 
 
 def written_plan(document: Document, where: str) -> WrittenPlan:
-    """The plan in a document; see `read_plan_to_run`."""
+    """The plan in a document of the file `where`; see `read_plan_to_run`."""
     if isinstance(document, ShardingPlanDocument):
         return _one_stage(document, where)
     assert isinstance(document, PlanDocument)
@@ -221,7 +219,7 @@ def written_plan(document: Document, where: str) -> WrittenPlan:
             (first == device, "devices", stage.devices, f"from device {device} on"),
         ):
             if not right:
-                raise wrong(where, f"$.stages[{s}].{key}", written, expected, STALE)
+                raise wrong(f"$.stages[{s}].{key}", written, expected)
         instruction, device = stage.last + 1, last + 1
         stages.append(
             WrittenStage(
@@ -242,7 +240,7 @@ def written_plan(document: Document, where: str) -> WrittenPlan:
         ("device_cuts", document.device_cuts, [stage.devices[0] for stage in stages[1:]], "begin"),
     ):
         if cuts != by_stages:
-            raise wrong(where, f"$.{key}", cuts, f"{by_stages} as its stages {how}", STALE)
+            raise wrong(f"$.{key}", cuts, f"{by_stages} as its stages {how}")
     return WrittenPlan(
         where=where,
         model=document.model,
@@ -253,7 +251,7 @@ def written_plan(document: Document, where: str) -> WrittenPlan:
         step_s=document.length_s if document.step_s is None else document.step_s,
         model_fingerprint=document.provenance.model_fingerprint,
         shardings={name: (sharding.degree, sharding.dims) for name, sharding in (document.shardings or {}).items()},
-        cluster=document.cluster.cluster(f"{where}, $.cluster"),
+        cluster=document.cluster.cluster("$.cluster"),
     )
 
 
@@ -270,7 +268,7 @@ def _one_stage(document: ShardingPlanDocument, where: str) -> WrittenPlan:
     An axis along which nothing is partitioned needs one device. The price of a plan is that of a whole step: a third of
     its computation is charged to the forward pass, as a product of matrices has one there and two in the backward pass.
     """
-    plan = sharding_plan(document, where)
+    plan = sharding_plan(document)
     sizes, dims = {"data": 1, "operator": 1}, {"data": dict[str, int](), "operator": dict[str, int]()}
     for a, axis in enumerate(plan.mesh):
         partitioned = {v.name: dim for v, dim in plan.by_variable(a).items() if dim != REPLICATED}
@@ -302,6 +300,6 @@ def _one_stage(document: ShardingPlanDocument, where: str) -> WrittenPlan:
         step_s=compute_s + reduce_s,
         model_fingerprint=None,
         shardings={_SHARDING: (tensor, dims["operator"])} if tensor > 1 else {},
-        cluster=document.cluster.cluster(f"{where}, $.cluster"),
+        cluster=document.cluster.cluster("$.cluster"),
         arguments={v.name: WrittenArgument(v.shape, dims["data"].get(v.name, REPLICATED)) for v in plan.variables},
     )

@@ -17,7 +17,7 @@ of `Foreign`, which ignores what we do not read. Fields without a default are re
 
 Where the kind of a file decides what it holds, read its bytes once and decode them twice, first as a
 `dict[str, msgspec.Raw]`, whose keys tell the kinds apart, then as what it is (see document_kind).
-A check that a type cannot express raises `wrong(where, "$.stages[3].replicas", value, "the number of devices")`.
+A check that a type cannot express raises `wrong("$.stages[3].replicas", value, "the number of devices")`.
 
 A type means exactly what it says: `int` takes no 4.5 and no true, `float` takes whole numbers too, `str` takes no
 numbers. NaN and infinity are refused. In YAML `130e9` and `1e3` are numbers, although YAML 1.1 reads them as text.
@@ -57,8 +57,6 @@ LARGEST_YAML_VALUES = 200_000
 """Of a YAML description with every alias written out, so that a small file with aliases of aliases is refused."""
 _DEEPEST_YAML = 32
 """Of lists and mappings in each other in a YAML description."""
-_LARGEST_SHOWN_BYTES = 1 << 20
-"""Of a JSON document that is read a second time to show the value at fault."""
 
 LARGEST_WHOLE = 2**53
 """Of a whole number, so that it is exact as a float too, and never overflows an array's entry."""
@@ -179,7 +177,7 @@ def decode_json(content: bytes | bytearray, kind: type[T], *, where: str, do: st
         return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
         document: object = msgspec.UNSET
-        if len(content) <= _LARGEST_SHOWN_BYTES:
+        if len(content) <= 1 << 20:  # else a second decoding, to show the value at fault, takes long
             try:
                 _require_keys_once(content, where, do)
                 document = msgspec.json.decode(content)
@@ -220,14 +218,14 @@ def convert(document: object, kind: type[T], *, where: str, do: str = "write the
         raise BadInput(f"cannot be read ({_reason(error)})", where=where, do=do) from None
 
 
-def wrong(where: str, path: str, value: object, expected: str, do: str = "write the file again") -> BadInput:
+def wrong(path: str, value: object, expected: str, where: str | None = None, do: str | None = None) -> BadInput:
     """The sentence for a value of the right type that cannot be meant, as the decoder would say it."""
     return BadInput(f"{path} is {_SHORT.repr(value)}, not {expected}", where=where, do=do)
 
 
 @contextlib.contextmanager
-def located(where: str, do: str | None = None) -> Iterator[None]:
-    """What is refused inside is refused of the file that `where` names, with its own advice unless another is given."""
+def located(where: str | None, do: str | None = None) -> Iterator[None]:
+    """What is refused inside is refused of what `where` names, with its own advice unless another is given."""
     try:
         yield
     except BadInput as error:

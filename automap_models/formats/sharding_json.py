@@ -25,7 +25,6 @@ from automap_models.core.sharding import CANDIDATES, Objective, ShardingPlan, Sh
 from automap_models.core.sharding_classes import REPLICATED, Variable
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import write_json
 from automap_models.formats.document_kind import TOLERANCE, read_document
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import LARGEST_WHOLE, Amount, Document, Index, wrong
@@ -134,7 +133,6 @@ class TwoAxesDocument(ShardingPlanDocument, kw_only=True):
 
 
 SHARDING_DOCUMENTS = (ShardingPlanDocument, AxisDocument, TwoAxesDocument)
-_STALE = ShardingPlanDocument.remedy
 
 
 @dataclass(frozen=True)
@@ -195,15 +193,6 @@ def sharding_document(report: ShardingReport) -> dict[str, Any]:
     ).builtins()
 
 
-def write_sharding_plan(path: str | os.PathLike[str], report: ShardingReport) -> None:
-    """Write plan.json.
-
-    Raises:
-        BadInput: the file cannot be written.
-    """
-    write_json(path, sharding_document(report))
-
-
 def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | None = None) -> ShardingPlan:
     """The plan in a file, of one axis or two, whichever planner made it and for whatever objective.
 
@@ -216,29 +205,27 @@ def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | 
         BadInput: the file is no sharding plan or contradicts itself, belongs to another model, cluster or mesh, or
             propagation on the module leads to a conflict.
     """
-    return sharding_plan(read_document(path, *SHARDING_DOCUMENTS), str(path), problem)
+    with read_document(path, *SHARDING_DOCUMENTS) as document:
+        return sharding_plan(document, problem)
 
 
-def sharding_plan(document: ShardingPlanDocument, where: str, problem: ShardingProblem | None = None) -> ShardingPlan:
+def sharding_plan(document: ShardingPlanDocument, problem: ShardingProblem | None = None) -> ShardingPlan:
     """The plan in a document; see `read_sharding_plan`."""
-    mesh = _mesh(document, where)
+    mesh = _mesh(document)
     if problem is not None and mesh != problem.mesh:
-        what = f"is a plan for the mesh {mesh_text(mesh)}, not {mesh_text(problem.mesh)}"
-        raise BadInput(what, where=where, do=_STALE)
+        raise BadInput(f"is a plan for the mesh {mesh_text(mesh)}, not {mesh_text(problem.mesh)}")
     dims_along = []
-    for axis, (path, along) in zip(mesh, _axis_documents(document, mesh, where).items(), strict=True):
-        dims_along.append(_dims(along, axis, path, where))
+    for axis, (path, along) in zip(mesh, _axis_documents(document, mesh).items(), strict=True):
+        dims_along.append(_dims(along, axis, path))
         if problem is not None:
-            along.cluster.require_same(problem.cluster, where, f"{path}.cluster", _STALE)
+            along.cluster.require_same(problem.cluster, f"{path}.cluster")
     first = dims_along[0]
     for other in dims_along[1:]:
         for variable in (*first, *other):
             if variable not in first or variable not in other:
-                what = f"$.plans are about different variables ({variable.name} is in one alone)"
-                raise BadInput(what, where=where, do=_STALE)
+                raise BadInput(f"$.plans are about different variables ({variable.name} is in one alone)")
             if other[variable] == first[variable] != REPLICATED:
-                what = f"$.plans both partition dimension {first[variable]} of {variable.name}"
-                raise BadInput(what, where=where, do=_STALE)
+                raise BadInput(f"$.plans both partition dimension {first[variable]} of {variable.name}")
     variables = tuple(first)
     if problem is not None:
         variables = problem.classes.variables
@@ -246,12 +233,12 @@ def sharding_plan(document: ShardingPlanDocument, where: str, problem: ShardingP
             for variable in some:
                 if variable not in others:
                     what = f"{owner} has no {variable.kind} {variable.name} {variable.dtype}{list(variable.shape)}"
-                    raise BadInput(what, where=where, do=_STALE)
+                    raise BadInput(what)
     dims = tuple(tuple(along[variable] for variable in variables) for along in dims_along)
     plan = ShardingPlan(mesh, variables, dims, document.planner)
     valid, objection = (True, "") if problem is None else plan.check_valid(problem)
     if not valid:
-        raise BadInput(objection, where=where, do=_STALE)
+        raise BadInput(objection)
     return plan
 
 
@@ -261,7 +248,8 @@ def mesh_of(path: str | os.PathLike[str]) -> Mesh:
     Raises:
         BadInput: the file is no sharding plan.
     """
-    return _mesh(read_document(path, *SHARDING_DOCUMENTS), str(path))
+    with read_document(path, *SHARDING_DOCUMENTS) as document:
+        return _mesh(document)
 
 
 def _axis_document(report: ShardingReport, axis: int, **others: Any) -> AxisDocument:
@@ -313,18 +301,18 @@ def _gap(partitioned: float, bound: float) -> float:
     return 1.0 - partitioned / bound if bound else 0.0
 
 
-def _mesh(document: ShardingPlanDocument, where: str) -> Mesh:
+def _mesh(document: ShardingPlanDocument) -> Mesh:
     """The axes in a file. A plan that was made by counting along one axis names only its kind."""
     if document.mesh is UNSET:
         return tuple(MeshAxis(name, document.devices) for name, kind in AXES.items() if kind == document.kind)
     if not 1 <= len(document.mesh) <= len(AXES) or not set(document.mesh) <= set(AXES):
-        raise wrong(where, "$.mesh", document.mesh, f"a mesh of {' and '.join(AXES)}", _STALE)
+        raise wrong("$.mesh", document.mesh, f"a mesh of {' and '.join(AXES)}")
     if len(document.mesh) > 1 and document.kind != "hybrid":
-        raise wrong(where, "$.kind", document.kind, "hybrid, as its mesh has two axes", _STALE)
+        raise wrong("$.kind", document.kind, "hybrid, as its mesh has two axes")
     return tuple(MeshAxis(name, size) for name, size in document.mesh.items())
 
 
-def _axis_documents(document: ShardingPlanDocument, mesh: Mesh, where: str) -> dict[str, AxisDocument]:
+def _axis_documents(document: ShardingPlanDocument, mesh: Mesh) -> dict[str, AxisDocument]:
     """The path to the document of each axis → the document, in the mesh's order."""
     if isinstance(document, AxisDocument):
         by_path = {"$": document}
@@ -332,35 +320,31 @@ def _axis_documents(document: ShardingPlanDocument, mesh: Mesh, where: str) -> d
         assert isinstance(document, TwoAxesDocument)
         names = [axis.name for axis in mesh]
         for name in sorted({*names} ^ document.plans.keys()):
-            what = f"$.plans.{name} is missing" if name in names else f"$.plans has the unknown key {name!r}"
-            raise BadInput(what, where=where, do=_STALE)
+            raise BadInput(f"$.plans.{name} is missing" if name in names else f"$.plans has the unknown key {name!r}")
         by_path = {f"$.plans.{name}": document.plans[name] for name in names}
     for axis, (path, along) in zip(mesh, by_path.items(), strict=True):
         for key, written, expected in (("kind", along.kind, axis.kind), ("devices", along.devices, axis.size)):
             if written != expected:
-                raise wrong(where, f"{path}.{key}", written, f"{expected}, as the axis {axis.name} has it", _STALE)
+                raise wrong(f"{path}.{key}", written, f"{expected}, as the axis {axis.name} has it")
     return by_path
 
 
-def _dims(document: AxisDocument, axis: MeshAxis, path: str, where: str) -> dict[Variable, int]:
+def _dims(document: AxisDocument, axis: MeshAxis, path: str) -> dict[Variable, int]:
     """Each variable of the document of one axis with its partitioned dimension."""
     dims: dict[Variable, int] = {}
     decided: ArgumentKind = CANDIDATES[axis.kind]
     for key, variables in (("variables", document.variables), ("arguments", document.arguments)):
         for name, entry in variables.items():
             if entry.dim >= len(entry.shape):
-                expected = f"-1 or one of the {len(entry.shape)} dimensions"
-                raise wrong(where, f"{path}.{key}.{name}.dim", entry.dim, expected, _STALE)
+                raise wrong(f"{path}.{key}.{name}.dim", entry.dim, f"-1 or one of the {len(entry.shape)} dimensions")
             kind = entry.kind if isinstance(entry, ArgumentDocument) else decided
             dims[Variable(name, tuple(entry.shape), entry.dtype, entry.bytes, kind)] = entry.dim
     count = sum(variable.kind == decided and dim != REPLICATED for variable, dim in dims.items())
     if document.partitioned != count:
-        expected = f"{count}, the number of variables with a dim"
-        raise wrong(where, f"{path}.partitioned", document.partitioned, expected, _STALE)
+        raise wrong(f"{path}.partitioned", document.partitioned, f"{count}, the number of variables with a dim")
     if (proven := document.optimality) is not None:
         if proven.bound < count:
-            expected = f"at least {count}, which the plan partitions"
-            raise wrong(where, f"{path}.optimality.bound", proven.bound, expected, _STALE)
+            raise wrong(f"{path}.optimality.bound", proven.bound, f"at least {count}, which the plan partitions")
         if not math.isclose(proven.gap, _gap(count, proven.bound), abs_tol=TOLERANCE):
-            raise wrong(where, f"{path}.optimality.gap", proven.gap, "1 - partitioned / bound", _STALE)
+            raise wrong(f"{path}.optimality.gap", proven.gap, "1 - partitioned / bound")
     return dims

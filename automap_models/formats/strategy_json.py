@@ -15,7 +15,7 @@ from automap_models.core.framework import UNKNOWN, ModelFacts
 from automap_models.core.schedules import Schedule
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
-from automap_models.formats.schema import Foreign, Index, Text, convert, located
+from automap_models.formats.schema import Foreign, Index, Text, convert, located, wrong
 
 SCHEMA = 1
 _Record = TypeVar("_Record", Strategy, TransformerShape)
@@ -79,7 +79,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def written_strategy(document: StrategyDocument, where: str) -> WrittenStrategy:
+def written_strategy(document: StrategyDocument) -> WrittenStrategy:
     """The strategy in a document, with the layers of its stages.
 
     Raises:
@@ -87,17 +87,16 @@ def written_strategy(document: StrategyDocument, where: str) -> WrittenStrategy:
     """
     written = dict(document.strategy)
     micro_batches = written.pop("micro_batches", None)
-    with located(where, StrategyDocument.remedy):
-        strategy = replace(_record(written, Strategy, f"{where}, $.strategy"), layers=tuple(document.stage_layers))
+    with located(None, document.remedy):
+        strategy = replace(_record(written, Strategy, "$.strategy"), layers=tuple(document.stage_layers))
     if micro_batches != strategy.micro_batches:
-        what = f"$.strategy.micro_batches is {micro_batches}, not {strategy.micro_batches} as its batches make it"
-        raise BadInput(what, where=where, do=StrategyDocument.remedy)
-    shape = None if document.shape is None else _record(document.shape, TransformerShape, f"{where}, $.shape")
+        raise wrong("$.strategy.micro_batches", micro_batches, f"{strategy.micro_batches} as its batches make it")
+    shape = None if document.shape is None else _record(document.shape, TransformerShape, "$.shape")
     return WrittenStrategy(document.model, strategy, ModelFacts(shape, document.tied))
 
 
 def _record(written: dict[str, Any], kind: type[_Record], where: str) -> _Record:
     """The fields of a record, each of its own type; none unknown."""
     if unknown := written.keys() - {field.name for field in fields(kind)}:
-        raise BadInput(f"has the unknown key {min(unknown)!r}", where=where, do=StrategyDocument.remedy)
+        raise BadInput(f"has the unknown key {min(unknown)!r}", where=where)
     return convert(written, kind, where=where, do=StrategyDocument.remedy)

@@ -120,7 +120,7 @@ def _counts(given: Literal["auto"] | _Wholes | None, path: str, where: str) -> N
         return given
     numbers = sorted({int(number) for number in _listed(given, path, where, whole=True)})
     if numbers[0] < 1:
-        raise wrong(where, path, numbers[0], "a whole number ≥ 1", _RANGE)
+        raise wrong(path, numbers[0], "a whole number ≥ 1", where, _RANGE)
     return tuple(numbers)
 
 
@@ -140,7 +140,7 @@ def _listed(given: _Wholes | _Floats, path: str, where: str, *, whole: bool) -> 
         (steps is None or steps >= 2, "steps", steps, "a whole number ≥ 2"),
     ):
         if not right:
-            raise wrong(where, f"{path}.{key}", value, expected, _RANGE)
+            raise wrong(f"{path}.{key}", value, expected, where, _RANGE)
     require_few(int(last) - int(first) + 1 if steps is None else steps, f"{where}, {path}")
     if steps is None:
         return range(int(first), int(last) + 1)

@@ -43,10 +43,6 @@ SIZES: Mapping[str, tuple[Part, str]] = {
     "training state": (lambda parts: parts.state_bytes, "#E69F00"),
     "saved activations": (lambda parts: parts.stash_bytes, "#CC79A7"),
 }
-TEXT_SHARE = 0.2
-"""Of the longest bar: the room that a bar's sum takes beside it."""
-FADED = 0.35
-"""Opacity of plans that do not fit."""
 
 
 def draw_candidates(exploration: Exploration) -> Figure:
@@ -60,7 +56,8 @@ def draw_candidates(exploration: Exploration) -> Figure:
     unit_s, unit = time_unit(max(plan.step_s for plan in plans))
     _bars(times, plans, TIMES, unit_s, lambda plan: seconds(plan.step_s))
     times.set_xlabel(f"step time, {unit}")
-    times.set_yticks(np.arange(len(plans)), [_label(plan) for plan in plans], parse_math=False)
+    names = [plan.name if plan.fits else f"{plan.name}\n(does not fit)" for plan in plans]
+    times.set_yticks(np.arange(len(plans)), names, parse_math=False)
     unit_bytes, unit = size_unit(max(plan.memory_bytes for plan in plans))
     _bars(memory, plans, SIZES, unit_bytes, lambda plan: size(plan.memory_bytes), limit)
     has = "the smallest device has" if exploration.space.cluster.groups else "a device has"
@@ -76,10 +73,6 @@ def title(exploration: Exploration) -> str:
     space, cluster = exploration.space, exploration.space.cluster
     samples = "" if space.global_batch is None else f"  ·  {counted(space.global_batch, 'sample')} a step"
     return f"{space.model.profile.model} on {cluster.name} ({cluster.shape} devices){samples}"
-
-
-def _label(plan: Candidate) -> str:
-    return plan.name if plan.fits else f"{plan.name}\n(does not fit)"
 
 
 def _bars(
@@ -98,9 +91,9 @@ def _bars(
             continue
         bars = axes.barh(places, widths, left=left, color=colour, height=0.7, label=name)
         for bar, plan in zip(bars, plans, strict=True):
-            bar.set_alpha(1.0 if plan.fits else FADED)
+            bar.set_alpha(1.0 if plan.fits else 0.35)
         left += widths
-    room = TEXT_SHARE * float(left.max())
+    room = 0.2 * float(left.max())  # that a bar's sum takes beside it
     ends = [line / unit if end <= line / unit < end + room else end for end in left.tolist()]
     for place, plan, end in zip(places, plans, ends, strict=True):
         axes.annotate(text(plan), (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
@@ -110,8 +103,6 @@ def _bars(
         axes.spines[side].set_visible(False)
 
 
-HIGHEST = 1.5
-"""Longest plan drawn, over the best one."""
 EXPLORING_COLOUR = "#9A9A9A"
 
 
@@ -195,6 +186,6 @@ def draw_online(result: Result[StagedProblem, StagedPlan]) -> Figure:
         what, least = "shortest plan" if bound.proof == "exact" else "lower bound", bound.value
         axes.axhline(least, color="black", linestyle="--", linewidth=1, label=f"{what} on the grid")
     longest = max((length for entry in rounds for length in entry.lengths_s if length < np.inf), default=np.inf)
-    axes.set_ylim(0.98 * least, min(1.02 * longest, HIGHEST * least))
+    axes.set_ylim(0.98 * least, min(1.02 * longest, 1.5 * least))
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return figure

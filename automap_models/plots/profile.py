@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 CLUSTER = "C"  # the paper's largest: its inter-node bandwidth makes seconds of bytes
-MANY = 2000  # instructions: lines round each would hide what they surround
 HEADROOM = 0.09  # above 1, for the names of the parts
-LETTERS = 0.95  # points that a letter of a part's name takes
 ROWS = (
     ("C", "computation", COMPUTE_COLOUR),
     ("A", "activations", ACTIVATION_COLOUR),
@@ -88,7 +86,7 @@ def _draw_spikes(axes: Axes, values: FloatArray, colour: str) -> None:
 def _draw_filled(axes: Axes, values: FloatArray, colour: str) -> None:
     at = np.arange(values.size)
     axes.fill_between(at, values, step="mid", color=colour, alpha=0.22, linewidth=0)
-    axes.step(at, values, where="mid", color=colour, linewidth=1.2 if values.size <= MANY else 0.4)
+    axes.step(at, values, where="mid", color=colour, linewidth=1.2 if values.size <= 2000 else 0.4)
 
 
 def _draw_points(axes: Axes, values: FloatArray, colour: str) -> None:
@@ -145,6 +143,6 @@ def _draw_parts(axes: Axes, profile: Profile) -> None:
         return
     for k, (start, end) in enumerate(zip(starts, [*starts[1:], len(tops)], strict=True)):
         axes.axvspan(start - 0.5, end - 0.5, color=BANDS[k % 2], zorder=-2, linewidth=0)
-        if end - start > LETTERS * len(tops[start]):
+        if end - start > 0.95 * len(tops[start]):  # points that a letter takes
             at = (start + end - 1) / 2, 1.0 + 0.9 * HEADROOM
             axes.text(*at, tops[start], ha="center", va="top", fontsize=8.5, color="#555555", clip_on=True)

@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 MOST_PANELS = 12
 """More clusters do not fit a page: those with the shortest plans are drawn, and the title says so."""
-COLUMNS, MOST_TICKS = 4, 8
-WIDE = 5.0
-"""Lengths that differ by more than this factor are drawn on a logarithmic scale."""
-TICKS_A_DECADE = (1.0, 2.0, 5.0)
-"""On that scale: two of them at least lie between lengths that differ so much."""
 LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "osD^vPX*"
 Value = float | str
@@ -85,7 +80,7 @@ def draw_sweep(model: str, rows: Sequence[Row], *, same_batch: bool) -> Figure:
     several = not same_batch and len(MICRO_BATCHES.values(rows)) > 1
     drawing = _Drawing(along.values(rows), lines.values(rows), along, lines, several, rows)
     chosen, left_out = _panels(panels, rows)
-    columns = min(COLUMNS, len(chosen))
+    columns = min(4, len(chosen))
     down = math.ceil(len(chosen) / columns)
     figure = Figure(figsize=(max(3.4 * columns + 1.2, 7.0), 2.9 * down + 1.5), layout="constrained")
     axes = figure.subplots(down, columns, squeeze=False, sharey=True)
@@ -134,7 +129,7 @@ class _Drawing:
         self.at, self.lines, self.along, self.by, self.single = at, lines, along, by, single
         steps_s = [self._step_s(row) for row in rows if row.outcome.ok]
         self.unit, self.unit_name = time_unit(max(steps_s, default=1.0))
-        self.logarithmic = bool(steps_s) and max(steps_s) > WIDE * min(steps_s)
+        self.logarithmic = bool(steps_s) and max(steps_s) > 5 * min(steps_s)
 
     def _step_s(self, row: Row) -> float:
         return (row.step_s or 0.0) / (row.micro_batches if self.single else 1)
@@ -175,12 +170,12 @@ class _Drawing:
     def _scale(self, axis: Axes) -> None:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-        step = math.ceil(len(self.at) / MOST_TICKS)
+        step = math.ceil(len(self.at) / 8)
         axis.set_xticks(range(0, len(self.at), step), [self.along.text(value) for value in self.at[::step]])
         axis.set_xlim(-0.4, len(self.at) - 0.6)
         if self.logarithmic:
             axis.set_yscale("log")
-            axis.yaxis.set_major_locator(LogLocator(subs=TICKS_A_DECADE))
+            axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.yaxis.set_minor_formatter(NullFormatter())
         axis.margins(y=0.15)

@@ -85,7 +85,7 @@ class Family(Foreign):
 
 def unsupported(where: str, path: str, value: object, expected: str) -> BadInput:
     """What to say of a value that a model may well have and no family here knows."""
-    return wrong(where, path, value, expected, f"give a model that has that, or {FACTORY}")
+    return wrong(path, value, expected, where, f"give a model that has that, or {FACTORY}")
 
 
 def known_activation(where: str, key: str, name: str) -> Activation:
@@ -196,8 +196,8 @@ class _T5(Family, kw_only=True):
             raise unsupported(where, "$.feed_forward_proj", self.feed_forward_proj, "an activation, or gated-… one")
         least = self.relative_attention_num_buckets // 2
         if self.relative_attention_max_distance <= least:
-            distance = self.relative_attention_max_distance
-            raise wrong(where, "$.relative_attention_max_distance", distance, f"more than half the buckets, {least}")
+            distance, expected = self.relative_attention_max_distance, f"more than half the buckets, {least}"
+            raise wrong("$.relative_attention_max_distance", distance, expected, where, "write the file again")
         if gated and activation == "gelu":
             activation = "gelu_new"  # as transformers reads it
         return T5Config(

@@ -137,7 +137,7 @@ def decode_config(
     family = _family_of(kind, named.architectures)
     if family is None:
         do = f"give the config.json of a model of these, or {FACTORY}"
-        raise wrong(where, "$.model_type", kind, f"one of {', '.join(MODEL_TYPES)}", do)
+        raise wrong("$.model_type", kind, f"one of {', '.join(MODEL_TYPES)}", where, do)
     from automap_models.workloads.config_rotary import FAMILIES
 
     config = decode_json(content, FAMILIES[family], where=where, do="check the file against the published one")

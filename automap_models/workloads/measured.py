@@ -16,8 +16,7 @@ from automap_models.core.profile import LARGEST_S, Profile
 from automap_models.core.strategy import Precision, TransformerShape
 from automap_models.cost.measured import DescribedModel, Family, MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache, fingerprint
-from automap_models.formats.record_json import decode_record, encode_record
+from automap_models.formats.atomic import Cache, decode_record, encode_record, fingerprint
 
 if TYPE_CHECKING:
     from automap_models.workloads.registry import SizedModel
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 _TRACERS = (
     *("collection.py", "core/instruction_graph.py", "core/model_work.py", "core/sharding_classes.py"),
-    *("cost/kernels.py", "formats/record_json.py", "hlo", "workloads"),
+    *("cost/kernels.py", "formats/atomic.py", "hlo", "workloads"),
 )
 """Modules and packages whose code makes the work of a measured step's model. What only describes clusters, devices,
 frameworks, strategies and errors is not among them."""

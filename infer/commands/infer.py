@@ -26,7 +26,7 @@ from .parsing import (
     refuse,
     whole_number,
 )
-from .targets import PLANNED_FOR, TARGET, narrow
+from .strategies import PLANNED_FOR, TARGET, narrow
 
 EPILOG = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
@@ -142,10 +142,6 @@ def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | Repl
         return _sweep_request(namespace)
     if namespace.observed:
         return _replan_request(namespace)
-    return _infer_request(namespace)
-
-
-def _infer_request(namespace: argparse.Namespace) -> InferRequest:
     if namespace.plan is not None:
         refuse(namespace, OF_PLANNING, "the plan read has its own")
     return filled(InferRequest, namespace, options=_plan_options(namespace))

@@ -30,8 +30,7 @@ from .parsing import (
     refuse,
     source_of,
 )
-from .strategies import add_strategy, strategy_request
-from .targets import PLANNED_FOR, TARGET, narrow
+from .strategies import PLANNED_FOR, TARGET, add_strategy, narrow, strategy_request
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
 LIMITS = """
@@ -128,8 +127,6 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
 def report(request: PlanRequest) -> Report:
     """The price of a strategy, or the best one; or all kinds of plans, ranked; or the one that is given."""
     wanted = request.strategy
-    if wanted is not None and wanted.price:
-        return reported_by("estimate")(request)
     searched = wanted is not None and not (wanted.usual and not _applies(request))
     return reported_by("strategies" if searched else "exploration")(request)
 

@@ -31,7 +31,7 @@ from automap_models.workloads.measured import MeasuredWorks, described_model, me
 
 from ..requests import CalibrateRequest
 from ..runner import Report
-from .text import Column, Steps, plain, print_parts, table
+from .text import Column, Steps, Table, plain, print_parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +148,8 @@ def print_calibration(calibrated: Calibrated) -> None:
     )
     print_parts(
         [f"{calibrated.steps} steps on {calibrated.device.name}"],
-        [lambda width: table(width, columns)],
-        [lambda width: table(width, errors_table)],
+        [Table(columns)],
+        [Table(errors_table)],
         *([plain(remark)] for remark in _remarks(calibrated)),
     )
 

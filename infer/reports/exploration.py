@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size
@@ -17,9 +17,9 @@ from automap_models.core.result import Bound, PlanReport
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import fingerprint
-from automap_models.formats.hardware_yaml import cluster_document, device_of
-from automap_models.formats.plan_json import SCHEMA, plan_document, write_plan
+from automap_models.formats.atomic import fingerprint, write_json
+from automap_models.formats.hardware_yaml import ClusterDocument, device_of
+from automap_models.formats.plan_json import SCHEMA, plan_document
 from automap_models.formats.plan_reader import read_plan
 from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.candidate import Candidate
@@ -38,15 +38,9 @@ from ..commands.parsing import in_options
 from ..requests import PlanRequest
 from ..runner import Report
 from .pipeline import heading, listed, stage_columns, tied_facts, time_columns
-from .text import Column, Steps, fact_table, fits, plain, print_parts, reasons_below, table
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+from .text import Column, Steps, Table, fact_table, plain, print_parts
 
 KIND = "explored"
-LEAST_REASON = 36
-"""Characters of a line of the reason why a plan is not the best."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,7 @@ def report(request: PlanRequest) -> Report:
     return Report(
         partial(print_explored, explored),
         partial(explored_document, explored),
-        {"plan": lambda path: write_plan(path, _best_report(explored))},
+        {"plan": lambda path: write_json(path, plan_document(_best_report(explored)))},
         partial(draw_candidates, explored.exploration),
         warnings=notes_of(request.source),
     )
@@ -118,7 +112,7 @@ def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
     """Everything but the model that the plans depend on, as plain data."""
     identity = {"microbatch_size": request.microbatch_size, **asdict(request.options)}
     identity["rates"] = [group.rates for group in cluster.groups]
-    return {**identity, "cluster": cluster_document(cluster), "automap": __version__}
+    return {**identity, "cluster": ClusterDocument.of(cluster).builtins(), "automap": __version__}
 
 
 def _remembered(entry: bytes | None, space: PlanningSpace) -> Exploration | None:
@@ -136,9 +130,9 @@ def print_explored(explored: Explored) -> None:
     samples = "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')} a step"
     print_parts(
         [f"{heading(space.model.profile, space.cluster)}{samples}"],
-        [partial(ranking, exploration)],
+        [ranking(exploration)],
         [f"best: [bold]{plain(best.name)}[/bold], {shape(best)}"],
-        [partial(stages, best)],
+        [stages(best)],
         [fact_table(facts(explored), (*exploration.notes, *_about_samples(best)))],
     )
 
@@ -147,12 +141,12 @@ def print_candidate(plan: Candidate) -> None:
     """Print one plan for people."""
     print_parts(
         [heading(plan.problem.profile, plan.problem.cluster), f"[bold]{plain(plan.name)}[/bold], {shape(plan)}"],
-        [partial(stages, plan)],
+        [stages(plan)],
         [fact_table(plan_facts(plan), _about_samples(plan))],
     )
 
 
-def ranking(exploration: Exploration, width: int) -> RenderableType:
+def ranking(exploration: Exploration) -> Table:
     """A row for each sort of plan: what it is, how long a step takes, what it needs, why it is not the best.
 
     The reasons are the last column where there is room for them, else they stand below the table.
@@ -163,17 +157,20 @@ def ranking(exploration: Exploration, width: int) -> RenderableType:
     reasons |= {missing.name: in_options(missing.reason) for missing in exploration.missing}
     styles = ["bold" if plan is best else "" if plan.fits else "dim" for plan in candidates]
     nothing = [""] * len(exploration.missing)
-    reason_column = Column("why not", lambda room: _wrapped(reasons.values(), room), LEAST_REASON, left=True)
+
+    def wrapped(room: int) -> list[str]:
+        return [textwrap.fill(text, room, break_on_hyphens=False) for text in reasons.values()]
+
+    reason_column = Column("why not", wrapped, 36, left=True)
     limits = sorted({group.memory for group in exploration.space.cluster.node_groups})
     memory = f"memory\nof {' or '.join(map(size, limits))}"
     headings = ("stages", "d × t", "micro-\nbatches", "step time", memory)
     named = Column("plan", list(reasons), left=True)
     beside = [Column(heading, [*cells, *nothing]) for heading, cells in zip(headings, shown, strict=True)]
-    if fits(width, (named, *beside, reason_column)):
-        return table(width, (named, *beside, reason_column), styles=[*styles, *("dim" for _ in nothing)])
     above = [Column(heading, cells) for heading, cells in zip(headings, shown, strict=True)]
-    named = Column("plan", [plan.name for plan in candidates], left=True)
-    return reasons_below(table(width, (named, *above), styles=styles), reasons.items())
+    candidate = Column("plan", [plan.name for plan in candidates], left=True)
+    styles += ["dim" for _ in nothing]
+    return Table((named, *beside, reason_column), (candidate, *above), styles=styles, reasons=reasons.items())
 
 
 def _ranked(candidate: Candidate) -> tuple[str, ...]:
@@ -185,10 +182,6 @@ def _ranked(candidate: Candidate) -> tuple[str, ...]:
         seconds(candidate.step_s),
         size(candidate.memory_bytes),
     )
-
-
-def _wrapped(texts: Iterable[str], width: int) -> list[str]:
-    return [textwrap.fill(text, width, break_on_hyphens=False) for text in texts]
 
 
 def degrees_in_words(candidate: Candidate) -> str:
@@ -205,7 +198,7 @@ def shape(candidate: Candidate) -> str:
     return f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}{of}, by {maker_in_words(plan.planner)}"
 
 
-def stages(candidate: Candidate, width: int) -> Table:
+def stages(candidate: Candidate) -> Table:
     """One row a stage: layers, devices, how these share the work, times for one micro-batch, memory."""
     problem, plan, cost = candidate.problem, candidate.plan, candidate.cost
     state_bytes = [float(held) for held in candidate.state_bytes]
@@ -222,7 +215,7 @@ def stages(candidate: Candidate, width: int) -> Table:
         transfer.over(gradients),
         state.over(Column("activations", saved)),
     )
-    return table(width, (*stage, *wide), (*stage, *stacked))
+    return Table((*stage, *wide), (*stage, *stacked))
 
 
 def facts(explored: Explored) -> Iterator[tuple[str, str]]:
@@ -317,7 +310,7 @@ def explored_document(explored: Explored) -> dict[str, Any]:
         "schema": SCHEMA,
         "kind": KIND,
         "model": exploration.space.model.profile.model,
-        "cluster": cluster_document(exploration.space.cluster),
+        "cluster": ClusterDocument.of(exploration.space.cluster).builtins(),
         "global_batch": exploration.space.global_batch,
         "objective": "length" if exploration.space.schedule is None else "step",
         "schedule": exploration.space.schedule,

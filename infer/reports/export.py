@@ -12,7 +12,7 @@ from automap_models.core.units import counted, rounds
 from automap_models.errors import BadInput
 from automap_models.export.exporter import Exported, export_plan, write_files
 from automap_models.export.snap import Price
-from automap_models.export.sources import ShardingSource, StagedSource, read_source, with_model
+from automap_models.export.target import ShardingSource, StagedSource, read_source, with_model
 from automap_models.export.targets import target_by_name
 from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.hardware_yaml import device_of
@@ -22,8 +22,6 @@ from automap_models.workloads.source import Source
 from ..requests import ExportRequest
 from ..runner import Report
 from .text import Steps, fact_table, plain, print_parts
-
-SCHEMA = 1
 
 
 def report(request: ExportRequest) -> Report:
@@ -107,7 +105,7 @@ def export_document(exported: Exported) -> dict[str, Any]:
     """The same as plain JSON types; texts of the files by ending, that of the file itself under an empty one."""
     moved, written = exported.snapped, exported.written
     return {
-        "schema": SCHEMA,
+        "schema": 1,
         "kind": "export",
         "target": exported.target,
         "model": exported.source.name,

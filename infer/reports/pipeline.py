@@ -1,21 +1,24 @@
-"""A plan of stages as people read it: a table of stages, what sets its length, what it gains."""
+"""A plan of stages as people read it: what to do, what it gains, how sure that is, its stages, what to type next."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import numpy as np
 
 from automap_models.core.cluster import Cluster, NodeGroup
+from automap_models.core.microbatch import microbatch_size
 from automap_models.core.profile import Profile
-from automap_models.core.result import PlanReport
+from automap_models.core.result import Alternative, PlanReport
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, shortened, size, span
 from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.errors import BadInput
-from automap_models.formats.chrome_trace import write_trace
+from automap_models.formats.chrome_trace import trace_document, write_trace
 from automap_models.formats.hardware_yaml import known_clusters, read_cluster
 from automap_models.formats.plan_json import plan_document
 from automap_models.planners.base import maker_in_words
@@ -27,15 +30,9 @@ from automap_models.simulate.step import timeline
 from ..commands.parsing import in_options, sized_profile
 from ..requests import InferRequest
 from ..runner import Report
-from .advice import certainty, headline, next_commands, shorter_facts, tuned_data_parallelism
-from .text import Column, Steps, fact_table, plain, print_parts, table
+from .text import Column, Steps, Table, fact_table, plain, print_parts
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-SHOWN_SHARE = 5e-5  # a smaller one is nothing to a reader
 MOST_TIED = 3  # parameters with copies that are named one by one
-LEAST_NAMES = 18  # characters of a layer's name, of which its index is to be seen
 _OUTCOMES = {
     "planned": "not proven in time",
     "does not fit": "does not fit the memory",
@@ -56,7 +53,7 @@ def report(request: InferRequest) -> Report:
     return Report(
         lambda: print_report(plan, steps, verbose=request.verbose),
         partial(plan_document, plan),
-        {"trace": lambda path: write_trace(path, drawn())},
+        {"trace": lambda path: write_trace(path, trace_document(drawn()))},
         lambda: draw(plan, drawn()),
     )
 
@@ -88,9 +85,9 @@ def print_report(report: PlanReport, next_steps: Iterable[tuple[str, str]] = (),
     """
     shown = [*shorter_facts(report), *(facts(report) if verbose else ()), *next_steps]
     print_parts(
-        [f"[bold]{plain(headline(report))}[/bold]", plain(certainty(report))],
-        [heading(report.problem.profile, report.problem.cluster), partial(stage_table, report)],
-        [partial(search_log_table, report.search_log)] if verbose and report.search_log else [],
+        [f"[bold]{plain(headline(report))}[/bold]", plain(f"{optimality_in_words(report)}; {times_in_words(report)}")],
+        [heading(report.problem.profile, report.problem.cluster), stage_table(report)],
+        [search_log_table(report.search_log)] if verbose and report.search_log else [],
         [fact_table(shown, map(in_options, report.notes))],
     )
 
@@ -118,7 +115,7 @@ def shape(report: PlanReport) -> str:
     return f"{kind}, {rounds(plan.micro_batches)}{_took(report).replace(' in', ', planned in', 1)}"
 
 
-def stage_table(report: PlanReport, width: int) -> Table:
+def stage_table(report: PlanReport) -> Table:
     """One row a stage: its first and last layer, its devices, its times for one micro-batch, its memory."""
     plan, problem, cost = report.plan, report.problem, report.cost
     held = plan.stage_devices(problem.cluster.devices)
@@ -128,7 +125,7 @@ def stage_table(report: PlanReport, width: int) -> Table:
     forward, backward, transfer, all_reduce = time_columns(cost, "all-reduce")
     memory = memory_column(cost)
     wide = (*fixed, forward, backward, transfer, all_reduce, memory)
-    return table(width, wide, (*fixed, forward.over(backward), transfer.over(all_reduce), memory))
+    return Table(wide, (*fixed, forward.over(backward), transfer.over(all_reduce), memory))
 
 
 def stage_columns(profile: Profile, plan: StagedPlan) -> tuple[Column, Column]:
@@ -138,7 +135,7 @@ def stage_columns(profile: Profile, plan: StagedPlan) -> tuple[Column, Column]:
     def cells(width: int) -> list[str]:
         return [layers(profile, *ends, width) for ends in ran]
 
-    return Column("stage", [str(s) for s in range(plan.stages)]), Column("layers", cells, least=LEAST_NAMES, left=True)
+    return Column("stage", [str(s) for s in range(plan.stages)]), Column("layers", cells, least=18, left=True)
 
 
 def time_columns(cost: StagedCost, gradients: str) -> tuple[Column, Column, Column, Column]:
@@ -220,7 +217,7 @@ def listed(numbers: Sequence[int]) -> str:
 def _below(cost: StagedCost) -> str:
     """How far the length L is below the step."""
     share = 1.0 - cost.length_s / cost.step_s
-    return f"{percent(share)} below the step time" if share >= SHOWN_SHARE else "as long as the step"
+    return f"{percent(share)} below the step time" if share >= 5e-5 else "as long as the step"
 
 
 def bottleneck_in_words(report: PlanReport) -> str:
@@ -255,7 +252,7 @@ def _speed_ups(report: PlanReport) -> Iterator[str]:
             yield f"{baseline_s / step_s:.2f}× over {name}"
 
 
-def search_log_table(search_log: Sequence[SearchLogEntry], width: int) -> Table:
+def search_log_table(search_log: Sequence[SearchLogEntry]) -> Table:
     """A row for each number of stages and micro-batches: its best plan's step on the grid, and what came of it."""
     samples = [attempt.microbatch_size for attempt in search_log]
     layout = [
@@ -267,7 +264,7 @@ def search_log_table(search_log: Sequence[SearchLogEntry], width: int) -> Table:
         Column("planner", [maker_in_words(attempt.planner or "") for attempt in search_log], left=True),
         Column("outcome", ["chosen" if entry.chosen else _outcome(entry) for entry in search_log], left=True),
     ]
-    return table(width, layout, styles=["bold" if attempt.chosen else "" for attempt in search_log])
+    return Table(layout, styles=["bold" if attempt.chosen else "" for attempt in search_log])
 
 
 def _or_empty(time_s: float | None) -> str:
@@ -276,3 +273,133 @@ def _or_empty(time_s: float | None) -> str:
 
 def _outcome(attempt: SearchLogEntry) -> str:
     return "longer" if attempt.stages == 1 and attempt.step_s is not None else _OUTCOMES[attempt.outcome]
+
+
+NEARLY = 5e-4
+"""A step that differs relatively by less is as long to a reader."""
+ROUNDING = 1e-9
+"""Lengths that differ relatively by no more are equal."""
+
+
+def headline(report: PlanReport) -> str:
+    """What to do, its step, what that gains over data parallelism, and whether it fits."""
+    schedule = report.problem.schedule
+    under = f", {schedule}" if schedule is not None and report.plan.stages > 1 else ""
+    parts = [_step(report), _gain(report), memory_in_words(report)]
+    return f"{shape_in_words(report)}{under}: {', '.join(filter(None, parts))}"
+
+
+def shape_in_words(report: PlanReport) -> str:
+    """`4 stages × 8 devices, 32 micro-batches of 8 samples`; `2 stages × 29 + 3 devices, …`."""
+    plan, devices = report.plan, report.problem.cluster.devices
+    samples = microbatch_size(report.problem.profile)
+    split = rounds(plan.micro_batches) + ("" if samples is None else f" of {counted(samples, 'sample')}")
+    if plan.stages == 1:
+        partitioned = any(plan.shardings)
+        return f"{'partitioned operators' if partitioned else 'data parallelism'} on {devices} devices, {split}"
+    held = np.diff([0, *plan.device_cuts, devices]).tolist()
+    shared = str(held[0]) if len(set(held)) == 1 else " + ".join(map(str, held))
+    return f"{counted(plan.stages, 'stage')} × {shared} devices, {split}"
+
+
+def _step(report: PlanReport) -> str:
+    cost = report.cost
+    return f"{seconds(cost.step_s)} a step" if report.problem.schedule else f"length L {seconds(cost.length_s)}"
+
+
+def _gain(report: PlanReport) -> str:
+    """Against the best-tuned data parallelism of the same global batch."""
+    baseline_s, tuned = report.data_parallel_s, report.data_parallel_micro_batches
+    if baseline_s is None:
+        return ""
+    ratio = baseline_s / report.cost.step_s
+    if report.plan.stages == 1 and abs(ratio - 1.0) < NEARLY:
+        over_one = report.single_device_s / report.cost.step_s
+        return f"{over_one:.3g}× over one device"
+    best = "" if tuned is None else f" ({seconds(baseline_s)} in {rounds(tuned)})"
+    return f"{ratio:.2f}× over data parallelism{best}"
+
+
+def memory_in_words(report: PlanReport) -> str:
+    """`fits (7.39 GB of 32.0 GB)`, of the fullest device."""
+    cost = report.cost
+    held, limit = float(cost.memory_bytes[cost.fullest]), float(cost.limit_bytes[cost.fullest])
+    verdict = "fits" if held <= 0.92 * limit else "at risk"  # allocators and communication buffers take some, too
+    alone = "" if report.data_parallel_s is not None else "; data parallelism does not fit"
+    return f"{verdict} ({size(held)} of {size(limit)}){alone}"
+
+
+def optimality_in_words(report: PlanReport) -> str:
+    """How far the step can be from the best one on the grid."""
+    proven, plans = report.bound, field_in_words(report)
+    if proven is None:
+        return "nothing is proven"
+    grid, gap = f"on the {report.problem.granularity} grid", report.cost.step_s / proven.value - 1.0
+    if report.plan.stages == 1 and not report.search_log and proven.proof == "exact" and gap <= ROUNDING:
+        return "data parallelism is the only plan with one stage"
+    if gap < -ROUNDING:
+        return f"proven: {percent(-gap)} shorter than every plan with {plans} {grid}, by cuts between its points"
+    if gap <= ROUNDING and report.plan.coarse_cuts is None:
+        return f"proven: no plan with {plans} {grid} is shorter; cuts between its points may be"
+    if proven.proof == "exact":
+        where = f"of all plans with {plans} {grid}"
+        return (
+            f"proven: this is the shortest {where}" if gap <= ROUNDING else f"{percent(gap)} above the shortest {where}"
+        )
+    return f"at most {percent(gap)} above the shortest plan {grid} (proven lower bound {seconds(proven.value)})"
+
+
+def field_in_words(report: PlanReport) -> str:
+    """The plans that a proof is about: `4 stages`, `1 or 4 stages`, `any of the 17 combinations tried`."""
+    if len({attempt.micro_batches for attempt in report.search_log}) > 1:
+        return f"any of the {len(report.search_log)} combinations tried"
+    stages = sorted({attempt.stages for attempt in report.search_log}) or [report.plan.stages]
+    last = counted(stages[-1], "stage")
+    shown = last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
+    restrictions = report.problem.constraints.in_words
+    return f"{shown}, {in_options(restrictions)}," if restrictions else shown
+
+
+def times_in_words(report: PlanReport) -> str:
+    """Where the profile's times come from, and how far its clock is off measured steps where that is known."""
+    from automap_models.formats.hardware_yaml import known_devices, read_device
+
+    profile = report.problem.profile
+    name = str(profile.device or "")
+    if "not measured" not in str(profile.meta.get("times", "")):
+        return f"times{f' of {name}' if name else ''} are the profile's"
+    error = read_device(name).left_out if name in known_devices() else None
+    if error is None:
+        return f"times{f' of {name}' if name else ''} are computed, by a clock that no measured steps were held against"
+    least, most = (f"{100 * share:.2g}" for share in error)
+    return f"times are computed: the clock of {name} is {least} to {most} % off steps that it was not fitted to"
+
+
+def shorter_facts(report: PlanReport) -> Iterator[tuple[str, str]]:
+    """The plans that are shorter than this one, each with what it needs."""
+    label, alternatives, baseline_s = "shorter", [*report.shorter], report.data_parallel_s
+    if baseline_s is not None and baseline_s < report.cost.step_s * (1.0 - NEARLY):
+        do = "to leave out the option that asks for another plan"  # which alone can have kept it from being the answer
+        alternatives.append(Alternative(tuned_data_parallelism(report), baseline_s, do))
+    for alternative in alternatives:
+        step_s = alternative.step_s
+        saved = percent(1.0 - step_s / report.cost.step_s)
+        requires = f"; needs {alternative.requires}" if alternative.requires else ""
+        yield label, f"{seconds(step_s)} (-{saved}): {alternative.what}{requires}"
+        label = ""
+
+
+def tuned_data_parallelism(report: PlanReport) -> str:
+    """`data parallelism in 4 micro-batches`, whose number is the best one where that is known."""
+    tuned = report.data_parallel_micro_batches
+    return "data parallelism" + ("" if tuned is None else f" in {rounds(tuned)}")
+
+
+def next_commands(report: PlanReport, profile: str, topo: str | None, out: Path | None) -> Iterator[tuple[str, str]]:
+    """The commands to type next: write the plan where it is not written yet, run it, hand it to a framework."""
+    plan, held = str(out or "plan.json"), np.diff([0, *report.plan.device_cuts, report.problem.cluster.devices])
+    if out is None:
+        yield "next", f"automap-infer {profile}{'' if topo is None else f' --topo {topo}'} --out {plan}"
+    yield "" if out is None else "next", f"automap-run {plan} MODEL --check   (MODEL: the module:factory profiled)"
+    if report.plan.stages > 1 and len(set(held.tolist())) == 1:
+        yield "", f"automap-export {plan} {profile} --list   (the frameworks it can be written for)"

@@ -25,8 +25,8 @@ from automap_models.core.units import counted, percent, seconds, shortened, size
 from automap_models.cost.placement import gap, one_device_s
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_cluster, read_device
-from automap_models.formats.placement_json import read_placement
 from automap_models.formats.placement_plan import placement_document, read_placement_plan
+from automap_models.formats.planning_graphs import read_placement
 from automap_models.planners.base import NEVER, Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.plots.placement import draw_placement
@@ -34,19 +34,10 @@ from automap_models.workloads.source import SourceKind, traced
 
 from ..requests import PlaceRequest
 from ..runner import Report
-from .text import Column, Steps, fact_table, plain, print_parts, table
+from .text import Column, Steps, Table, fact_table, plain, print_parts
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from automap_models.run.verify_placement import VerifiedPlacement
-
-DEFAULT_NODES = 200
-DEFAULT_LINK_BYTES_PER_S = 12e9  # what PCIe 3.0 with 16 lanes, 15.75 GB/s, moves in practice
-DEFAULT_MEMORY_BYTES = 32e9
-DISAGREES = 1
-"""Exit code of a run that gives other results than one device."""
-LEAST_ENDS = 24  # characters of the names of a device's first and last node
 
 
 def report(request: PlaceRequest) -> Report:
@@ -59,7 +50,7 @@ def report(request: PlaceRequest) -> Report:
         partial(print_placement, result),
         partial(placement_document, result),
         draw=partial(draw_placement, result),
-        exit_code=DISAGREES if verified is not None and not verified.equal else 0,
+        exit_code=0 if verified is None or verified.equal else 1,
     )
 
 
@@ -122,10 +113,11 @@ def _graph(request: PlaceRequest, kinds: tuple[str, ...] = ()) -> PlacementGraph
         return read_placement(request.source.what, do="give device-placement JSON, an HLO file or a model")
     accelerator, host = read_device(request.accelerator or DEFAULT_DEVICE), read_device(request.host or "cpu")
     problem = request.problem
+    pcie_bytes_per_s = 12e9  # what PCIe 3.0 with 16 lanes, 15.75 GB/s, moves in practice
     given = {
-        "link_bytes_per_s": DEFAULT_LINK_BYTES_PER_S if request.link_bytes_per_s is None else request.link_bytes_per_s,
+        "link_bytes_per_s": pcie_bytes_per_s if request.link_bytes_per_s is None else request.link_bytes_per_s,
         "accelerators": problem.get("accelerators", 0),  # a placement read back brings its own
-        "accelerator_bytes": float(problem.get("memory_bytes", DEFAULT_MEMORY_BYTES)),
+        "accelerator_bytes": float(problem.get("memory_bytes", 32e9)),
         "meta": {"accelerator": accelerator.name, "host": host.name, "times": "clock, not measured"},
     }
     with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
@@ -139,8 +131,7 @@ def _graph(request: PlaceRequest, kinds: tuple[str, ...] = ()) -> PlacementGraph
             others = {kind: read_device(kind) for kind in dict.fromkeys(kinds) if kind not in (ACCELERATOR, CPU)}
             return step_graph(graph, *times, {kind: clock_times(graph, others[kind]) for kind in others}, **given)
         steps.begin(f"contracting {len(graph):,} instructions")
-        nodes = request.nodes or DEFAULT_NODES
-        return placement_from_graph(graph, *times, nodes=nodes, cpus=problem.get("cpus", 0), **given)
+        return placement_from_graph(graph, *times, nodes=request.nodes or 200, cpus=problem.get("cpus", 0), **given)
 
 
 def print_placement(report: PlacementResult) -> None:
@@ -153,7 +144,7 @@ def print_placement(report: PlacementResult) -> None:
             f"[bold]{plain(model_name(problem.graph))}[/bold] on {plain(describe_devices(problem))}",
             f"placement by [bold]{plain(report.required_plan().planner)}[/bold]: {nodes}{took}",
         ],
-        [partial(device_table, report)],
+        [device_table(report)],
         [fact_table(facts(report), report.notes)],
     )
 
@@ -168,13 +159,12 @@ def describe_devices(problem: PlacementProblem) -> str:
     return " and ".join(text for count, text in counts if count)
 
 
-def device_table(report: PlacementResult, width: int) -> Table:
+def device_table(report: PlacementResult) -> Table:
     """One row a device that has nodes: how many, its times for one micro-batch, its memory."""
     problem, cost, assignment = report.problem, report.cost, report.required_plan().assignment
     devices = np.unique(assignment).tolist()
     held = [np.flatnonzero(assignment == device).tolist() for device in devices]
-    return table(
-        width,
+    return Table(
         (
             Column("device", [device_name(problem, device) for device in devices]),
             Column("nodes", [str(len(nodes)) for nodes in held]),
@@ -182,7 +172,7 @@ def device_table(report: PlacementResult, width: int) -> Table:
             Column("transfer", [seconds(float(cost.transfer_s[device])) for device in devices]),
             Column("load", [seconds(float(cost.loads_s[device])) for device in devices]),
             Column("memory", [size(float(cost.memory_bytes[device])) for device in devices]),
-            Column("from … to", lambda room: [_ends(problem, nodes, room) for nodes in held], LEAST_ENDS, left=True),
+            Column("from … to", lambda room: [_ends(problem, nodes, room) for nodes in held], 24, left=True),
         ),
     )
 

@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models import workloads
-from automap_models.core.device import Device
 from automap_models.core.layers import loop_notes
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.units import counted, percent, seconds, shortened, size
@@ -25,19 +24,9 @@ from automap_models.workloads.source import Framework, Source, profile_source
 
 from ..requests import ProfileRequest
 from ..runner import Report
-from .text import Column, Steps, fact_table, plain, print_parts, table
+from .text import Column, Steps, Table, fact_table, plain, print_parts
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from .text import Printed
-
-UNSTEADY = 0.2
-"""Share of what was measured whose runs may disagree; more is said."""
 SHOWN = 10
-ALIKE = 1.1  # layers whose names differ in numbers only are not alike across a larger step between their times
-SMALLEST_SIDE = 0.1  # of the time: a smaller part of the model is no stage
-OVERWHELMING = 0.5  # of the time: a group of layers that takes more is taken apart
 _DIGITS = re.compile(r"\d+")
 
 
@@ -116,7 +105,7 @@ def cheapest_cuts(profile: Profile, parts: int = SHOWN) -> list[int]:
 def smallest_cut(profile: Profile) -> int | None:
     """The cut with the fewest bytes that leaves a tenth of the time on either side, or any where none does."""
     share = np.cumsum(profile.C) / profile.C.sum()
-    for least in (SMALLEST_SIDE, 0.0):
+    for least in (0.1, 0.0):
         cuts = np.flatnonzero((share > least) & (share < 1.0 - least))
         if cuts.size:
             return int(cuts[profile.A[cuts].argmin()])
@@ -129,18 +118,14 @@ def layer_groups(profile: Profile) -> list[LayerGroup]:
     Paths are cut off where no group takes more than half of the time, so `block_7/attention/query` may be part of
     `block_*/attention`.
     """
-    paths = [tuple(layer.split(_separator(profile))) for layer in profile.layers]
+    separator = "." if profile.meta.get("framework") == "torch" else "/"  # descriptions of a graph.txt are no paths
+    paths = [tuple(layer.split(separator)) for layer in profile.layers]
     groups: list[LayerGroup] = []
     for depth in range(1, max(map(len, paths), default=0) + 1):
         groups = _merged(profile, ["/".join(path[:depth]) for path in paths])
-        if groups[0].time_s <= OVERWHELMING * profile.C.sum():
+        if groups[0].time_s <= profile.C.sum() / 2:
             break
     return groups
-
-
-def _separator(profile: Profile) -> str:
-    """Between the parts of a module's path; PyTorch's has dots, and a graph.txt's descriptions are no paths."""
-    return "." if profile.meta.get("framework") == "torch" else "/"
 
 
 def _merged(profile: Profile, layers: Sequence[str]) -> list[LayerGroup]:
@@ -168,10 +153,10 @@ def _merged(profile: Profile, layers: Sequence[str]) -> list[LayerGroup]:
 
 
 def _alike(members: Sequence[int], time_s: NDArray[np.float64]) -> Iterator[list[int]]:
-    """Split members in ascending order of time wherever one takes a good deal longer than the one before."""
+    """Split members in ascending order of time wherever one takes a tenth longer than the one before."""
     part: list[int] = []
     for i in members:
-        if part and time_s[i] > ALIKE * time_s[part[-1]]:
+        if part and time_s[i] > 1.1 * time_s[part[-1]]:
             yield part
             part = []
         part.append(i)
@@ -192,7 +177,7 @@ def warnings(profile: Profile) -> Iterator[str]:
         listed = ", ".join(f"{name} ({count}×)" for name, count in calls.items())
         yield f"nobody knows what these custom calls cost, so only their bytes count: {listed}"
     unsteady = profile.meta.get("unsteady")
-    if isinstance(unsteady, float) and unsteady > UNSTEADY:
+    if isinstance(unsteady, float) and unsteady > 0.2:
         what = "its runs" if unsteady == 1 else f"{percent(unsteady)} of what was run"
         yield f"{what} took another time each time: the machine is busy; measure again when it is idle"
     yield from loop_notes(profile)
@@ -243,7 +228,6 @@ def _listed(names: Sequence[object], shown: int = 5) -> str:
     return ", ".join(map(str, names[:shown])) + rest
 
 
-NAME_WIDTH = 34  # at most
 LEAST_LAYER = 12
 NO_LAYER = "(no layer)"
 
@@ -251,17 +235,13 @@ NO_LAYER = "(no layer)"
 def print_profile(profile: Profile) -> None:
     """Print totals, the heaviest instructions and layers, the cheapest cuts and what was reported."""
     groups, cuts, reported = layer_groups(profile), cheapest_cuts(profile), [*warnings(profile), *notes(profile)]
-    layers: list[Printed] = ["[bold]heaviest layers[/bold], alike ones together", partial(layer_table, profile, groups)]
-    places: list[Printed] = [
-        "[bold]cheapest cuts[/bold], one about every tenth of the time",
-        partial(cut_table, profile, cuts),
-    ]
+    layers, places = "[bold]heaviest layers[/bold], alike ones together", "[bold]cheapest cuts[/bold]"
     print_parts(
         [f"[bold]{plain(profile.model)}[/bold]: {plain(origin(profile))}"],
         [fact_table(totals(profile))],
-        layers if any(group.pattern for group in groups) else [],
-        ["[bold]heaviest instructions[/bold]", partial(instruction_table, profile)],
-        places if cuts else [],
+        [layers, layer_table(profile, groups)] if any(group.pattern for group in groups) else [],
+        ["[bold]heaviest instructions[/bold]", instruction_table(profile)],
+        [f"{places}, one about every tenth of the time", cut_table(profile, cuts)] if cuts else [],
         [fact_table((), reported)] if reported else [],
     )
 
@@ -308,7 +288,7 @@ def totals(profile: Profile) -> Iterator[tuple[str, str]]:
         yield "crossing", f"{smallest}; at most {size(float(profile.A.max()))} elsewhere"
 
 
-def layer_table(profile: Profile, groups: list[LayerGroup], width: int) -> Table:
+def layer_table(profile: Profile, groups: list[LayerGroup]) -> Table:
     """One row a group of layers, the heaviest first; what is left in one row."""
     shown, rest = groups[:SHOWN], groups[SHOWN:]
     if len(rest) > 1:
@@ -325,10 +305,10 @@ def layer_table(profile: Profile, groups: list[LayerGroup], width: int) -> Table
         Column("parameters", [size(group.parameter_bytes) for group in shown]),
         Column("saved", [size(group.stash_bytes) for group in shown]),
     )
-    return table(width, layout)
+    return Table(layout)
 
 
-def instruction_table(profile: Profile, width: int) -> Table:
+def instruction_table(profile: Profile) -> Table:
     """One row an instruction, the heaviest first."""
     total_s, heaviest = float(profile.C.sum()), heaviest_instructions(profile)
     layout = (
@@ -339,10 +319,10 @@ def instruction_table(profile: Profile, width: int) -> Table:
         Column("share", [percent(float(profile.C[i]) / total_s) for i in heaviest]),
         Column("parameters", [size(float(profile.W[i])) for i in heaviest]),
     )
-    return table(width, layout)
+    return Table(layout)
 
 
-def cut_table(profile: Profile, cuts: list[int], width: int) -> Table:
+def cut_table(profile: Profile, cuts: list[int]) -> Table:
     """One row a cut, in execution order."""
     done = profile.C.cumsum() / profile.C.sum()
     layout = (
@@ -351,7 +331,7 @@ def cut_table(profile: Profile, cuts: list[int], width: int) -> Table:
         Column("bytes", [size(float(profile.A[cut])) for cut in cuts]),
         Column("time before", [percent(float(done[cut])) for cut in cuts]),
     )
-    return table(width, layout)
+    return Table(layout)
 
 
 def cut_name(profile: Profile, cut: int) -> str:
@@ -362,7 +342,7 @@ def cut_name(profile: Profile, cut: int) -> str:
 
 def _names(names: list[str]) -> list[str]:
     """The names of a table's rows, as wide as the widest, which is not too wide."""
-    width = min(max(map(len, names)), NAME_WIDTH)
+    width = min(max(map(len, names)), 34)
     return [shortened(name, width) for name in names]
 
 
@@ -448,18 +428,15 @@ def print_known() -> None:
         Column(what, lambda room: [textwrap.fill(text, room, break_on_hyphens=False) for text in texts], 36, left=True),
     )
     known = [read_device(name) for name in known_devices()]
+    attained = [(of.constants.product_efficiency, of.constants.bandwidth_efficiency) for of in known]
     devices = (
         Column("--device", list(known_devices()), left=True),
         Column("float32", [_tflops(device.matrix["float32"]) for device in known]),
         Column("bfloat16", [_tflops(device.matrix.get("bfloat16")) for device in known]),
         Column("memory", [f"{size(device.bandwidth)}/s" for device in known]),
-        Column("attained of both", [_attained(device) for device in known]),
+        Column("attained of both", [", ".join(map(percent, both)) for both in attained]),
     )
-    print_parts([lambda width: table(width, models)], [lambda width: table(width, devices)])
-
-
-def _attained(device: Device) -> str:
-    return f"{percent(device.constants.product_efficiency)}, {percent(device.constants.bandwidth_efficiency)}"
+    print_parts([Table(models)], [Table(devices)])
 
 
 def known_document() -> dict[str, Any]:

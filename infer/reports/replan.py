@@ -30,9 +30,6 @@ from .text import fact_table, plain, print_parts
 
 ReplanResult = Result[ReplanProblem, PlacedPlan]
 
-MOST_SHOWN = 12
-"""Slow or fast devices that are listed one by one."""
-
 
 def report(request: ReplanRequest) -> Report:
     """Read profile, plan and times, and plan again: the stages, what the times say, the corrected profile."""
@@ -98,7 +95,7 @@ def print_adjustment(result: ReplanResult, report: PlanReport, *, names_correcte
             heading(report.problem.profile, report.problem.cluster),
             f"plan [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}",
         ],
-        [partial(stage_table, replace(report, result=replace(report.result, cost=result.cost)))],
+        [stage_table(replace(report, result=replace(report.result, cost=result.cost)))],
         [fact_table(_facts(result), _notes(result, names_corrected))],
     )
 
@@ -135,7 +132,7 @@ def _slow_devices(slowdown: FloatArray) -> str:
     other = np.flatnonzero(slowdown != 1.0)
     if not other.size:
         return "all alike"
-    shown = other[np.argsort(-slowdown[other], kind="stable")][:MOST_SHOWN]
+    shown = other[np.argsort(-slowdown[other], kind="stable")][:12]
     more = f" and {other.size - shown.size} more" if other.size > shown.size else ""
     return "time over that of the others: " + ", ".join(f"{d}: × {slowdown[d]:.2f}" for d in shown.tolist()) + more
 

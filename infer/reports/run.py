@@ -9,9 +9,8 @@ import numpy as np
 
 from automap_models.core.run_record import RunRecord
 from automap_models.core.units import counted, percent, rounds, seconds
-from automap_models.formats.chrome_trace import write_run_trace
-from automap_models.formats.plan_reader import read_plan_to_run
-from automap_models.formats.run_json import (
+from automap_models.formats.chrome_trace import run_trace_document, write_trace
+from automap_models.formats.observed_json import (
     BACKWARD,
     FORWARD,
     UPDATE,
@@ -21,6 +20,7 @@ from automap_models.formats.run_json import (
     predicted_shares,
     run_document,
 )
+from automap_models.formats.plan_reader import read_plan_to_run
 from automap_models.run import make_backend
 from automap_models.run.base import RunProblem, predicted_timeline, run_schedule
 from automap_models.simulate.engine import Timeline
@@ -29,10 +29,7 @@ from automap_models.workloads.source import SourceKind, framework_of
 from ..commands.parsing import filled
 from ..requests import RunRequest
 from ..runner import Report
-from .text import Column, Steps, fact_table, print_parts, table
-
-DISAGREES = 1
-"""Exit code of a check that found a difference."""
+from .text import Column, Steps, Table, fact_table, print_parts
 
 
 def report(request: RunRequest) -> Report:
@@ -43,12 +40,11 @@ def report(request: RunRequest) -> Report:
     """
     record = _ran(request)
     predicted = predicted_timeline(record.plan, record.schedule)
-    disagrees = record.comparison is not None and not record.comparison.agrees
     return Report(
         partial(print_run, record, predicted),
         partial(run_document, record, predicted),
-        {"trace": lambda path: write_run_trace(path, record, predicted)},
-        exit_code=DISAGREES if disagrees else 0,
+        {"trace": lambda path: write_trace(path, run_trace_document(record, predicted))},
+        exit_code=0 if record.comparison is None or record.comparison.agrees else 1,
     )
 
 
@@ -57,22 +53,18 @@ def _ran(request: RunRequest) -> RunRecord:
     schedule = run_schedule(plan, request.schedule, request.virtual)
     with Steps() as steps:
         steps.begin(f"building {request.source.what}")
-        backend = make_backend(request.backend or _framework(request))
-        record = backend.run(filled(RunProblem, request, plan=plan, schedule=schedule), steps.begin)
+        backend = request.backend
+        if backend is None:
+            backend = framework_of(request.source.returned()) if request.source.kind is SourceKind.FACTORY else "jax"
+        record = make_backend(backend).run(filled(RunProblem, request, plan=plan, schedule=schedule), steps.begin)
     if record is None:
         raise SystemExit(0)
     return record
 
 
-def _framework(request: RunRequest) -> str:
-    """What the model is written in."""
-    return framework_of(request.source.returned()) if request.source.kind is SourceKind.FACTORY else "jax"
-
-
 def print_run(record: RunRecord, predicted: Timeline) -> None:
     """The table of the stages, facts below it."""
-    columns = _columns(record, predicted)
-    print_parts([lambda width: table(width, columns)], [fact_table(_facts(record, predicted), _notes(record))])
+    print_parts([Table(_columns(record, predicted))], [fact_table(_facts(record, predicted), _notes(record))])
 
 
 def _columns(record: RunRecord, predicted: Timeline) -> list[Column]:

@@ -1,48 +1,53 @@
-"""The best strategy as people and programs read it: its price, the proof, and what each of its choices buys."""
+"""A strategy as people and programs read it: its price, the proof, and what each choice of the best one buys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.estimate import Estimate, strategy_in_words
+from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
 from automap_models.core.model_work import ModelWork
 from automap_models.core.result import Result
-from automap_models.core.strategy import Strategy
-from automap_models.core.units import percent, seconds, size
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
+from automap_models.core.strategy import PARTS as DIVIDED
+from automap_models.core.strategy import Strategy, TransformerShape, require_parts
+from automap_models.core.units import percent, seconds, size, span
 from automap_models.cost.layer_times import Runtime
 from automap_models.errors import BadInput
 from automap_models.export.targets import strategy_limits
-from automap_models.formats.hardware_yaml import device_of
+from automap_models.formats.hardware_yaml import device_of, read_kinds
 from automap_models.formats.strategy_json import estimate_document
 from automap_models.planners import effort
 from automap_models.planners.portfolio.work import work_once
 from automap_models.planners.strategies.compare import Alternative, Compared, compared, of_sizes
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
+from automap_models.planners.strategies.problem import (
+    RESERVE,
+    StrategiesConfig,
+    StrategyProblem,
+    usual_precision,
+)
 from automap_models.planners.strategies.remedies import what_would_fit
 from automap_models.plots.strategies import draw_strategies
+from automap_models.simulate.strategy import StrategyPricing, require_device
 from automap_models.workloads.source import notes_of, transformer
 
 from ..requests import PlanRequest
 from ..runner import Report
-from .estimate import PARTS, print_estimate
-from .text import Column, Steps, fits, reasons_below, table
+from .text import Column, Steps, Table, fact_table, plain, print_parts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import RenderableType
-    from rich.table import Table
 
 StrategyResult = Result[StrategyProblem, Strategy]
 SEARCHING = 0.8
 """Share of the budget for searches of the best strategy: on the cluster, on others, without a target's limits. What its
-choices buy has the rest, or, where that took less, as large a share of what it took."""
-LEAST_COMPARING_S = 1.5
-"""Counted seconds that all comparisons may take anyway, as far as the budget has them."""
+choices buy has the rest, or, where that took less, as large a share of what it took; but 1.5 counted seconds, as far as
+the budget has them."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,10 @@ class Searched:
 
 
 def report(request: PlanRequest) -> Report:
-    """The best strategy, and what its choices buy."""
+    """The price of a strategy; or the best one, and what its choices buy."""
+    if request.strategy is not None and request.strategy.price:
+        estimate, notes = _priced(request), notes_of(request.source)
+        return Report(partial(print_estimate, estimate), partial(estimate_document, estimate), warnings=notes)
     searched = _searched(request)
     return Report(
         partial(print_searched, searched),
@@ -111,7 +119,7 @@ def _searched(request: PlanRequest) -> Searched:
         if result.plan is None:
             assert result.reason is not None
             raise what_would_fit(problem, result.reason, steps.watch)
-        comparing_s = max(LEAST_COMPARING_S, (1 - SEARCHING) / SEARCHING * searched_s)
+        comparing_s = max(1.5, (1 - SEARCHING) / SEARCHING * searched_s)
         best = compared(result, config, steps.watch, min(comparing_s, (1 - SEARCHING) * budget_s))
         return Searched(best, of_sizes(best.result, clusters, config, steps.watch))
 
@@ -145,10 +153,10 @@ def print_searched(searched: Searched) -> None:
     print_estimate(
         searched.best,
         "best strategy",
-        [partial(kinds_table, searched)] if len(compared.kinds) > 1 else [],
-        [partial(choices_table, searched)] if compared.choices else [],
-        [partial(less_memory_table, compared.memory)] if len(compared.memory) > 1 else [],
-        [partial(sizes_table, searched.sizes)] if searched.sizes else [],
+        [kinds_table(searched)] if len(compared.kinds) > 1 else [],
+        [choices_table(searched)] if compared.choices else [],
+        [less_memory_table(compared.memory)] if len(compared.memory) > 1 else [],
+        [sizes_table(searched.sizes)] if searched.sizes else [],
         further=[*_order(result), *_limits(searched), *_uneven(searched), *_proof(result)],
     )
 
@@ -210,16 +218,14 @@ def _step(alternative: Alternative) -> str:
     return "nothing fits" if alternative.ruled_out else "none found"
 
 
-def kinds_table(searched: Searched, width: int) -> RenderableType:
+def kinds_table(searched: Searched) -> Table:
     """One row a kind of parallelism with its best strategy, and why it is not the best one; or that stands below."""
     best, kinds = searched.best, searched.compared.kinds
     reasons = {of.name: why_not(of, best) for of in kinds}
     columns = _columns(kinds, best.step_s)
     narrow = (Column("parallelism", list(reasons), left=True), columns["step"], columns["fullest device"])
     wide = (*narrow, Column("why not", list(reasons.values()), left=True))
-    if fits(width, wide):
-        return table(width, (*wide, columns["strategy"]), wide)
-    return reasons_below(table(width, narrow), reasons.items())
+    return Table((*wide, columns["strategy"]), wide, narrow, reasons=reasons.items())
 
 
 def why_not(alternative: Alternative, best: Estimate) -> str:
@@ -235,24 +241,24 @@ def why_not(alternative: Alternative, best: Estimate) -> str:
     return ", ".join(f"{seconds(longer[name])} more of {PARTS[name]}" for name in most)
 
 
-def less_memory_table(estimates: Sequence[Estimate], width: int) -> Table:
+def less_memory_table(estimates: Sequence[Estimate]) -> Table:
     """One row a strategy of which none is both shorter and emptier."""
     rows = [Alternative("", of) for of in estimates]
     columns = _columns(rows, estimates[0].step_s, "strategy with less memory")
     layout = (columns["fullest device"], columns["step"], columns["longer by"])
-    return table(width, (*layout, columns["strategy"]), layout)
+    return Table((*layout, columns["strategy"]), layout)
 
 
-def choices_table(searched: Searched, width: int) -> Table:
+def choices_table(searched: Searched) -> Table:
     """One row a choice that the best strategy makes: the best one without it."""
     rows = [Alternative("best", searched.best), *searched.compared.choices]
     columns = _columns(rows, searched.best.step_s)
     strategy = columns.pop("strategy")
     layout = (Column("what each choice buys", [of.name for of in rows], left=True), *columns.values())
-    return table(width, (*layout, strategy), layout)
+    return Table((*layout, strategy), layout)
 
 
-def sizes_table(results: Sequence[StrategyResult], width: int) -> Table:
+def sizes_table(results: Sequence[StrategyResult]) -> Table:
     """One row a size of the cluster."""
     columns = _columns([Alternative("", of.cost, ruled_out=True) for of in results], 1.0)
     layout = (
@@ -261,7 +267,7 @@ def sizes_table(results: Sequence[StrategyResult], width: int) -> Table:
         Column("tokens/s a device", [f"{of.cost.tokens_per_s_per_device:,.0f}" if of.cost else "" for of in results]),
         columns["fullest device"],
     )
-    return table(width, (*layout, columns["strategy"]), layout)
+    return Table((*layout, columns["strategy"]), layout)
 
 
 def draw_searched(searched: Searched) -> Figure:
@@ -306,3 +312,126 @@ def searched_document(searched: Searched) -> dict[str, Any]:
 
 def _document(estimate: Estimate | None) -> dict[str, Any] | None:
     return None if estimate is None else estimate_document(estimate)
+
+
+PARTS = {
+    "compute": "compute",
+    "recompute": "recomputation",
+    "tensor_parallel": "sums of tensor parallelism",
+    "context_parallel": "keys and values of context parallelism",
+    "expert_parallel": "tokens to experts and back",
+    "bubble": "idle time (bubble)",
+    "transfers": "transfers between ranks",
+    "data_parallel": "gradients and weights of data parallelism",
+    "optimizer": "optimizer",
+}
+"""Field of `StepParts` → how people call it."""
+
+
+def _priced(request: PlanRequest) -> Estimate:
+    """The price of a strategy; what is wrong with it shows before the model is traced."""
+    wanted, cluster = request.strategy, request.cluster
+    assert wanted is not None
+    kinds, device = read_kinds(cluster), device_of(cluster, request.device)
+    devices = [*kinds.values()] or [device]
+    fields = {"precision": usual_precision(devices), "global_batch": request.options.global_batch, **wanted.fields}
+    strategy = _strategy(fields, cluster, transformer(request.source).shape())
+    for kind in devices:
+        require_device(kind, strategy)
+    with Steps() as steps:
+        work = work_once(replace(request.source, dtype=strategy.dtype), request.cache, steps.begin)
+    return StrategyPricing(work, cluster, device, Runtime(flash=wanted.flash), kinds).estimate(strategy)
+
+
+def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerShape) -> Strategy:
+    """The strategy of a model on a cluster, with the fields that are open as `Strategy` has them.
+
+    Data parallelism takes the devices that are left, and the schedule is 1F1B, with virtual stages the interleaved one.
+    """
+    fields = {"micro_batch": 1, **fields}
+    require_parts(shape, **{key: fields[key] for key in DIVIDED if key in fields})
+    shared = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
+    if "dp" not in fields and cluster.devices % shared:
+        what = f"tp × cp × pp are {shared} devices, which do not divide the {cluster.devices} of cluster {cluster.name}"
+        raise BadInput(what, where="`dp`", do="let the product of all be the number of devices")
+    fields.setdefault("dp", cluster.devices // shared)
+    fields.setdefault("schedule", "interleaved" if fields.get("vp", 1) > 1 else DEFAULT_SCHEDULE)
+    fields.setdefault("vp", SCHEDULES[fields["schedule"]].virtual or 1)
+    try:
+        strategy = Strategy(**fields)
+    except BadInput as error:
+        if error.where != "`micro_batches`":
+            raise
+        samples = fields["dp"] * fields["micro_batch"]
+        do = f"{error.do}, of {samples} sample(s) each (dp × micro-batch)"
+        raise BadInput(error.what, where="`global_batch`", do=do) from None
+    strategy.require_cluster(cluster)
+    strategy.require_model(shape)
+    return strategy
+
+
+def print_estimate(
+    estimate: Estimate,
+    what: str = "strategy",
+    *tables: Sequence[Table],
+    further: Iterable[tuple[str, str]] = (),
+) -> None:
+    """Print a price for people, and what else is known of the strategy.
+
+    Args:
+        what: how the strategy is called.
+        tables: below its own.
+        further: labels and sentences below its own.
+    """
+    print_parts(
+        [
+            f"[bold]{plain(estimate.model)}[/bold] on {plain(estimate.cluster)} ({plain(estimate.device)})",
+            f"{what}: {strategy_in_words(estimate)}",
+        ],
+        [parts_table(estimate)],
+        [memory_table(estimate)],
+        *tables,
+        [fact_table([*facts(estimate), *further])],
+    )
+
+
+def parts_table(estimate: Estimate) -> Table:
+    """One row a part of the step that is not nothing, the step last; in a pipeline of the rank that others wait for."""
+    whose = f"part of the step, rank {estimate.parts_rank}" if estimate.strategy.pp > 1 else "part of the step"
+    parts = {PARTS[name]: value for name, value in estimate.parts._asdict().items() if value > 0}
+    parts["step"] = estimate.step_s
+    layout = (
+        Column(whose, list(parts), left=True),
+        Column("time", list(map(seconds, parts.values()))),
+        Column("share", [percent(value / estimate.step_s) for value in parts.values()]),
+    )
+    return Table(layout)
+
+
+def memory_table(estimate: Estimate) -> Table:
+    """One row a rank of the pipeline, bytes of one of its devices; ranks that hold the same share a row."""
+    alike = [list(ranks) for _, ranks in groupby(range(len(estimate.memory)), key=lambda rank: estimate.memory[rank])]
+    held = [estimate.memory[ranks[0]] for ranks in alike]
+    kinds = [name for name in DeviceMemory._fields if any(getattr(memory, name) for memory in held)]
+    columns = [Column(name, [size(getattr(memory, name)) for memory in held]) for name in kinds]
+    total = Column("total", [size(memory.total) for memory in held])
+    rank = Column("rank", [span((ranks[0], ranks[-1])) for ranks in alike], left=True)
+    state = Column("state", [size(memory.state) for memory in held])
+    others = [column for column in columns if column.heading not in ("weights", "gradients", "optimizer")]
+    return Table((rank, *columns, total), (rank, state, *others, total))
+
+
+def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """Label and sentence for everything below the tables."""
+    yield "step time", seconds(estimate.step_s)
+    yield "throughput", f"{estimate.tokens_per_s_per_device:,.0f} tokens/s on a device"
+    yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
+    if estimate.unfitted:
+        names = ", ".join(estimate.unfitted)
+        yield "clock", f"unfitted: data sheet of {names}, and the mean constants of devices that have a fit"
+    held, own, rank = estimate.fullest
+    verdict = "does not fit"
+    if estimate.fits:
+        verdict = "fits" if held <= (1 - RESERVE) * own else f"at risk, less than {percent(RESERVE)} are free"
+    where = f"rank {rank}" if len(estimate.memory) > 1 else "each device"
+    yield "memory", f"{verdict}: {size(held)} of {size(own)} on {where}"

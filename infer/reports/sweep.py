@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from automap_models.core.microbatch import has_clock, profiled_size
 from automap_models.core.units import counted, percent, seconds
 from automap_models.errors import Infeasible
 from automap_models.formats.atomic import write_json, write_text
-from automap_models.formats.hardware_yaml import cluster_document
+from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.plan_json import SCHEMA
 from automap_models.formats.sweep_yaml import read_sweep
 from automap_models.planners.base import maker_in_words
@@ -29,10 +29,7 @@ from automap_models.version import __version__
 from ..commands.parsing import in_options, sized_profile
 from ..requests import SweepRequest
 from ..runner import Report
-from .text import Column, Steps, fact_table, plain, print_parts, table
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from .text import Column, Steps, Table, fact_table, plain, print_parts
 
 MOST_ROWS = 60
 """Longer tables show each cluster's best row only."""
@@ -76,12 +73,12 @@ def print_sweep(sweep: Sweep) -> None:
     shown = rows if len(rows) <= MOST_ROWS else list(best.values())
     print_parts(
         [f"[bold]{plain(profile.model)}[/bold]: {counted(len(rows), 'combination')} on {clusters}"],
-        [partial(sweep_table, shown, best)],
+        [sweep_table(shown, best)],
         [fact_table(_facts(rows, shown, best), _notes(sweep))],
     )
 
 
-def sweep_table(rows: list[Row], best: Mapping[str, Row], width: int) -> Table:
+def sweep_table(rows: list[Row], best: Mapping[str, Row]) -> Table:
     """A row for each combination; the best of each cluster in bold, with an arrow."""
     marked = [best.get(row.cluster.name) is row for row in rows]
     groups = [list(group) for _, group in groupby(rows, key=lambda row: row.cluster.name)]
@@ -101,7 +98,7 @@ def sweep_table(rows: list[Row], best: Mapping[str, Row], width: int) -> Table:
     with_devices = Column("cluster", lambda room: named(room, True), LEAST_CLUSTER, left=True)
     wide = (cluster, Column("devices", [row.cluster.shape for row in rows]), *others)
     narrow = (with_devices, *others)
-    return table(width, wide, narrow, styles=["bold" if is_best else "" for is_best in marked])
+    return Table(wide, narrow, styles=["bold" if is_best else "" for is_best in marked])
 
 
 def _cluster_cells(group: Sequence[Row], width: int, devices: bool) -> Iterator[str]:
@@ -175,7 +172,7 @@ def _row(row: Row, best: bool) -> dict[str, Any]:
     outcome, plan = row.outcome, row.outcome.plan
     bound = outcome.result.bound if outcome.result else None
     return {
-        "cluster": cluster_document(row.cluster),
+        "cluster": ClusterDocument.of(row.cluster).builtins(),
         "stages": row.stages,
         "micro_batches": row.micro_batches,
         "microbatch_size": row.microbatch_size,
@@ -201,17 +198,12 @@ def write_rows(path: Path, document: Mapping[str, Any]) -> None:
     """
     if path.suffix.lower() == ".json":
         write_json(path, document)
-    else:
-        write_text(path, _csv(document["rows"]))
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    flat = [_flat(row) for row in rows]
-    text = io.StringIO(newline="")
+        return
+    flat, text = [_flat(row) for row in document["rows"]], io.StringIO(newline="")
     writer = csv.DictWriter(text, fieldnames=list(flat[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
-    return text.getvalue()
+    write_text(path, text.getvalue())
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:

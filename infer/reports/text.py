@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.units import size
@@ -15,14 +15,9 @@ from automap_models.core.units import size
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress as ProgressBar
-    from rich.table import Table
 
     from automap_models.core.cluster import Cluster, NodeGroup
     from automap_models.planners.base import Progress
-
-    Printed = str | Table | Callable[[int], RenderableType]
-
-WIDTH_WITHOUT_A_TERMINAL = 100
 
 
 def console() -> Console:
@@ -46,21 +41,21 @@ def console() -> Console:
 
     screen = QuietConsole(highlight=False)
     if not screen.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
-        screen.width = WIDTH_WITHOUT_A_TERMINAL
+        screen.width = 100
     return screen
 
 
-def print_parts(*parts: Iterable[Printed]) -> None:
+def print_parts(*parts: Iterable[RenderableType | Table]) -> None:
     """Print parts with an empty line between two; what a part holds stands one directly below the other.
 
-    A function makes what is printed for the console's width. A part that holds nothing is left out.
+    A part that holds nothing is left out.
     """
     screen = console()
     for number, part in enumerate(filter(None, map(list, parts))):
         if number:
             screen.print()
         for printed in part:
-            screen.print(printed(screen.width) if callable(printed) else printed)
+            screen.print(printed.drawn(screen.width) if isinstance(printed, Table) else printed)
 
 
 def plain(text: str) -> str:
@@ -102,9 +97,45 @@ _GAPS = (2, 1)
 """Spaces between columns that are tried."""
 
 
-def fits(width: int, columns: Sequence[Column], gap: int = 2) -> bool:
-    """Whether a table of these columns is readable in so many characters: nothing is cut off, names have room."""
-    return _spare(width, columns, gap) >= 0
+class Table:
+    """A table of the first layout that is readable in a width; of the last one with broken lines where none is.
+
+    Readable is what is not cut off and leaves names their room. A rule below the headings is the only line.
+
+    Args:
+        layouts: columns, the most generous layout first; at most one column makes its cells for a width.
+        styles: one a row, as rich calls them; none where all rows look alike.
+        reasons: names and sentences that stand below the last layout, which has no room for them, where not empty.
+    """
+
+    def __init__(
+        self, *layouts: Sequence[Column], styles: Sequence[str] = (), reasons: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        self.layouts, self.styles, self.reasons = layouts, styles, reasons
+
+    def drawn(self, width: int) -> RenderableType:
+        """The table in so many characters."""
+        from rich import box
+        from rich.console import Group
+        from rich.table import Table as RichTable
+
+        tries = [(layout, gap) for gap in _GAPS for layout in self.layouts]
+        last = self.layouts[-1], _GAPS[-1]
+        chosen, gap = next((some for some in tries if _spare(width, *some) >= 0), last)
+        spare = _spare(width, chosen, gap)
+        cells = [column.fitted(_least_width(column) + max(0, spare)) for column in chosen]
+        used = sum(_lines_width([*rows, column.heading]) for rows, column in zip(cells, chosen, strict=True))
+        padded = used + gap * len(chosen) <= width  # the last column, too
+        drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), show_edge=False, pad_edge=padded)
+        for column in chosen:
+            justify: Any = "left" if column.left else "right"
+            drawn.add_column(plain(column.heading), justify=justify, no_wrap=spare >= 0, overflow="fold")
+        for row, style in zip(zip(*cells, strict=True), chain(self.styles, repeat("")), strict=False):
+            drawn.add_row(*map(plain, row), style=style or None)
+        reasons = [(name, reason) for name, reason in self.reasons if reason] if chosen is self.layouts[-1] else []
+        if not reasons:
+            return drawn
+        return Group(drawn, "\n[bold]why not the others[/bold]", fact_table(reasons))
 
 
 def _spare(width: int, columns: Sequence[Column], gap: int) -> int:
@@ -124,40 +155,11 @@ def _lines_width(texts: Iterable[str]) -> int:
     return max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
 
 
-def table(width: int, *layouts: Sequence[Column], styles: Sequence[str] = ()) -> Table:
-    """The first layout that is readable in so many characters; the last one with broken lines where none is.
-
-    A rule below the headings is the only line.
-
-    Args:
-        width: of the table at most.
-        layouts: columns, the most generous layout first; at most one column makes its cells for a width.
-        styles: one a row, as rich calls them; none where all rows look alike.
-    """
-    from rich import box
-    from rich.table import Table
-
-    tries = [(layout, gap) for gap in _GAPS for layout in layouts]
-    chosen, gap = next((some for some in tries if fits(width, *some)), (layouts[-1], _GAPS[-1]))
-    whole = fits(width, chosen, gap)
-    spare = max(0, _spare(width, chosen, gap))
-    cells = [column.fitted(_least_width(column) + spare) for column in chosen]
-    used = sum(_lines_width([*rows, column.heading]) for rows, column in zip(cells, chosen, strict=True))
-    padded = used + gap * len(chosen) <= width  # the last column, too
-    drawn = Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), show_edge=False, pad_edge=padded)
-    for column in chosen:
-        justify = "left" if column.left else "right"
-        drawn.add_column(plain(column.heading), justify=justify, no_wrap=whole, overflow="fold")  # type: ignore[arg-type]
-    for row, style in zip_longest(zip(*cells, strict=True), styles, fillvalue=None):
-        drawn.add_row(*map(plain, row or ()), style=style or None)
-    return drawn
-
-
-def fact_table(facts: Iterable[tuple[str, str]], notes: Iterable[str] = ()) -> Table:
+def fact_table(facts: Iterable[tuple[str, str]], notes: Iterable[str] = ()) -> RenderableType:
     """A label and a sentence a row, the notes last."""
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
-    sentences = Table.grid(padding=(0, 2, 0, 0))
+    sentences = RichTable.grid(padding=(0, 2, 0, 0))
     sentences.add_column(justify="right", style="bold", min_width=9)
     sentences.add_column(overflow="fold")
     for label, text in facts:
@@ -165,14 +167,6 @@ def fact_table(facts: Iterable[tuple[str, str]], notes: Iterable[str] = ()) -> T
     for note in notes:
         sentences.add_row("[yellow]note[/yellow]", plain(note))
     return sentences
-
-
-def reasons_below(ranking: Table, reasons: Iterable[tuple[str, str]]) -> RenderableType:
-    """A table for whose reasons there is no room, and below it those that are not empty, by name."""
-    from rich.console import Group
-
-    given = [(name, reason) for name, reason in reasons if reason]
-    return Group(ranking, "\n[bold]why not the others[/bold]", fact_table(given)) if given else ranking
 
 
 def print_clusters() -> None:
@@ -191,7 +185,7 @@ def print_clusters() -> None:
         Column("memory", [_of_groups(cluster, lambda group: size(group.memory)) for cluster in clusters]),
         Column("device", [_of_groups(cluster, lambda group: group.device) for cluster in clusters], left=True),
     )
-    print_parts([lambda width: table(width, layout)])
+    print_parts([Table(layout)])
 
 
 def _of_groups(cluster: Cluster, text: Callable[[NodeGroup], str]) -> str:

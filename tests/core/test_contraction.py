@@ -13,7 +13,7 @@ from automap_models.core.contraction import Contraction, contract
 from automap_models.core.dag import find_cycle
 from automap_models.core.placement import PlacementPlan, PlacementProblem, device_memory_bytes
 from automap_models.cost.placement import placement_cost
-from automap_models.formats.placement_json import parse_placement
+from automap_models.formats.planning_graphs import parse_placement
 
 
 def _problem(nodes: list[dict[str, Any]], edges: list[tuple[int, int]], memory: float = 1e9) -> PlacementProblem:

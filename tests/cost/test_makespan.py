@@ -19,7 +19,7 @@ from automap_models.cost.makespan_bound import makespan_bound_s
 from automap_models.cost.placement import placement_cost
 from automap_models.cost.step_tables import StepTables
 from automap_models.errors import BadInput
-from automap_models.formats.placement_json import read_placement
+from automap_models.formats.planning_graphs import read_placement
 
 
 def drawn_graph(seed: int, nodes: int, *, zeros: bool = False) -> PlacementGraph:

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import latency_s, placement_cost
-from automap_models.formats.placement_json import read_placement
+from automap_models.formats.planning_graphs import read_placement
 
 EXPERTS = {
     "LayerGraphs_bert24_inference": ("bert24_inference", 20.08),

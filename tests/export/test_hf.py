@@ -13,7 +13,7 @@ from drawn_plans import LLAMA_WEIGHTS, draw_llama, llama_plan
 
 from automap_models.export.hf import TARGET, even_layers, tp_styles
 from automap_models.export.layout import Inexpressible
-from automap_models.export.sources import ShardingSource
+from automap_models.export.target import ShardingSource
 
 
 def document(source: ShardingSource) -> dict[str, Any]:

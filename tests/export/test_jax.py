@@ -12,7 +12,7 @@ from export_readers import run
 
 from automap_models.core.cluster import Cluster
 from automap_models.export.jax import TARGET
-from automap_models.export.sources import ShardingSource
+from automap_models.export.target import ShardingSource
 
 
 @pytest.mark.parametrize("draws", counts(30, 100, 1000))

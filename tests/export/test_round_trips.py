@@ -16,8 +16,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.export.exporter import export_plan, write_files
 from automap_models.export.layout import Inexpressible
-from automap_models.export.sources import Source
-from automap_models.export.target import Target
+from automap_models.export.target import Source, Target
 from automap_models.export.targets import target_by_name
 
 DRAWS = counts(40, 100, 1000)

@@ -106,10 +106,10 @@ def test_events_of_a_row_follow_each_other_and_add_up(
 
 
 def test_the_file_is_strict_json(tmp_path: Path) -> None:
-    write_trace(tmp_path / "trace.json", TINY)
+    write_trace(tmp_path / "trace.json", trace_document(TINY))
     assert json.loads((tmp_path / "trace.json").read_text()) == trace_document(TINY)
 
 
 def test_a_trace_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is a folder"):
-        write_trace(tmp_path, TINY)
+        write_trace(tmp_path, trace_document(TINY))

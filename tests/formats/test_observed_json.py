@@ -11,7 +11,7 @@ import pytest
 
 from automap_models.core.schedules import build_schedule
 from automap_models.errors import BadInput
-from automap_models.formats.chrome_trace import write_trace
+from automap_models.formats.chrome_trace import trace_document, write_trace
 from automap_models.formats.observed_json import Observed, read_observed
 from automap_models.simulate.engine import simulate
 
@@ -48,7 +48,7 @@ def test_our_own_trace_of_a_schedule_holds_its_stage_times(tmp_path: Path) -> No
     forward, backward = np.array([0.1, 0.2, 0.3]), np.array([0.2, 0.5, 0.4])
     transfer, reduce = np.array([0.01, 0.02]), np.array([1.0, 2.0, 3.0])
     timeline = simulate(forward, backward, transfer, reduce, build_schedule("1f1b", 3, 5))
-    write_trace(tmp_path / "trace.json", timeline)
+    write_trace(tmp_path / "trace.json", trace_document(timeline))
     observed = read_observed(tmp_path / "trace.json")
     assert observed.unit == "stage"
     for stage in range(3):

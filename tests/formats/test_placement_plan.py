@@ -16,8 +16,8 @@ from automap_models.core.result import Bound, Result
 from automap_models.cost.placement import gap, placement_cost
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import json_text
-from automap_models.formats.placement_json import parse_placement
 from automap_models.formats.placement_plan import placement_document, read_placement_plan
+from automap_models.formats.planning_graphs import parse_placement
 
 DOCUMENT = {
     "maxSizePerFPGA": 100,

@@ -18,9 +18,9 @@ from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.plan_json import plan_document, write_plan
+from automap_models.formats.atomic import decode_record, encode_record, write_json
+from automap_models.formats.plan_json import plan_document
 from automap_models.formats.plan_reader import read_plan
-from automap_models.formats.record_json import decode_record, encode_record
 
 CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=10e9, name="pair")
 
@@ -70,7 +70,7 @@ def report(model: ProfiledModel) -> PlanReport:
 @pytest.fixture
 def written(report: PlanReport, tmp_path: Path) -> Path:
     path = tmp_path / "plan.json"
-    write_plan(path, report)
+    write_json(path, plan_document(report))
     return path
 
 

@@ -21,8 +21,8 @@ from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.atomic import json_text
-from automap_models.formats.plan_json import plan_document, write_plan
+from automap_models.formats.atomic import json_text, write_json
+from automap_models.formats.plan_json import plan_document
 from automap_models.formats.plan_reader import read_plan, read_written_plan
 
 
@@ -56,7 +56,7 @@ def test_a_written_plan_is_read_back_with_its_problem(
     report: PlanReport, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("plan") / "plan.json"
-    write_plan(path, report)
+    write_json(path, plan_document(report))
     for cluster in (report.problem.cluster, None):
         result = read_plan(path, report.problem.profile, cluster)
         assert (result.plan, result.cost.length_s) == (report.plan, report.cost.length_s)

@@ -18,12 +18,12 @@ from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, ShardingWork, Variable
 from automap_models.cost.sharding import ShardingCount, ShardingPrice
 from automap_models.errors import BadInput
+from automap_models.formats.atomic import write_json
 from automap_models.formats.sharding_json import (
     ShardingReport,
     mesh_of,
     read_sharding_plan,
     sharding_document,
-    write_sharding_plan,
 )
 
 VARIABLES = (
@@ -79,7 +79,7 @@ def test_the_document_has_every_key_of_formats_md() -> None:
 
 
 def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    write_sharding_plan(tmp_path / "plan.json", REPORT)
+    write_json(tmp_path / "plan.json", sharding_document(REPORT))
     assert read_sharding_plan(tmp_path / "plan.json", PROBLEM) == PLAN
 
 
@@ -91,7 +91,7 @@ def test_a_plan_of_the_first_version_which_could_not_be_interrupted_is_read(tmp_
 
 
 def test_without_its_problem_it_comes_back_with_what_it_decides_on_first(tmp_path: Path) -> None:
-    write_sharding_plan(tmp_path / "plan.json", REPORT)
+    write_json(tmp_path / "plan.json", sharding_document(REPORT))
     assert read_sharding_plan(tmp_path / "plan.json").by_variable() == PLAN.by_variable()
 
 
@@ -102,7 +102,7 @@ def test_without_its_problem_it_comes_back_with_what_it_decides_on_first(tmp_pat
 def test_less_may_be_proven(bound: Bound | None, optimality: dict[str, Any] | None, tmp_path: Path) -> None:
     report = replace(REPORT, result=replace(RESULT, bound=bound))
     assert sharding_document(report)["optimality"] == optimality
-    write_sharding_plan(tmp_path / "plan.json", report)
+    write_json(tmp_path / "plan.json", sharding_document(report))
     assert read_sharding_plan(tmp_path / "plan.json", PROBLEM) == PLAN
 
 
@@ -118,7 +118,7 @@ def test_a_plan_of_two_axes_has_a_document_for_each_and_its_price_beside_them(tm
     assert document["price"]["time_s"] == 2.0 + 0.25 + 0.5
     assert document["baselines"]["data_parallel"]["gradient_bytes"] == {"data": 60.0}
     assert document["price_optimality"] == {"bound": 2.5, "proof": "relaxation", "gap": pytest.approx(0.1)}
-    write_sharding_plan(tmp_path / "plan.json", PRICED)
+    write_json(tmp_path / "plan.json", sharding_document(PRICED))
     assert read_sharding_plan(tmp_path / "plan.json", TWO_AXES) == PLAN_OF_TWO
     assert mesh_of(tmp_path / "plan.json") == BOTH
 
@@ -248,6 +248,6 @@ def test_a_wrong_file_is_refused_in_one_sentence(wrong: str, tmp_path: Path) -> 
 
 
 def test_a_plan_of_the_other_kind_is_no_solution(tmp_path: Path) -> None:
-    write_sharding_plan(tmp_path / "plan.json", REPORT)
+    write_json(tmp_path / "plan.json", sharding_document(REPORT))
     with pytest.raises(BadInput, match="for the mesh model=2, not data=2"):
         read_sharding_plan(tmp_path / "plan.json", replace(PROBLEM, mesh=(MeshAxis("data", 2),)))

@@ -58,13 +58,13 @@ def documents() -> dict[str, Target]:
     """JSON of ours and of others."""
     from automap_models.core.placement import PlacementProblem
     from automap_models.core.profile import Profile
-    from automap_models.export.sources import read_source
+    from automap_models.export.target import read_source
     from automap_models.formats.files import read_profile
     from automap_models.formats.measured_rows import read_measured_steps
     from automap_models.formats.observed_json import read_observed
-    from automap_models.formats.placement_json import read_placement
     from automap_models.formats.placement_plan import read_placement_plan, read_split
     from automap_models.formats.plan_reader import read_plan, read_written_plan
+    from automap_models.formats.planning_graphs import read_placement
     from automap_models.formats.schema import decode_json
     from automap_models.formats.sharding_json import read_sharding_plan
     from automap_models.workloads.config_json import read_config
@@ -99,8 +99,8 @@ def documents() -> dict[str, Target]:
 def stored() -> dict[str, Target]:
     """What our own programs keep: data sets, cached models and explorations."""
     from automap_models.core.profiled_model import ProfiledModel
+    from automap_models.formats.atomic import decode_record, encode_record
     from automap_models.formats.dataset import KIND, read_dataset, write_shard
-    from automap_models.formats.record_json import decode_record, encode_record
     from automap_models.planners.portfolio.explore import ExploreConfig, ExplorePlanner
     from automap_models.planners.portfolio.space import PlanningSpace
     from automap_models.planners.portfolio.store import exploration_from_json, exploration_to_json

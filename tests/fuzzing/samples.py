@@ -258,14 +258,15 @@ def hybrid_plan(folder: Path) -> bytes:
     from automap_models.core.result import Bound, PlanReport, Result
     from automap_models.core.staged import StagedPlan, StagedProblem
     from automap_models.cost.staged import plan_cost
-    from automap_models.formats.plan_json import write_plan
+    from automap_models.formats.atomic import write_json
+    from automap_models.formats.plan_json import plan_document
 
     layers, cluster = model(), Cluster(2, 4, intra=100e9, inter=10e9, memory=10e9, name="pair")
     problem = StagedProblem(layers.profile, cluster, stages=2, shardings=layers.shardings, launch_s=layers.launch_s)
     problem = problem.with_split(2, 6, 24)
     plan = StagedPlan((0,), (4,), 6, "exact", (63,), shardings=(1, 0))
     result = Result(problem, plan, plan_cost(problem, plan), "feasible", Bound(20.0, "relaxation"))
-    write_plan(folder / "hybrid.json", PlanReport(result, {}, 1.0, None, None))
+    write_json(folder / "hybrid.json", plan_document(PlanReport(result, {}, 1.0, None, None)))
     return (folder / "hybrid.json").read_bytes()
 
 

@@ -31,7 +31,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.placement import placement_cost
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
-from automap_models.formats.placement_json import parse_placement
+from automap_models.formats.planning_graphs import parse_placement
 from automap_models.planners.base import Deadline, Planner, Progress
 from automap_models.planners.registry import PLANNERS, make_planner
 from automap_models.planners.strategies.problem import StrategyProblem

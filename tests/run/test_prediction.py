@@ -11,7 +11,8 @@ from toy_plan import CLUSTER, PROFILE
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.formats.plan_json import write_plan
+from automap_models.formats.atomic import write_json
+from automap_models.formats.plan_json import plan_document
 from automap_models.formats.plan_reader import read_written_plan
 from automap_models.run.base import predicted_timeline, run_schedule, tolerance_of
 from automap_models.simulate.step import step_cost
@@ -24,7 +25,7 @@ def written(path: Path, profile: Profile, schedule: str, cuts: tuple[int, ...], 
     problem = StagedProblem(profile, CLUSTER, stages=len(cuts) + 1, micro_batches=4, schedule=schedule)
     plan = StagedPlan(cuts, devices, micro_batches=4, planner="exact")
     cost = step_cost(problem, plan)
-    write_plan(path, PlanReport(Result(problem, plan, cost, "feasible"), {}, 96.0, None, 60.0))
+    write_json(path, plan_document(PlanReport(Result(problem, plan, cost, "feasible"), {}, 96.0, None, 60.0)))
     assert cost.step_s is not None
     return cost.step_s
 

@@ -17,9 +17,8 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import TransformerShape
 from automap_models.cost.measured import MeasuredPasses
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache
+from automap_models.formats.atomic import Cache, decode_record, encode_record
 from automap_models.formats.hardware_yaml import read_device
-from automap_models.formats.record_json import decode_record, encode_record
 from automap_models.workloads import measured
 from automap_models.workloads.measured import MeasuredWorks, architecture_of, measured_passes, with_layers
 from automap_models.workloads.source import Source, SourceKind, profile_source

@@ -21,10 +21,9 @@ from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache, fingerprint
+from automap_models.formats.atomic import Cache, decode_record, encode_record, fingerprint
 from automap_models.formats.files import read_profile
-from automap_models.formats.hardware_yaml import cluster_document
-from automap_models.formats.record_json import decode_record, encode_record
+from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import read_bytes
 from automap_models.hlo.foreign import LARGEST_MODULE_BYTES
 from automap_models.hlo.graph import instruction_graph, rules_of
@@ -148,7 +147,7 @@ def _circumstances(device: Device, cluster: Cluster) -> dict[str, object]:
     """What else a profiled model depends on; a device's memory limits no partitioning."""
     return {
         "device": {**asdict(device), "matrix": dict(device.matrix)},
-        "cluster": {name: value for name, value in cluster_document(cluster).items() if name not in ("name", "memory")},
+        "cluster": {**ClusterDocument.of(cluster).builtins(), "name": None, "memory": None},
         "rules": RULES,
         "versions": versions(),
     }

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from automap_models.core.model_work import ModelWork
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache, fingerprint
-from automap_models.formats.record_json import decode_record, encode_record
+from automap_models.formats.atomic import Cache, decode_record, encode_record, fingerprint
 from automap_models.formats.schema import read_bytes
 from automap_models.version import __version__
 from automap_models.workloads.source import Begin, Source, SourceKind, transformer

@@ -12,8 +12,9 @@ from drawn_plans import block_end, costed, cut_plan, profile
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.result import PlanReport
+from automap_models.formats.atomic import write_json
 from automap_models.formats.npz import write_npz
-from automap_models.formats.plan_json import write_plan
+from automap_models.formats.plan_json import plan_document
 from automap_models.infer.app import export as main
 from automap_models.infer.app import infer
 
@@ -36,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_npz("profile.npz", whole)
     for name, cut, first in (("plan", block_end(2), 4), ("inside", block_end(2) + 1, 4), ("unequal", block_end(2), 3)):
         problem, plan = cut_plan(whole, CLUSTER, (cut,), (first,))
-        write_plan(f"{name}.json", PlanReport(costed(problem, plan), {}, 1.0, None, None))
+        write_json(f"{name}.json", plan_document(PlanReport(costed(problem, plan), {}, 1.0, None, None)))
     Path("strategy.json").write_text(json.dumps(STRATEGY), encoding="utf-8")
     shared = {**STRATEGY, "strategy": {**STRATEGY["strategy"], "zero": 3}}  # type: ignore[dict-item]
     Path("zero.json").write_text(json.dumps(shared), encoding="utf-8")

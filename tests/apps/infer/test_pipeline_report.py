@@ -16,8 +16,15 @@ from automap_models.core.schedules import build_schedule
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.plan_json import PlanReport
-from automap_models.infer.reports.advice import optimality_in_words, times_in_words
-from automap_models.infer.reports.pipeline import bottleneck_in_words, facts, search_log_table, stage_table, tied_facts
+from automap_models.infer.reports.pipeline import (
+    bottleneck_in_words,
+    facts,
+    optimality_in_words,
+    search_log_table,
+    stage_table,
+    tied_facts,
+    times_in_words,
+)
 from automap_models.plots.pipeline import windows as shown_windows
 from automap_models.simulate.engine import simulate
 
@@ -92,7 +99,7 @@ def test_a_baseline_that_does_not_fit_is_said_to_and_the_others_are_ratios() -> 
 def test_the_table_of_stages_fits_and_keeps_every_number_whole(width: int) -> None:
     shown = report(layers=tuple(f"a/very/long/path/of/modules/that/goes/on/and/on/layer_{i}" for i in range(8)))
     console = Console(file=io.StringIO(), width=width)
-    console.print(stage_table(shown, width))
+    console.print(stage_table(shown).drawn(width))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= width
@@ -109,7 +116,7 @@ def test_what_was_tried_is_whole_at_80_columns() -> None:
         SearchLogEntry(16, 64, 4, "policy", 123e-6, 120e-6, "proven", True),
     ]
     console = Console(file=io.StringIO(), width=80)
-    console.print(search_log_table(entries, 80))
+    console.print(search_log_table(entries).drawn(80))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "…" not in text
@@ -131,7 +138,7 @@ def test_tied_parameters_are_named_with_their_copies_and_what_their_sum_takes() 
 
 def test_layer_names_are_text_and_never_markup() -> None:
     console = Console(file=io.StringIO(), width=120)
-    console.print(stage_table(report(layers=("[red]a[/red]", *"bcdefgh")), 120))
+    console.print(stage_table(report(layers=("[red]a[/red]", *"bcdefgh"))).drawn(120))
     assert isinstance(console.file, io.StringIO)
     assert "[red]a[/red]" in console.file.getvalue()
 

@@ -14,16 +14,14 @@ pytest.importorskip("jax")
 import automap_models as am
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Precision, Recompute
-from automap_models.export.sources import read_source
+from automap_models.export.target import read_source
 from automap_models.export.targets import target_by_name
-from automap_models.formats.atomic import Cache
-from automap_models.formats.record_json import decode_record
+from automap_models.formats.atomic import Cache, decode_record
 from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.infer.app import export
 from automap_models.infer.app import plan as main
-from automap_models.infer.commands.strategies import PRECISIONS, RECOMPUTE
-from automap_models.infer.commands.targets import PLANNED_FOR, STRATEGIES_FOR
-from automap_models.infer.reports.estimate import print_estimate
+from automap_models.infer.commands.strategies import PLANNED_FOR, PRECISIONS, RECOMPUTE, STRATEGIES_FOR
+from automap_models.infer.reports.strategies import print_estimate
 
 CONFIG = {
     "model_type": "gpt2",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from automap_models.infer import app
-from automap_models.infer.shell_completion import SHELLS
+from automap_models.infer.app import SHELLS
 
 
 @pytest.fixture(scope="module")

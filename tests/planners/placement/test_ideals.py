@@ -17,7 +17,7 @@ from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.result import Bound
 from automap_models.cost.placement import placement_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.placement_json import parse_placement, read_placement
+from automap_models.formats.planning_graphs import parse_placement, read_placement
 from automap_models.planners.base import Deadline
 from automap_models.planners.placement.ideal_search import TooManyIdeals, ideal_lattice, line_lattice
 from automap_models.planners.placement.ideals import IdealsConfig, IdealsPlanner, plan_along_line

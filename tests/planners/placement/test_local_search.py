@@ -17,7 +17,7 @@ from automap_models.core.contraction import contract
 from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import latency_s, placement_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.placement_json import parse_placement, read_placement
+from automap_models.formats.planning_graphs import parse_placement, read_placement
 from automap_models.planners.base import Planner
 from automap_models.planners.placement.expert import ExpertConfig, ExpertPlanner
 from automap_models.planners.placement.ideals import IdealsPlanner

@@ -19,7 +19,7 @@ import pytest
 from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import placement_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.placement_json import parse_placement, read_placement
+from automap_models.formats.planning_graphs import parse_placement, read_placement
 from automap_models.planners.base import NEVER, SILENT, Deadline
 from automap_models.planners.placement.ideals import IdealsPlanner
 from automap_models.planners.placement.latency_program import latency_program

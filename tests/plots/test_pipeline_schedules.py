@@ -11,7 +11,7 @@ from automap_models.simulate.engine import Timeline, simulate
 
 pytest.importorskip("matplotlib")
 
-from automap_models.plots.schedule import COLOURS, LABELS, draw_timelines
+from automap_models.plots.pipeline import COLOURS, LABELS, draw_timelines
 
 
 def _timeline(name: str, virtual: int | None = None) -> Timeline:

@@ -13,9 +13,8 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.run_record import Pass, RunRecord, StepRecord
 from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.errors import BadInput
-from automap_models.formats.chrome_trace import write_run_trace
-from automap_models.formats.observed_json import read_observed
-from automap_models.formats.run_json import idle_shares, run_document
+from automap_models.formats.chrome_trace import run_trace_document, write_trace
+from automap_models.formats.observed_json import idle_shares, read_observed, run_document
 from automap_models.run.base import predicted_timeline, processes_of, run_schedule
 
 
@@ -77,7 +76,7 @@ def test_a_document_holds_predicted_and_measured_side_by_side() -> None:
 
 def test_observed_reads_the_measured_rows_of_a_trace_only(tmp_path: Path) -> None:
     run = record(plan([1, 1]), {(1, 0): 3.0})
-    write_run_trace(tmp_path / "trace.json", run, predicted_timeline(run.plan, run.schedule))
+    write_trace(tmp_path / "trace.json", run_trace_document(run, predicted_timeline(run.plan, run.schedule)))
     observed = read_observed(tmp_path / "trace.json")
     np.testing.assert_allclose(sorted(observed.forward_s), [0, 1])
     np.testing.assert_allclose(observed.forward_s[1], [0.3, 0.3])

@@ -9,7 +9,7 @@ import pytest
 from automap_models.core.framework import ModelFacts
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
-from automap_models.export.snap_strategy import snapped_strategy
+from automap_models.export.snap import snapped_strategy
 from automap_models.export.targets import strategy_limits
 
 PLAIN = Strategy(micro_batch=1, global_batch=16, tp=2, pp=2, dp=2, layers=(3, 3))

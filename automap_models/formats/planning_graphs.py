@@ -1,5 +1,7 @@
-"""Device-placement JSON of dnn-partitioning (Tarnawski et al., NeurIPS 2020) as a graph, and such a graph as a profile.
+"""JSON of dnn-partitioning (Tarnawski et al., NeurIPS 2020) as a graph and as a profile, that of Piper as a profile.
 
+Device-placement JSON of dnn-partitioning
+-----------------------------------------
 `maxSizePerFPGA` (bytes), `maxFPGAs`, `maxCPUs`; `nodes` with `id`, `supportedOnFpga`, `cpuLatency` and `fpgaLatency`
 (ms), `isBackwardNode`, and perhaps `colorClass`, `size` (bytes) and `name`; `edges` with `sourceId`, `destId`, `cost`
 (ms to move the source's output between an accelerator and the CPUs) and perhaps `size` (bytes of that output). The
@@ -23,6 +25,19 @@ memory of each node and the size of its output; a profile asks for more, so:
   forward pass into the backward one (the layer graphs); 0 for inference.
 
 Colour classes are a constraint on placements, and nothing in a profile says so.
+
+JSON of Piper (Tarnawski, Narayanan and Phanishayee, NeurIPS 2021)
+------------------------------------------------------------------
+`nodes` with `id`, perhaps `name`, and `TMPCs`: for every degree of tensor parallelism variants of the layer, each
+with `timePerSample` (forward and backward), `parameterSize`, `memoryUsageA` (per micro-batch in flight) and
+`memoryUsageB` (whatever the number of them); `edges` with `sourceId`, `destId` and `communicationCost` (bytes). The
+format is documented in the README.md of msr-fiddle/piper.
+
+- **C** is `timePerSample` of the fastest way at degree 1, which is the one that recomputes nothing. Its planner adds
+  it to bytes over `bandwidth` in bytes/s, so it is in seconds; the artifact's own gnmt.json and resnet.json hold
+  PipeDream's milliseconds there. C_fwd is unknown to the format, so a third.
+- **A**: a node's output is as large as its largest edge; the outputs from before the cut that are read after it, each
+  once. **W** is `parameterSize`. **stash** is `memoryUsageA`.
 """
 
 from __future__ import annotations
@@ -45,13 +60,6 @@ from automap_models.formats.graph_nodes import PLACEMENT, Edge, Node, json_ends,
 from automap_models.formats.schema import Amount, Foreign, Index, Whole, decode_json, read_bytes
 
 DO = "give device-placement JSON of dnn-partitioning"
-
-FLOAT_SLACK_MS = 1e-6
-"""Costs of one node's edges may differ by this much, as in the authors' program."""
-
-LINK_BYTES_PER_S = 2.0**31
-"""Bandwidth between accelerator and CPU from which the published operator graphs' costs were computed, 2 GiB/s; it
-turns a cost into bytes where a file does not give them."""
 
 
 Flag = bool | Annotated[int, Meta(ge=0, le=1)]
@@ -142,14 +150,15 @@ def _outputs(
 
     Sizes need not agree (they say what of the output each consumer reads): the largest counts.
     """
+    link_bytes_per_s = 2.0**31  # from which the published operator graphs' costs were computed
     cost_ms: dict[int, float] = {}
     transfer_s, size = np.zeros(n), np.zeros(n)
     for i, (edge, (producer, _)) in enumerate(zip(edges, ends, strict=True)):
-        if abs(edge.cost - cost_ms.setdefault(producer, edge.cost)) > FLOAT_SLACK_MS:
+        if abs(edge.cost - cost_ms.setdefault(producer, edge.cost)) > 1e-6:  # as in the authors' program
             what = f"$.edges[{i}].cost is {edge.cost:g}, but another edge from node {edge.source} costs "
             do = "the cost belongs to the source: all edges from one node have the same"
             raise BadInput(f"{what}{cost_ms[producer]:g}", where=where, do=do)
-        nbytes = edge.cost / 1e3 * LINK_BYTES_PER_S if edge.size is msgspec.UNSET else edge.size
+        nbytes = edge.cost / 1e3 * link_bytes_per_s if edge.size is msgspec.UNSET else edge.size
         transfer_s[producer], size[producer] = cost_ms[producer] / 1e3, max(size[producer], nbytes)
     return transfer_s, size
 
@@ -265,3 +274,76 @@ def _stash(graph: PlacementGraph) -> NDArray[np.float64]:
     read = np.zeros(len(graph), dtype=bool)
     read[producers[~graph.backward[producers] & graph.backward[consumers]]] = True
     return graph.output_bytes * (read if read.any() else ~graph.backward)
+
+
+class PiperWay(Foreign):
+    """A way of running a layer."""
+
+    time_s: Amount = msgspec.field(name="timePerSample")
+    parameter_bytes: Amount = msgspec.field(name="parameterSize")
+    stash_bytes: Amount = msgspec.field(name="memoryUsageA")
+
+
+class PiperDegrees(Foreign):
+    """Ways of running a layer by the degree of tensor parallelism, of which degree 1 is read."""
+
+    whole: list[PiperWay] = msgspec.field(name="1", default_factory=list)
+
+
+class PiperNode(Node):
+    """A layer."""
+
+    degrees: PiperDegrees = msgspec.field(name="TMPCs")
+    name: str = ""
+
+
+class PiperEdge(Edge):
+    """What one layer reads of another, in bytes."""
+
+    size: Amount = msgspec.field(name="communicationCost")
+
+
+class PiperDocument(Foreign):
+    """What is read of the file."""
+
+    nodes: list[PiperNode]
+    edges: list[PiperEdge]
+
+
+def parse_piper(content: bytes, *, where: str, model: str) -> Profile:
+    """The profile in the content of a Piper JSON file, which `where` names: one micro-batch on one device.
+
+    The nodes are put into the topological order with the fewest bytes crossing all cuts. `names` are the node ids,
+    `layers` the names.
+
+    Raises:
+        BadInput: the content is none, or a value in it makes no sense, naming the node or edge at fault.
+    """
+    parsed = decode_json(content, PiperDocument, where=where, do="give JSON of Piper")
+    fastest = {node.id: _fastest(i, node, where) for i, node in enumerate(parsed.nodes)}
+    nodes = sorted_nodes(parsed.nodes, where)
+    ids = [node.id for node in nodes]
+    ends, successors = json_ends(parsed.edges, ids, where)
+    output_bytes = [0.0] * len(ids)
+    for edge, (producer, _) in zip(parsed.edges, ends, strict=True):
+        output_bytes[producer] = max(output_bytes[producer], edge.size)
+    order = order_with_little_crossing(output_bytes, successors)
+    layers = [fastest[ids[i]] for i in order]
+    return Profile.create(
+        C=[layer.time_s for layer in layers],
+        A=crossing_bytes(order, output_bytes, successors),
+        W=[layer.parameter_bytes for layer in layers],
+        stash=[layer.stash_bytes for layer in layers],
+        names=[str(ids[i]) for i in order],
+        layers=[nodes[i].name for i in order] if any(node.name for node in nodes) else (),
+        meta={"model": model, "source": "Piper JSON"},
+        source=where,
+    )
+
+
+def _fastest(index: int, node: PiperNode, where: str) -> PiperWay:
+    """The fastest way of running a layer on one device."""
+    if not node.degrees.whole:
+        what = f"$.nodes[{index}].TMPCs has no way of running on one device"
+        raise BadInput(what, where=where, do="give degree 1")
+    return min(node.degrees.whole, key=lambda way: way.time_s)

@@ -18,7 +18,7 @@ from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.files import read_profile
 from automap_models.formats.graph_txt import parse_graph_txt
-from automap_models.formats.piper_json import parse_piper
+from automap_models.formats.planning_graphs import parse_piper
 
 Document = dict[str, Any]
 

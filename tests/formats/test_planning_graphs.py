@@ -19,7 +19,7 @@ from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
 from automap_models.formats.files import read_profile
 from automap_models.formats.graph_txt import read_graph_txt
-from automap_models.formats.placement_json import parse_placement, profile_from_placement, read_placement
+from automap_models.formats.planning_graphs import parse_placement, profile_from_placement, read_placement
 
 Document = dict[str, Any]
 
