@@ -53,7 +53,7 @@ class StagedProblem:
         launch_s: of a kernel; in the length L an all-reduce of activations costs 2·⌈log2 t⌉ of them beside its bytes.
         max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit.
         constraints: what people ask of a plan beside being short; a plan that breaks them is not valid.
-        schedule: a key of `core.pass_orders.WARM_UPS`, whose step counts; None for the length L.
+        schedule: a key of `core.schedules.WARM_UPS`, whose step counts; None for the length L.
         slowdown: [D] time of the device at each position over that of a healthy one of its kind; None where all are
             healthy. A stage waits for the slowest of its devices that work.
         device: the kind of device, of which a step that runs takes what training steps reach of links and of memory,

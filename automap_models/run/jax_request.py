@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from automap_models.core.schedules import build_schedule
+from automap_models.core.passes import build_schedule
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import AutomapError, BadInput, RunFailed, UserCodeError
 from automap_models.run.base import RunProblem

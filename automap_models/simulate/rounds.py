@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.pass_tables import pass_table
+from automap_models.core.passes import pass_table
 from automap_models.core.schedules import repeating_micro_batches
 from automap_models.cost.overlap import TiedSum
 

@@ -7,8 +7,8 @@ sharding of each. Everything is as cost.staged has it, to rounding.
 from __future__ import annotations
 
 from automap_models.core.compiled import inlined, jit
-from automap_models.core.pass_orders import FORWARD, WHOLE
 from automap_models.core.profile import FloatArray
+from automap_models.core.schedules import FORWARD, WHOLE
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_arrays import (
     FROZEN,
