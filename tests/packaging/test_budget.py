@@ -24,7 +24,7 @@ BUDGET = {
     "automap_models": (928, 8),
     "core": (7_129, 35),
     "cost": (3_448, 18),
-    "envs": (1_656, 12),
+    "envs": (1_641, 12),
     "export": (2_314, 16),
     "formats": (5_131, 24),
     "hlo": (8_176, 41),
@@ -37,7 +37,7 @@ BUDGET = {
     "planners/staged": (7_241, 39),
     "planners/strategies": (2_745, 17),
     "plots": (1_195, 9),
-    "rl": (1_199, 10),
+    "rl": (1_139, 11),
     "run": (5_041, 30),
     "simulate": (1_663, 9),
     "torch_export": (3_257, 18),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_782, "files": 426, "compiled": 128, "numbers": 501}
+TOTALS = {"lines": 74_704, "files": 427, "compiled": 128, "numbers": 500}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
