@@ -45,9 +45,10 @@ from automap_models.simulate.calibration import (
     errors_of,
     fit_kinds,
     left_out_of_kinds_s,
+    measured_bytes,
+    measured_estimate,
     step_observation,
 )
-from automap_models.simulate.measured import measured_bytes, measured_estimate
 from automap_models.simulate.rounds import compile_loops
 from automap_models.workloads.measured import MeasuredWorks
 

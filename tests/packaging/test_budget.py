@@ -39,7 +39,7 @@ BUDGET = {
     "plots": (1_195, 9),
     "rl": (1_139, 11),
     "run": (5_041, 30),
-    "simulate": (1_663, 9),
+    "simulate": (1_634, 8),
     "torch_export": (3_257, 18),
     "workloads": (4_320, 24),
     "zoo": (1, 1),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_704, "files": 427, "compiled": 128, "numbers": 500}
+TOTALS = {"lines": 74_676, "files": 426, "compiled": 128, "numbers": 500}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
