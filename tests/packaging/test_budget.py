@@ -23,7 +23,7 @@ import pytest
 BUDGET = {
     "automap_models": (928, 8),
     "core": (7_129, 35),
-    "cost": (3_448, 18),
+    "cost": (3_391, 18),
     "envs": (1_641, 12),
     "export": (2_314, 16),
     "formats": (5_131, 24),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_676, "files": 426, "compiled": 128, "numbers": 500}
+TOTALS = {"lines": 74_619, "files": 426, "compiled": 128, "numbers": 500}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -89,7 +89,7 @@ class DeviceTables:
         in each node, and all of them leave it at a time.
 
         Args:
-            shortest: see cost.collectives.all_reduce_s_per_byte.
+            shortest: see cost.collectives.mesh_all_reduce_s_per_byte.
         """
         within, hop = np.zeros_like(self.link), degree / self.link
         for intra, inside in self.inside:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rings import all_reduce_s_per_byte
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
+from automap_models.cost.collectives import transfer_s_per_byte
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import Deadline
