@@ -37,7 +37,7 @@ BUDGET = {
     "planners/staged": (7_241, 39),
     "planners/strategies": (2_745, 17),
     "plots": (1_195, 9),
-    "rl": (1_139, 11),
+    "rl": (1_095, 11),
     "run": (5_041, 30),
     "simulate": (1_621, 8),
     "torch_export": (3_257, 18),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_594, "files": 425, "compiled": 128, "numbers": 500}
+TOTALS = {"lines": 74_550, "files": 425, "compiled": 128, "numbers": 500}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
