@@ -40,10 +40,6 @@ MAX_SAMPLES = 1_000_000_000
 _ORIGIN = "rescaled_from"
 CLOCK_S = "clock_s"
 """Key of meta: [[samples, forward seconds, backward seconds], …] of a micro-batch by the clock, ascending."""
-FAR = 4
-"""Times as many samples, or as few, as were profiled, from which on times in proportion are not to be relied on."""
-LARGEST_REPRICED = 64
-"""Times as many samples as were profiled that `clock_s` goes to, in powers of two from one sample."""
 
 
 def require_samples(samples: int, where: str) -> int:
@@ -141,13 +137,13 @@ def time_factors(profile: Profile, samples: int) -> tuple[FloatArray, FloatArray
 
 
 def clock_table(samples: int, passes_s: Callable[[float], tuple[float, float]]) -> list[list[float]]:
-    """What a profile's meta says under CLOCK_S.
+    """What a profile's meta says under CLOCK_S, in powers of two from one sample to 64 times those profiled.
 
     Args:
         samples: of the profiled micro-batch.
         passes_s: function of the samples over those profiled → seconds forward and backward.
     """
-    largest = (LARGEST_REPRICED * samples).bit_length()
+    largest = (64 * samples).bit_length()
     return [[float(size), *passes_s(size / samples)] for size in (1 << power for power in range(largest))]
 
 
@@ -251,7 +247,8 @@ def rescaling_notes(profile: Profile, replicas: int, *, whole: bool = False) -> 
     if has_clock(profile):
         yield f"times of {few} are those of the clock, as the model was profiled with {profiled}"
     else:
-        far = ", far from it" if profiled and max(samples / profiled, profiled / samples) > FAR else ""
+        is_far = profiled and max(samples / profiled, profiled / samples) > 4  # beyond that proportion says little
+        far = ", far from it" if is_far else ""
         yield (
             f"times of {few} are taken in proportion from the {profiled} profiled{far}, "
             "though small micro-batches run less efficiently: profile the model at the size chosen"

@@ -19,11 +19,6 @@ from automap_models.core.placement import FloatArray
 from automap_models.cost.makespan import heads_and_tails
 from automap_models.cost.step_tables import StepTables
 
-STEPS = 300
-"""Steps by which the shares of unequal devices are improved; any shares give a valid limit."""
-LEVELS = 24
-"""Thresholds of heads and of tails by which sets are formed."""
-
 
 def makespan_bound_s(tables: StepTables) -> float:
     """Seconds that no placement's step is shorter than."""
@@ -44,8 +39,11 @@ def makespan_bound_s(tables: StepTables) -> float:
     return best * (1.0 - 1e-12)  # sums in another order than the simulator's
 
 
-def _weights(time_s: FloatArray) -> FloatArray:
-    """[n] w(v) for the best shares met: equal ones of equal devices, else by multiplicative steps from these."""
+def _weights(time_s: FloatArray, steps: int = 300) -> FloatArray:
+    """[n] w(v) for the best shares met: equal ones of equal devices, else by multiplicative steps from these.
+
+    Any shares give a valid limit.
+    """
     rows, copies = np.unique(time_s, axis=0, return_counts=True)
     if len(rows) == 1:
         return np.asarray(rows[0] / copies[0])
@@ -54,7 +52,7 @@ def _weights(time_s: FloatArray) -> FloatArray:
     speed = 1.0 / np.maximum(filled.sum(axis=1), 1e-300)
     share = speed / (speed * copies).sum()  # of one device of each row
     best, best_total = np.zeros(rows.shape[1]), -1.0
-    for step in range(STEPS):
+    for step in range(steps):
         scaled = np.where(usable, filled * share[:, None], np.inf)
         choice = scaled.argmin(axis=0)
         weight = scaled[choice, np.arange(choice.size)]
@@ -67,5 +65,5 @@ def _weights(time_s: FloatArray) -> FloatArray:
     return best
 
 
-def _thresholds(values: FloatArray) -> FloatArray:
-    return np.unique(np.quantile(values, np.linspace(0.0, 1.0, LEVELS, endpoint=False), method="lower"))
+def _thresholds(values: FloatArray, levels: int = 24) -> FloatArray:
+    return np.unique(np.quantile(values, np.linspace(0.0, 1.0, levels, endpoint=False), method="lower"))

@@ -46,18 +46,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
 """Of each constant."""
 PULL = 0.2
 """Weight of a constant's term, beside steps of weight 1."""
-SHARED_PULL = 5.0
-"""The same of kinds that are fitted together (`fit_kinds`); benchmarks/results/measured_steps.md compares weights."""
-FEW_WEIGHT = 0.5
-"""Of USUAL beside the constants of another kind, in what a kind shares with others."""
-ROUNDS = 3
-"""In which kinds are fitted in turn to what the others came to."""
-SETTLED = 0.02
-"""Of a logarithm; constants that change by less in a round no longer change."""
 FULL_WEIGHT = 20
 """Steps of a source that count in full; those of a larger one weigh together as many."""
-PROFILE_WEIGHT = 3.0
-"""Of all residuals of a profile: its times are medians of repeats on one device, of one framework."""
 LARGE_ERROR = 0.1
 """Of a logarithm, from which on an error counts by its size and no longer by its square."""
 PRECISE = 1e-3
@@ -136,7 +126,7 @@ def step_observation(step: MeasuredStep, work: ModelWork) -> Observation:
 def pass_observation(passes: MeasuredPasses, work: ModelWork) -> Observation:
     """The passes of a profile that was measured of a model whose work this is."""
     parts_s = np.array(passes.parts_s)
-    weights = np.asarray(PROFILE_WEIGHT * np.sqrt(parts_s / parts_s.sum()))
+    weights = np.asarray(3.0 * np.sqrt(parts_s / parts_s.sum()))  # medians of repeats on one device, of one framework
 
     def price_s(device: Device) -> FloatArray:
         return np.array(passes_estimate(passes, work, device)[: parts_s.size])
@@ -252,13 +242,16 @@ def left_out_s(
 
 
 def shared_constants(others: Iterable[StepConstants]) -> StepConstants:
-    """What a kind of device has in common with others: the geometric mean of their constants and, lightly, of USUAL."""
+    """What a kind of device has in common with others: the geometric mean of their constants and, half, of USUAL."""
     logs = [_parameters(constants) for constants in others]
-    return _constants((sum(logs) + FEW_WEIGHT * _parameters(USUAL)) / (len(logs) + FEW_WEIGHT))
+    return _constants((sum(logs) + 0.5 * _parameters(USUAL)) / (len(logs) + 0.5))
 
 
 def fit_kinds(
-    kinds: Mapping[str, MeasuredKind], start: Mapping[str, StepConstants], again: Collection[str] | None = None
+    kinds: Mapping[str, MeasuredKind],
+    start: Mapping[str, StepConstants],
+    again: Collection[str] | None = None,
+    pull: float = 5.0,
 ) -> dict[str, StepConstants]:
     """The constants of several kinds of devices, each pulled to what those of the others have in common.
 
@@ -269,6 +262,7 @@ def fit_kinds(
         kinds: name → its steps; none of a kind are as good as a fit to nothing.
         start: name → where its fit begins.
         again: names of the kinds that are fitted; the others stay as in `start`. None is all.
+        pull: to what others have in common, see `fit_constants`; benchmarks/results/measured_steps.md compares weights.
 
     Returns:
         name → constants.
@@ -278,15 +272,15 @@ def fit_kinds(
     """
     constants = dict(start)
     lending = [name for name, kind in kinds.items() if len(kind.sources) > 1]
-    for _ in range(ROUNDS):
+    for _ in range(3):  # in turn, each to what the others came to
         before = dict(constants)
         for name in kinds if again is None else again:
             shared = shared_constants(constants[other] for other in lending if other != name)
             kind = kinds[name]
             has_steps = bool(kind.observations)
-            constants[name] = fit_constants(kind, constants[name], shared, SHARED_PULL) if has_steps else shared
+            constants[name] = fit_constants(kind, constants[name], shared, pull) if has_steps else shared
         changes = [np.abs(_parameters(constants[name]) - _parameters(before[name])).max() for name in kinds]
-        if max(changes) < SETTLED:
+        if max(changes) < 0.02:  # of logarithms
             break
     return constants
 

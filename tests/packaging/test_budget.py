@@ -22,9 +22,9 @@ import pytest
 
 BUDGET = {
     "automap_models": (928, 8),
-    "core": (7_117, 34),
-    "cost": (3_391, 18),
-    "envs": (1_641, 12),
+    "core": (7_103, 34),
+    "cost": (3_387, 18),
+    "envs": (1_639, 12),
     "export": (2_314, 16),
     "formats": (5_131, 24),
     "hlo": (8_176, 41),
@@ -37,9 +37,9 @@ BUDGET = {
     "planners/staged": (7_241, 39),
     "planners/strategies": (2_745, 17),
     "plots": (1_195, 9),
-    "rl": (1_095, 11),
+    "rl": (1_092, 11),
     "run": (5_041, 30),
-    "simulate": (1_621, 8),
+    "simulate": (1_613, 8),
     "torch_export": (3_257, 18),
     "workloads": (4_320, 24),
     "zoo": (1, 1),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_550, "files": 425, "compiled": 128, "numbers": 500}
+TOTALS = {"lines": 74_519, "files": 425, "compiled": 128, "numbers": 480}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
