@@ -23,7 +23,7 @@ import pytest
 BUDGET = {
     "automap_models": (928, 8),
     "core": (7_103, 34),
-    "cost": (3_365, 18),
+    "cost": (3_357, 17),
     "envs": (1_639, 12),
     "export": (2_314, 16),
     "formats": (5_131, 24),
@@ -49,7 +49,7 @@ BUDGET = {
     "benchmarks": (3_324, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_497, "files": 425, "compiled": 128, "numbers": 479}
+TOTALS = {"lines": 74_489, "files": 424, "compiled": 128, "numbers": 479}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
