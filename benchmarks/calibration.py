@@ -26,7 +26,7 @@ from automap_models.core.device import Device
 from automap_models.core.profile import Profile
 from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.npz import read_npz, write_npz
-from automap_models.simulate.calibration import Observation, fit_constants, left_out_s, pass_observation
+from automap_models.simulate.calibration import MeasuredKind, Observation, fit_constants, left_out_s, pass_observation
 from automap_models.workloads.measured import MeasuredWorks, measured_passes
 from automap_models.workloads.source import Source, SourceKind, profile_source
 
@@ -96,9 +96,10 @@ HEADINGS = ("profile", "step", "priced", "error", "left out", "forward", "backwa
 
 def print_table(fitted: list[Observation], others: list[Observation], device: Device) -> None:
     """Print the errors of all profiles, and the constants."""
-    fit = fit_constants(fitted, [device])
-    left_out = left_out_s(fitted, [device], fit.constants)
-    fitted_device, errors = replace(device, step=fit.constants), []
+    kind = MeasuredKind(fitted, [device])
+    constants = fit_constants(kind)
+    left_out = left_out_s(kind, constants)
+    fitted_device, errors = replace(device, step=constants), []
 
     def rows() -> Iterator[tuple[str, ...]]:
         for k, observation in enumerate((*fitted, *others)):
@@ -113,7 +114,7 @@ def print_table(fitted: list[Observation], others: list[Observation], device: De
     print_rows(HEADINGS, rows())
     for name, some in (("fitted", errors[: len(fitted)]), ("others", errors[len(fitted) :])):
         print(f"median |error|, {name}: {100 * float(np.median(np.abs(some))):.1f} %")
-    print(", ".join(f"{name} {value:.3g}" for name, value in asdict(fit.constants).items()))
+    print(", ".join(f"{name} {value:.3g}" for name, value in asdict(constants).items()))
 
 
 def main() -> None:

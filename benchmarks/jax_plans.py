@@ -22,7 +22,7 @@ import numpy as np
 import optax
 from common import print_rows
 
-from automap_models.core.schedules import build_schedule
+from automap_models.core.passes import build_schedule
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.hlo.graph import rules_of
 from automap_models.hlo.rule_sets import read_rule_set

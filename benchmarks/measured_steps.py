@@ -45,10 +45,10 @@ from automap_models.simulate.calibration import (
     errors_of,
     fit_kinds,
     left_out_of_kinds_s,
+    measured_bytes,
+    measured_estimate,
     step_observation,
 )
-from automap_models.simulate.measured import measured_bytes, measured_estimate
-from automap_models.simulate.rounds import compile_loops
 from automap_models.workloads.measured import MeasuredWorks
 
 LEAST_PLANS = 4
@@ -235,7 +235,6 @@ def main() -> None:
         steps = read_measured_steps(arguments.rows)
         devices = {name: read_device(name) for name in known_devices()}
         works = MeasuredWorks(Cache(cache_folder()))
-        compile_loops()
         tracked = track(steps, "pricing", console=Console(stderr=True), transient=True)
         prices = [priced(step, works, devices) for step in tracked]
         report(prices, arguments.json)

@@ -26,7 +26,7 @@ import numpy as np
 from common import print_rows, processor_time, timed
 
 from automap_models.core.placement import PlacementProblem
-from automap_models.cost.makespan_bound import makespan_bound_s
+from automap_models.cost.makespan import makespan_bound_s
 from automap_models.cost.step_tables import StepTables
 from automap_models.envs.placement.generator import random_problem
 from automap_models.planners.placement.step_groups import StepUnits, grouped

@@ -33,7 +33,7 @@ from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
-from automap_models.simulate.measured import measured_estimate
+from automap_models.simulate.calibration import measured_estimate
 from automap_models.workloads.measured import MeasuredWorks
 
 BY = {

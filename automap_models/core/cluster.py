@@ -19,8 +19,6 @@ _SHORT = reprlib.Repr()
 
 MAX_DEVICES = 65_536
 """Devices of the largest cluster; more is a slip of the pen, and arrays as long as that must not be laid out."""
-SPEEDS = (1e-6, 1e6)
-"""Of a device over another: the least and the most that can be meant."""
 
 IntArray = NDArray[np.int64]
 
@@ -51,7 +49,7 @@ class NodeGroup:
 
     def __post_init__(self) -> None:
         _check_numbers(self, "group of nodes")
-        low, high = SPEEDS
+        low, high = 1e-6, 1e6  # the least and the most that can be meant of a device over another
         if self.speed is not None and not (_is_number(self.speed) and low <= self.speed <= high):
             raise BadInput(
                 f"speed is {_SHORT.repr(self.speed)}",

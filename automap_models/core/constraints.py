@@ -391,6 +391,7 @@ def _matching(profile: Profile, pattern: str, where: str) -> IntArray:
 
 
 UNCONSTRAINED = Constraints()
+"""No demands."""
 
 
 def least_work(profile: Profile, stages: int, min_stage: float) -> tuple[float, float]:
@@ -418,6 +419,3 @@ def stages_without_work(profile: Profile, cuts: Sequence[int], min_stage: float)
     little = (work_s < least_s * (1.0 - ROUNDING)) & (nbytes < least_bytes * (1.0 - ROUNDING))
     untrained = (nbytes <= 0.0) & bool(profile.W.any())
     return [int(s) for s in np.flatnonzero(little | untrained)]
-
-
-"""No demands."""

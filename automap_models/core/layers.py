@@ -23,11 +23,7 @@ from automap_models.errors import BadInput
 LEAST_SHARE = 0.02
 """Of the model's time: modules that repeat but take less in all, such as two normalisations, are no blocks."""
 
-LONG_LOOP = 0.1
-"""Of the model's time: a loop that takes more is worth a warning."""
-
 Scopes = tuple[str, ...]
-_NEAREST = 3
 _INDEX = re.compile(r"\d+$")
 
 
@@ -61,7 +57,7 @@ def scopes_of_instructions(profile: Profile, where: str) -> list[Scopes]:
 def no_such_layer(pattern: str, known: Iterable[Scopes], where: str) -> BadInput:
     """The sentence for a pattern that matches none of these scopes."""
     names = sorted({scope for layer_scopes in set(known) for scope in layer_scopes})
-    near = difflib.get_close_matches(pattern, names, n=_NEAREST, cutoff=0.3) or names[:_NEAREST]
+    near = difflib.get_close_matches(pattern, names, cutoff=0.3) or names[:3]
     return BadInput(f"{pattern!r} matches no layer", where=where, do=f"the nearest names are {', '.join(near)}")
 
 
@@ -165,7 +161,7 @@ def loop_notes(profile: Profile) -> Iterator[str]:
         if name in unknown:
             unknown.remove(name)
             yield f"{where} runs until its data say so: it counts as one round, and no cut divides it"
-        elif name in loops and profile.C[i] > LONG_LOOP * total_s:
+        elif name in loops and profile.C[i] > 0.1 * total_s:  # worth a warning
             share = percent(float(profile.C[i]) / total_s)
             yield f"{where} takes {share} of the time and is one instruction: no cut divides it"
     if unknown:

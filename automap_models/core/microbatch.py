@@ -1,4 +1,4 @@
-"""A profile at another micro-batch size than the profiled one.
+"""A profile at another micro-batch size than the profiled one, or on another kind of device.
 
 Bytes, A and stash, grow with the samples; W does not. Times grow by less than that: kernels saturate, weights are read
 whatever the samples, and launches stay. A profile by the clock says how long a micro-batch of other sizes takes,
@@ -11,6 +11,13 @@ Of a profile that does not say, times are taken in proportion, but no instructio
 kernel forward, two backward.
 
 The replicas of a stage share a micro-batch in proportion (cost-model.md, "Stage, transfer and all-reduce times").
+
+A mixed cluster has a speed for each kind of device (`Cluster.relative_to`). A uniform one of another kind than the
+profile's has none: the profile itself is scaled, by the time that both take for a micro-batch by the clock. So both
+kinds of clusters agree:
+
+    V100's profile     on A100, A100            times of A100
+                       on A100, A100, V100      times of V100, and A100 as much faster
 """
 
 from __future__ import annotations
@@ -22,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from automap_models.core.cluster import Cluster
 from automap_models.core.device import USUAL
 from automap_models.core.profile import FloatArray, Profile, require_magnitudes
 from automap_models.core.units import counted
@@ -32,10 +40,6 @@ MAX_SAMPLES = 1_000_000_000
 _ORIGIN = "rescaled_from"
 CLOCK_S = "clock_s"
 """Key of meta: [[samples, forward seconds, backward seconds], …] of a micro-batch by the clock, ascending."""
-FAR = 4
-"""Times as many samples, or as few, as were profiled, from which on times in proportion are not to be relied on."""
-LARGEST_REPRICED = 64
-"""Times as many samples as were profiled that `clock_s` goes to, in powers of two from one sample."""
 
 
 def require_samples(samples: int, where: str) -> int:
@@ -106,16 +110,16 @@ def rescaled(profile: Profile, samples: int) -> Profile:
     C_fwd = forward * profile.C_fwd
     arrays = {"C": C_fwd + backward * (profile.C - profile.C_fwd), "C_fwd": C_fwd}
     arrays |= {name: (samples / own) * getattr(profile, name) for name in ("A", "stash")}
-    require_magnitudes(arrays, f"the profile at {samples:,} samples")
+    return _scaled(profile, arrays, f"the profile at {samples:,} samples", microbatch_size=samples)
+
+
+def _scaled(profile: Profile, arrays: Mapping[str, Any], where: str, **meta: object) -> Profile:
+    """The profile with these arrays in place of its own, which says what it was scaled from."""
+    require_magnitudes(arrays, where)
     for array in arrays.values():
         array.setflags(write=False)
-    scaled: Mapping[str, Any] = arrays
-    return replace(profile, **scaled, meta={**profile.meta, **origin_of(profile), "microbatch_size": samples})
-
-
-def origin_of(profile: Profile) -> dict[str, object]:
-    """What a profile's meta says of the profile that it was scaled from."""
-    return {_ORIGIN: {"microbatch_size": profiled_size(profile), "fingerprint": profiled_fingerprint(profile)}}
+    origin = {_ORIGIN: {"microbatch_size": profiled_size(profile), "fingerprint": profiled_fingerprint(profile)}}
+    return replace(profile, **arrays, meta={**profile.meta, **origin, **meta})
 
 
 def time_factors(profile: Profile, samples: int) -> tuple[FloatArray, FloatArray]:
@@ -133,13 +137,13 @@ def time_factors(profile: Profile, samples: int) -> tuple[FloatArray, FloatArray
 
 
 def clock_table(samples: int, passes_s: Callable[[float], tuple[float, float]]) -> list[list[float]]:
-    """What a profile's meta says under CLOCK_S.
+    """What a profile's meta says under CLOCK_S, in powers of two from one sample to 64 times those profiled.
 
     Args:
         samples: of the profiled micro-batch.
         passes_s: function of the samples over those profiled → seconds forward and backward.
     """
-    largest = (LARGEST_REPRICED * samples).bit_length()
+    largest = (64 * samples).bit_length()
     return [[float(size), *passes_s(size / samples)] for size in (1 << power for power in range(largest))]
 
 
@@ -243,10 +247,45 @@ def rescaling_notes(profile: Profile, replicas: int, *, whole: bool = False) -> 
     if has_clock(profile):
         yield f"times of {few} are those of the clock, as the model was profiled with {profiled}"
     else:
-        far = ", far from it" if profiled and max(samples / profiled, profiled / samples) > FAR else ""
+        is_far = profiled and max(samples / profiled, profiled / samples) > 4  # beyond that proportion says little
+        far = ", far from it" if is_far else ""
         yield (
             f"times of {few} are taken in proportion from the {profiled} profiled{far}, "
             "though small micro-batches run less efficiently: profile the model at the size chosen"
         )
     if samples < replicas and not whole:
         yield f"{few} leave some of {replicas} replicas idle, and the length takes them for evenly split"
+
+
+def clock_factor(profile: Profile, cluster: Cluster) -> float:
+    """Time of the devices of a uniform cluster over that of the profile's; 1 where either kind is not known."""
+    of_kinds = profile.roofline_s
+    if cluster.groups or not {cluster.device, profile.device} <= set(of_kinds):
+        return 1.0
+    return of_kinds[cluster.device] / of_kinds[profile.device]
+
+
+def on_device(profile: Profile, device: str, factor: float) -> Profile:
+    """The profile on another kind of device, which takes so many times its times.
+
+    Raises:
+        BadInput: times get larger or smaller than any model's.
+    """
+    arrays = {"C": factor * profile.C, "C_fwd": factor * profile.C_fwd}
+    return _scaled(profile, arrays, f"the profile on {device}", device=device, scaled_from=[profile.device, factor])
+
+
+def device_notes(profile: Profile, cluster: Cluster) -> Iterator[str]:
+    """Whose times a plan has, where that is not what the cluster says.
+
+    Args:
+        profile: as planned.
+    """
+    scaled, profiled = profile.meta.get("scaled_from"), profile.device
+    if isinstance(scaled, list):
+        origin, factor = scaled
+        yield f"times of {origin} are scaled to {cluster.device} by the clock: {factor:.3g} of them"
+    elif not profiled or cluster.groups:
+        return
+    elif not cluster.device:
+        yield f"cluster {cluster.name} does not say its `device`: taken for the profile's, {profiled}"

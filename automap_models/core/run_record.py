@@ -15,9 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
-from automap_models.core.pass_orders import ActionKind
+from automap_models.core.passes import ActionKind, Schedule
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import Schedule
 from automap_models.core.written_plan import WrittenPlan
 
 

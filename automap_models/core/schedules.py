@@ -40,110 +40,23 @@ A row is an order, not a time: when a pass starts is for the simulation (simulat
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
-from automap_models.core.pass_orders import (
-    WARM_UPS,
-    Action,
-    Order,
-    by_warm_up,
-    dualpipev,
-    interleaved,
-    micro_batches_per_round,
-    zb_h1,
-    zb_h2,
-    zb_v,
-)
 from automap_models.errors import BadInput, is_of_type
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+FORWARD, WHOLE, INPUT, WEIGHT = range(4)
+"""Kinds of passes where schedules are arrays (core.passes)."""
 Placement = Literal["looping", "v"]
 
-
-@dataclass(frozen=True)
-class Schedule:
-    """The order of passes of every rank.
-
-    Attributes:
-        name: a key of SCHEDULES, or any other for an order of one's own.
-        orders: [S] the passes of each rank.
-        micro_batches: M.
-        virtual: vp, virtual stages a rank.
-        placement: how virtual stages lie on ranks.
-
-    Raises:
-        BadInput: a pass is missing or stands twice, is on the wrong rank, or waits for one that comes after it.
-    """
-
-    name: str
-    orders: tuple[Order, ...]
-    micro_batches: int
-    virtual: int = 1
-    placement: Placement = "looping"
-
-    def __post_init__(self) -> None:
-        _require_complete(self)
-        _ = self.turns
-
-    @property
-    def ranks(self) -> int:
-        """S."""
-        return len(self.orders)
-
-    @property
-    def stages(self) -> int:
-        """Virtual stages S·vp."""
-        return self.ranks * self.virtual
-
-    @property
-    def splits_backward(self) -> bool:
-        """Whether gradients of inputs and of weights have passes of their own."""
-        return any(action.kind == "I" for order in self.orders for action in order)
-
-    @cached_property
-    def rank_of(self) -> tuple[int, ...]:
-        """[S·vp] the rank of each virtual stage."""
-        return ranks_of_stages(self.stages, self.ranks, self.placement)
-
-    @cached_property
-    def waiting(self) -> tuple[tuple[tuple[int, ...], NDArray[np.int64]], ...]:
-        """[S] virtual stages of each rank, and how many micro-batches of each wait there.
-
-        The second is int64 [k, 2, vp]: k different moments; for B or I, and for W after I; which virtual stage.
-        """
-        stages = [tuple(s for s, at in enumerate(self.rank_of) if at == rank) for rank in range(self.ranks)]
-        return tuple((held, _waiting(order, held)) for order, held in zip(self.orders, stages, strict=True))
-
-    @cached_property
-    def turns(self) -> tuple[tuple[int, ...], ...]:
-        """[S] of each rank's passes, where they stand in one order of all passes in which none comes before its inputs.
-
-        Of the passes that could come next a forward one does, of several the one of the first stage; else the backward
-        one of the first micro-batch. Messages that get ready at the same time go in this order.
-
-        Raises:
-            BadInput: there is no such order: ranks wait for each other for ever.
-        """
-        return _turns(self)
-
-
-def _waiting(order: Order, stages: tuple[int, ...]) -> NDArray[np.int64]:
-    """See Schedule.waiting."""
-    import numpy as np  # here, because the commands' help reads this module and is to be fast
-
-    change = {"F": (1, 0), "B": (-1, 0), "I": (-1, 1), "W": (0, -1)}
-    column = {stage: i for i, stage in enumerate(stages)}
-    counts = np.zeros((len(order) + 1, 2, len(stages)), dtype=np.int64)
-    for position, (kind, stage, _) in enumerate(order):
-        counts[position + 1, :, column[stage]] = change[kind]
-    return np.unique(np.cumsum(counts, axis=0), axis=0)
+WARM_UPS: dict[str, Callable[[int, int, int], int]] = {
+    "1f1b": lambda stage, stages, micro_batches: min(micro_batches, stages - stage),
+    "1f1b-deep": lambda stage, stages, micro_batches: min(micro_batches, 2 * (stages - stage) - 1),
+    "gpipe": lambda stage, stages, micro_batches: micro_batches,
+}
+"""The schedules that are their warm-up alone, which planners search under, by name: function of (stage, stages,
+micro_batches) → the stage's warm-up, which is also the number of micro-batches whose activations it holds at once."""
 
 
 def rank_of(stage: int, ranks: int, placement: Placement) -> int:
@@ -158,95 +71,38 @@ def ranks_of_stages(stages: int, ranks: int, placement: Placement) -> tuple[int,
     return tuple(rank_of(stage, ranks, placement) for stage in range(stages))
 
 
-def _require_complete(schedule: Schedule) -> None:
-    """Every micro-batch passes every virtual stage once forward and once backward, on its rank."""
-
-    def refuse(what: str) -> BadInput:
-        return BadInput(f"schedule {schedule.name}: {what}", where="`orders`", do="give every pass once, on its rank")
-
-    stages, micro_batches = schedule.stages, schedule.micro_batches
-    count = {kind: [0] * (stages * micro_batches) for kind in ("F", "B", "I", "W")}
-    for rank, order in enumerate(schedule.orders):
-        for action in order:
-            kind, stage, micro_batch = action
-            if not (0 <= stage < stages and 0 <= micro_batch < micro_batches):
-                raise refuse(f"there is no pass {action}")
-            if schedule.rank_of[stage] != rank:
-                raise refuse(f"pass {action} is on rank {rank}, its stage on rank {schedule.rank_of[stage]}")
-            count[kind][stage * micro_batches + micro_batch] += 1
-    for i, counts in enumerate(zip(count["F"], count["B"], count["I"], count["W"], strict=True)):
-        if counts not in ((1, 1, 0, 0), (1, 0, 1, 1)):
-            forward, whole, inputs, weights = counts
-            kinds = f"{forward} F, {whole} B, {inputs} I and {weights} W"
-            stage, micro_batch = divmod(i, micro_batches)
-            raise refuse(f"micro-batch {micro_batch} has {kinds} on virtual stage {stage}")
-
-
-def _turns(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """See Schedule.turns. A rank stands in the queue from when the inputs of its next pass are there."""
-    orders, last, micro_batches = schedule.orders, schedule.stages - 1, schedule.micro_batches
-    turns: list[list[int]] = [[] for _ in orders]
-    forward, backward = [False] * (last + 1) * micro_batches, [False] * (last + 1) * micro_batches
-    queue: list[tuple[bool, int, int, int]] = []
-    queued = [False] * schedule.ranks
-    turn, looking = 0, list(range(schedule.ranks))
-    while looking:
-        for rank in looking:
-            position = len(turns[rank])
-            if queued[rank] or position == len(orders[rank]):
-                continue
-            kind, stage, m = orders[rank][position]
-            at = stage * micro_batches + m
-            if kind == "F":
-                ready = stage == 0 or forward[at - micro_batches]
-            elif kind == "W":
-                ready = backward[at]
-            else:
-                ready = forward[at] and (stage == last or backward[at + micro_batches])
-            if ready:
-                queued[rank] = True
-                heapq.heappush(queue, (False, stage, m, rank) if kind == "F" else (True, m, -stage, rank))
-        looking = []
-        if queue:
-            back, *_, rank = heapq.heappop(queue)
-            kind, stage, m = orders[rank][len(turns[rank])]
-            turns[rank].append(turn)
-            turn, queued[rank], looking = turn + 1, False, [rank]
-            receiver = stage - 1 if back else stage + 1
-            if kind != "W":
-                (backward if back else forward)[stage * micro_batches + m] = True
-                if 0 <= receiver <= last:
-                    looking.append(schedule.rank_of[receiver])
-    for rank, order in enumerate(orders):
-        if len(turns[rank]) < len(order):
-            what = f"schedule {schedule.name}: rank {rank} waits for ever before {order[len(turns[rank])]}"
-            raise BadInput(what, where="`orders`", do="let no pass wait for one that comes after it")
-    return tuple(map(tuple, turns))
-
-
-class _Family(NamedTuple):
+class ScheduleFamily(NamedTuple):
     """What a named schedule is made of.
 
     Attributes:
-        order: function of (rank, S, M, vp) → the passes of a rank.
         placement: how its virtual stages lie on ranks.
         virtual: its number of virtual stages a rank; None is any.
     """
 
-    order: Callable[[int, int, int, int], list[Action]]
     placement: Placement = "looping"
     virtual: int | None = 1
 
 
-SCHEDULES: dict[str, _Family] = {
-    **{name: _Family(by_warm_up(name)) for name in WARM_UPS},
-    "interleaved": _Family(interleaved, virtual=None),
-    "zb-h1": _Family(zb_h1, virtual=None),
-    "zb-h2": _Family(zb_h2),
-    "zb-v": _Family(zb_v, "v", 2),
-    "dualpipev": _Family(dualpipev, "v", 2),
+SCHEDULES: dict[str, ScheduleFamily] = {
+    **{name: ScheduleFamily() for name in WARM_UPS},
+    "interleaved": ScheduleFamily(virtual=None),
+    "zb-h1": ScheduleFamily(virtual=None),
+    "zb-h2": ScheduleFamily(),
+    "zb-v": ScheduleFamily("v", 2),
+    "dualpipev": ScheduleFamily("v", 2),
 }
-"""All schedules by name."""
+"""All schedules by name; core.passes has their orders."""
+
+
+def schedule_family(name: str) -> ScheduleFamily:
+    """What the schedule of that name is made of.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if name not in SCHEDULES:
+        raise BadInput(f"unknown schedule {name!r}", where="`schedule`", do=f"choose from {', '.join(SCHEDULES)}")
+    return SCHEDULES[name]
 
 
 DEFAULT_SCHEDULE = "1f1b"
@@ -298,19 +154,30 @@ def warm_up(name: str | None, stage: int, stages: int, micro_batches: int) -> in
     return WARM_UPS[name or DEFAULT_SCHEDULE](stage, stages, micro_batches)
 
 
+def micro_batches_per_round(ranks: int, micro_batches: int) -> int:
+    """R: that go through a virtual stage before the rank turns to its next one, as torch has it: S where S divides M.
+
+    Raises:
+        BadInput: M micro-batches do not make equal rounds of S or more.
+    """
+    rounds = max(1, micro_batches // ranks)
+    if micro_batches % rounds:
+        what = f"{micro_batches} micro-batches do not make {rounds} equal rounds on {ranks} ranks"
+        raise BadInput(what, where="`micro_batches`", do=f"give a multiple of {ranks}, or of {rounds}")
+    return micro_batches // rounds
+
+
 def require_runnable(name: str, ranks: int, micro_batches: int, virtual: int) -> None:
-    """Refuse numbers that a schedule does not run; see `build_schedule`.
+    """Refuse numbers that a schedule does not run; see core.passes.
 
     Raises:
         BadInput: there is no such schedule, it does not run so many micro-batches or virtual stages, or has more than
             MOST_PASSES that do not repeat themselves.
     """
-    if name not in SCHEDULES:
-        raise BadInput(f"unknown schedule {name!r}", where="`schedule`", do=f"choose from {', '.join(SCHEDULES)}")
+    family = schedule_family(name)
     for where, count in (("`ranks`", ranks), ("`micro_batches`", micro_batches), ("`virtual`", virtual)):
         if count < 1:
             raise BadInput(f"{count} is no number of them", where=where, do="give at least 1")
-    family = SCHEDULES[name]
     if family.virtual not in (None, virtual):
         what = f"schedule {name} with {virtual} virtual stage(s) a rank"
         raise BadInput(what, where="`virtual`", do=f"give {family.virtual}")
@@ -354,48 +221,3 @@ def repeating_micro_batches(name: str, ranks: int, micro_batches: int, virtual: 
     a_round = ranks if in_rounds else 1
     skipped = max(0, micro_batches - (ROUNDS_SHOWN + in_rounds) * ranks) // a_round * a_round
     return micro_batches - skipped, a_round
-
-
-@lru_cache(maxsize=256)
-def build_schedule(name: str, ranks: int, micro_batches: int, virtual: int | None = None) -> Schedule:
-    """The schedule of that name for S ranks, M micro-batches and vp virtual stages a rank.
-
-    Args:
-        name: a key of SCHEDULES.
-        ranks: S.
-        micro_batches: M.
-        virtual: vp; None is what the schedule has, 1 where it may have any.
-
-    Raises:
-        BadInput: see `require_runnable`; or it has more than MOST_PASSES.
-    """
-    if virtual is None:
-        virtual = (SCHEDULES[name].virtual if name in SCHEDULES else 1) or 1
-    require_runnable(name, ranks, micro_batches, virtual)
-    require_few_passes(name, ranks * virtual, micro_batches)
-    family = SCHEDULES[name]
-    orders = tuple(tuple(family.order(rank, ranks, micro_batches, virtual)) for rank in range(ranks))
-    return Schedule(name, orders, micro_batches, virtual, family.placement)
-
-
-def most_held(
-    schedule: Schedule, saved: Sequence[float] | None = None, kept: Sequence[float] = ()
-) -> tuple[float, ...]:
-    """[S] the most that a rank holds at once for passes that are still to come, counted from its order.
-
-    Without arguments it is the number of micro-batches of virtual stages whose activations wait for their backward
-    pass; with bytes it is bytes, in which a V or a loop may have stages of different sizes on a rank.
-
-    Args:
-        schedule: of S ranks with vp virtual stages each.
-        saved: [S·vp] what a virtual stage saves of a micro-batch from F until B or I; None is 1 each.
-        kept: [S·vp] what of it a virtual stage keeps from I until W, for the gradients of the weights; empty is 0 each.
-    """
-    import numpy as np
-
-    saved = [1.0] * schedule.stages if saved is None else saved
-    kept = kept if len(kept) else [0.0] * schedule.stages
-    held = np.array([saved, kept], dtype=np.float64)
-    return tuple(
-        float((waiting * held[:, list(stages)]).sum(axis=(1, 2)).max()) for stages, waiting in schedule.waiting
-    )

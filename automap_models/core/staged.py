@@ -14,8 +14,15 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid, grid_of
 from automap_models.core.constraints import UNCONSTRAINED, Constraints
 from automap_models.core.device import Device
-from automap_models.core.microbatch import clocked_s, microbatch_size, required_size, rescaled, time_factors
-from automap_models.core.on_device import clock_factor, on_device
+from automap_models.core.microbatch import (
+    clock_factor,
+    clocked_s,
+    microbatch_size,
+    on_device,
+    required_size,
+    rescaled,
+    time_factors,
+)
 from automap_models.core.paces import StagePaces, equal_paces, idle_positions, unequal_paces
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.profiled_model import ShardedProfile, require_alike, whole
@@ -39,7 +46,7 @@ class StagedProblem:
     gradients that are reduced while the backward pass goes on (cost-model, "The step that runs"). Without a schedule it
     is Auto-MAP's length L.
 
-    Times of another kind of device than a uniform cluster is made of are scaled to it by the clock (core.on_device).
+    Times of another kind of device than a uniform cluster is made of are scaled to it by the clock (core.microbatch).
 
     Attributes:
         profile: the model's training step, for one micro-batch.
@@ -53,7 +60,7 @@ class StagedProblem:
         launch_s: of a kernel; in the length L an all-reduce of activations costs 2·⌈log2 t⌉ of them beside its bytes.
         max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit.
         constraints: what people ask of a plan beside being short; a plan that breaks them is not valid.
-        schedule: a key of `core.pass_orders.WARM_UPS`, whose step counts; None for the length L.
+        schedule: a key of `core.schedules.WARM_UPS`, whose step counts; None for the length L.
         slowdown: [D] time of the device at each position over that of a healthy one of its kind; None where all are
             healthy. A stage waits for the slowest of its devices that work.
         device: the kind of device, of which a step that runs takes what training steps reach of links and of memory,

@@ -20,10 +20,6 @@ ACCELERATOR = "accelerator"
 """The kind of device whose times every placement graph has."""
 CPU = "cpu"
 """Likewise; CPUs have as much memory as is needed."""
-INTRA_LATENCY_S = 5e-6
-"""Of a transfer between two devices of a node: the launch of a copy between GPUs."""
-INTER_LATENCY_S = 20e-6
-"""Of a transfer between two nodes: a message over InfiniBand with the copies on either side."""
 MOST = 256
 """Devices of a step: channels are kept for every pair."""
 
@@ -136,7 +132,7 @@ class StepDevices:
                     keys[key] = len(keys)
                     inter = min(cluster.node_inter[node[a]], cluster.node_inter[node[b]])
                     rate.append(min(float(cluster.node_intra[node[a]]), float(linked)) if inside else float(inter))
-                    latency.append(INTRA_LATENCY_S if inside else INTER_LATENCY_S)
+                    latency.append(5e-6 if inside else 20e-6)  # a launch of a copy; a message with copies at both ends
                 channel[a, b] = keys[key]
         return cls(
             names=tuple(str(i) for i in range(cluster.devices)),

@@ -18,7 +18,8 @@ from operator import attrgetter
 from typing import Literal, get_args
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.schedules import DEFAULT_SCHEDULE, Schedule, build_schedule, require_runnable
+from automap_models.core.passes import Schedule, build_schedule
+from automap_models.core.schedules import DEFAULT_SCHEDULE, require_runnable
 from automap_models.errors import BadInput
 
 Recompute = Literal["none", "selective", "full"]

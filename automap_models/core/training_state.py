@@ -17,7 +17,6 @@ from automap_models.core.profile import Profile
 
 DEFAULT_STATE_FACTOR = 4.0
 """σ of a profile that does not say its precision, and of one in float32."""
-_MASTER_AND_MOMENTS = 12
 _SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 
 
@@ -26,7 +25,7 @@ def default_state_factor(profile: Profile) -> float:
     element = profile.element_bytes
     if element is None or element >= 4:
         return DEFAULT_STATE_FACTOR
-    return (2 * element + _MASTER_AND_MOMENTS) / element
+    return (2 * element + 12) / element  # master weights and moments
 
 
 def state_in_words(profile: Profile, state_factor: float) -> str | None:

@@ -57,25 +57,7 @@ def _crossing_and_staying(cluster: Cluster, first: int, boundary: int, stop: int
     return np.maximum(out_share, in_share), stays
 
 
-def all_reduce_s_per_byte(cluster: Cluster, first: int, stop: int, *, shortest: bool = False) -> float:
-    """All-reduce time per gradient byte on devices first … stop-1: a ring inside the node, a ring between nodes.
-
-    The rings of the nodes go on at once; the one between them is as fast as the slowest of their links.
-
-    Args:
-        shortest: whether one ring through all devices is taken where that is shorter, as libraries do; Auto-MAP does
-            not.
-    """
-    held = devices_per_node(cluster, first, stop)
-    own = np.flatnonzero(held)
-    within_s = 2.0 * (held[own] - 1) / held[own] / cluster.node_intra[own]
-    both_s = float(within_s.max() + 2.0 * (own.size - 1) / own.size / cluster.node_inter[own].min())
-    if not shortest or own.size == 1:
-        return both_s
-    return min(both_s, _one_ring_s(cluster, own, stop - first))
-
-
-def _one_ring_s(cluster: Cluster, nodes: NDArray[np.int64], devices: int, sharing: int = 1) -> float:
+def _one_ring_s(cluster: Cluster, nodes: NDArray[np.int64], devices: int, sharing: int) -> float:
     """Seconds per byte of an all-reduce in one ring through devices of these nodes: 2(n-1)/n over its slowest hop.
 
     Args:
@@ -98,15 +80,16 @@ def all_reduce_start_s(devices: int, launch_s: float) -> float:
 def mesh_all_reduce_s_per_byte(
     cluster: Cluster, sizes: Sequence[int], first: int = 0, *, shortest: bool = False
 ) -> tuple[float, ...]:
-    """All-reduce time per byte along each axis of a mesh on consecutive devices of a cluster.
+    """All-reduce time per byte along each axis of a mesh on consecutive devices: a ring inside nodes, one between them.
 
-    All groups of an axis reduce at the same time: those that leave a node share its link. On one axis it is
-    `all_reduce_s_per_byte`.
+    The rings of the nodes go on at once; the one between them is as fast as the slowest of their links. All groups of
+    an axis reduce at the same time: those that leave a node share its link.
 
     Args:
         sizes: devices along each axis; neighbours along the last one have consecutive numbers.
         first: number of the mesh's first device.
-        shortest: see `all_reduce_s_per_byte`.
+        shortest: whether one ring through all devices is taken where that is shorter, as libraries do; Auto-MAP does
+            not.
     """
     nodes = cluster.node_of[first + np.arange(math.prod(sizes))].reshape(sizes)
     axes = (np.moveaxis(nodes, axis, -1).reshape(-1, n) for axis, n in enumerate(sizes))

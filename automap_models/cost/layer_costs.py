@@ -44,8 +44,6 @@ from automap_models.cost.strategy import parameter_bytes
 
 EIGHT_BITS = 2
 """How many times fewer bytes operands take that are cast to 8 bits; Transformer Engine saves them like this."""
-TIMES = 12
-"""Columns of LayerCosts.times."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +51,7 @@ class LayerCosts:
     """Of the k distinct layers of a model, with each kind of recomputation (RECOMPUTE) where it makes a difference.
 
     Attributes:
-        times: [k, 3, TIMES] seconds for one micro-batch: kernels forward, of gradients of activations and of weights;
+        times: [k, 3, 12] seconds for one micro-batch: kernels forward, of gradients of activations and of weights;
             what is recomputed; and forward and backward each: sums of tp, keys and values of cp, tokens of ep, what
             ZeRO-3 exposes.
         hidden_s: [k] of ZeRO-3's gathering, what the forward pass of the layer before it hides.
@@ -184,7 +182,7 @@ class LayerCosting:
         blocks = np.isin(np.arange(len(forward)), list(self.blocks))
         recompute = np.stack([np.zeros_like(again), again, forward + tensor + context + experts], axis=1)
         recompute[~blocks] = 0.0
-        times, hidden_s = np.zeros((*recompute.shape, TIMES)), np.zeros(len(forward))
+        times, hidden_s = np.zeros((*recompute.shape, 12)), np.zeros(len(forward))
         times[..., :3], times[..., 3], times[..., 4:8] = (
             kernels.times[:, None, :3],
             recompute,

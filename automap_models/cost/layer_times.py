@@ -34,6 +34,7 @@ from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, MarkArray, WorkKind, WorkPass
 from automap_models.core.strategy import Strategy
 from automap_models.cost.process_groups import ProcessGroups
+from automap_models.errors import BadInput
 
 FLASH_BACKWARD = 2.5
 """Arithmetic of a flash kernel's backward pass over that of its forward pass."""
@@ -58,7 +59,8 @@ class Runtime:
         flash: whether attention cores are flash kernels.
         tensor_overlap: share of the sums of tensor parallelism that goes on beside products, as async tensor
             parallelism of torch and user buffers of Transformer Engine have it.
-        gradient_bytes: of a parameter's gradient that adds up over micro-batches, one of cost.strategy.GRADIENT_BYTES.
+        gradient_bytes: of a parameter's gradient that adds up over micro-batches, 2 where it does in
+            16 bits, 4 where in 32, 6 where in 32 beside those of 16 that the backward pass writes.
         buffer_bytes: of memory that it keeps for communication on every device.
         gathers_a_layer: collectives in which ZeRO-3 gathers a block, and reduces its gradients: FSDP makes one of all
             its parameters, DeepSpeed one of each.
@@ -71,6 +73,9 @@ class Runtime:
         loss_copies: logits in fp32 that are held at once in the backward pass of the loss: Megatron's writes gradients
             in place of the softmax, and holds the logits besides.
         tensor_loss_copies: the same where tensor parallelism divides the vocabulary.
+
+    Raises:
+        BadInput: gradients of other bytes.
     """
 
     flash: bool = True
@@ -84,6 +89,10 @@ class Runtime:
     hopper_attention: bool = False
     loss_copies: float = 2.0
     tensor_loss_copies: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.gradient_bytes not in (2, 4, 6):
+            raise BadInput(f"gradients of {self.gradient_bytes} bytes", where="`gradient_bytes`", do="give 2, 4 or 6")
 
 
 DEFAULT_RUNTIME = Runtime()

@@ -177,7 +177,7 @@ class StageCosting:
             data_s=self._data_s(counts, first_layers, times, of_ranks),
             tied_s=self.tied_s,
             optimizer_s=max(self.optimizer_s(*of_rank) for of_rank in of_ranks.tolist()),
-            memory=self._memory(strategy, counts, held, self._gathered(strategy) if strategy.zero == 3 else ()),
+            memory=self._memory(strategy, counts, of_ranks),
         )
 
     def _place_layers(self, strategy: Strategy) -> tuple[FloatArray, list[int], list[int]]:
@@ -277,22 +277,21 @@ class StageCosting:
 
     # ---- memory
 
-    def _memory(
-        self, strategy: Strategy, counts: FloatArray, held: FloatArray, gathered: Sequence[float]
-    ) -> tuple[DeviceMemory, ...]:
+    def _memory(self, strategy: Strategy, counts: FloatArray, of_ranks: FloatArray) -> tuple[DeviceMemory, ...]:
         saved, kept = np.tensordot(counts, self.of_layers.memory[..., :2], axes=2).T
-        temporary = np.where(counts > 0, self.of_layers.memory[..., 2], 0.0).max(axis=(1, 2))
-        temporary[-1] = max(temporary[-1], self.logits_bytes)
+        of_stages = np.where(counts > 0, self.of_layers.memory[..., 2], 0.0).max(axis=(1, 2))
+        of_stages[-1] = max(of_stages[-1], self.logits_bytes)
+        temporary = np.zeros(strategy.pp)
+        np.maximum.at(temporary, list(self.rank_of), of_stages)
         return device_memory(
             strategy,
-            held[:, 0].tolist(),
+            of_ranks.tolist(),
             saved.tolist(),
             kept.tolist(),
-            gathered_parameters=gathered,
-            gradient_bytes=self.runtime.gradient_bytes,
-            expert_parameters=held[:, 1].tolist(),
-            temporary_bytes=temporary.tolist(),
-            runtime_bytes=self.runtime_bytes,
+            self._gathered(strategy) if strategy.zero == 3 else [0.0] * strategy.pp,
+            temporary.tolist(),
+            self.runtime.gradient_bytes,
+            self.runtime_bytes,
         )
 
     def _gathered(self, strategy: Strategy) -> list[float]:

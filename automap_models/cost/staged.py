@@ -47,13 +47,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.paces import stage_pace
+from automap_models.core.paces import StagePace, stage_pace
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import (
     LATENCY_S,
     RING_DEVICES,
-    all_reduce_s_per_byte,
     all_reduce_start_s,
     mesh_all_reduce_s_per_byte,
     transfer_s_per_byte,
@@ -219,11 +218,6 @@ def sum_start_s(problem: StagedProblem, degree: int) -> float:
     return 2 * rounds * LATENCY_S
 
 
-def replica_s_per_byte(problem: StagedProblem, first: int, stop: int) -> float:
-    """Seconds per byte of parameters that replicas on devices first … stop-1 reduce their gradients in."""
-    return problem.gradient_share * all_reduce_s_per_byte(problem.links, first, stop, shortest=problem.one_ring)
-
-
 def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | None = None) -> StagedCost:
     """Cost of a structurally valid plan; lengths are given for plans that do not fit, too (`feasible` says so).
 
@@ -235,29 +229,18 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
         idle: positions whose devices hold nothing and do not work; of every stage one works at least. Transfers and
             all-reduces are those of all devices all the same. None: those that would hold up their stage.
     """
-    profile, links, stages = problem.profile, problem.links, plan.stages
-    first = np.array((0, *(cut + 1 for cut in plan.cuts)), dtype=np.int64)
+    profile, links = problem.profile, problem.links
     bounds = (0, *plan.device_cuts, links.devices)
-    replicas, rate, limit = _working(problem, bounds, idle)
-    parts = problem.shares[replicas]
-    compute_fwd = np.add.reduceat(profile.C_fwd, first)
-    compute_bwd = np.add.reduceat(profile.C - profile.C_fwd, first)
     spans = [slice(begin, last + 1) for begin, last in plan.stage_instructions(len(profile))]
-    held = np.concatenate([_weights_held(problem, 0, span) for span in spans])
-    frozen = np.array([frozen_bytes(problem, 0, span) for span in spans])
-    weights, stash = np.add.reduceat(held, first), np.add.reduceat(profile.stash, first)
-    forward, backward = compute_fwd / rate, compute_bwd / rate
-    compute, (reduce, gather) = (compute_fwd + compute_bwd) / rate, np.zeros((2, stages))
-    all_reduce = weights * [replica_s_per_byte(problem, *ends) for ends in pairwise(bounds)]
-    in_flight = np.array([problem.in_flight(s) for s in range(stages)])
-    memory = stage_memory_bytes(weights, stash, parts, in_flight, problem.state_factor, frozen)
-    for s in [s for s, index in enumerate(plan.shardings) if index]:
-        devices = (bounds[s], bounds[s + 1])
-        replicas[s], limit[s] = bounds[s + 1] - bounds[s], links.device_memory[slice(*devices)].min()
-        stage = _sharded_stage(problem, plan.shardings[s], spans[s], devices, int(in_flight[s]))
-        forward[s], backward[s], all_reduce[s], memory[s], compute[s], reduce[s], gather[s], weights[s] = stage
-    groups = [replicas[s] // problem.all_shardings[index].degree for s, index in enumerate(plan.shardings)]
-    padding = groups / problem.shares[groups]
+    degrees = [problem.all_shardings[index].degree for index in plan.shardings]
+    working = [_working(problem, *at, idle) for at in zip(degrees, bounds, bounds[1:], strict=False)]
+    costs = [
+        _stage_cost(problem, index, spans[s], bounds[s : s + 2], problem.in_flight(s), working[s])
+        for s, index in enumerate(plan.shardings)
+    ]
+    forward, backward, all_reduce, memory, compute, reduce, gather, weights = np.array(costs).T
+    replicas = np.array([of.replicas for of in working])
+    padding = replicas / problem.shares[replicas]
     transfer = np.array(
         [
             profile.A[cut]
@@ -279,7 +262,7 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
         float(span),
         float(length),
         int(pivot),
-        limit_bytes=limit,
+        limit_bytes=np.array([of.memory for of in working]),
         compute_s=compute,
         reduce_s=reduce,
         gather_s=gather,
@@ -391,36 +374,22 @@ def plan_tied_sums(problem: StagedProblem, plan: StagedPlan) -> tuple[TiedSum, .
     )
 
 
-def _slowest(problem: StagedProblem, first: int, stop: int) -> float:
-    """Time of the slowest of devices first … stop-1 over that of the profile's: all that share operators work."""
-    return 1.0 if problem.slowdowns is None else float(problem.slowdowns[first:stop].max())
-
-
-def _working(
-    problem: StagedProblem, bounds: tuple[int, ...], idle: Collection[int] | None
-) -> tuple[NDArray[np.int64], FloatArray, FloatArray]:
-    """[S] how many devices of each stage work, the rate at which they get the profile done, the least memory of them.
+def _working(problem: StagedProblem, degree: int, first: int, stop: int, idle: Collection[int] | None) -> StagePace:
+    """How a stage on devices first … stop-1 works; those that share operators all do.
 
     Args:
-        bounds: [S+1] the first device of each stage, and the one after the last.
+        degree: how many devices share a replica.
         idle: see `plan_cost`.
     """
-    slowdown, memory = problem.slowdowns, problem.cluster.device_memory
-    if idle is None and slowdown is not None:
-        stages = [slice(first, stop) for first, stop in pairwise(bounds)]
-        replicas, rate, limit, _ = zip(
-            *(stage_pace(problem.speeds, slowdown[own], memory[own]) for own in stages), strict=True
-        )
-        return np.array(replicas), np.array(rate), np.array(limit)
-    first = np.array(bounds[:-1]) - bounds[0]
-    works = np.ones(bounds[-1], dtype=np.int64)
-    works[list(idle or ())] = 0
-    works, own = works[bounds[0] :], slice(bounds[0], bounds[-1])
-    working = np.add.reduceat(works, first)
-    least = np.minimum.reduceat(np.where(works > 0, memory[own], np.inf), first)
-    if slowdown is None:
-        return working, problem.speeds[working], least
-    return working, problem.speeds[working] / np.maximum.reduceat(works * slowdown[own], first), least
+    memory = problem.cluster.device_memory[first:stop]
+    slowdown = np.ones(stop - first) if problem.slowdowns is None else problem.slowdowns[first:stop]
+    if degree == 1 and idle is None:
+        return stage_pace(problem.speeds, slowdown, memory)
+    works = np.ones(stop - first, dtype=bool)
+    if degree == 1:
+        works[[position - first for position in idle or () if first <= position < stop]] = False
+    replicas, slowest = int(works.sum()) // degree, float(slowdown[works].max())
+    return StagePace(replicas, float(problem.speeds[replicas]) / slowest, float(memory[works].min()), slowest)
 
 
 class _StageCost(NamedTuple):
@@ -436,40 +405,31 @@ class _StageCost(NamedTuple):
     weights_bytes: float
 
 
-def _sharded_stage(
-    problem: StagedProblem, index: int, own: slice, devices: tuple[int, int], in_flight: int
+def _stage_cost(
+    problem: StagedProblem, index: int, own: slice, devices: tuple[int, ...], in_flight: int, working: StagePace
 ) -> _StageCost:
     """What a stage of these instructions and devices first … stop-1 costs in one of the problem's shardings."""
-    sharding = problem.all_shardings[index]
-    replicas = (devices[1] - devices[0]) // sharding.degree
-    parts, speed = float(problem.shares[replicas]), float(problem.speeds[replicas])
-    over_replicas, inside = stage_rates(problem, *devices, sharding.degree)
+    sharding, (first, stop) = problem.all_shardings[index], devices
+    parts, rate = float(problem.shares[working.replicas]), working.rate
+    over_replicas, inside = stage_rates(problem, first, stop, sharding.degree)
     start_s = sum_start_s(problem, sharding.degree)
 
     def total(array: FloatArray) -> float:
         return float(np.add.reduceat(array[own], [0])[0])
 
-    nodes = problem.links.node_of[slice(*devices)]
-    gathered, intra = sharding.gathered, float(problem.links.node_intra[nodes].min())
+    gathered, intra = sharding.gathered, float(problem.links.node_intra[problem.links.node_of[first:stop]].min())
     gather_in, gather_out = float(gathered[own.start]) / intra, float(gathered[own.stop]) / intra
-    slowest = _slowest(problem, *devices)
-    compute_fwd, compute_bwd = slowest * total(sharding.C_fwd), slowest * total(sharding.C - sharding.C_fwd)
+    compute_fwd, compute_bwd = total(sharding.C_fwd), total(sharding.C - sharding.C_fwd)
     reduce_fwd = inside * total(sharding.reduced_fwd) / parts + start_s * total(sharding.starts_fwd)
     reduce_bwd = inside * total(sharding.reduced_bwd) / parts + start_s * total(sharding.starts_bwd)
     weights = float(np.add.reduceat(_weights_held(problem, index, own), [0])[0])
+    frozen = frozen_bytes(problem, index, own)
     return _StageCost(
-        forward_s=compute_fwd / speed + gather_in / parts + reduce_fwd,
-        backward_s=compute_bwd / speed + gather_out / parts + reduce_bwd,
+        forward_s=compute_fwd / rate + gather_in / parts + reduce_fwd,
+        backward_s=compute_bwd / rate + gather_out / parts + reduce_bwd,
         all_reduce_s=weights * over_replicas + problem.gradient_share * inside * total(sharding.gradients),
-        memory_bytes=stage_memory_bytes(
-            weights,
-            total(sharding.stash),
-            parts,
-            in_flight,
-            problem.state_factor,
-            frozen_bytes(problem, index, own),
-        ),
-        compute_s=(compute_fwd + compute_bwd) / speed,
+        memory_bytes=stage_memory_bytes(weights, total(sharding.stash), parts, in_flight, problem.state_factor, frozen),
+        compute_s=(compute_fwd + compute_bwd) / rate,
         reduce_s=reduce_fwd + reduce_bwd,
         gather_s=(gather_in + gather_out) / parts,
         weights_bytes=weights,

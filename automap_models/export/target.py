@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 
 from automap_models.core.framework import Limits
+from automap_models.core.passes import Schedule, build_schedule
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import Result
-from automap_models.core.schedules import DEFAULT_SCHEDULE, Schedule, build_schedule
 from automap_models.core.sharding import ShardingPlan
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.written_plan import WrittenPlan
@@ -53,7 +53,7 @@ class StagedSource:
     def schedule(self) -> Schedule:
         """The order of passes; 1F1B where the plan was made for none."""
         name = self.written.schedule if self.result is None else self.result.problem.schedule
-        return build_schedule(name or DEFAULT_SCHEDULE, len(self.written.stages), self.written.micro_batches)
+        return build_schedule(name, len(self.written.stages), self.written.micro_batches)
 
     def require_result(self, target: str) -> Result[StagedProblem, StagedPlan]:
         """The plan with its problem.

@@ -14,7 +14,7 @@ import io
 from pathlib import Path
 from types import SimpleNamespace
 
-from automap_models.core.schedules import Schedule
+from automap_models.core.passes import Schedule
 from automap_models.export.target import (
     ShardingSource,
     Source,

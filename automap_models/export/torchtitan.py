@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Divided, Limits
-from automap_models.core.schedules import Schedule
+from automap_models.core.passes import Schedule
 from automap_models.core.strategy import Strategy
 from automap_models.export import torch_csv
 from automap_models.export.layout import Inexpressible, Layout, layout_target

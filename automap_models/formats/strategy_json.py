@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from automap_models.core.estimate import Estimate
 from automap_models.core.framework import UNKNOWN, ModelFacts
-from automap_models.core.schedules import Schedule
+from automap_models.core.passes import Schedule
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Foreign, Index, Text, convert, located, wrong

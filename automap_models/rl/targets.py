@@ -33,16 +33,13 @@ def n_step_target(r_t: Tensor, discount_t: Tensor, value_t: Tensor) -> Tensor:
     return r_t + discount_t * value_t
 
 
-LOG_FLOOR, LOG_OUT_OF_MEMORY = -5.0, -6.0
-
-
 def log_rescale(reward: Tensor) -> Tensor:
     """h(r) = log r on [e^-5, 1], -6 for a penalty: equal ratios of L become equal differences of value.
 
     A transformed Bellman operator (Pohlen et al. 2018) with γ = 1 and one reward at the end needs no inverse.
     Without it plans that communication dominates, whose rewards are all small, hardly count in the loss.
     """
-    return torch.where(reward > 0, reward.clamp(min=1e-9).log().clamp(min=LOG_FLOOR), LOG_OUT_OF_MEMORY)
+    return torch.where(reward > 0, reward.clamp(min=1e-9).log().clamp(min=-5.0), -6.0)
 
 
 def huber(error: Tensor, delta: float = 1.0) -> Tensor:

@@ -12,9 +12,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from automap_models.core.passes import Schedule, build_schedule
 from automap_models.core.profile import FloatArray
 from automap_models.core.run_record import Comparison, RunRecord
-from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, Schedule, build_schedule
+from automap_models.core.schedules import DEFAULT_SCHEDULE, schedule_family
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.cost.overlap import TiedSum
 from automap_models.errors import BadInput
@@ -140,11 +141,9 @@ def run_schedule(plan: WrittenPlan, name: str | None, virtual: int | None) -> Sc
             numbers of devices on one rank.
     """
     name = name or plan.schedule or DEFAULT_SCHEDULE
-    if name not in SCHEDULES:
-        raise BadInput(f"unknown schedule {name!r}", where="`schedule`", do=f"choose from {', '.join(SCHEDULES)}")
-    stages = len(plan.stages)
+    family, stages = schedule_family(name), len(plan.stages)
     if virtual is None:
-        virtual = SCHEDULES[name].virtual or (2 if name == "interleaved" else 1)
+        virtual = family.virtual or (2 if name == "interleaved" else 1)
     if virtual < 1 or stages % virtual:
         what = f"{stages} stages do not make ranks of {virtual} virtual stages"
         raise BadInput(what, where="`virtual`", do="give a divisor of the number of stages, or plan another number")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from automap_models.core.schedules import DEFAULT_SCHEDULE, Schedule, build_schedule
+from automap_models.core.passes import Schedule, build_schedule
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
@@ -81,7 +81,7 @@ def layout_of(plan: WrittenPlan, schedule: Schedule) -> Layout:
 
 def on_one_device(micro_batches: int) -> Layout:
     """One stage on one device, which runs micro-batch after micro-batch: what every plan has to agree with."""
-    return Layout((), (StageLayout((0,)),), build_schedule(DEFAULT_SCHEDULE, 1, micro_batches))
+    return Layout((), (StageLayout((0,)),), build_schedule(None, 1, micro_batches))
 
 
 def _dims(plan: WrittenPlan, sharding: str | None) -> Mapping[str, int]:

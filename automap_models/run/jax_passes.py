@@ -18,9 +18,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from automap_models.core.pass_orders import Action
+from automap_models.core.passes import Action, Schedule
 from automap_models.core.run_record import Pass
-from automap_models.core.schedules import Schedule
 from automap_models.errors import BadInput
 from automap_models.hlo.step_cut import ProgramKey
 from automap_models.run.jax_programs import CompiledProgram, StepPrograms

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from automap_models.core.schedules import Schedule
+from automap_models.core.passes import Schedule
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
 from automap_models.run.base import processes_of

@@ -32,7 +32,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.utils import _pytree as pytree
 
-from automap_models.core.pass_orders import Action, ActionKind
+from automap_models.core.passes import Action, ActionKind
 from automap_models.run.layout import Layout, Overlap
 from automap_models.run.torch_clock import Clock
 from automap_models.run.torch_sharding import keep_gradients, reduce_gradients, shard

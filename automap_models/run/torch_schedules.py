@@ -27,7 +27,7 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime, get
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
-from automap_models.core.schedules import Schedule
+from automap_models.core.passes import Schedule
 from automap_models.run.layout import Layout
 from automap_models.run.torch_clock import Clock
 from automap_models.run.torch_sharding import shard

@@ -1,4 +1,4 @@
-"""The constants of a kind of device, fitted to measured steps.
+"""The prices of measured steps, and the constants of a kind of device that are fitted to them.
 
     cost = Σ weight of a source · soft L1 of log(predicted / measured seconds) of each of its steps
          + PULL · Σ log(constant / usual constant)² of each constant, where steps say little
@@ -20,11 +20,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from automap_models.core.cluster import Cluster
 from automap_models.core.device import USUAL, Device, StepConstants
+from automap_models.core.estimate import Estimate
 from automap_models.core.model_work import ModelWork
+from automap_models.core.strategy import Strategy
+from automap_models.cost.layer_times import Runtime
 from automap_models.cost.measured import MeasuredPasses, MeasuredStep
+from automap_models.cost.stage_costs import stage_costs
 from automap_models.errors import BadInput
-from automap_models.simulate.measured import measured_estimate, passes_estimate
+from automap_models.simulate.strategy import StrategyPricing
 
 FloatArray = NDArray[np.float64]
 
@@ -41,22 +46,45 @@ RANGES: Mapping[str, tuple[float, float]] = {
 """Of each constant."""
 PULL = 0.2
 """Weight of a constant's term, beside steps of weight 1."""
-SHARED_PULL = 5.0
-"""The same of kinds that are fitted together (`fit_kinds`); benchmarks/results/measured_steps.md compares weights."""
-FEW_WEIGHT = 0.5
-"""Of USUAL beside the constants of another kind, in what a kind shares with others."""
-ROUNDS = 3
-"""In which kinds are fitted in turn to what the others came to."""
-SETTLED = 0.02
-"""Of a logarithm; constants that change by less in a round no longer change."""
 FULL_WEIGHT = 20
 """Steps of a source that count in full; those of a larger one weigh together as many."""
-PROFILE_WEIGHT = 3.0
-"""Of all residuals of a profile: its times are medians of repeats on one device, of one framework."""
 LARGE_ERROR = 0.1
 """Of a logarithm, from which on an error counts by its size and no longer by its square."""
 PRECISE = 1e-3
 """Relative change at which a fit ends."""
+
+
+def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Estimate:
+    """What the step of that model costs on the device.
+
+    Raises:
+        BadInput: see `StrategyPricing.estimate`.
+    """
+    return StrategyPricing(work, step.cluster, device, step.runtime).estimate(step.strategy)
+
+
+def measured_bytes(step: MeasuredStep, estimate: Estimate) -> float:
+    """Bytes of the fullest device by the estimate, of what the step's memory was measured of."""
+    of_runtime = estimate.memory[0].runtime if step.only_tensors else 0.0  # all ranks have as much
+    return estimate.peak_memory - of_runtime
+
+
+_ALONE = Cluster(nodes=1, devices_per_node=1, intra=1e12, inter=1e12, memory=1e15, name="one device")
+"""Nothing is sent, and what does not fit was not measured."""
+
+
+def passes_estimate(passes: MeasuredPasses, work: ModelWork, device: Device) -> tuple[float, float, float]:
+    """Seconds of the forward pass, of the backward pass and of the update of one micro-batch on one device.
+
+    Raises:
+        BadInput: see `stage_costs`.
+    """
+    strategy = Strategy(
+        micro_batch=passes.micro_batch, global_batch=passes.micro_batch, precision=passes.precision, recompute="none"
+    )
+    costs = stage_costs(work, strategy, _ALONE, device, Runtime(flash=passes.flash))
+    forward, inputs, weights = (float(of_pass.sum()) for of_pass in costs.times.passes)
+    return forward, inputs + weights, costs.optimizer_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +126,7 @@ def step_observation(step: MeasuredStep, work: ModelWork) -> Observation:
 def pass_observation(passes: MeasuredPasses, work: ModelWork) -> Observation:
     """The passes of a profile that was measured of a model whose work this is."""
     parts_s = np.array(passes.parts_s)
-    weights = np.asarray(PROFILE_WEIGHT * np.sqrt(parts_s / parts_s.sum()))
+    weights = np.asarray(3.0 * np.sqrt(parts_s / parts_s.sum()))  # medians of repeats on one device, of one framework
 
     def price_s(device: Device) -> FloatArray:
         return np.array(passes_estimate(passes, work, device)[: parts_s.size])
@@ -106,32 +134,36 @@ def pass_observation(passes: MeasuredPasses, work: ModelWork) -> Observation:
     return Observation(passes.name, passes.name, None, parts_s, weights, price_s)
 
 
-@dataclass(frozen=True, eq=False)
-class Calibration:
-    """A fit.
+class MeasuredKind(NamedTuple):
+    """Measured steps of devices that have their constants in common.
 
     Attributes:
-        constants: of the kind of device.
-        predicted_s: [n] of each observation.
-    """
-
-    constants: StepConstants
-    predicted_s: FloatArray
-
-
-def fit_constants(
-    observations: Sequence[Observation],
-    devices: Sequence[Device],
-    start: StepConstants = USUAL,
-    usual: StepConstants = USUAL,
-    pull: float = PULL,
-) -> Calibration:
-    """The constants with which the observations are priced best.
-
-    Args:
         observations: on these devices.
         devices: peaks of those that have the constants in common, such as an A100 with 40 and one with 80 GB; profiles
             were measured on the first.
+    """
+
+    observations: Sequence[Observation]
+    devices: Sequence[Device]
+
+    @property
+    def sources(self) -> list[str]:
+        """Who measured the steps, by name."""
+        return sorted({observation.source for observation in self.observations})
+
+    def parted(self, source: str) -> tuple[MeasuredKind, MeasuredKind]:
+        """The steps of a source, and those of all others."""
+        own, others = ([o for o in self.observations if (o.source == source) == of] for of in (True, False))
+        return self._replace(observations=own), self._replace(observations=others)
+
+
+def fit_constants(
+    kind: MeasuredKind, start: StepConstants = USUAL, usual: StepConstants = USUAL, pull: float = PULL
+) -> StepConstants:
+    """The constants with which the observations are priced best.
+
+    Args:
+        kind: what was measured.
         start: where the fit begins.
         usual: what constants are pulled to.
         pull: how much, the weight of the square of each constant's logarithm beside steps of weight 1.
@@ -141,16 +173,16 @@ def fit_constants(
     """
     from scipy.optimize import least_squares  # here, because the layers below the planners are to be imported fast
 
-    if not observations:
-        where = f"device {', '.join(device.name for device in devices)}"
+    if not kind.observations:
+        where = f"device {', '.join(device.name for device in kind.devices)}"
         raise BadInput("no measured step is of this kind", where=where, do="give rows that have it")
-    logs = np.log(np.concatenate([observation.parts_s for observation in observations]))
-    weights = _weights(observations)
+    logs = np.log(np.concatenate([observation.parts_s for observation in kind.observations]))
+    weights = _weights(kind.observations)
     center = _parameters(usual)
     low, high = np.log(np.array(list(RANGES.values()))).T
 
     def residuals(parameters: FloatArray) -> FloatArray:
-        prices = np.concatenate(_prices(observations, devices, _constants(parameters)))
+        prices = np.concatenate(_prices(kind, _constants(parameters)))
         errors = _robust(np.log(prices) - logs)
         return np.concatenate([weights * errors, math.sqrt(pull) * (parameters - center)])
 
@@ -164,8 +196,7 @@ def fit_constants(
         ftol=PRECISE,
         max_nfev=30,
     )
-    constants = _constants(fit.x)
-    return Calibration(constants, predicted_s(observations, devices, constants))
+    return _constants(fit.x)
 
 
 def _robust(errors: FloatArray) -> FloatArray:
@@ -174,44 +205,53 @@ def _robust(errors: FloatArray) -> FloatArray:
     return np.asarray(np.copysign(np.sqrt(squares), errors))
 
 
-def _prices(
-    observations: Sequence[Observation], devices: Sequence[Device], constants: StepConstants
-) -> list[FloatArray]:
+def _prices(kind: MeasuredKind, constants: StepConstants) -> list[FloatArray]:
     """The priced parts of each observation on its device with these constants."""
-    fitted: dict[str | None, Device] = {device.name: replace(device, step=constants) for device in devices}
-    fitted[None] = fitted[devices[0].name]
-    return [observation.price_s(fitted[observation.device]) for observation in observations]
+    fitted: dict[str | None, Device] = {device.name: replace(device, step=constants) for device in kind.devices}
+    fitted[None] = fitted[kind.devices[0].name]
+    return [observation.price_s(fitted[observation.device]) for observation in kind.observations]
 
 
-def predicted_s(observations: Sequence[Observation], devices: Sequence[Device], constants: StepConstants) -> FloatArray:
+def predicted_s(kind: MeasuredKind, constants: StepConstants) -> FloatArray:
     """[n] seconds of each observation on its device with these constants."""
-    return np.array([float(parts_s.sum()) for parts_s in _prices(observations, devices, constants)])
+    return np.array([float(parts_s.sum()) for parts_s in _prices(kind, constants)])
 
 
-class MeasuredKind(NamedTuple):
-    """Measured steps of devices that have their constants in common; arguments of `fit_constants`."""
+def _of_source(kind: MeasuredKind, source: str, constants: StepConstants, seconds: FloatArray) -> None:
+    """Write what the steps of a source take with these constants to their places among those of all."""
+    places = [i for i, observation in enumerate(kind.observations) if observation.source == source]
+    seconds[places] = predicted_s(kind.parted(source)[0], constants)
 
-    observations: Sequence[Observation]
-    devices: Sequence[Device]
 
-    @property
-    def sources(self) -> set[str]:
-        """Who measured the steps."""
-        return {observation.source for observation in self.observations}
+def left_out_s(
+    kind: MeasuredKind, start: StepConstants = USUAL, usual: StepConstants = USUAL, pull: float = PULL
+) -> FloatArray:
+    """[n] seconds of each observation with the constants that are fitted to all other sources; none of one source.
 
-    def without(self, source: str) -> MeasuredKind:
-        """The steps of all other sources."""
-        return self._replace(observations=[step for step in self.observations if step.source != source])
+    Args: see `fit_constants`.
+
+    Raises:
+        BadInput: see `fit_constants`.
+    """
+    if len(kind.sources) < 2:
+        return np.zeros(0)
+    seconds = np.zeros(len(kind.observations))
+    for source in kind.sources:
+        _of_source(kind, source, fit_constants(kind.parted(source)[1], start, usual, pull), seconds)
+    return seconds
 
 
 def shared_constants(others: Iterable[StepConstants]) -> StepConstants:
-    """What a kind of device has in common with others: the geometric mean of their constants and, lightly, of USUAL."""
+    """What a kind of device has in common with others: the geometric mean of their constants and, half, of USUAL."""
     logs = [_parameters(constants) for constants in others]
-    return _constants((sum(logs) + FEW_WEIGHT * _parameters(USUAL)) / (len(logs) + FEW_WEIGHT))
+    return _constants((sum(logs) + 0.5 * _parameters(USUAL)) / (len(logs) + 0.5))
 
 
 def fit_kinds(
-    kinds: Mapping[str, MeasuredKind], start: Mapping[str, StepConstants], again: Collection[str] | None = None
+    kinds: Mapping[str, MeasuredKind],
+    start: Mapping[str, StepConstants],
+    again: Collection[str] | None = None,
+    pull: float = 5.0,
 ) -> dict[str, StepConstants]:
     """The constants of several kinds of devices, each pulled to what those of the others have in common.
 
@@ -222,6 +262,7 @@ def fit_kinds(
         kinds: name → its steps; none of a kind are as good as a fit to nothing.
         start: name → where its fit begins.
         again: names of the kinds that are fitted; the others stay as in `start`. None is all.
+        pull: to what others have in common, see `fit_constants`; benchmarks/results/measured_steps.md compares weights.
 
     Returns:
         name → constants.
@@ -231,15 +272,15 @@ def fit_kinds(
     """
     constants = dict(start)
     lending = [name for name, kind in kinds.items() if len(kind.sources) > 1]
-    for _ in range(ROUNDS):
+    for _ in range(3):  # in turn, each to what the others came to
         before = dict(constants)
         for name in kinds if again is None else again:
             shared = shared_constants(constants[other] for other in lending if other != name)
             kind = kinds[name]
-            fitted = fit_constants(*kind, constants[name], shared, SHARED_PULL) if kind.observations else None
-            constants[name] = shared if fitted is None else fitted.constants
+            has_steps = bool(kind.observations)
+            constants[name] = fit_constants(kind, constants[name], shared, pull) if has_steps else shared
         changes = [np.abs(_parameters(constants[name]) - _parameters(before[name])).max() for name in kinds]
-        if max(changes) < SETTLED:
+        if max(changes) < 0.02:  # of logarithms
             break
     return constants
 
@@ -252,14 +293,11 @@ def left_out_of_kinds_s(kinds: Mapping[str, MeasuredKind], start: Mapping[str, S
     Args: see `fit_kinds`; `start` are the constants that are fitted to all sources.
     """
     seconds = {name: np.zeros(len(kind.observations)) for name, kind in kinds.items()}
-    for source in sorted(set().union(*(kind.sources for kind in kinds.values()))):
+    for source in sorted({source for kind in kinds.values() for source in kind.sources}):
         own = [name for name, kind in kinds.items() if source in kind.sources]
-        others = {name: kind.without(source) for name, kind in kinds.items()}
-        constants = fit_kinds(others, start, own)
+        constants = fit_kinds({name: kind.parted(source)[1] for name, kind in kinds.items()}, start, own)
         for name in own:
-            chosen = np.array([step.source == source for step in kinds[name].observations])
-            steps = [step for step in kinds[name].observations if step.source == source]
-            seconds[name][chosen] = predicted_s(steps, kinds[name].devices, constants[name])
+            _of_source(kinds[name], source, constants[name], seconds[name])
     return seconds
 
 
@@ -294,10 +332,10 @@ def errors_by_source(observations: Sequence[Observation], predicted: FloatArray)
 
     Args:
         observations: n measured steps.
-        predicted: [n] their predicted seconds.
+        predicted: [n] their predicted seconds; none where there is a single source.
     """
     ratios: dict[str, list[float]] = defaultdict(list)
-    for observation, seconds in zip(observations, predicted.tolist(), strict=True):
+    for observation, seconds in zip(observations if predicted.size else (), predicted.tolist(), strict=True):
         ratios[observation.source].append(seconds / float(observation.parts_s.sum()))
     return [errors_of(source, values) for source, values in sorted(ratios.items())]
 
@@ -314,33 +352,6 @@ def ends_of_ranges(constants: StepConstants) -> list[tuple[str, float]]:
         value = getattr(constants, name)
         result += [(name, end) for end in ends if abs(math.log(value / end)) < 10 * PRECISE]
     return result
-
-
-def left_out_s(
-    observations: Sequence[Observation],
-    devices: Sequence[Device],
-    start: StepConstants = USUAL,
-    usual: StepConstants = USUAL,
-    pull: float = PULL,
-) -> FloatArray:
-    """[n] seconds of each observation with the constants that are fitted to all other sources; none of one source.
-
-    Args:
-        observations, devices, start, usual, pull: see `fit_constants`.
-
-    Raises:
-        BadInput: see `fit_constants`.
-    """
-    of_source = np.array([observation.source for observation in observations])
-    sources = sorted(set(of_source.tolist()))
-    seconds = np.zeros(len(observations) if len(sources) > 1 else 0)
-    for source in sources if len(sources) > 1 else ():
-        own = of_source == source
-        others = [observation for observation, left_out in zip(observations, own, strict=True) if not left_out]
-        constants = fit_constants(others, devices, start, usual, pull).constants
-        chosen = [observation for observation, left_out in zip(observations, own, strict=True) if left_out]
-        seconds[own] = predicted_s(chosen, devices, constants)
-    return seconds
 
 
 def _weights(observations: Sequence[Observation]) -> FloatArray:

@@ -27,9 +27,8 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from automap_models.core.pass_orders import Action, ActionKind
+from automap_models.core.passes import Action, ActionKind, Schedule
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import Schedule
 from automap_models.cost.overlap import TiedSum
 from automap_models.errors import BadInput
 
@@ -250,7 +249,7 @@ def simulate(
         forward_s, backward_s: [V] seconds of one micro-batch's passes; the backward pass is the whole one.
         transfer_s: [V-1] seconds of one micro-batch over each link, one direction.
         all_reduce_s: [V] seconds.
-        schedule: see core.schedules.build_schedule.
+        schedule: see core.passes.build_schedule.
         exposed_s: [V] what of them comes after the last pass of a stage; None is all of them.
         update_s: [V] of the parameters; None takes no time.
         tied: sums over the copies of parameters, in their order.

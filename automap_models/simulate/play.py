@@ -1,6 +1,6 @@
 """The player of schedules, compiled by numba: a step is the longest path of a graph that does not depend on times.
 
-What each rank runs is fixed (core.pass_tables), and so is what each direction of a link carries: the results of the
+What each rank runs is fixed (core.passes), and so is what each direction of a link carries: the results of the
 passes of the rank that sends, in their order. So everything is laid out once for a schedule, S and M, each node after
 those that it waits for, and one loop over the nodes is the whole simulation (`play`).
 
@@ -18,13 +18,13 @@ import numpy as np
 
 from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.pass_orders import FORWARD, WEIGHT, WHOLE
+from automap_models.core.schedules import FORWARD, WEIGHT, WHOLE
 
 BEFORE, INPUT_OF, DURATION, MICRO_BATCH = range(4)
 """Rows of nodes: 1 + what the rank or the direction of a link has done before, 0 for nothing; 1 + what it waits for
 besides, 0 for nothing; which duration it has; and of which micro-batch it is."""
 MESSAGE, LATE, UPDATE = 4, 5, 6
-"""Durations of a virtual stage beside those of its passes (core.pass_orders): of the message to and from the stage
+"""Durations of a virtual stage beside those of its passes (core.schedules): of the message to and from the stage
 after it, and of two things that no node of the schedule waits for."""
 KINDS = 7
 """Of durations, FORWARD to UPDATE."""

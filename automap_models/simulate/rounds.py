@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.pass_tables import pass_table
+from automap_models.core.passes import pass_table
 from automap_models.core.schedules import repeating_micro_batches
 from automap_models.cost.overlap import TiedSum
 
@@ -30,19 +30,6 @@ if TYPE_CHECKING:
 
 PERIOD = 12
 """Micro-batches after which the middle of a plan's schedule is held against itself."""
-
-
-def compile_loops() -> None:
-    """Have all loops over schedules compiled: half a second, or ten where numba has not kept them from before.
-
-    To be called before processor time is counted that a search may take.
-    """
-    for name, virtual in (("1f1b", 1), ("zb-v", 2), ("dualpipev", 2)):
-        stages = 2 * virtual
-        second = np.ones(stages)
-        _, chain = longest_chains(name, 2 * stages, virtual, PassTimes(second, second, second, second[1:]))
-        chain(0)
-        _ = pass_table(name, 2, 2 * stages, virtual).fullest
 
 
 @lru_cache(maxsize=512)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from automap_models.core.schedules import build_schedule
+from automap_models.core.passes import build_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.simulate.engine import Timeline, simulate
@@ -13,7 +13,7 @@ from automap_models.simulate.rounds import PlanTimes, plan_steps, tied_arrays
 
 
 def timeline(cost: StagedCost, micro_batches: int, schedule: str) -> Timeline:
-    """One simulated global batch of a plan of that cost, under a schedule of `core.pass_orders.WARM_UPS`.
+    """One simulated global batch of a plan of that cost, under a schedule of `core.schedules.WARM_UPS`.
 
     The number of micro-batches that a stage holds, and so its memory, is that of the schedule that the cost is of.
     """

@@ -34,8 +34,6 @@ from automap_models.simulate.rounds import PassTimes, rank_ends
 
 ROUNDING = 1e-9
 """Share of what a rank's passes take that waiting for less counts as none: what is left of sums of floats."""
-REMEMBERED = 20_000
-"""Strategies but for cuts and recomputation whose costs are kept."""
 WITHOUT_WAITING = frozenset({"zb-h2"})
 """Schedules whose ranks begin their next step when they have updated their own weights, and check afterwards that no
 gradient was infinite (arXiv 2401.10241, section 4). A rank then repeats what it does from its first pass to its last
@@ -91,7 +89,7 @@ class StrategyPricing:
         """
         uniform = _UNIFORM(strategy)
         if uniform not in self._stages:
-            if len(self._stages) > REMEMBERED:
+            if len(self._stages) > 20_000:  # enough for any search
                 self._stages.clear()
             own = [of.run_by(strategy) for of in like]
             self._stages[uniform] = own or [StageCosting(layers, strategy) for layers in self.layers]

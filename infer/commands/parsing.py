@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.units import BYTES_PER_S, SECONDS, SHARE, Unit
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, COMPETING, DEFAULT_OBJECTIVE, OBJECTIVES

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from automap_models.core.pass_orders import WARM_UPS
-from automap_models.core.schedules import SCHEDULES, require_schedule
+from automap_models.core.schedules import SCHEDULES, WARM_UPS, require_schedule
 from automap_models.core.units import BYTES, SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import ExploreOptions

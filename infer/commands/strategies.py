@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.units import BYTES
 from automap_models.errors import BadInput
 from automap_models.planners.options import COMPETING

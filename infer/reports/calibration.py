@@ -18,6 +18,7 @@ from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.formats.npz import read_npz
 from automap_models.simulate.calibration import (
     PULL,
+    MeasuredKind,
     SourceErrors,
     ends_of_ranges,
     errors_by_source,
@@ -25,6 +26,7 @@ from automap_models.simulate.calibration import (
     fit_constants,
     left_out_s,
     pass_observation,
+    predicted_s,
     step_observation,
 )
 from automap_models.workloads.measured import MeasuredWorks, described_model, measured_passes
@@ -89,22 +91,21 @@ def _calibrated(request: CalibrateRequest) -> Calibrated:
             steps.advance(done, len(measured) + len(profiles), f"tracing the model of {passes.name}")
             observations.append(pass_observation(passes, works.of_passes(passes)))
         steps.begin(f"fitting {len(observations)} steps")
-        fit = fit_constants(observations, devices, usual, usual, pull)
+        kind = MeasuredKind(observations, devices)
+        constants = fit_constants(kind, usual, usual, pull)
+        fitted_s = predicted_s(kind, constants)
         steps.begin("leaving every source out in turn")
-        others_s = left_out_s(observations, devices, fit.constants, usual, pull)
+        rest_s = left_out_s(kind, constants, usual, pull)
     return Calibrated(
-        device=replace(devices[0], step=fit.constants),
+        device=replace(devices[0], step=constants),
         usual=usual,
         steps=len(observations),
         skipped=skipped,
         others=len(rows) - len(measured),
         links=bool(measured),
-        fitted=errors_by_source(observations, fit.predicted_s),
-        left_out=errors_by_source(observations, others_s) if others_s.size else [],
-        together=(
-            errors_of_all(observations, fit.predicted_s),
-            errors_of_all(observations, others_s) if others_s.size else None,
-        ),
+        fitted=errors_by_source(observations, fitted_s),
+        left_out=errors_by_source(observations, rest_s),
+        together=(errors_of_all(observations, fitted_s), errors_of_all(observations, rest_s) if rest_s.size else None),
     )
 
 

@@ -8,10 +8,11 @@ from itertools import product
 from typing import Any
 
 import pytest
+from most_held import most_held
 
 from automap_models.core import schedules
-from automap_models.core.pass_orders import WARM_UPS, Action, Order
-from automap_models.core.schedules import SCHEDULES, build_schedule, most_held
+from automap_models.core.passes import Action, Order, build_schedule
+from automap_models.core.schedules import SCHEDULES, WARM_UPS
 from automap_models.errors import BadInput
 
 GRIDS = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.schedules import build_schedule
+from automap_models.core.passes import build_schedule
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
 

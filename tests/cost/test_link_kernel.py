@@ -6,9 +6,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from rings import all_reduce_s_per_byte
 
 from automap_models.core.cluster import Cluster
-from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
+from automap_models.cost.collectives import transfer_s_per_byte
 from automap_models.cost.link_kernel import all_reduce, parts_of, transfer
 
 SIZES = [(1, 1), (1, 2), (1, 7), (2, 1), (5, 1), (2, 3), (3, 2), (3, 4), (2, 7), (4, 4)]

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.core.step_devices import StepDevices
-from automap_models.cost.makespan import simulate_step, step_values
-from automap_models.cost.makespan_bound import makespan_bound_s
+from automap_models.cost.makespan import makespan_bound_s, simulate_step, step_values
 from automap_models.cost.placement import placement_cost
 from automap_models.cost.step_tables import StepTables
 from automap_models.errors import BadInput

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from rings import all_reduce_s_per_byte
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.sharding import UNUSED
 from automap_models.core.sharding_classes import MergedSums, ShardingWork
-from automap_models.cost.collectives import all_reduce_s_per_byte, mesh_all_reduce_s_per_byte
+from automap_models.cost.collectives import mesh_all_reduce_s_per_byte
 from automap_models.cost.sharding import AxisCost, axis_costs, sharding_price
 
 CLUSTER = Cluster(2, 8, intra=100e9, inter=2e9, memory=16e9, name="pair")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device, StepConstants
@@ -17,7 +14,7 @@ from automap_models.core.profile import FloatArray, Profile, SharedParameter
 from automap_models.core.profiled_model import ShardedProfile, whole
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.overlap import TiedSum
-from automap_models.cost.staged import _sharded_stage, plan_cost, stage_weights_bytes
+from automap_models.cost.staged import plan_cost, stage_weights_bytes
 from automap_models.errors import BadInput
 from automap_models.simulate.step import step_cost
 
@@ -36,37 +33,6 @@ def draw(seed: int, n: int = 9) -> Profile:
 
 def plan(cuts: Numbers, device_cuts: Numbers, chosen: Numbers, micro_batches: int) -> StagedPlan:
     return StagedPlan(cuts, device_cuts, micro_batches, "test", shardings=chosen)
-
-
-@given(st.integers(0, 10**6), st.sets(st.integers(0, 7), max_size=3), st.data())
-def test_a_stage_on_its_own_costs_the_same_to_the_last_bit(seed: int, cuts: set[int], data: st.DataObject) -> None:
-    """The two ways in which a stage is costed, all stages at once and one by one with shardings, agree where t = 1."""
-    devices = data.draw(st.sets(st.integers(1, 7), min_size=len(cuts), max_size=len(cuts)))
-    problem = StagedProblem(draw(seed), CLUSTER, stages=len(cuts) + 1, micro_batches=5)
-    drawn_plan = plan(tuple(sorted(cuts)), tuple(sorted(devices)), (0,) * (len(cuts) + 1), 5)
-    assert drawn_plan.check_valid(problem) == (True, "")
-    assert_stages_alone_cost_the_same(problem, drawn_plan)
-
-
-def test_a_stage_on_its_own_costs_the_same_on_every_reference_vector(vectors: dict[str, list[dict[str, Any]]]) -> None:
-    for case in vectors["cost"]:
-        cuts, profile = tuple(case["cuts"]), Profile.create(**case["profile"])
-        problem = StagedProblem(profile, Cluster(**case["cluster"]), len(cuts) + 1, case["micro_batches"])
-        reference_plan = StagedPlan(cuts, tuple(case["device_cuts"]), problem.micro_batches, "given")
-        assert_stages_alone_cost_the_same(problem, reference_plan)
-
-
-def assert_stages_alone_cost_the_same(problem: StagedProblem, plan: StagedPlan) -> None:
-    cost, n = plan_cost(problem, plan), len(problem.profile)
-    spans, devices = plan.stage_instructions(n), plan.stage_devices(problem.cluster.devices)
-    for s, ((first, last), (begin, end)) in enumerate(zip(spans, devices, strict=True)):
-        in_flight = min(problem.micro_batches, plan.stages - s)
-        alone = _sharded_stage(problem, 0, slice(first, last + 1), (begin, end + 1), in_flight)
-        for name, value in alone._asdict().items():
-            if name != "weights_bytes":
-                assert getattr(cost, name)[s] == value, (name, s)
-        assert alone.weights_bytes == pytest.approx(stage_weights_bytes(problem, plan)[s], rel=1e-14)
-    assert not cost.reduce_s.any() and not cost.gather_s.any()
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -118,7 +84,6 @@ def test_tied_weights_cost_what_the_reference_says(seed: int, reference_model: M
         for tied_sum in cost.tied:
             in_all[tied_sum.stages] = in_all.get(tied_sum.stages, 0.0) + tied_sum.sum_s
         assert in_all == pytest.approx(sums, rel=1e-12)
-        assert_stages_alone_cost_the_same(problem, tied_plan)
 
 
 def tie(profile: Profile, rng: np.random.Generator) -> Profile:

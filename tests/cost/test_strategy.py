@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
+from automap_models.core.estimate import DeviceMemory
 from automap_models.core.strategy import Strategy, TransformerShape
+from automap_models.cost.layer_times import Runtime
 from automap_models.cost.strategy import device_memory
 from automap_models.errors import BadInput
 
@@ -45,6 +46,22 @@ def _model(name: str) -> tuple[TransformerShape, Strategy]:
     )
 
 
+def _memory(
+    strategy: Strategy,
+    parameters: list[float],
+    saved: list[float],
+    kept: list[float] | None = None,
+    gathered: float = 0.0,
+    gradient_bytes: int = 4,
+) -> tuple[DeviceMemory, ...]:
+    """Of parameters of virtual stages, which keep all that they save unless told otherwise."""
+    of_ranks = [(0.0, 0.0)] * strategy.pp
+    for rank, count in zip(strategy.build_schedule().rank_of, parameters, strict=True):
+        of_ranks[rank] = (of_ranks[rank][0] + count, 0.0)
+    kept, zeros = saved if kept is None else kept, [0.0] * strategy.pp
+    return device_memory(strategy, of_ranks, saved, kept, [gathered] * strategy.pp, zeros, gradient_bytes)
+
+
 def _layer_bytes(shape: TransformerShape, strategy: Strategy, sequence_parallel: bool, selective: bool) -> float:
     """What a layer saves, equations 2, 4 and 6."""
     s, b, h, a, t = shape.sequence, strategy.micro_batch, shape.hidden, shape.heads, strategy.tp
@@ -62,7 +79,7 @@ def test_a_device_of_the_first_rank_holds_what_figure_1_shows(name: str) -> None
     parameters = [12 * shape.hidden**2 / strategy.tp * count for count in layers]
     for sequence_parallel, expected in ((False, tensor_parallel), (True, present_work)):
         saved = [_layer_bytes(shape, strategy, sequence_parallel, sequence_parallel) * count for count in layers]
-        first = device_memory(strategy, parameters, saved)[0]
+        first = _memory(strategy, parameters, saved)[0]
         assert first.state / GIB == pytest.approx(state, rel=1e-12)
         assert first.activations / GIB == pytest.approx(expected, rel=1e-12)
         assert first.total == first.state + first.activations
@@ -77,7 +94,7 @@ def test_zero_divides_the_state_by_the_ranks_of_data_and_context_parallelism(
 ) -> None:
     """A hundred parameters, 4 × 2 ranks; Rajbhandari et al. (1910.02054), figure 1, with gradients of 4 bytes."""
     strategy = Strategy(micro_batch=1, global_batch=4, dp=4, cp=2, zero=zero)
-    (memory,) = device_memory(strategy, [100.0], [7.0], gathered_parameters=[10.0])
+    (memory,) = _memory(strategy, [100.0], [7.0], gathered=10.0)
     assert (memory.weights, memory.gradients, memory.optimizer) == expected
     assert memory.gathered == (20.0 if zero == 3 else 0.0)
     assert memory.activations == 7.0
@@ -91,14 +108,14 @@ def test_a_parameter_takes_as_many_bytes_as_its_precision_says(
     precision: str, gradient_bytes: int, expected: float
 ) -> None:
     strategy = Strategy(micro_batch=1, global_batch=1, precision=precision)  # type: ignore[arg-type]
-    (memory,) = device_memory(strategy, [1.0], [0.0], gradient_bytes=gradient_bytes)
+    (memory,) = _memory(strategy, [1.0], [0.0], gradient_bytes=gradient_bytes)
     assert memory.state == expected
 
 
 def test_in_a_v_the_first_rank_holds_both_ends_of_the_model() -> None:
     """Stages of 1, 2, 3 and 4 parameters on two ranks, in fp32; a micro-batch is in flight on both stages of a rank."""
     strategy = Strategy(micro_batch=1, global_batch=1, pp=2, vp=2, schedule="zb-v", precision="fp32")
-    first, last = device_memory(strategy, [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0])
+    first, last = _memory(strategy, [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0])
     assert (first.state, last.state) == (5 * 16.0, 5 * 16.0)
     assert (first.activations, last.activations) == (50.0, 50.0)
 
@@ -106,20 +123,11 @@ def test_in_a_v_the_first_rank_holds_both_ends_of_the_model() -> None:
 def test_what_is_kept_for_weight_gradients_may_be_less() -> None:
     """ZB-H1, two ranks and micro-batches: rank 1 runs F0 I0 F1 I1 W0 W1."""
     strategy = Strategy(micro_batch=1, global_batch=2, pp=2, schedule="zb-h1")
-    assert [memory.activations for memory in device_memory(strategy, [0.0, 0.0], [4.0, 4.0])] == [8.0, 8.0]
-    kept = device_memory(strategy, np.zeros(2), np.full(2, 4.0), np.ones(2))  # type: ignore[arg-type]
+    assert [memory.activations for memory in _memory(strategy, [0.0, 0.0], [4.0, 4.0])] == [8.0, 8.0]
+    kept = _memory(strategy, [0.0, 0.0], [4.0, 4.0], [1.0, 1.0])
     assert [memory.activations for memory in kept] == [8.0, 5.0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "what"),
-    [
-        (([1.0], [1.0, 1.0]), "`parameters`: 1 figures for 2 virtual stages"),
-        (([1.0, 1.0], [1.0]), "`saved_bytes`: 1 figures for 2 virtual stages"),
-        (([1.0, 1.0], [1.0, 1.0], [1.0]), "`kept_bytes`: 1 figures for 2 virtual stages"),
-        (([1.0, 1.0], [1.0, 1.0], (), 0.0, 3), "`gradient_bytes`: gradients of 3 bytes"),
-    ],
-)
-def test_figures_of_other_stages_are_refused(arguments: tuple[object, ...], what: str) -> None:
-    with pytest.raises(BadInput, match=what):
-        device_memory(Strategy(micro_batch=1, global_batch=4, pp=2), *arguments)  # type: ignore[arg-type]
+def test_gradients_of_other_bytes_are_refused() -> None:
+    with pytest.raises(BadInput, match="`gradient_bytes`: gradients of 3 bytes"):
+        Runtime(gradient_bytes=3)

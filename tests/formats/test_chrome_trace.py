@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automap_models.core.pass_orders import WARM_UPS
-from automap_models.core.schedules import build_schedule
+from automap_models.core.passes import build_schedule
+from automap_models.core.schedules import WARM_UPS
 from automap_models.errors import BadInput
 from automap_models.formats.chrome_trace import trace_document, write_trace
 from automap_models.simulate.engine import Interval, Timeline, simulate

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from automap_models.core.schedules import build_schedule
+from automap_models.core.passes import build_schedule
 from automap_models.errors import BadInput
 from automap_models.formats.chrome_trace import trace_document, write_trace
 from automap_models.formats.observed_json import Observed, read_observed

@@ -23,9 +23,9 @@ import pytest
 
 BUDGET = {
     "automap_models": (927, 8),
-    "core": (7_496, 37),
-    "cost": (3_448, 18),
-    "envs": (1_656, 12),
+    "core": (7_103, 34),
+    "cost": (3_357, 17),
+    "envs": (1_639, 12),
     "export": (2_299, 14),
     "formats": (5_029, 21),
     "hlo": (7_916, 39),
@@ -34,13 +34,13 @@ BUDGET = {
     "planners/placement": (3_319, 17),
     "planners/portfolio": (3_088, 18),
     "planners/replan": (696, 4),
-    "planners/sharding": (984, 6),
+    "planners/sharding": (981, 6),
     "planners/staged": (3_618, 22),
     "planners/strategies": (2_697, 15),
     "plots": (1_157, 8),
-    "rl": (1_199, 10),
-    "run": (4_844, 25),
-    "simulate": (1_664, 9),
+    "rl": (1_092, 11),
+    "run": (4_842, 25),
+    "simulate": (1_613, 8),
     "torch_export": (3_178, 14),
     "workloads": (4_097, 20),
     "zoo": (1, 1),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_635, "files": 377, "compiled": 105, "numbers": 327}
+TOTALS = {"lines": 68_971, "files": 373, "compiled": 98, "numbers": 305}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

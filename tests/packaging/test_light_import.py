@@ -11,7 +11,6 @@ HEAVY = {"torch", "jax", "lightning", "pytorch_lightning", "tensorboard", "onnxs
 FOR_SOME_ONLY = {"hydra", "omegaconf", "onnxruntime", "matplotlib", "rich", "yaml", "scipy", "numba"}
 LIGHT_LAYERS = {"errors", "core", "cost", "simulate", "formats"}
 COMPILED = {
-    "automap_models.core.pass_kernels",
     "automap_models.cost.link_kernel",
     "automap_models.cost.makespan_kernel",
     "automap_models.simulate.play",

@@ -7,11 +7,12 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from rings import all_reduce_s_per_byte
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
+from automap_models.cost.collectives import transfer_s_per_byte
 from automap_models.cost.staged import plan_cost
 from automap_models.planners.base import Deadline
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from automap_models.core.schedules import SCHEDULES, build_schedule
+from automap_models.core.passes import build_schedule
+from automap_models.core.schedules import SCHEDULES
 from automap_models.formats.chrome_trace import trace_document
 from automap_models.simulate.engine import Timeline, simulate
 

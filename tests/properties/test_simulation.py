@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automap_models.core.pass_orders import WARM_UPS, Action
+from automap_models.core.passes import Action, build_schedule
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import build_schedule
+from automap_models.core.schedules import WARM_UPS
 from automap_models.cost.overlap import exposed_s
 from automap_models.cost.staged import span_and_length
 from automap_models.simulate.engine import Interval, Timeline, simulate

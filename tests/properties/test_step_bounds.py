@@ -9,8 +9,8 @@ import pytest
 from draw_counts import counts
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import Profile
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.staged.stage_arrays import StageArrays, stage_arrays
 from automap_models.planners.staged.stage_kernel import least_step

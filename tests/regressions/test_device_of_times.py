@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster, NodeGroup
-from automap_models.core.microbatch import profiled_fingerprint
-from automap_models.core.on_device import device_notes
+from automap_models.core.microbatch import device_notes, profiled_fingerprint
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automap_models.rl.replay import PrioritisedReplay, SumTree
+from automap_models.rl.replay import PrioritisedReplay
 
 LIKE = {"number": np.int64(0), "row": np.zeros(3, dtype=np.float32)}
 
@@ -24,52 +24,17 @@ def filled(count: int, capacity: int = 64, alpha: float = 0.5, beta: float = 0.5
     return replay
 
 
-def assert_valid(structure: SumTree | PrioritisedReplay) -> None:
+def assert_valid(structure: PrioritisedReplay) -> None:
     valid, reason = structure.check_valid()
     assert valid, reason
 
 
-# --- the sum tree ------------------------------------------------------------------------------------------------
-
-
-@given(
-    st.integers(1, 40),
-    st.lists(st.lists(st.tuples(st.integers(0, 39), st.floats(0, 1e6)), min_size=1, max_size=10), max_size=10),
-)
-def test_a_tree_holds_what_was_set_last_and_its_sum(capacity: int, changes: list[list[tuple[int, float]]]) -> None:
-    tree, plain = SumTree(capacity), np.zeros(capacity)
-    for change in changes:
-        index = np.array([i % capacity for i, _ in change])
-        value = np.array([v for _, v in change])
-        tree.set(index, value)
-        for i, v in zip(index, value, strict=True):
-            plain[i] = v
-        assert_valid(tree)
-        np.testing.assert_array_equal(tree.get(np.arange(capacity)), plain)
-        assert tree.total == pytest.approx(plain.sum(), rel=1e-12)
-
-
-@given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.25]), min_size=1, max_size=40).filter(any))
-def test_a_mass_is_found_where_the_running_sum_passes_it(values: list[float]) -> None:
-    """Quarters add up without rounding, so that the boundaries themselves can be asked for."""
-    tree = SumTree(len(values))
-    tree.set(np.arange(len(values)), np.array(values))
-    running = np.cumsum(values)
-    mass = np.arange(0, running[-1], 0.25)
-    np.testing.assert_array_equal(tree.find(mass), np.searchsorted(running, mass, side="right"))
-
-
-def test_a_broken_tree_is_found_out() -> None:
-    tree = SumTree(4)
-    tree.set(np.arange(4), np.ones(4))
-    tree.nodes[2] += 1
-    assert not tree.check_valid()[0]
-    negative = SumTree(4)
-    negative.set(np.array([1]), np.array([-1.0]))
-    assert not negative.check_valid()[0]
+def test_a_broken_replay_is_found_out() -> None:
     replay = filled(3)
-    replay.tree.set(np.array([5]), np.array([1.0]))
+    replay.mass[5] = 1.0
     assert replay.check_valid() == (False, "an empty row has a priority")
+    replay.mass[5] = -1.0
+    assert replay.check_valid() == (False, "a mass is negative")
 
 
 # --- drawing -----------------------------------------------------------------------------------------------------
@@ -112,13 +77,13 @@ def test_importance_weights_are_those_of_the_formula() -> None:
 
 
 def test_new_rows_have_the_largest_priority_ever_seen() -> None:
-    """Kept to the power of α = ½ in the tree: priority 9 as 3, 4 as 2."""
+    """Kept to the power of α = ½ in its mass: priority 9 as 3, 4 as 2."""
     replay = filled(2, alpha=0.5)
-    np.testing.assert_array_equal(replay.tree.get(np.arange(3)), [1, 1, 0])
+    np.testing.assert_array_equal(replay.mass[:3], [1, 1, 0])
     replay.update(np.array([0]), np.array([9.0]))
     replay.update(np.array([0]), np.array([4.0]))
     replay.add(rows(2, 1))
-    np.testing.assert_array_equal(replay.tree.get(np.arange(3)), [2, 1, 3])
+    np.testing.assert_array_equal(replay.mass[:3], [2, 1, 3])
 
 
 def test_an_error_of_zero_leaves_a_row_drawable() -> None:
@@ -170,7 +135,7 @@ def test_a_restored_replay_draws_and_learns_on_as_if_never_stopped(added: int) -
         for memory in (replay, restored):
             memory.update(mine[0], mine[2] + step)
             memory.add(rows(added + 3 * step, 3))
-    np.testing.assert_array_equal(replay.tree.nodes, restored.tree.nodes)
+    np.testing.assert_array_equal(replay.mass, restored.mass)
 
 
 def test_a_saved_state_does_not_change_with_the_replay() -> None:
@@ -181,4 +146,4 @@ def test_a_saved_state_does_not_change_with_the_replay() -> None:
     restored = PrioritisedReplay(64, LIKE, alpha=0.5, beta=0.5)
     restored.load_state_dict(state)
     assert restored.items["number"][:8].tolist() == list(range(8))
-    np.testing.assert_array_equal(restored.tree.get(np.arange(9)), [1] * 8 + [0])
+    np.testing.assert_array_equal(restored.mass[:9], [1] * 8 + [0])

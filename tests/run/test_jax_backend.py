@@ -19,7 +19,7 @@ from ended_processes import gone
 pytest.importorskip("jax")
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.schedules import build_schedule
+from automap_models.core.passes import build_schedule
 from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.errors import BadInput, RunFailed, UserCodeError
 from automap_models.infer.app import main

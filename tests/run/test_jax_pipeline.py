@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.schedules import build_schedule
+from automap_models.core.passes import build_schedule
 from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automap_models.core.schedules import build_schedule
+from automap_models.core.passes import build_schedule
 from automap_models.errors import BadInput
 from automap_models.run.layout import Layout, overlaps, parts
 

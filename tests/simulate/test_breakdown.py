@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import Profile, SharedParameter
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.simulate.breakdown import breakdown
 from automap_models.simulate.step import step_cost

@@ -25,11 +25,11 @@ from automap_models.simulate.calibration import (
     fit_kinds,
     left_out_s,
     pass_observation,
+    passes_estimate,
     predicted_s,
     shared_constants,
     step_observation,
 )
-from automap_models.simulate.measured import passes_estimate
 
 DEVICE = (read_device("a100"),)
 TRUE = StepConstants(
@@ -54,53 +54,54 @@ def measured(noise: float, seed: int) -> list[Observation]:
         for i, size in enumerate(sizes)
         for j, split in enumerate(splits)
     ]
-    seconds = predicted_s(observations, DEVICE, TRUE)
+    seconds = predicted_s(MeasuredKind(observations, DEVICE), TRUE)
     seconds = seconds * np.exp(np.random.default_rng(seed).normal(0.0, noise, seconds.size))
     return [replace(o, parts_s=np.array([s])) for o, s in zip(observations, seconds, strict=True)]
 
 
 def test_steps_priced_with_known_constants_give_them_back() -> None:
     """In spite of 2 % of noise; those that steps say less of are nearer to the truth than the usual ones, at least."""
-    fit = fit_constants(measured(0.02, 0), DEVICE)
-    assert fit.constants.product_efficiency == pytest.approx(TRUE.product_efficiency, rel=0.1)
+    kind = MeasuredKind(measured(0.02, 0), DEVICE)
+    constants = fit_constants(kind)
+    assert constants.product_efficiency == pytest.approx(TRUE.product_efficiency, rel=0.1)
     for name in ("intra_efficiency", "inter_efficiency"):
         left, right = sorted((getattr(TRUE, name), getattr(USUAL, name)))
-        assert left * 0.9 < getattr(fit.constants, name) < (left + right) / 2 * 1.1, name
-    errors = np.abs(fit.predicted_s / [float(o.parts_s[0]) for o in measured(0.0, 0)] - 1)
+        assert left * 0.9 < getattr(constants, name) < (left + right) / 2 * 1.1, name
+    errors = np.abs(predicted_s(kind, constants) / [float(o.parts_s[0]) for o in measured(0.0, 0)] - 1)
     assert np.median(errors) < 0.03
 
 
 @pytest.mark.slow  # automap-calibrate leaves sources out in the fast tests
 def test_a_source_that_is_left_out_is_predicted_by_the_others() -> None:
     observations = measured(0.02, 0)
-    validated = errors_by_source(observations, left_out_s(observations, DEVICE))
+    validated = errors_by_source(observations, left_out_s(MeasuredKind(observations, DEVICE)))
     assert [errors.source for errors in validated] == ["one", "three", "two"]
     assert sum(errors.steps for errors in validated) == 28
     assert all(errors.median < 0.05 for errors in validated)
-    assert left_out_s([o for o in measured(0.0, 0) if o.source == "one"], DEVICE).size == 0
+    assert left_out_s(MeasuredKind([o for o in measured(0.0, 0) if o.source == "one"], DEVICE)).size == 0
 
 
 def test_an_outlier_does_not_move_the_fit() -> None:
     observations = measured(0.0, 0)
     slow = replace(observations[0], parts_s=10 * observations[0].parts_s)
-    constants = fit_constants([slow, *observations[1:]], DEVICE).constants
+    constants = fit_constants(MeasuredKind([slow, *observations[1:]], DEVICE))
     assert constants.product_efficiency == pytest.approx(TRUE.product_efficiency, rel=0.1)
 
 
 def test_without_steps_there_is_nothing_to_fit() -> None:
     with pytest.raises(BadInput, match="device a100: no measured step is of this kind"):
-        fit_constants([], DEVICE)
+        fit_constants(MeasuredKind([], DEVICE))
 
 
 def test_devices_that_have_constants_in_common_are_fitted_together() -> None:
     """Half of the steps are on an A100 with 40 GB, whose memory is slower."""
     both = (*DEVICE, read_device("a100-40"))
     steps = [replace(o, device=("a100", "a100-40")[i % 2]) for i, o in enumerate(measured(0.0, 0))]
-    seconds = predicted_s(steps, both, TRUE)
-    assert (seconds[1::2] > predicted_s(measured(0.0, 0), DEVICE, TRUE)[1::2]).all()
+    seconds = predicted_s(MeasuredKind(steps, both), TRUE)
+    assert (seconds[1::2] > predicted_s(MeasuredKind(measured(0.0, 0), DEVICE), TRUE)[1::2]).all()
     steps = [replace(o, parts_s=np.array([s])) for o, s in zip(steps, seconds, strict=True)]
-    fit = fit_constants(steps, both)
-    assert np.median(np.abs(fit.predicted_s / seconds - 1)) < 0.03
+    kind = MeasuredKind(steps, both)
+    assert np.median(np.abs(predicted_s(kind, fit_constants(kind)) / seconds - 1)) < 0.03
 
 
 def test_what_was_not_timed_is_no_observation() -> None:
@@ -145,20 +146,20 @@ def profiled(noise: float = 0.0, sizes_of: list[tuple[int, int, bool]] = PROFILE
 def test_profiles_priced_with_known_constants_give_them_back() -> None:
     """Or others that price models of other sizes nearly alike. Those of links and of overlap stay as the device's."""
     own = replace(USUAL, intra_efficiency=0.9, inter_efficiency=0.8, overlap=0.7)
-    fit = fit_constants(profiled(), DEVICE, USUAL, own)
-    assert fit.constants.product_efficiency == pytest.approx(TRUE.product_efficiency, rel=0.1)
-    assert USUAL.bandwidth_efficiency < fit.constants.bandwidth_efficiency < TRUE.bandwidth_efficiency * 1.02
+    constants = fit_constants(MeasuredKind(profiled(), DEVICE), USUAL, own)
+    assert constants.product_efficiency == pytest.approx(TRUE.product_efficiency, rel=0.1)
+    assert USUAL.bandwidth_efficiency < constants.bandwidth_efficiency < TRUE.bandwidth_efficiency * 1.02
     for name in ("intra_efficiency", "inter_efficiency", "overlap"):
-        assert getattr(fit.constants, name) == pytest.approx(getattr(own, name), rel=0.01), name
+        assert getattr(constants, name) == pytest.approx(getattr(own, name), rel=0.01), name
     for observations in (profiled(), profiled(sizes_of=OTHERS)):
-        prices = predicted_s(observations, DEVICE, fit.constants)
+        prices = predicted_s(MeasuredKind(observations, DEVICE), constants)
         assert np.abs(prices / [o.parts_s.sum() for o in observations] - 1).max() < 0.04
 
 
 @pytest.mark.slow
 def test_a_profile_that_is_left_out_is_predicted_by_the_others() -> None:
     observations = profiled(0.02)
-    predicted = left_out_s(observations, DEVICE)
+    predicted = left_out_s(MeasuredKind(observations, DEVICE))
     validated, together = errors_by_source(observations, predicted), errors_of_all(observations, predicted)
     assert len(validated) == 6
     assert all(errors.median < 0.08 for errors in validated)

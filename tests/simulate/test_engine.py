@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from automap_models.core.schedules import build_schedule
+from automap_models.core.passes import build_schedule
 from automap_models.cost.overlap import TiedSum
 from automap_models.simulate import engine
 from automap_models.simulate.engine import Timeline, simulate

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.passes import build_schedule
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import SCHEDULES, build_schedule
+from automap_models.core.schedules import SCHEDULES, WARM_UPS
 from automap_models.cost.overlap import TiedSum
 from automap_models.simulate import play
 from automap_models.simulate.engine import Timeline, simulate

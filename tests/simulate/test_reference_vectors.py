@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.passes import build_schedule
 from automap_models.core.profile import Profile
-from automap_models.core.schedules import build_schedule
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.simulate.engine import simulate

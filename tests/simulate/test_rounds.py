@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from most_held import most_held
 
 from automap_models.core import schedules
-from automap_models.core.schedules import SCHEDULES, build_schedule, most_held, repeating_micro_batches
+from automap_models.core.passes import build_schedule
+from automap_models.core.schedules import SCHEDULES, repeating_micro_batches
 from automap_models.simulate.engine import simulate
 from automap_models.simulate.rounds import PassTimes, longest_chains, rank_ends
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automap_models.core.schedules import SCHEDULES, Schedule, build_schedule
+from automap_models.core.passes import Schedule, build_schedule
+from automap_models.core.schedules import SCHEDULES
 from automap_models.cost.overlap import TiedSum
 from automap_models.errors import BadInput
 from automap_models.simulate.engine import PASS_KINDS, Interval, Timeline, simulate

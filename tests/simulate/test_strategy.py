@@ -15,7 +15,7 @@ from strategy_problems import estimated
 
 from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.device import Device
-from automap_models.core.schedules import build_schedule
+from automap_models.core.passes import build_schedule
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import Runtime, Shares, StepClock
 from automap_models.cost.process_groups import process_groups

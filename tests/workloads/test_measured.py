@@ -32,7 +32,7 @@ PACKAGE = Path(measured.__file__).parents[1]
 TRACING = ("workloads/training.py", "workloads/bert.py", "workloads/decoder.py")
 """What `MeasuredWorks` imports to trace a model."""
 DESCRIBING = """
-core/cluster core/dag core/device core/framework core/pass_orders core/profile core/schedules core/strategy core/units
+core/cluster core/dag core/device core/framework core/passes core/profile core/schedules core/strategy core/units
 errors formats/schema resources
 """
 """Modules that these import and in which no work is made."""

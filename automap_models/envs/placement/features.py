@@ -27,8 +27,6 @@ DEVICES, NEIGHBOURS, SEGMENT = 16, 8, 32
 KINDS = ("matrix", "reduction", "parameter", "other", "unknown")
 """Types of operations that are told apart."""
 PIECE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES = 17 + len(KINDS), 8, 11
-CRITICAL = 1e-3
-"""Slack below this share of the step is none."""
 SingleArray = NDArray[np.float32]
 
 
@@ -121,7 +119,7 @@ class PlacerView:
         slack = step_slack(self.tables, assignment, timeline)
         took = timeline.finish_s - timeline.start_s
         unit_s = max(float(took.sum()) / count, 1e-12)
-        critical = slack.slack_s <= CRITICAL * span
+        critical = slack.slack_s <= 1e-3 * span  # less is none
         weight = took / unit_s + 1e-6
 
         def total(values: FloatArray) -> FloatArray:

@@ -76,10 +76,6 @@ class ShardingTables(NamedTuple):
             prunes=linkage_groups,
         )
 
-    def take(self, index: Tensor) -> ShardingTables:
-        """The same: all episodes share them."""
-        return self
-
     def decision_vector(self, states: Decided) -> Tensor:
         """int8 [B, m] the decision on each dimension, in the order in which they are decided."""
         return states.classes[:, self.dim_classes]
@@ -100,38 +96,27 @@ class ShardingTables(NamedTuple):
         first = undecided.int().argmax(1)
         return torch.where(undecided.any(1), first, len(self.order))
 
+    def reset(self, episodes: int) -> Decided:
+        """So many episodes in which nothing is decided, but for classes without a dimension to decide on."""
+        return self.start(torch.full((episodes, len(self.live)), UNDECIDED, dtype=torch.int8))
 
-class ShardingEnv:
-    """B episodes on one problem; everything about it stands in its tables."""
-
-    def __init__(self, episodes: int = 1) -> None:
-        self.episodes = episodes
-
-    def reset(self, problems: ShardingTables) -> Decided:
-        """Nothing is decided, but for classes without a dimension to decide on."""
-        return self.start(problems, torch.full((self.episodes, len(problems.live)), UNDECIDED, dtype=torch.int8))
-
-    def start(self, problems: ShardingTables, classes: Tensor) -> Decided:
+    def start(self, classes: Tensor) -> Decided:
         """States with these decisions, int8 [B, k], at the first dimension that is not decided."""
-        return Decided(classes, problems.next_undecided(classes))
+        return Decided(classes, self.next_undecided(classes))
 
-    def legal(self, problems: ShardingTables, states: Decided) -> Tensor:
-        """bool [B, 2]; none after the end."""
-        return problems.legal(states)
-
-    def step(self, problems: ShardingTables, states: Decided, action: Tensor) -> tuple[Decided, Tensor, Tensor]:
+    def step(self, states: Decided, action: Tensor) -> tuple[Decided, Tensor, Tensor]:
         """The next states, rewards [B], whether the episode ended, bool [B]."""
-        current = problems.current(states)
+        current = self.current(states)
         partitions = action == PARTITIONED
-        excluded = problems.excludes[current] & partitions.unsqueeze(1)
+        excluded = self.excludes[current] & partitions.unsqueeze(1)
         before = states.classes
         clash = ((before == PARTITIONED) & excluded).any(1)
-        conflict = partitions & (clash | ~problems.live[current])
+        conflict = partitions & (clash | ~self.live[current])
         new = torch.where(excluded & (before == UNDECIDED), REPLICATED, before)
         new = new.scatter(1, current.unsqueeze(1), action.to(torch.int8).unsqueeze(1))
         after = torch.where(conflict.unsqueeze(1), before, new)
-        position = torch.where(conflict, len(problems.order), problems.next_undecided(after))
-        decided = (after != before) * problems.sizes
+        position = torch.where(conflict, len(self.order), self.next_undecided(after))
+        decided = (after != before) * self.sizes
         earned = (decided * torch.where(after == PARTITIONED, PARTITION_REWARD, REPLICATE_REWARD)).sum(1)
         reward = torch.where(conflict, CONFLICT_REWARD, earned)
-        return Decided(after, position), reward, position == len(problems.order)
+        return Decided(after, position), reward, position == len(self.order)

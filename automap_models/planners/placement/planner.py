@@ -31,7 +31,7 @@ from automap_models.core.placement import (
 )
 from automap_models.core.result import TIE, Bound, Result, Status
 from automap_models.core.units import rounded_up
-from automap_models.cost.makespan_bound import makespan_bound_s
+from automap_models.cost.makespan import makespan_bound_s
 from automap_models.cost.placement import PlacementCost, placement_cost
 from automap_models.cost.step_tables import StepTables
 from automap_models.errors import BadInput, Infeasible

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.layers import loop_notes
+from automap_models.core.microbatch import device_notes as profile_device_notes
 from automap_models.core.microbatch import rescaling_notes, sized, whole_sample_notes
-from automap_models.core.on_device import device_notes as profile_device_notes
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import PlanReport

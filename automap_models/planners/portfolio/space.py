@@ -80,7 +80,7 @@ class PlanningSpace:
         max_replicas: of a stage, where there is no global batch; None is no limit.
         constraints: that every plan satisfies.
         schedule: whose step counts; None for the length L.
-        schedules: which compete, all of core.pass_orders.WARM_UPS; none for `schedule` alone.
+        schedules: which compete, all of core.schedules.WARM_UPS; none for `schedule` alone.
         idle_replicas: whether a stage may have more replicas than a micro-batch has samples.
         divided: whether the devices of a stage among several may share its operators (`pipeline`).
         device: see StagedProblem.

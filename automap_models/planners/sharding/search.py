@@ -16,13 +16,13 @@ import torch._dynamo  # torch's first optimiser imports it, which takes a second
 from torch import Tensor
 
 from automap_models.core.sharding import ShardingProblem
-from automap_models.envs.sharding.env import Decided, ShardingEnv, ShardingTables
+from automap_models.envs.sharding.env import Decided, ShardingTables
 from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, UNDECIDED
 from automap_models.planners.agent_yaml import SearchConfig
 from automap_models.planners.base import NEVER, SILENT, Deadline, Watch
 from automap_models.planners.sharding.episodes import Search
-from automap_models.rl.agent import Agent, Moment
-from automap_models.rl.learner import OnlineLearner, one_thread
+from automap_models.rl.decisions import DecisionLearner, Moment, ShardingAgent
+from automap_models.rl.learner import one_thread
 from automap_models.rl.networks.sharding import ShardingQNetwork
 
 
@@ -40,15 +40,14 @@ class AgentSearch(Search):
         super().__init__(problem, watch)
         self.config = config
         self.tables = ShardingTables.from_problem(problem, linkage_groups=config.linkage_groups)
-        self.env = ShardingEnv(config.round)
         seeds = [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(3)]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeds[0])
             online = ShardingQNetwork(len(self.tables.order), config.hidden, config.layers)
-        self.agent = Agent(self.env, online, copy.deepcopy(online).requires_grad_(False), config.agent)
+        target = copy.deepcopy(online).requires_grad_(False)
+        self.agent = ShardingAgent(self.tables, online, target, config.agent)
         self.generator = torch.Generator().manual_seed(seeds[1])
-        like, rng = self.env.reset(self.tables), np.random.default_rng(seeds[2])
-        self.learner = OnlineLearner(self.agent, self.tables, like, Decided, config.learner, rng)
+        self.learner = DecisionLearner(self.agent, config.learner, np.random.default_rng(seeds[2]))
         self._patience = config.patience
         self._best_greedy = -1
 
@@ -68,7 +67,7 @@ class AgentSearch(Search):
         before, exploring = self.best, self.config.agent.epsilon(self.decisions)
         epsilon = torch.full((self.config.round,), exploring)
         epsilon[0] = 0.0
-        start = self.env.reset(self.tables)
+        start = self.tables.reset(self.config.round)
         moments, scores = self._play(start, epsilon, deadline)
         better = self.best is not before or scores[0] > self._best_greedy
         self._best_greedy = max(self._best_greedy, scores[0])
@@ -91,19 +90,17 @@ class AgentSearch(Search):
         sharded = (chosen & ~excludes[flipped]).scatter(1, flipped.unsqueeze(1), True)
         replicated = (sharded.float() @ excludes.float()) > 0
         classes = torch.where(sharded, PARTITIONED, torch.where(replicated, REPLICATED, UNDECIDED)).to(torch.int8)
-        _, scores = self._play(self.env.start(self.tables, classes), 0.0, deadline)
+        _, scores = self._play(self.tables.start(classes), 0.0, deadline)
         self.record(2, 0.0, None, scores)
         return self.best is not before
 
-    def _play(
-        self, start: Decided, epsilon: float | Tensor, deadline: Deadline
-    ) -> tuple[list[Moment[Decided]], list[int]]:
+    def _play(self, start: Decided, epsilon: float | Tensor, deadline: Deadline) -> tuple[list[Moment], list[int]]:
         """Episodes from their start to their end or to the deadline, and the scores of their plans.
 
         An episode that is cut off leaves a legal plan: what it has not decided is replicated.
         """
         moments, classes = [], start.classes.clone()
-        for moment in self.agent.play(self.tables, start, epsilon, self.generator):
+        for moment in self.agent.play(start, epsilon, self.generator):
             moments.append(moment)
             classes[moment.rows] = moment.s_t.classes
             self.decisions += len(moment.rows)

@@ -18,8 +18,8 @@ import numpy as np
 
 from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import IntArray
-from automap_models.core.pass_orders import FORWARD, WHOLE
 from automap_models.core.profile import FloatArray
+from automap_models.core.schedules import FORWARD, WHOLE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from automap_models.core.constraints import UNCONSTRAINED
 from automap_models.core.microbatch import microbatch_size, rescaled
-from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.result import PlanReport
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from automap_models.core.compiled import inlined, jit
 from automap_models.core.instruction_graph import IntArray
-from automap_models.core.pass_orders import FORWARD, WHOLE
 from automap_models.core.profile import FloatArray
+from automap_models.core.schedules import FORWARD, WHOLE
 from automap_models.planners.staged.stage_arrays import (
     FROZEN,
     GATHER,

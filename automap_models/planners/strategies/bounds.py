@@ -24,7 +24,7 @@ import numpy as np
 
 from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.pass_orders import WARM_UPS, micro_batches_per_round
+from automap_models.core.schedules import WARM_UPS, micro_batches_per_round
 from automap_models.planners import effort
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from automap_models.envs.sharding.env import Decided, ShardingTables
 from automap_models.rl.networks.pipeline import dueling
 
-ACTIONS = 2
-
 
 class ShardingQNetwork(nn.Module):
     """A dueling multi-layer perceptron on the m decisions in their order and the share of them that lies behind.
@@ -28,13 +26,13 @@ class ShardingQNetwork(nn.Module):
             body += [nn.Linear(width, hidden), nn.ReLU()]
             width = hidden
         self.body = nn.Sequential(*body)
-        self.advantage, self.value = nn.Linear(width, ACTIONS), nn.Linear(width, 1)
+        self.advantage, self.value = nn.Linear(width, 2), nn.Linear(width, 1)
 
     @torch.no_grad()
-    def describe(self, problems: ShardingTables, states: Decided) -> tuple[Tensor, Tensor]:
+    def describe(self, tables: ShardingTables, states: Decided) -> tuple[Tensor, Tensor]:
         """[B, m+1] the flattened state, and [B, 2] the legal actions, over which advantages are centred."""
-        position = states.position.unsqueeze(1) / len(problems.order)
-        return torch.cat([problems.decision_vector(states).float(), position], 1), problems.legal(states)
+        position = states.position.unsqueeze(1) / len(tables.order)
+        return torch.cat([tables.decision_vector(states).float(), position], 1), tables.legal(states)
 
     def forward(self, described: tuple[Tensor, Tensor]) -> Tensor:
         """[B, 2] action values."""

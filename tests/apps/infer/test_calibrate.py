@@ -18,8 +18,7 @@ from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.formats.npz import write_npz
 from automap_models.infer import app
-from automap_models.simulate.calibration import USUAL
-from automap_models.simulate.measured import measured_estimate, passes_estimate
+from automap_models.simulate.calibration import USUAL, measured_estimate, passes_estimate
 from automap_models.workloads.measured import MeasuredWorks, measured_passes
 
 pytest.importorskip("flax")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.schedules import WARM_UPS
 from automap_models.formats.npz import read_npz
 from automap_models.infer.app import infer as main
 from automap_models.plots import figures

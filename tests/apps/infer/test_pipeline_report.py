@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.passes import build_schedule
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.result import Bound, Result
-from automap_models.core.schedules import build_schedule
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.plan_json import PlanReport

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from automap_models.core.sharding import ShardingProblem
-from automap_models.envs.sharding.env import Decided, ShardingEnv, ShardingTables
+from automap_models.envs.sharding.env import Decided, ShardingTables
 from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, UNDECIDED, Propagation, State
 
 EPISODES = 5
@@ -20,14 +20,14 @@ SEEDS = st.integers(0, 10_000)
 Draw = Callable[[int], ShardingProblem]
 
 
-def played(env: ShardingEnv, tables: ShardingTables, data: st.DataObject) -> list[tuple[Decided, Tensor]]:
+def played(tables: ShardingTables, data: st.DataObject) -> list[tuple[Decided, Tensor]]:
     """States and legal actions of a batch of episodes until all have ended; those of ended ones are 0."""
-    states, path = env.reset(tables), []
-    while (legal := env.legal(tables, states)).any():
+    states, path = tables.reset(EPISODES), []
+    while (legal := tables.legal(states)).any():
         draws = data.draw(st.lists(st.booleans(), min_size=EPISODES, max_size=EPISODES))
         action = torch.tensor(draws).long() * legal[:, 1]
         path.append((states, action))
-        after, _, _ = env.step(tables, states, action)
+        after, _, _ = tables.step(states, action)
         running = legal.any(1)
         states = Decided(
             torch.where(running.unsqueeze(1), after.classes, states.classes),
@@ -46,13 +46,13 @@ def test_a_batch_of_steps_is_the_step_of_propagation_one_by_one(
     random_sharding_problem: Draw, seed: int, linkage_groups: bool, data: st.DataObject
 ) -> None:
     problem = random_sharding_problem(seed)
-    env, tables = ShardingEnv(EPISODES), ShardingTables.from_problem(problem, linkage_groups=linkage_groups)
+    tables = ShardingTables.from_problem(problem, linkage_groups=linkage_groups)
     propagation = Propagation(problem.along[0])
     order = propagation.by_group_size().tolist() if linkage_groups else list(range(len(propagation)))
-    for states, action in played(env, tables, data)[:-1]:
-        after, reward, ended = env.step(tables, states, action)
+    for states, action in played(tables, data)[:-1]:
+        after, reward, ended = tables.step(states, action)
         vector = tables.decision_vector(after)
-        for row in env.legal(tables, states).any(1).nonzero().squeeze(1).tolist():
+        for row in tables.legal(states).any(1).nonzero().squeeze(1).tolist():
             before = as_state(states.classes[row].numpy())
             step = propagation.decide(before, order[int(states.position[row])], int(action[row]))
             assert float(reward[row]) == pytest.approx(step.reward, rel=1e-5)
@@ -67,12 +67,12 @@ def test_an_episode_pays_for_every_dimension_once_and_a_conflict_once(
     random_sharding_problem: Draw, seed: int, linkage_groups: bool, data: st.DataObject
 ) -> None:
     problem = random_sharding_problem(seed)
-    env, tables = ShardingEnv(EPISODES), ShardingTables.from_problem(problem, linkage_groups=linkage_groups)
+    tables = ShardingTables.from_problem(problem, linkage_groups=linkage_groups)
     earned = torch.zeros(EPISODES)
-    *path, (end, _) = played(env, tables, data)
+    *path, (end, _) = played(tables, data)
     for states, action in path:
-        running = env.legal(tables, states).any(1)
-        earned += torch.where(running, env.step(tables, states, action)[1], 0.0)
+        running = tables.legal(states).any(1)
+        earned += torch.where(running, tables.step(states, action)[1], 0.0)
     vector = tables.decision_vector(end)
     paid = 0.4 * (vector == PARTITIONED).sum(1) + 0.1 * (vector == REPLICATED).sum(1)
     conflict = (vector == UNDECIDED).any(1)
@@ -85,8 +85,8 @@ def test_a_state_is_always_a_legal_plan(
     random_sharding_problem: Draw, seed: int, linkage_groups: bool, data: st.DataObject
 ) -> None:
     problem = random_sharding_problem(seed)
-    env, tables = ShardingEnv(EPISODES), ShardingTables.from_problem(problem, linkage_groups=linkage_groups)
-    for states, _ in played(env, tables, data):
+    tables = ShardingTables.from_problem(problem, linkage_groups=linkage_groups)
+    for states, _ in played(tables, data):
         for row in (states.classes == PARTITIONED).numpy():
             sharded = np.flatnonzero(row)
             assert problem.along[0].live[sharded].all()
@@ -97,9 +97,9 @@ def test_a_state_is_always_a_legal_plan(
 @settings(max_examples=30, deadline=None)
 def test_an_episode_may_begin_with_some_decisions_made(random_sharding_problem: Draw, seed: int) -> None:
     problem = random_sharding_problem(seed)
-    env, tables = ShardingEnv(1), ShardingTables.from_problem(problem, linkage_groups=True)
-    begun = env.step(tables, env.reset(tables), torch.tensor([0]))[0]
-    again = env.start(tables, begun.classes)
+    tables = ShardingTables.from_problem(problem, linkage_groups=True)
+    begun = tables.step(tables.reset(1), torch.tensor([0]))[0]
+    again = tables.start(begun.classes)
     assert torch.equal(again.classes, begun.classes)
     assert torch.equal(again.position, begun.position)
 

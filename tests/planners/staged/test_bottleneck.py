@@ -8,12 +8,13 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
+from rings import all_reduce_s_per_byte
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
+from automap_models.cost.collectives import transfer_s_per_byte
 from automap_models.planners.staged.bottleneck import constructed, least_bottleneck
 from automap_models.planners.staged.stage_arrays import stage_arrays
 

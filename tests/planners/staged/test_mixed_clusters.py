@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rings import all_reduce_s_per_byte
 
 from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
+from automap_models.cost.collectives import transfer_s_per_byte
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.planners.base import NEVER
 from automap_models.planners.staged.exact import ExactPlanner

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from optima import exact_search
 
-from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.planners.staged.refine import refine

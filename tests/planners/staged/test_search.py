@@ -12,8 +12,8 @@ from hybrid_problems import demands, every_plan, hybrid_problem
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import UNCONSTRAINED
-from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import Profile, SharedParameter
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners import effort

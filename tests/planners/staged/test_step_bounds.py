@@ -11,8 +11,8 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints
-from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import Profile, SharedParameter
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.base import NEVER, Deadline
 from automap_models.planners.staged import step_bounds

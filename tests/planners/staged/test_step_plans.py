@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
-from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import Profile, SharedParameter
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.staged.improve import Moves, layouts, near, plan_of

@@ -16,7 +16,7 @@ from strategy_problems import random_problem, strategies
 from whole_space import estimates, whole_space_problem
 
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.pass_tables import pass_table
+from automap_models.core.passes import pass_table
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput

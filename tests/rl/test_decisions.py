@@ -9,27 +9,28 @@ import pytest
 import torch
 
 from automap_models.core.sharding import ShardingProblem
-from automap_models.envs.sharding.env import Decided, ShardingEnv, ShardingTables
-from automap_models.rl.agent import Agent, AgentConfig, Moment
-from automap_models.rl.learner import (
-    LearnerConfig,
-    OnlineLearner,
-    empty_step,
+from automap_models.envs.sharding.env import Decided, ShardingTables
+from automap_models.rl.agent import AgentConfig
+from automap_models.rl.decisions import (
+    DecisionLearner,
+    Moment,
+    ShardingAgent,
+    empty_decision,
     n_step_sums,
-    replayed,
     returns,
     transitions,
 )
+from automap_models.rl.learner import LearnerConfig
 from automap_models.rl.networks.sharding import ShardingQNetwork
 from automap_models.rl.replay import PrioritisedReplay
 
 EPISODES = 6
-Played = tuple[ShardingTables, Decided, list[Moment[Decided]]]
+Played = tuple[ShardingTables, Decided, list[Moment]]
 
 
-def make_agent(tables: ShardingTables, config: AgentConfig) -> Agent[ShardingTables, Decided]:
+def make_agent(tables: ShardingTables, config: AgentConfig) -> ShardingAgent:
     online, target = (ShardingQNetwork(len(tables.order), hidden=16, layers=1) for _ in range(2))
-    return Agent(ShardingEnv(EPISODES), online, target, config)
+    return ShardingAgent(tables, online, target, config)
 
 
 @pytest.fixture(params=[True, False], ids=["linkage groups", "no groups"])
@@ -37,9 +38,9 @@ def played(request: pytest.FixtureRequest, random_sharding_problem: Callable[...
     """Episodes that end at different times, one of them greedy; without linkage groups some in a conflict."""
     tables = ShardingTables.from_problem(random_sharding_problem(5, classes=(8, 10)), linkage_groups=request.param)
     agent = make_agent(tables, AgentConfig(log_values=False))
-    start = agent.env.reset(tables)
+    start = tables.reset(EPISODES)
     epsilon = torch.tensor([0.0, *[0.9] * (EPISODES - 1)])
-    return tables, start, list(agent.play(tables, start, epsilon, torch.Generator().manual_seed(1)))
+    return tables, start, list(agent.play(start, epsilon, torch.Generator().manual_seed(1)))
 
 
 def test_the_episode_without_exploration_is_greedy(played: Played) -> None:
@@ -53,7 +54,6 @@ def test_transitions_are_those_that_were_played(played: Played, gamma: float, n_
     """Episode by episode from the moments: the n rewards up to the end or the next exploratory action."""
     _, start, moments = played
     items = transitions(start, moments, AgentConfig(gamma=gamma, n_steps=n_steps, log_values=False))
-    learned = replayed(items, Decided)
     expected = []
     for episode in range(EPISODES):
         own = [(m, int((m.rows == episode).nonzero())) for m in moments if (m.rows == episode).any()]
@@ -76,19 +76,19 @@ def test_transitions_are_those_that_were_played(played: Played, gamma: float, n_
             )
     assert len(expected) == sum(len(moment.rows) for moment in moments)
     for i, (before, action, r_t, discount_t, after_classes, position, return_t) in enumerate(expected):
-        assert learned.s_tm1.classes[i].tolist() == before
-        assert int(learned.a_tm1[i]) == action
-        assert float(learned.r_t[i]) == pytest.approx(r_t, abs=1e-5)
-        assert float(learned.discount_t[i]) == pytest.approx(discount_t)
-        assert learned.s_t.classes[i].tolist() == after_classes
-        assert int(learned.s_t.position[i]) == position
-        assert float(learned.return_t[i]) == pytest.approx(return_t, abs=1e-5)
+        assert items["classes"][i].tolist() == before
+        assert int(items["action"][i]) == action
+        assert float(items["r_t"][i]) == pytest.approx(r_t, abs=1e-5)
+        assert float(items["discount_t"][i]) == pytest.approx(discount_t)
+        assert items["classes_t"][i].tolist() == after_classes
+        assert int(items["position_t"][i]) == position
+        assert float(items["return_t"][i]) == pytest.approx(return_t, abs=1e-5)
 
 
 def test_rows_come_back_from_the_replay_as_they_were(played: Played) -> None:
-    _, start, moments = played
+    tables, start, moments = played
     items = transitions(start, moments, AgentConfig(log_values=False))
-    replay = PrioritisedReplay(len(items["action"]), empty_step(start), 0.5, 0.5)
+    replay = PrioritisedReplay(len(items["action"]), empty_decision(tables), 0.5, 0.5)
     replay.add(items)
     assert {name: column.dtype for name, column in replay.items.items()} == {n: c.dtype for n, c in items.items()}
     assert all(np.array_equal(replay.items[name], column) for name, column in items.items())
@@ -111,28 +111,67 @@ def test_the_values_of_a_fixed_policy_are_learned(random_sharding_problem: Calla
     torch.manual_seed(0)
     tables = ShardingTables.from_problem(random_sharding_problem(5, classes=(8, 10)), linkage_groups=True)
     agent = make_agent(tables, AgentConfig(gamma=0.0, log_values=False))
-    start = agent.env.reset(tables)
+    start = tables.reset(EPISODES)
     config = LearnerConfig(learning_rate=5e-3, batch=64, replay=2_000, gradient_clip=10.0)
-    learner = OnlineLearner(agent, tables, start, Decided, config, np.random.default_rng(0))
+    learner = DecisionLearner(agent, config, np.random.default_rng(0))
     for seed in range(20):
-        moments = list(agent.play(tables, start, 1.0, torch.Generator().manual_seed(seed)))
+        moments = list(agent.play(start, 1.0, torch.Generator().manual_seed(seed)))
         learner.remember(start, moments)
     for _ in range(400):
         learner.learn()
     assert learner.replay.check_valid()[0]
-    moments = list(agent.play(tables, start, 1.0, torch.Generator().manual_seed(99)))
+    moments = list(agent.play(start, 1.0, torch.Generator().manual_seed(99)))
     with torch.no_grad():
-        errors = [
-            agent.q(agent.online, tables, m.s_tm1).gather(1, m.a_tm1.unsqueeze(1)).squeeze(1) - m.r_t for m in moments
-        ]
+        errors = [agent.q(agent.online, m.s_tm1).gather(1, m.a_tm1.unsqueeze(1)).squeeze(1) - m.r_t for m in moments]
     assert float(torch.cat(errors).abs().mean()) < 0.1
 
 
 def test_more_rows_than_the_replay_holds_leave_the_last(played: Played) -> None:
     tables, start, moments = played
     agent = make_agent(tables, AgentConfig(log_values=False))
-    learner = OnlineLearner(agent, tables, start, Decided, LearnerConfig(replay=4), np.random.default_rng(0))
+    learner = DecisionLearner(agent, LearnerConfig(replay=4), np.random.default_rng(0))
     learner.remember(start, moments)
     items = transitions(start, moments, agent.config)
     assert len(learner.replay) == 4
-    assert np.array_equal(learner.replay.items["s_tm1_0"], items["s_tm1_0"][-4:])
+    assert np.array_equal(learner.replay.items["classes"], items["classes"][-4:])
+
+
+CONFIGS = {
+    "as in the paper": AgentConfig(gamma=0.6, log_values=False),
+    "single Q": AgentConfig(gamma=0.6, log_values=False, double=False),
+    "two steps": AgentConfig(gamma=0.9, n_steps=2, log_values=False),
+    "best known": AgentConfig(gamma=0.8, n_steps=2, log_values=False, best_known=True),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+def test_the_loss_is_the_weighted_huber_loss_against_slow_targets(
+    random_sharding_problem: Callable[..., ShardingProblem], config: AgentConfig
+) -> None:
+    tables = ShardingTables.from_problem(random_sharding_problem(5, classes=(8, 10)), linkage_groups=True)
+    online, target = (ShardingQNetwork(len(tables.order), hidden=16, layers=1) for _ in range(2))
+    agent, start = ShardingAgent(tables, online, target, config), tables.reset(EPISODES)
+    rows = transitions(start, list(agent.play(start, 0.5, torch.Generator().manual_seed(1))), config)
+    weights = torch.rand(len(rows["r_t"]), generator=torch.Generator().manual_seed(2)) + 0.1
+    loss, errors = agent.loss(rows, weights)
+    losses = []
+    for i in range(len(weights)):
+        before, after = (
+            Decided(*(torch.from_numpy(rows[name][[i]]) for name in names))
+            for names in (("classes", "position"), ("classes_t", "position_t"))
+        )
+        goal = float(rows["r_t"][i])
+        if rows["discount_t"][i]:
+            legal = tables.legal(after)[0].nonzero().squeeze(1)
+            rated, chooser = (agent.q(network, after)[0, legal].detach() for network in (target, online))
+            best = (chooser if config.double else rated).argmax()
+            goal += float(rows["discount_t"][i] * rated[best])
+        goal = max(goal, float(rows["return_t"][i])) if config.best_known else goal
+        error = float(agent.q(online, before)[0, rows["action"][i]].detach()) - goal
+        assert float(errors[i]) == pytest.approx(abs(error), rel=1e-4, abs=1e-5)
+        losses.append(float(weights[i]) * (0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5))
+    assert float(loss.detach()) == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+    assert loss.requires_grad and not errors.requires_grad
+    loss.backward()
+    assert any(p.grad is not None and p.grad.any() for p in online.parameters())
+    assert all(p.grad is None for p in target.parameters())

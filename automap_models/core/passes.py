@@ -1,0 +1,363 @@
+"""The passes of schedules: as objects, which people read and devices run, and as arrays, which prices are made from.
+
+This is where orders of passes come from: 1F1B and its kin by their warm-up, interleaved and ZB-H1 in rounds of
+micro-batches over virtual stages, ZB-V and DualPipeV by the pieces in which their papers draw them. Prices of
+strategies by the thousand need no more than their arrays (`PassTable`), and the moments at which ranks hold most.
+
+    order   [3, n] of a rank: kind (core.schedules), virtual stage and micro-batch of each of its passes
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.schedules import (
+    DEFAULT_SCHEDULE,
+    FORWARD,
+    INPUT,
+    SCHEDULES,
+    WARM_UPS,
+    WEIGHT,
+    WHOLE,
+    Placement,
+    micro_batches_per_round,
+    ranks_of_stages,
+    require_few_passes,
+    require_runnable,
+    schedule_family,
+)
+from automap_models.errors import BadInput
+
+ActionKind = Literal["F", "B", "I", "W"]
+"""Forward, whole backward, gradients of the inputs, gradients of the weights."""
+KINDS: tuple[ActionKind, ...] = ("F", "B", "I", "W")
+IntArray = NDArray[np.int64]
+_CHANGES = np.array([[1, 0], [-1, 0], [-1, 1], [0, -1]])
+"""[4, 2] by how much a pass of each kind changes what waits for B or I, and what waits for W after I."""
+
+
+class Action(NamedTuple):
+    """One pass of one micro-batch through a virtual stage; `str` writes it as torch does, such as 3F0."""
+
+    kind: ActionKind
+    stage: int
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.micro_batch}"
+
+
+Order = tuple[Action, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The order of passes of every rank.
+
+    Attributes:
+        name: a key of SCHEDULES, or any other for an order of one's own.
+        orders: [S] the passes of each rank.
+        micro_batches: M.
+        virtual: vp, virtual stages a rank.
+        placement: how virtual stages lie on ranks.
+
+    Raises:
+        BadInput: a pass is missing or stands twice, is on the wrong rank, or waits for one that comes after it.
+    """
+
+    name: str
+    orders: tuple[Order, ...]
+    micro_batches: int
+    virtual: int = 1
+    placement: Placement = "looping"
+
+    def __post_init__(self) -> None:
+        _require_complete(self)
+        _ = self.turns
+
+    @property
+    def ranks(self) -> int:
+        """S."""
+        return len(self.orders)
+
+    @property
+    def stages(self) -> int:
+        """Virtual stages S·vp."""
+        return self.ranks * self.virtual
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether gradients of inputs and of weights have passes of their own."""
+        return any(action.kind == "I" for order in self.orders for action in order)
+
+    @cached_property
+    def rank_of(self) -> tuple[int, ...]:
+        """[S·vp] the rank of each virtual stage."""
+        return ranks_of_stages(self.stages, self.ranks, self.placement)
+
+    @cached_property
+    def turns(self) -> tuple[tuple[int, ...], ...]:
+        """[S] of each rank's passes, where they stand in one order of all passes in which none comes before its inputs.
+
+        Of the passes that could come next a forward one does, of several the one of the first stage; else the backward
+        one of the first micro-batch. Messages that get ready at the same time go in this order.
+
+        Raises:
+            BadInput: there is no such order: ranks wait for each other for ever.
+        """
+        return _turns(self)
+
+
+def _require_complete(schedule: Schedule) -> None:
+    """Every micro-batch passes every virtual stage once forward and once backward, on its rank."""
+
+    def refuse(what: str) -> BadInput:
+        return BadInput(f"schedule {schedule.name}: {what}", where="`orders`", do="give every pass once, on its rank")
+
+    stages, micro_batches = schedule.stages, schedule.micro_batches
+    count = {kind: [0] * (stages * micro_batches) for kind in ("F", "B", "I", "W")}
+    for rank, order in enumerate(schedule.orders):
+        for action in order:
+            kind, stage, micro_batch = action
+            if not (0 <= stage < stages and 0 <= micro_batch < micro_batches):
+                raise refuse(f"there is no pass {action}")
+            if schedule.rank_of[stage] != rank:
+                raise refuse(f"pass {action} is on rank {rank}, its stage on rank {schedule.rank_of[stage]}")
+            count[kind][stage * micro_batches + micro_batch] += 1
+    for i, counts in enumerate(zip(count["F"], count["B"], count["I"], count["W"], strict=True)):
+        if counts not in ((1, 1, 0, 0), (1, 0, 1, 1)):
+            forward, whole, inputs, weights = counts
+            kinds = f"{forward} F, {whole} B, {inputs} I and {weights} W"
+            stage, micro_batch = divmod(i, micro_batches)
+            raise refuse(f"micro-batch {micro_batch} has {kinds} on virtual stage {stage}")
+
+
+def _turns(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """See Schedule.turns. A rank stands in the queue from when the inputs of its next pass are there."""
+    orders, last, micro_batches = schedule.orders, schedule.stages - 1, schedule.micro_batches
+    turns: list[list[int]] = [[] for _ in orders]
+    forward, backward = [False] * (last + 1) * micro_batches, [False] * (last + 1) * micro_batches
+    queue: list[tuple[bool, int, int, int]] = []
+    queued = [False] * schedule.ranks
+    turn, looking = 0, list(range(schedule.ranks))
+    while looking:
+        for rank in looking:
+            position = len(turns[rank])
+            if queued[rank] or position == len(orders[rank]):
+                continue
+            kind, stage, m = orders[rank][position]
+            at = stage * micro_batches + m
+            if kind == "F":
+                ready = stage == 0 or forward[at - micro_batches]
+            elif kind == "W":
+                ready = backward[at]
+            else:
+                ready = forward[at] and (stage == last or backward[at + micro_batches])
+            if ready:
+                queued[rank] = True
+                heapq.heappush(queue, (False, stage, m, rank) if kind == "F" else (True, m, -stage, rank))
+        looking = []
+        if queue:
+            back, *_, rank = heapq.heappop(queue)
+            kind, stage, m = orders[rank][len(turns[rank])]
+            turns[rank].append(turn)
+            turn, queued[rank], looking = turn + 1, False, [rank]
+            receiver = stage - 1 if back else stage + 1
+            if kind != "W":
+                (backward if back else forward)[stage * micro_batches + m] = True
+                if 0 <= receiver <= last:
+                    looking.append(schedule.rank_of[receiver])
+    for rank, order in enumerate(orders):
+        if len(turns[rank]) < len(order):
+            what = f"schedule {schedule.name}: rank {rank} waits for ever before {order[len(turns[rank])]}"
+            raise BadInput(what, where="`orders`", do="let no pass wait for one that comes after it")
+    return tuple(map(tuple, turns))
+
+
+@dataclass(frozen=True, eq=False)
+class PassTable:
+    """The passes of every rank.
+
+    Attributes:
+        orders: [S] arrays [3, n], see the module.
+        micro_batches, virtual: M, vp.
+        rank_of: [V] the rank of each virtual stage.
+    """
+
+    orders: tuple[IntArray, ...]
+    micro_batches: int
+    virtual: int
+    rank_of: IntArray
+
+    @cached_property
+    def fullest(self) -> tuple[tuple[tuple[int, ...], IntArray], ...]:
+        """[S] virtual stages of a rank, and int64 [m, 2, vp] how many micro-batches of each wait there: for B or I, and
+        for W after I. The m moments are those that no other has more of everything than, the ones of most in all first.
+        """
+        of_ranks = [np.flatnonzero(self.rank_of == rank) for rank in range(len(self.orders))]
+        return tuple(
+            (tuple(stages.tolist()), _fullest(order, stages))
+            for order, stages in zip(self.orders, of_ranks, strict=True)
+        )
+
+    @cached_property
+    def _moments(self) -> tuple[IntArray, NDArray[np.float64], IntArray]:
+        """[n, vp] the virtual stages and [n, 2, vp] the numbers of all moments in `fullest`, rank by rank; [S] where
+        those of each begin."""
+        stages = [np.broadcast_to(own, (len(waiting), len(own))) for own, waiting in self.fullest]
+        begin = np.cumsum([0, *(len(waiting) for _, waiting in self.fullest)])[:-1]
+        waiting = np.concatenate([waiting for _, waiting in self.fullest]).astype(np.float64)
+        return np.concatenate(stages), waiting, begin
+
+    def most_held(self, saved: Sequence[float], kept: Sequence[float]) -> tuple[float, ...]:
+        """[S] the most bytes that a rank holds at once for passes that are still to come.
+
+        Args:
+            saved: [V] bytes that a virtual stage saves of a micro-batch from F until B or I.
+            kept: [V] what of it a virtual stage keeps from I until W, for the gradients of the weights.
+        """
+        stages, waiting, begin = self._moments
+        held = np.array([saved, kept], dtype=np.float64)[:, stages]  # [2, n, vp]
+        return tuple(np.maximum.reduceat(np.einsum("npv,pnv->n", waiting, held), begin).tolist())
+
+
+@lru_cache(maxsize=1024)
+def pass_table(name: str, ranks: int, micro_batches: int, virtual: int) -> PassTable:
+    """The schedule of that name for S ranks, M micro-batches and vp virtual stages a rank.
+
+    Raises:
+        BadInput: see `require_runnable`; or it has more than MOST_PASSES.
+    """
+    require_runnable(name, ranks, micro_batches, virtual)
+    require_few_passes(name, ranks * virtual, micro_batches)
+    lies = np.array(ranks_of_stages(ranks * virtual, ranks, SCHEDULES[name].placement))
+    if SCHEDULES[name].placement == "v":
+        pieces = _zb_v if name == "zb-v" else _dualpipev
+        orders = [_on_v(pieces(rank, ranks, micro_batches), rank, ranks, micro_batches) for rank in range(ranks)]
+    else:
+        orders = [_in_rounds(name, rank, ranks, micro_batches, virtual) for rank in range(ranks)]
+    return PassTable(tuple(orders), micro_batches, virtual, lies)
+
+
+@lru_cache(maxsize=256)
+def build_schedule(name: str | None, ranks: int, micro_batches: int, virtual: int | None = None) -> Schedule:
+    """The schedule of that name for S ranks, M micro-batches and vp virtual stages a rank.
+
+    Args:
+        name: a key of SCHEDULES; None is what frameworks run unless they are told otherwise.
+        ranks: S.
+        micro_batches: M.
+        virtual: vp; None is what the schedule has, 1 where it may have any.
+
+    Raises:
+        BadInput: see `require_runnable`; or it has more than MOST_PASSES.
+    """
+    name = name or DEFAULT_SCHEDULE
+    virtual = schedule_family(name).virtual or 1 if virtual is None else virtual
+    passes = [order.T.tolist() for order in pass_table(name, ranks, micro_batches, virtual).orders]
+    orders = tuple(tuple(Action(KINDS[kind], stage, m) for kind, stage, m in own) for own in passes)
+    return Schedule(name, orders, micro_batches, virtual, SCHEDULES[name].placement)
+
+
+def _in_rounds(name: str, rank: int, ranks: int, micro_batches: int, virtual: int) -> IntArray:
+    """So many forward passes, the warm-up, then backward and forward by turns, then the backward passes that are left.
+
+    Each takes a round of micro-batches through the virtual stages of the rank, from first to last or back. With split
+    backward passes the gradients of weights come a delay later than those of inputs, each right after one of these;
+    those left come last. Rank 1 of 4 with ZB-H2, 8 micro-batches, warm-up 5, delay 2:
+
+        F0 F1 F2 F3 F4 I0 F5 I1 F6 I2 W0 F7 I3 W1 I4 W2 I5 W3 I6 W4 I7 W5 W6 W7
+
+    ZB-H1 delays them by as many micro-batches as rank 0 has more in flight with 1F1B; with ZB-H2 every rank has 2S - 1
+    between F and W.
+    """
+    a_round, delay = micro_batches, -1
+    if name in WARM_UPS:
+        warm_up = WARM_UPS[name](rank, ranks, micro_batches)
+    elif name == "zb-h2":
+        warm_up, delay = 2 * (ranks - rank) - 1, 2 * rank
+    else:
+        a_round = micro_batches_per_round(ranks, micro_batches)
+        warm_up = (virtual - 1) * a_round + (2 * (ranks - 1 - rank) + 1 if name == "interleaved" else ranks - rank)
+        delay = rank if name == "zb-h1" else -1
+    number = np.arange(micro_batches * virtual)
+    part, rest = np.divmod(number, a_round * virtual)
+    chunk, m = rest // a_round, part * a_round + rest % a_round
+    there, back = chunk * ranks + rank, (virtual - 1 - chunk) * ranks + rank
+
+    def passes(kind: int, stages: IntArray) -> IntArray:
+        return np.stack([np.full_like(number, kind), stages, m])
+
+    # when passes come: the backward one of a number at 3 times it, those of weights and forward ones right behind one
+    kinds = [(passes(FORWARD, there), 3 * (number - min(warm_up, number.size)) + 2)]
+    kinds.append((passes(WHOLE if delay < 0 else INPUT, back), 3 * number))
+    if delay >= 0:
+        kinds.append((passes(WEIGHT, back), 3 * (number + delay) + 1))
+    order = np.concatenate([of_kind for of_kind, _ in kinds], axis=1)
+    return order[:, np.argsort(np.concatenate([when for _, when in kinds]))]
+
+
+def _zb_v(rank: int, ranks: int, micro_batches: int) -> str:
+    """As torch has it: the order of at least 2S - 1 micro-batches, of which those that there are run."""
+    full, after = max(2 * ranks - 1, micro_batches), ranks - 1 - rank
+    warm_up = "F0" * (2 * after + 1) + "F1F0" * rank + "F1I1W1" * (after + 1)
+    steady = "F0I0W0F1I1W1" * (full - ranks - after) + "I0W0F1I1W1" * after
+    return warm_up + steady + "I0I1" * rank + "I0W0" * (after + 1) + "W1" * rank + "W0" * rank
+
+
+def _dualpipev(rank: int, ranks: int, micro_batches: int) -> str:
+    """As torch has it: of its pairs of a forward and a backward pass the forward one runs first.
+
+    Its last backward passes are split: those after the first half of the rank + 1 pairs B1 B0.
+    """
+    after = ranks - 1 - rank
+    warm_up = "F0" * (2 * after) + "F0F1" * (rank + 1) + "I1W1F1" * after
+    steady = "F0B1F1B0" * (micro_batches - ranks - after) + "B1F1B0" * after
+    split = [(i + 1) % 2 for i in range(rank + 1, 2 * (rank + 1))]
+    ending = "".join(f"B{(i + 1) % 2}" for i in range(rank + 1)) + "".join(f"I{chunk}" for chunk in split)
+    due = [*split, *[0] * after]  # the virtual stages whose gradients of weights are left, the oldest first
+    ending += "".join(f"W{chunk}I0" for chunk in due[:after]) + "".join(f"W{chunk}" for chunk in due[after:])
+    return warm_up + steady + ending
+
+
+def _on_v(passes: str, rank: int, ranks: int, micro_batches: int) -> IntArray:
+    """The order of a rank with two virtual stages in a V, of the micro-batches that there are.
+
+    Args:
+        passes: such as F0: forward, first virtual stage of the rank; each takes the next micro-batch of its kind, a
+            whole backward pass as those of the inputs do.
+    """
+    letters, digits = np.frombuffer(passes.encode(), np.uint8).reshape(-1, 2).T.astype(np.int64)
+    kinds, chunks = np.zeros_like(letters), digits - ord("0")
+    for kind, letter in enumerate(KINDS):
+        kinds[letters == ord(letter)] = kind
+    m = np.zeros_like(kinds)
+    for chunk in range(2):
+        forward, inputs, weights = ((kinds == kind) & (chunks == chunk) for kind in (FORWARD, INPUT, WEIGHT))
+        backward = inputs | ((kinds == WHOLE) & (chunks == chunk))
+        m[forward], m[backward] = np.arange(forward.sum()), np.arange(backward.sum())
+        m[weights] = m[inputs]
+    stages = np.where(chunks == 0, rank, 2 * ranks - 1 - rank)
+    return np.stack([kinds, stages, m])[:, m < micro_batches]
+
+
+def _fullest(order: IntArray, stages: IntArray) -> IntArray:
+    """[m, 2, vp] see PassTable.fullest; `stages`, [vp], are those of the rank, ascending."""
+    kinds, columns = order[0], np.searchsorted(stages, order[1])
+    changes = np.zeros((kinds.size, 2, stages.size), np.int64)
+    changes[np.arange(kinds.size), :, columns] = _CHANGES[kinds]
+    grows = (kinds == FORWARD) | (kinds == INPUT)
+    frees_next = np.append(kinds[1:] != FORWARD, True)  # only the moment before something is freed can be the fullest
+    moments = np.cumsum(changes, axis=0)[grows & frees_next].reshape(-1, 2 * stages.size).T
+    moments = moments[:, np.lexsort((*moments[::-1], -moments.sum(axis=0)))]
+    moments = moments[:, np.append(True, (moments[:, 1:] != moments[:, :-1]).any(axis=0))]
+    covers = np.logical_and.reduce([of[:, None] >= of for of in moments])  # [k, k] of different moments, fullest first
+    fullest: IntArray = moments[:, ~np.triu(covers, 1).any(axis=0)].T.reshape(-1, 2, stages.size)
+    return fullest
