@@ -32,10 +32,10 @@ BUDGET = {
     "planners": (902, 6),
     "planners/online": (310, 3),
     "planners/placement": (3_319, 17),
-    "planners/portfolio": (3_088, 18),
+    "planners/portfolio": (3_012, 18),
     "planners/replan": (696, 4),
     "planners/sharding": (981, 6),
-    "planners/staged": (3_618, 22),
+    "planners/staged": (3_610, 22),
     "planners/strategies": (2_697, 15),
     "plots": (1_157, 8),
     "rl": (1_092, 11),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_971, "files": 373, "compiled": 98, "numbers": 305}
+TOTALS = {"lines": 68_887, "files": 373, "compiled": 98, "numbers": 305}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

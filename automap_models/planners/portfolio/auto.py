@@ -33,8 +33,8 @@ class AutoConfig:
     """How the default planner chooses, and how much it computes.
 
     Attributes:
-        policy: policy file; None is the shipped one. It plans for the length L.
-        beam: first decisions from which the policy goes on greedily; 1 is plain greedy.
+        policy: policy file that plans for the length L first; None is none.
+        beam: plans from which moves set out; of a policy, first decisions from which it goes on greedily.
         certify_s: counted seconds (planners.effort) to prove a plan of one problem optimal, or to correct it.
         refine_s: counted seconds to move the cuts of one plan by single instructions; 0 leaves them on the grid.
         min_gain: how much shorter, relatively, the step of a harder kind of plan has to be.
@@ -88,20 +88,14 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         self, space: PlanningSpace, problem: StagedProblem | PlanningSpace, deadline: Deadline, watch: Watch
     ) -> StagedResult:
         from automap_models.planners.portfolio.length import LengthSearch
-        from automap_models.planners.staged.policy import PolicyConfig
+        from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 
         config = self.config
-        policy = PolicyConfig(config.policy, config.beam)
-        search = LengthSearch.of(policy, config.certify_s, config.refine_s, deadline)
-        several = len(space.stage_numbers) > 2 or space.global_batch is not None
-        competition = space.pipelines(search.policy.out_of_range if several else None)
-        watch(Progress(f"planning {counted(len(competition.problems), 'combination')} by the length L"))
-        result = search.solve((problem,) if isinstance(problem, StagedProblem) else competition.problems)
-        if not competition.left_out:
-            return result
-        left = counted(competition.left_out, "combination")
-        note = f"{left} of stages and micro-batches not tried: {competition.reason}"
-        return replace(result, notes=(*result.notes, note))
+        policy = None if config.policy is None else PolicyPlanner(PolicyConfig(config.policy, config.beam))
+        search = LengthSearch(policy, config.beam, config.certify_s, config.refine_s, deadline)
+        problems = (problem,) if isinstance(problem, StagedProblem) else space.pipelines()
+        watch(Progress(f"planning {counted(len(problems), 'combination')} by the length L"))
+        return search.solve(problems)
 
     def _by_step(self, space: PlanningSpace, deadline: Deadline, watch: Watch) -> StagedResult:
         """By the simulated step; see portfolio.Portfolio."""

@@ -32,7 +32,6 @@ from automap_models.planners.portfolio.simplicity import simplest, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.frameworks import block_ends
-from automap_models.planners.staged.policy import PolicyConfig
 from automap_models.planners.staged.stage_devices import require_few_devices
 
 DEFAULT_BUDGET_S = 1.2
@@ -225,7 +224,7 @@ class _Portfolio:
             planner = AutoPlanner(AutoConfig(min_gain=self.min_gain, certify_s=certify_s))
             result = planner.solve(space, deadline=self.deadline, watch=self.watch)
         else:
-            search = LengthSearch.of(PolicyConfig(), certify_s, AutoConfig().refine_s, self.deadline)
+            search = LengthSearch(None, AutoConfig().beam, certify_s, AutoConfig().refine_s, self.deadline)
             problems = [problem for problem in staged_problems(space) if possible_stages(problem) is not None]
             if not problems:
                 return self._searched.setdefault(kind, SpaceSearch(None, Bound(math.inf, "exact"), 0, 0)).proven

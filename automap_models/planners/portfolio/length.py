@@ -1,6 +1,6 @@
 """Plans by Auto-MAP's length L: the policy's, uniform cuts and data parallelism, corrected and proven by exact search.
 
-    problems (S, M) ──▶ baselines and the policy ──▶ exact search where these have no plan ──▶ prove ──▶ refine
+    problems (S, M) ──▶ baselines, tables and moves ──▶ exact search where these have no plan ──▶ prove ──▶ refine
 
 This is the paper's own objective (cost-model.md, "Pipeline length"): it knows no schedule, and stages of any size.
 """
@@ -9,27 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.errors import AutomapError, Infeasible
+from automap_models.errors import Infeasible
 from automap_models.planners import effort
-from automap_models.planners.base import Deadline, maker_in_words, solve_all
+from automap_models.planners.base import Deadline, Planner, maker_in_words
 from automap_models.planners.portfolio.attempt import Attempt, best_of
 from automap_models.planners.portfolio.portfolio import IN_REACH
 from automap_models.planners.portfolio.proofs import prove
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult, is_plain
-from automap_models.planners.staged.exact import ExactPlanner
-from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.tables import TablesConfig, TablesPlanner
 
 SEARCH_S = 5.0
-"""Counted seconds that the exact search may take in all for problems without a plan of the policy."""
+"""Counted seconds that the exact search may take in all for problems of which no plan was found."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +36,19 @@ class LengthSearch:
     """The best plan by the length L.
 
     Attributes:
-        policy: that is asked for plans.
+        policy: that is asked for plans first, of the problems that it was trained for; None is none.
+        beam: plans of tables from which moves set out.
         prove_s, refine_s: counted seconds for the proof of one problem and for moving the cuts of one plan.
         deadline: when to stop in any case.
         baselines: results that others are compared with, as they were planned.
     """
 
-    policy: PolicyPlanner | TablesPlanner
+    policy: Planner[StagedProblem, StagedPlan, Any] | None
+    beam: int
     prove_s: float
     refine_s: float
     deadline: Deadline
     baselines: list[StagedResult] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, config: PolicyConfig, prove_s: float, refine_s: float, deadline: Deadline) -> LengthSearch:
-        """A search that goes on from the plans of a policy file, or of tables where none is given."""
-        by_tables = TablesPlanner(TablesConfig(config.beam))
-        return cls(by_tables if config.policy is None else PolicyPlanner(config), prove_s, refine_s, deadline)
 
     def solve(self, problems: Sequence[StagedProblem]) -> StagedResult:
         """The best plan that fits the memory, for whichever of the problems it is, and what is proven about all.
@@ -62,9 +57,12 @@ class LengthSearch:
             problems: one or more without a schedule; the first of those whose plans tie wins.
         """
         attempts = [Attempt(problem) for problem in problems]
-        left = self._begin(attempts)
-        if left:
-            self._search(left, attempts)
+        for attempt in attempts:
+            self._begin(attempt)
+        left = [attempt for attempt in attempts if attempt.plan is None and not attempt.closed]
+        together = self.deadline.part(SEARCH_S, effort.counted_s)
+        for k, attempt in enumerate(left):
+            _search_below(attempt, best_of(attempts).step_s, together.part(together.left_s / (len(left) - k)))
         if all(attempt.plan is None for attempt in attempts):
             return nothing_fits(attempts)
         bound = prove(attempts, self.prove_s, self.deadline)
@@ -83,60 +81,28 @@ class LengthSearch:
             facts={"baselines": tuple(self.baselines)},
         )
 
-    def _begin(self, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Data parallelism, uniform cuts and the policy's plans; returns the problems that the policy has none for."""
-        for attempt in attempts:
-            if attempt.problem.stages == 1:
-                self._baseline(attempt, DataParallelPlanner())
+    def _begin(self, attempt: Attempt) -> None:
+        """Data parallelism of one stage; of several uniform cuts, a plan of the policy, or else of tables and moves."""
+        if attempt.problem.stages == 1:
+            self._baseline(attempt, DataParallelPlanner())
+            if not attempt.problem.shardings:
                 attempt.close("proven" if attempt.plan else "does not fit", attempt.step_s)
-        several = [attempt for attempt in attempts if attempt.problem.stages > 1]
-        for attempt in several:
-            self._baseline(attempt, UniformPlanner())
-        return self._ask_the_policy(several)
+            return
+        self._baseline(attempt, UniformPlanner())
+        if self.policy is not None:
+            outside = self.policy.out_of_range(attempt.problem)
+            result = None if outside else self.policy.solve(attempt.problem, deadline=self.deadline)
+            if result is not None and result.plan is not None:
+                attempt.take(result)
+                return
+            attempt.notes.append(f"{(outside or 'the policy found no plan').rstrip('.')}: tables took its place")
+        attempt.take(TablesPlanner(TablesConfig(self.beam)).solve(attempt.problem, deadline=self.deadline))
 
     def _baseline(self, attempt: Attempt, planner: UniformPlanner | DataParallelPlanner) -> None:
         result = planner.solve(attempt.problem)
         self.baselines.append(result)
         if result.plan is None or result.plan.check_valid(attempt.problem)[0]:
             attempt.take(result)
-
-    def _ask_the_policy(self, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Plans for the problems that the policy is made for; the others, and those it finds nothing for."""
-        outside = {attempt: self.policy.out_of_range(attempt.problem) for attempt in attempts}
-        inside = [attempt for attempt in attempts if outside[attempt] is None]
-        answers = solve_all(self.policy, [attempt.problem for attempt in inside], self.deadline)
-        answered = dict(zip(inside, answers, strict=True))
-        left = []
-        for attempt in attempts:
-            answer = answered.get(attempt)
-            if isinstance(answer, AutomapError) and not isinstance(answer, Infeasible):
-                raise answer
-            if isinstance(answer, Result) and answer.plan is not None:
-                attempt.take(answer)
-                continue
-            restrictions = attempt.problem.constraints.in_words
-            reason = f"does not know {restrictions}" if restrictions else "found no plan that fits the memory"
-            objection = outside[attempt]
-            reason = f"the policy {reason}" if objection is None else objection.rstrip(".")
-            attempt.notes.append(f"{reason}: the exact planner took its place")
-            left.append(attempt)
-        return left
-
-    def _search(self, left: Sequence[Attempt], attempts: Sequence[Attempt]) -> None:
-        """Plan exactly where the policy did not: one problem to its end, several bounded by the best so far."""
-        if len(left) == 1:
-            (attempt,) = left
-            result = ExactPlanner().solve(attempt.problem, deadline=self.deadline)
-            attempt.take(result)
-            if result.status == "infeasible":
-                attempt.close("does not fit", np.inf)
-            elif result.bound is not None and result.bound.proof == "exact":
-                attempt.close("proven", result.bound.value)
-            return
-        together = self.deadline.part(SEARCH_S, effort.counted_s)
-        for k, attempt in enumerate(left):
-            part = together.part(together.left_s / (len(left) - k))
-            _search_below(attempt, best_of(attempts).step_s, part)
 
     def _refined(self, attempts: Sequence[Attempt]) -> tuple[Attempt, StagedPlan]:
         """The shortest plan, with the cuts of those near it moved off the grid."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,22 +20,6 @@ from automap_models.errors import BadInput
 
 MAX_STAGES = 16
 """Stages of the deepest pipeline that is tried; a number asked for by name may be larger."""
-OutOfRange = Callable[[StagedProblem], str | None]
-
-
-@dataclass(frozen=True, eq=False)
-class Competition:
-    """Problems that compete.
-
-    Attributes:
-        problems: with few stages first, among those the ones with few micro-batches.
-        left_out: how many others a planner is not made for.
-        reason: a sentence on one of those.
-    """
-
-    problems: tuple[StagedProblem, ...]
-    left_out: int = 0
-    reason: str | None = None
 
 
 def default_stages(profile: Profile, cluster: Cluster, granularity: int = DEFAULT_GRANULARITY) -> int:
@@ -273,47 +257,25 @@ class PlanningSpace:
                 if problem.max_replicas is None or self.cluster.devices // sharding.degree <= problem.max_replicas:
                     yield problem, index
 
-    def pipelines(self, out_of_range: OutOfRange | None = None, stages: tuple[int, ...] | None = None) -> Competition:
-        """The problems without shardings, one for each number of stages and of micro-batches.
+    def pipelines(self) -> tuple[StagedProblem, ...]:
+        """The problems without shardings, one for each number of stages and of micro-batches; few of either first.
 
-        Without a schedule a micro-batch is taken for evenly split over the replicas of a stage, however many samples it
+        By the length L a micro-batch is taken for evenly split over the replicas of a stage, however many samples it
         has, but it needs at least D / S samples: some stage has at least so many replicas, and each needs a sample.
 
-        Args:
-            out_of_range: says why a planner is not made for a problem; such problems are left out, plain data
-                parallelism apart, as long as that leaves any with several stages.
-            stages: which numbers of stages; None is all.
-
         Raises:
-            BadInput: the batch is too small for the cluster.
+            BadInput: the batch is too small for the cluster, or the constraints contradict one another.
         """
+        self.require_some()
         plain = replace(self.whole, shardings=(), launch_s=0.0, max_replicas=None)
-        numbers = self.stage_numbers if stages is None else stages
-        allowed = tuple(S for S in numbers if self.allows(S))
-        if stages is None:
-            self.require_some()
-        numbers = allowed
-        problems = [replace(plain, stages=S, micro_batches=M) for S in numbers for M in self.counts]
+        shapes = [(S, M) for S in self.stage_numbers if self.allows(S) for M in self.counts]
         batch = self.global_batch
         if batch is not None and self.schedule is None:
-            problems = [p for p in problems if batch // p.micro_batches * p.stages >= self.cluster.devices]
-            if not problems:
+            shapes = [(S, M) for S, M in shapes if batch // M * S >= self.cluster.devices]
+            if not shapes:
                 raise _too_small(batch, plain)
-        kept, reason = (problems, None) if out_of_range is None else _in_range(problems, out_of_range)
-        left_out = len(problems) - len(kept)
-        if batch is not None:
-            profiles = {M: rescaled(plain.profile, batch // M) for M in {p.micro_batches for p in kept}}
-            kept = [replace(p, profile=profiles[p.micro_batches]) for p in kept]
-        kept = [p for p in kept if self.for_target(p)]
-        return Competition(tuple(kept), left_out, reason if left_out else None)
-
-
-def _in_range(problems: list[StagedProblem], out_of_range: OutOfRange) -> tuple[list[StagedProblem], str | None]:
-    """The problems that the planner is made for, or all where it is for none; and why it is not for the last other."""
-    outside = [out_of_range(p) if p.stages > 1 else None for p in problems]
-    kept = [p for p, reason in zip(problems, outside, strict=True) if reason is None]
-    reasons = [reason for reason in outside if reason is not None]
-    return (kept if any(p.stages > 1 for p in kept) else problems), (reasons[-1] if reasons else None)
+        problems = [replace(plain, profile=self._sized_profile(M), stages=S, micro_batches=M) for S, M in shapes]
+        return tuple(problem for problem in problems if self.for_target(problem))
 
 
 def _too_small(global_batch: int, problem: StagedProblem) -> BadInput:

@@ -20,11 +20,12 @@ from automap_models.formats.hardware_yaml import step_device
 from automap_models.formats.sweep_yaml import SweepSpec, require_few
 from automap_models.planners.base import Planner
 from automap_models.planners.portfolio.auto import AutoPlanner
-from automap_models.planners.portfolio.space import OutOfRange, PlanningSpace, default_stages, stage_numbers
+from automap_models.planners.portfolio.space import PlanningSpace, default_stages, stage_numbers
 from automap_models.planners.staged.batch import Outcome, plan_batch
 from automap_models.simulate.step import step_cost
 
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
+OutOfRange = Callable[[StagedProblem], str | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +126,9 @@ def _on_cluster(
                 schedule=one_stage.schedule,
                 device=one_stage.device,
             )
-            problems = space.pipelines(out_of_range).problems
+            problems = space.pipelines()
+            inside = [p for p in problems if p.stages == 1 or out_of_range(p) is None]
+            problems = tuple(inside) if any(p.stages > 1 for p in inside) else problems
         except BadInput as error:
             required_size(profile)  # that this profile has none is not this cluster's fault
             yield from ((cluster, S, 1, error) for S in stages)

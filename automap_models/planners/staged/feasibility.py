@@ -20,6 +20,8 @@ from automap_models.planners.staged.stage_kernel import held_bytes
 
 ROUNDING = 1e-12
 """Relative error allowed to a difference of two prefix sums."""
+LARGEST = 1e300
+"""No plan needs so many times the memory."""
 PRECISION = 1.001
 """The least share of the memory is found as near as that."""
 
@@ -30,12 +32,17 @@ def plans_fit(stages: StageArrays, share: float = 1.0) -> bool:
 
 
 def least_share(stages: StageArrays) -> float:
-    """Of the memory that devices have, how many times it the fullest one of any plan needs, where that is over 1."""
+    """Of the memory that devices have, how many times it the fullest one of any plan needs, where that is over 1.
+
+    It is inf where stages cannot come to the model's end whatever the devices hold.
+    """
     low = high = 1.0
-    while not plans_fit(stages, high):
+    while high < LARGEST and not plans_fit(stages, high):
         low, high = high, 2.0 * high
+    if high >= LARGEST:
+        return np.inf
     while high > PRECISION * low:
-        middle = (low * high) ** 0.5
+        middle = low**0.5 * high**0.5  # the product of the two may overflow
         low, high = (low, middle) if plans_fit(stages, middle) else (middle, high)
     return low
 

@@ -15,17 +15,6 @@ from automap_models.errors import Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.staged.costs import StagedResult, result_of
-from automap_models.planners.staged.policy_file import outside
-
-RANGES = {
-    "stages": (2.0, 16.0),
-    "micro_batches": (1.0, 256.0),
-    "nodes": (1.0, 128.0),
-    "devices_per_node": (1.0, 16.0),
-    "inter_over_intra": (0.005, 1.0),
-}
-"""The problems on which plans by tables have been measured."""
-
 
 LOOK_S = 0.3
 """Counted seconds of branch and bound behind the moves, at most: it mostly ends after a twentieth of that."""
@@ -48,12 +37,8 @@ class TablesPlanner(Planner[StagedProblem, StagedPlan, TablesConfig]):
     name: ClassVar[str] = "tables"
     config_type: ClassVar[type[TablesConfig]] = TablesConfig
 
-    def out_of_range(self, problem: StagedProblem) -> str | None:
-        """A sentence on which value lies outside what its plans were measured for; None if none does."""
-        return outside(problem, RANGES, "the planner was measured")
-
     def solve(self, problem: StagedProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> StagedResult:
-        """The best plan found; it is near the best inside the ranges only (see out_of_range).
+        """The best plan found in little time.
 
         Raises:
             BadInput: the problem's constraints contradict one another, or leave no way to share out the devices.

@@ -21,7 +21,6 @@ from automap_models.planners.portfolio.length import LengthSearch
 from automap_models.planners.portfolio.space import default_stages
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.costs import StagedResult, result_of
-from automap_models.planners.staged.policy import PolicyConfig
 
 CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=100.0, inter=1.0, memory=100.0, name="tiny")
 
@@ -44,8 +43,8 @@ class Scripted(Planner[StagedProblem, StagedPlan, NoConfig]):
         return self.outside
 
 
-SHIPPED = LengthSearch.of(PolicyConfig(), prove_s=0.3, refine_s=0.1, deadline=NEVER)
-"""With the shipped policy, which is read once."""
+SHIPPED = LengthSearch(None, 4, prove_s=0.3, refine_s=0.1, deadline=NEVER)
+"""By tables."""
 
 
 def choose(
@@ -59,7 +58,7 @@ def choose(
 
     Args:
         problems: that compete.
-        policy: in place of the shipped one.
+        policy: in place of tables.
         prove_s, refine_s: proof and refinement may change a plan; with 0 there is what is there before.
     """
     search = replace(SHIPPED, prove_s=prove_s, refine_s=refine_s, baselines=[])
@@ -130,14 +129,14 @@ def test_outside_its_ranges_the_policy_is_not_asked_and_a_note_says_why() -> Non
     never = Scripted(None, outside="400 micro-batches are more than the 64 of the training.")
     staged_problem = problem(**PIPELINE_WINS)
     choice = choose([staged_problem], never)
-    assert choice.plan == make_planner("exact").plan(staged_problem)
-    assert choice.notes == ("400 micro-batches are more than the 64 of the training: the exact planner took its place",)
+    assert choice.plan == replace(make_planner("exact").plan(staged_problem), planner="tables")
+    assert choice.notes == ("400 micro-batches are more than the 64 of the training: tables took its place",)
 
 
-def test_a_policy_that_finds_nothing_that_fits_gives_way_to_the_exact_planner() -> None:
+def test_a_policy_that_finds_nothing_that_fits_gives_way_to_tables() -> None:
     choice = choose([problem(**PIPELINE_WINS)], Scripted(None))
-    assert choice.plan.planner == "exact"
-    assert choice.notes[0] == "the policy found no plan that fits the memory: the exact planner took its place"
+    assert choice.plan.planner == "tables"
+    assert choice.notes[0] == "the policy found no plan: tables took its place"
 
 
 def test_without_time_for_a_proof_the_plan_gets_a_lower_bound() -> None:

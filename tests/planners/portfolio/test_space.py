@@ -18,21 +18,19 @@ from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER
 from automap_models.planners.portfolio.length import LengthSearch
-from automap_models.planners.portfolio.space import Competition, PlanningSpace, divisors, stage_numbers
+from automap_models.planners.portfolio.space import PlanningSpace, divisors, stage_numbers
 from automap_models.planners.staged.costs import StagedResult
-from automap_models.planners.staged.policy import PolicyConfig
 
 CLUSTER = Cluster(nodes=2, devices_per_node=3, intra=100.0, inter=1.0, memory=1e9, name="six")
-ENDLESS = LengthSearch.of(PolicyConfig(), prove_s=np.inf, refine_s=0.0, deadline=NEVER)
-"""Proves everything, with the shipped policy, which is read once."""
+ENDLESS = LengthSearch(None, 4, prove_s=np.inf, refine_s=0.0, deadline=NEVER)
+"""Proves everything."""
 
 
 def candidates(
     base: StagedProblem,
     stages: Iterable[int],
     global_batch: int | None = None,
-    out_of_range: Callable[[StagedProblem], str | None] | None = None,
-) -> Competition:
+) -> tuple[StagedProblem, ...]:
     """The problems of a planning space around this one."""
     space = PlanningSpace(
         ProfiledModel(base.profile),
@@ -43,7 +41,7 @@ def candidates(
         base.state_factor,
         base.granularity,
     )
-    return space.pipelines(out_of_range)
+    return space.pipelines()
 
 
 def choose(problems: Sequence[StagedProblem], search: LengthSearch) -> StagedResult:
@@ -71,7 +69,7 @@ def test_stages_go_from_one_to_what_devices_and_cut_points_allow() -> None:
 
 def test_a_micro_batch_has_a_sample_for_every_replica_of_an_even_split() -> None:
     """Twelve samples on six devices: with one stage at least six each, with two three, with three two."""
-    problems = candidates(problem(), (3, 1, 2), global_batch=12).problems
+    problems = candidates(problem(), (3, 1, 2), global_batch=12)
     assert [(p.stages, p.micro_batches) for p in problems] == [
         *((1, 1), (1, 2)),
         *((2, 1), (2, 2), (2, 3), (2, 4)),
@@ -87,15 +85,6 @@ def test_a_batch_too_small_for_the_cluster_is_refused() -> None:
         candidates(problem(), (1, 2), global_batch=2)
 
 
-def test_what_a_planner_is_not_made_for_is_left_out_unless_it_is_everything() -> None:
-    some = candidates(problem(), (1, 2, 3), out_of_range=lambda p: "three is odd" if p.stages == 3 else None)
-    assert [p.stages for p in some.problems] == [1, 2]
-    assert (some.left_out, some.reason) == (1, "three is odd")
-    everything = candidates(problem(), (1, 2, 3), out_of_range=lambda p: "never")
-    assert [p.stages for p in everything.problems] == [1, 2, 3]
-    assert (everything.left_out, everything.reason) == (0, None)
-
-
 def best_of_single_runs(problems: tuple[StagedProblem, ...]) -> float:
     """The least length over all problems, each searched alone from nothing."""
     plans = [(p, exact_search(p)) for p in problems]
@@ -106,14 +95,14 @@ def best_of_single_runs(problems: tuple[StagedProblem, ...]) -> float:
 def test_the_choice_is_the_best_of_single_exact_runs_over_stages_and_micro_batches(
     seed: int, random_problems: Callable[..., list[StagedProblem]]
 ) -> None:
-    """Problems of all sorts, outside the shipped policy's ranges and inside them; memory binds now and then."""
+    """Problems of all sorts; memory binds now and then."""
     (drawn,) = random_problems(seed, 1, granularity=128 if seed % 2 else 16)
     profile = replace(drawn.profile, meta={"microbatch_size": 8})
     base = replace(drawn, profile=profile, stages=1)
     if seed % 3 == 0:
         base = replace(base, cluster=replace(base.cluster, nodes=2, devices_per_node=8))
     stages = range(1, min(4, *stage_numbers(base)[-1:]) + 1)
-    problems = candidates(base, stages, global_batch=48).problems
+    problems = candidates(base, stages, global_batch=48)
     expected = best_of_single_runs(problems)
     if not np.isfinite(expected):
         with pytest.raises(Infeasible):
@@ -132,7 +121,7 @@ def test_what_is_said_about_each_candidate_holds(
     seed: int, random_problems: Callable[..., list[StagedProblem]]
 ) -> None:
     (drawn,) = random_problems(100 + seed, 1, memory=(1.0, 20.0))
-    problems = candidates(drawn, stage_numbers(drawn)[:4]).problems
+    problems = candidates(drawn, stage_numbers(drawn)[:4])
     choice = choose(problems, ENDLESS)
     assert [(t.stages, t.micro_batches) for t in choice.search_log] == [(p.stages, p.micro_batches) for p in problems]
     assert [p is choice.problem for p in problems] == [t.chosen for t in choice.search_log]
@@ -148,7 +137,7 @@ def test_what_is_said_about_each_candidate_holds(
 
 def test_without_time_every_bound_still_holds(random_problems: Callable[..., list[StagedProblem]]) -> None:
     for drawn in random_problems(7, 10, memory=(2.0, 20.0)):
-        problems = candidates(drawn, stage_numbers(drawn)[:4]).problems
+        problems = candidates(drawn, stage_numbers(drawn)[:4])
         choice = choose(problems, replace(ENDLESS, prove_s=0.0))
         assert choice.bound is not None
         assert choice.bound.value <= best_of_single_runs(problems) * (1 + 1e-9)
@@ -157,7 +146,7 @@ def test_without_time_every_bound_still_holds(random_problems: Callable[..., lis
 
 def test_of_equally_long_plans_the_one_with_fewest_micro_batches_is_chosen() -> None:
     """Data parallelism takes as long for one large micro-batch as for many small ones."""
-    problems = candidates(problem(), (1,), global_batch=48).problems
+    problems = candidates(problem(), (1,), global_batch=48)
     assert len(problems) > 2
     assert choose(problems, ENDLESS).required_plan().micro_batches == 1
 
@@ -167,7 +156,7 @@ def test_a_smaller_micro_batch_is_chosen_where_a_large_one_does_not_fit() -> Non
     profile = replace(problem().profile, stash=np.full(8, 3.0))
     weights = 4.0 * float(profile.W.sum())
     cluster = replace(CLUSTER, memory=weights + 8 * 3.0 * 24 / 4 / 6 - 1.0)
-    problems = candidates(replace(problem(), profile=profile, cluster=cluster), (1,), global_batch=24).problems
+    problems = candidates(replace(problem(), profile=profile, cluster=cluster), (1,), global_batch=24)
     choice = choose(problems, ENDLESS)
     assert choice.required_plan().micro_batches == 2
     assert [t.outcome for t in choice.search_log][:2] == ["does not fit", "proven"]
@@ -180,7 +169,7 @@ def test_refinement_never_loses_to_refined_single_runs_that_are_near() -> None:
         profile = Profile.create(C=C + 0.1, A=A * 0.1, W=W)
         base = StagedProblem(profile, replace(CLUSTER, memory=1e9), stages=2, micro_batches=8, granularity=16)
         refining = replace(ENDLESS, refine_s=np.inf)
-        problems = candidates(base, (1, 2, 3)).problems
+        problems = candidates(base, (1, 2, 3))
         on_grid = choose(problems, ENDLESS)
         together = choose(problems, refining)
         alone = [choose([p], refining).cost.length_s for p in problems]
