@@ -187,6 +187,7 @@ def are_weights(weights: Sequence[float]) -> bool:
 
 
 _WORDS = {
+    "bool": "true or false",
     "int": "a whole number",
     "float": "a number",
     "str": "a text",

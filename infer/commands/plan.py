@@ -41,7 +41,7 @@ LIMITS = """
 """
 SEARCHING = f"""
     --budget TIME  time for all searches together, without tracing, counted by what is computed (default: 20 s for
-        strategies, 10 s for plans of stages)
+        strategies, 1.2 s for plans of stages)
     --thorough     search all stages and micro-batches to the end
     {SEED}
     --no-cache     neither read results of former runs nor keep this one

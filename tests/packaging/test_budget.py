@@ -46,11 +46,11 @@ BUDGET = {
     "zoo": (1, 1),
     "infer": (5_795, 29),
     "train": (1_858, 11),
-    "datagen": (1_457, 10),
+    "datagen": (1_458, 10),
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_887, "files": 373, "compiled": 98, "numbers": 305}
+TOTALS = {"lines": 68_888, "files": 373, "compiled": 98, "numbers": 305}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

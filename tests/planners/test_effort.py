@@ -23,8 +23,8 @@ FASTER = 30
 
 def test_a_count_adds_its_call_and_its_units() -> None:
     before_s = effort.counted_s()
-    effort.count(effort.PAIRS, 1000)
-    added_s = effort.PAIRS.call_s + 1000 * effort.PAIRS.unit_s
+    effort.count(effort.MOVES, 1000)
+    added_s = effort.MOVES.call_s + 1000 * effort.MOVES.unit_s
     assert effort.counted_s() - before_s == pytest.approx(added_s)
 
 

@@ -41,7 +41,7 @@ def test_an_override_over_which_hydra_raises_no_exception_of_its_own(
         (["~shard_size"], "shard_size: is missing"),
         (
             ["problem.stages={values: [2, 4], weights: [1e308, 1e308]}"],
-            r"problem\.stages\.weights: are \[1e\+308, 1e\+308\]; give numbers ≥ 0, not all zero, with a finite sum",
+            r"problem\.stages\.weights: is \[1e\+308, 1e\+308\]; give numbers ≥ 0, not all zero, with a finite sum",
         ),
         (["plot=maybe"], "plot: is 'maybe'; give true or false"),
         (["~dist", "out=x"], "dist: is missing"),

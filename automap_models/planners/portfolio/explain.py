@@ -246,10 +246,10 @@ def _some_plan(space: PlanningSpace, deadline: Deadline) -> Candidate | None:
     search_time = deadline.part(VERIFY_S)
     for problem, stages in _every_problem(space):
         if plans_fit(stages):
-            found = anytime_search(problem, Deadline(0.0))
-            found = found if found.plan is not None else anytime_search(problem, search_time)
-            if found.plan is not None and found.cost is not None:
-                return Candidate(problem, found.plan, found.cost)
+            search = anytime_search(problem, Deadline(0.0))
+            search = anytime_search(problem, search_time) if search.plan is None else search
+            if search.plan is not None and search.cost is not None:
+                return Candidate(problem, search.plan, search.cost)
         if search_time.passed:
             break
     return None

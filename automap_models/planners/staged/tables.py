@@ -50,9 +50,9 @@ class TablesPlanner(Planner[StagedProblem, StagedPlan, TablesConfig]):
         from automap_models.planners.staged.search import anytime_search  # numba takes half a second to import
 
         look = deadline.part(LOOK_S, effort.counted_s)
-        found = anytime_search(problem, look, count=self.config.beam)
-        if found.plan is not None:
-            return result_of(problem, replace(found.plan, planner=self.name), found.cost, begun_s=begun_s)
+        search = anytime_search(problem, look, count=self.config.beam)
+        if search.plan is not None:
+            return result_of(problem, replace(search.plan, planner=self.name), search.cost, begun_s=begun_s)
         from automap_models.planners.staged.feasibility import out_of_memory
 
         return Result(problem, None, None, "stopped", reason=out_of_memory(problem))

@@ -20,10 +20,11 @@ OPTIONS_OF_OTHERS = ("export/megatron.py", "export/galvatron.py", "export/torch_
 """Modules whose texts are options of the frameworks that plans are exported to."""
 NO_OPTION = {
     *("cut_at", "slowdown", "speed", "orders", "forward_s", "weight_s"),
-    *("measured", "gpus", "gpu_type", "heads", "kv_heads", "links", "gap", "recompute_blocks"),
+    *("measured", "gpus", "gpu_type", "heads", "kv_heads", "links", "gap", "recompute_blocks", "gradient_bytes"),
 }
 """Arguments for which the commands have no option: of restrictions, of observed devices, of a cluster's file, of
-schedules without plans, of measured steps, of unequal devices, of the search for a strategy and of its results."""
+schedules without plans, of measured steps, of unequal devices, of the search for a strategy and its results, and of
+runtimes."""
 ONE_WORD = (calibrate, export, infer, place, plan, profile, run)
 COMMANDS = (*(module.COMMAND for module in ONE_WORD), *search.COMMANDS.values())
 

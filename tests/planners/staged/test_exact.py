@@ -229,8 +229,8 @@ def test_stages_hold_the_work_that_is_asked_of_them() -> None:
     profile = Profile.create(C=np.ones(16), A=np.array([0.0] + [1e3] * 14 + [0.0]), W=np.ones(16))
     problem = StagedProblem(profile, Cluster(1, 2, 1.0, 1.0, 1e6), stages=2, micro_batches=4)
     assert ExactPlanner().plan(problem).cuts == (0,)
-    asked = replace(problem, constraints=Constraints(min_stage=0.25))
-    plan = ExactPlanner().plan(asked)
-    assert plan.check_valid(asked) == (True, "")
+    working = replace(problem, constraints=Constraints(min_stage=0.25))
+    plan = ExactPlanner().plan(working)
+    assert plan.check_valid(working) == (True, "")
     others = [StagedPlan((cut,), (1,), 4, "any") for cut in range(1, 14)]
-    assert plan_cost(asked, plan).length_s == min(plan_cost(asked, other).length_s for other in others)
+    assert plan_cost(working, plan).length_s == min(plan_cost(working, other).length_s for other in others)

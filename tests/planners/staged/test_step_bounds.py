@@ -67,7 +67,7 @@ def test_no_plan_is_shorter_than_the_bound_and_the_search_finds_the_shortest(
         together = problems if not problem.constraints.equal_replicas else [problem]
         for limit_s in (1e6, *(share * best_s for share in (0.7, 0.999, 1.0, 1.2) if np.isfinite(best_s))):
             assert StepBounds(together, None).least_s(limit_s, NEVER)[problem] <= min(limit_s, best_s)
-            plan, bound_s = shortest_below(problem, None, limit_s, NEVER)
+            plan, bound_s = shortest_below(problem, None, limit_s, NEVER, "exact")
             assert bound_s == pytest.approx(min(limit_s, best_s), rel=1e-8)
             assert (plan is None) == (limit_s <= best_s)
             if plan is not None:
@@ -86,7 +86,7 @@ def test_equal_work_in_equal_stages_has_the_step_of_the_closed_form(stages: int)
     problem = StagedProblem(profile, Cluster(1, stages, 1e12, 1e12, 1e12, "one"), stages, micro, schedule="1f1b")
     closed_s = (micro + stages - 1) * count / stages
     assert StepBounds([problem], None).least_s(1e6, NEVER)[problem] == pytest.approx(closed_s, rel=1e-6)
-    plan, bound_s = shortest_below(problem, None, 1e6, NEVER)
+    plan, bound_s = shortest_below(problem, None, 1e6, NEVER, "exact")
     assert bound_s == pytest.approx(closed_s, rel=1e-6)
     assert plan is not None
     assert plan.cuts == tuple(range(count // stages - 1, count - 1, count // stages))
@@ -95,6 +95,6 @@ def test_equal_work_in_equal_stages_has_the_step_of_the_closed_form(stages: int)
 def test_without_time_or_room_nothing_is_known(monkeypatch: pytest.MonkeyPatch, make_problem: MakeProblem) -> None:
     problem = problems_of(make_problem, 1, "1f1b")[0]
     assert StepBounds([problem], None).least_s(1e6, Deadline(0.0))[problem] == 0.0
-    assert shortest_below(problem, None, 1e6, Deadline(0.0)) == (None, 0.0)
+    assert shortest_below(problem, None, 1e6, Deadline(0.0), "exact") == (None, 0.0)
     monkeypatch.setattr(step_bounds, "MOST_BYTES", 100)
     assert StepBounds([problem], None).least_s(1e6, NEVER)[problem] == 0.0
