@@ -63,6 +63,7 @@ class Run:
 def infer(profile: Path, topo: str, *options: str, cache: str | None = None) -> Run:
     """Run the command, with numba's own cache of compiled functions or another one."""
     environment = {**os.environ, **({} if cache is None else {"NUMBA_CACHE_DIR": cache})}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # whoever has this compiles every module in every run
     command = [sys.executable, "-c", "import sys; from automap_models.infer.app import infer; sys.exit(infer())"]
     command += [str(profile), "--topo", topo, "--json", *options]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

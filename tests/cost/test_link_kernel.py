@@ -10,7 +10,7 @@ from rings import all_reduce_s_per_byte
 
 from automap_models.core.cluster import Cluster
 from automap_models.cost.collectives import transfer_s_per_byte
-from automap_models.cost.link_kernel import all_reduce, parts_of, transfer
+from automap_models.cost.link_kernel import all_reduce, transfer
 
 SIZES = [(1, 1), (1, 2), (1, 7), (2, 1), (5, 1), (2, 3), (3, 2), (3, 4), (2, 7), (4, 4)]
 RATIOS = [0.024, 1.0, 1.7]
@@ -29,25 +29,16 @@ def test_the_factor_of_an_all_reduce_is_that_of_the_collectives(size: tuple[int,
         assert ours == pytest.approx(all_reduce_s_per_byte(like, first, stop), rel=1e-12, abs=1e-15)
 
 
-@pytest.mark.parametrize("samples", [0, 1, 3, 8])
 @pytest.mark.parametrize("ratio", RATIOS)
 @pytest.mark.parametrize("size", SIZES)
-def test_the_factor_of_a_transfer_is_that_of_the_collectives(size: tuple[int, int], ratio: float, samples: int) -> None:
-    """A micro-batch in equal parts, where there are no samples, or in whole samples."""
+def test_the_factor_of_a_transfer_is_that_of_the_collectives(size: tuple[int, int], ratio: float) -> None:
     like = cluster(size, ratio)
     for first, boundary, stop in combinations(range(like.devices + 1), 3):
-        ours = transfer(float(first), float(boundary), float(stop), float(size[1]), ratio, float(samples))
-        ends = np.array([boundary - first, stop - boundary])
-        padding = float((ends * np.ceil(samples / ends)).max() / samples) if samples else 1.0
-        expected = transfer_s_per_byte(like, first, boundary, stop, padding)
-        assert ours == pytest.approx(expected, rel=1e-12, abs=1e-15)
-
-
-def test_replicas_split_a_micro_batch_as_its_fullest_one_does() -> None:
-    assert [parts_of(4.0, 0.0), parts_of(4.0, 8.0), parts_of(3.0, 8.0), parts_of(9.0, 8.0)] == [4, 4, 8 / 3, 8]
+        ours = transfer(float(first), float(boundary), float(stop), float(size[1]), ratio)
+        assert ours == pytest.approx(transfer_s_per_byte(like, first, boundary, stop), rel=1e-12, abs=1e-15)
 
 
 def test_what_is_computed_is_as_fine_as_what_is_given() -> None:
     """Tables are in float32, whose sums round as these do."""
-    coarse = transfer(*(np.float32(number) for number in (0, 2, 5, 4, 0.3, 0)))
-    assert np.float32(coarse) == coarse != transfer(0.0, 2.0, 5.0, 4.0, 0.3, 0.0)
+    coarse = transfer(*(np.float32(number) for number in (0, 2, 5, 4, 0.3)))
+    assert np.float32(coarse) == coarse != transfer(0.0, 2.0, 5.0, 4.0, 0.3)

@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (927, 8),
     "core": (7_103, 34),
-    "cost": (3_357, 17),
+    "cost": (3_322, 17),
     "envs": (1_639, 12),
     "export": (2_299, 14),
     "formats": (5_029, 21),
@@ -47,10 +47,10 @@ BUDGET = {
     "infer": (5_795, 29),
     "train": (1_858, 11),
     "datagen": (1_458, 10),
-    "benchmarks": (3_314, 19),
+    "benchmarks": (3_315, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_888, "files": 373, "compiled": 98, "numbers": 305}
+TOTALS = {"lines": 68_853, "files": 373, "compiled": 95, "numbers": 305}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -241,7 +241,7 @@ def prefix_of(arrays: NDArray[np.float32], given: Floats, cuts: Integers, firsts
         forward = (arrays[FORWARDS, end] - sum_until(arrays, FORWARDS, point)) / parts
         weights = arrays[WEIGHTS, end] - sum_until(arrays, WEIGHTS, point)
         stash = (arrays[STASH, end] - sum_until(arrays, STASH, point)) / parts
-        sent = arrays[SENT, point] * transfer(previous, first, stop, per_node, ratio, 0.0) if s else 0.0
+        sent = arrays[SENT, point] * transfer(previous, first, stop, per_node, ratio) if s else 0.0
         span = max(span, through + 2.0 * micro * sent, through + 2.0 * sent + micro * computed)
         through += 2.0 * sent + computed
         back += sent

@@ -113,7 +113,7 @@ def outlook(arrays: Floats32, given: Floats, passed: Prefix, point: int, stop: f
     stash = arrays[STASH, point] - sum_until(arrays, STASH, passed.point)
     arrives = 0.0
     if passed.point >= 0:
-        arrives = arrays[SENT, passed.point] * transfer(passed.previous, passed.first, stop, per_node, ratio, 0.0)
+        arrives = arrays[SENT, passed.point] * transfer(passed.previous, passed.first, stop, per_node, ratio)
     arrived, hidden = passed.through + 2.0 * arrives, passed.back + arrives
     span = max(passed.span, passed.through + 2.0 * micro * arrives, arrived + micro * both)
     ring = weights * all_reduce(passed.first, stop, per_node, ratio)
@@ -125,7 +125,7 @@ def outlook(arrays: Floats32, given: Floats, passed: Prefix, point: int, stop: f
     rest_weights = arrays[WEIGHTS, end] - arrays[WEIGHTS, point]
     rest_ring = rest_weights / left * all_reduce(stop, rest_stop, per_node, ratio)
     rest_memory = given[STATE] * rest_weights + (arrays[STASH, end] - arrays[STASH, point]) / devices
-    leaves = arrays[SENT, point] * transfer(passed.first, stop, rest_stop, per_node, ratio, 0.0)
+    leaves = arrays[SENT, point] * transfer(passed.first, stop, rest_stop, per_node, ratio)
     span = max(span, arrived + both + max(2.0 * micro * leaves, 2.0 * leaves + rest))
     exposed = max(passed.reduce, ring - hidden, rest_ring - hidden - (both - forward) - leaves)
     fits = memory <= 1.0 and stop < given[DEVICES] and (left > 1.0 or rest_memory <= 1.0)
