@@ -27,7 +27,7 @@ the last backward pass cannot hide (cost.overlap) counts below, one of activatio
 (simulate.strategy). Without a schedule nothing overlaps inside a stage.
 
 From the times of its stages and transfers follow the span T and the length L of a plan, forwards (`span_and_length`) or
-from the last stage to the first (`before_transfer` and `before_stage`):
+from the last stage to the first (planners.staged.stage_kernel.pipeline_length):
 
     stage 0 → transfer 0 → stage 1 → … → transfer S-2 → stage S-1       u = f + b of a stage, 2·x of a transfer
     T(s) = max(M·u_s, u_s + max(2M·x_s, 2·x_s + T(s+1)))                T(S-1) = M·u_{S-1}
@@ -41,7 +41,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,22 +58,6 @@ from automap_models.cost.collectives import (
     transfer_s_per_byte,
 )
 from automap_models.cost.overlap import TiedSum, exposed_s
-
-BytesT = TypeVar("BytesT", float, NDArray[np.float64])
-
-
-def stage_memory_bytes(
-    weights_bytes: BytesT,
-    stash_bytes: BytesT,
-    replicas: float | NDArray[np.int64] | FloatArray,
-    in_flight: int | NDArray[np.int64],
-    state_factor: float,
-    frozen_bytes: BytesT,
-) -> BytesT:
-    """mem = σ·ΣW + Σfrozen + in_flight·ΣH / r on each device of a stage, or of several (StagedProblem.in_flight)."""
-    state = state_factor * weights_bytes + frozen_bytes
-    held: BytesT = state + in_flight * stash_bytes / replicas  # type: ignore[assignment]
-    return held
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,38 +141,6 @@ def span_and_length(
     span = candidates.max(0)
     hidden = (back.cumsum(0) - back)[0::2]
     return span, (span - hidden + all_reduce_s).max(0), candidates.argmax(0)
-
-
-def before_transfer(
-    transfer_s: FloatArray, span: FloatArray, exposed: FloatArray, micro_batches: int
-) -> tuple[FloatArray, FloatArray]:
-    """T and R of the stages after a transfer, as they are before it: max(2M·x, 2x + T) and R - x.
-
-    Args:
-        transfer_s: x, one direction, of any shape that goes with the others.
-        span, exposed: T and R of the stages after it.
-        micro_batches: M.
-    """
-    return np.maximum(2.0 * micro_batches * transfer_s, 2.0 * transfer_s + span), exposed - transfer_s
-
-
-def before_stage(
-    both_s: FloatArray,
-    backward_s: FloatArray,
-    all_reduce_s: FloatArray,
-    span: FloatArray,
-    exposed: FloatArray,
-    micro_batches: int,
-) -> tuple[FloatArray, FloatArray]:
-    """T and R of a stage and all after it: max(M·u, u + T) and max(AR, R - b).
-
-    Args:
-        both_s, backward_s, all_reduce_s: u, b and AR of the stage.
-        span, exposed: T and R of what comes after it, the transfer included (`before_transfer`); 0 and -∞ after the
-            last stage.
-        micro_batches: M.
-    """
-    return np.maximum(micro_batches * both_s, both_s + span), np.maximum(all_reduce_s, exposed - backward_s)
 
 
 def stage_rates(problem: StagedProblem, first: int, stop: int, degree: int) -> tuple[float, float]:
@@ -428,7 +380,7 @@ def _stage_cost(
         forward_s=compute_fwd / rate + gather_in / parts + reduce_fwd,
         backward_s=compute_bwd / rate + gather_out / parts + reduce_bwd,
         all_reduce_s=weights * over_replicas + problem.gradient_share * inside * total(sharding.gradients),
-        memory_bytes=stage_memory_bytes(weights, total(sharding.stash), parts, in_flight, problem.state_factor, frozen),
+        memory_bytes=problem.state_factor * weights + frozen + in_flight * total(sharding.stash) / parts,
         compute_s=(compute_fwd + compute_bwd) / rate,
         reduce_s=reduce_fwd + reduce_bwd,
         gather_s=(gather_in + gather_out) / parts,

@@ -226,7 +226,7 @@ def least_step(stages: StageArrays, durations: FloatArray, count: int, trip: flo
 
 @jit
 def pipeline_length(stages: StageArrays, durations: FloatArray) -> float:
-    """Auto-MAP's length L of a plan, from its last stage to the first (cost.staged.before_stage).
+    """Auto-MAP's length L of a plan, from its last stage to the first (cost.staged).
 
     Args:
         durations: [1 + 7·S] of the plan.

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from automap_models.cost.staged import stage_memory_bytes
 from automap_models.datagen.generate import draw_groups
 from automap_models.datagen.plots import fullest_stage
 from automap_models.datagen.shards import Job
@@ -101,22 +100,17 @@ def test_memory_decides_in_about_the_share_of_groups_that_the_config_says(make_j
 
 
 def test_the_fullest_stage_is_what_the_memory_model_says(make_job: MakeJob) -> None:
-    """The same even plan, stage by stage with the library's formula."""
+    """The same even plan, stage by stage by the formula of the cost model: σ·ΣW + in flight·ΣH / d."""
     groups = draw(make_job(), 60)
     fullest = fullest_stage(groups)
     for i in range(len(groups)):
         C, W, H = (groups.arrays[i, channel].astype(float) for channel in (0, 2, 4))
         S, M = int(groups.stages[i]), int(groups.micro_batches[i])
         ends = [max(int(np.sum(C / C[-1] * S < s + 1)) - 1, 0) for s in range(S - 1)] + [C.size - 1]
+        state, devices = float(groups.state_over_memory[i]), int(groups.nodes[i] * groups.devices_per_node[i])
         memory = [
-            stage_memory_bytes(
-                W[end] - (W[start] if s else 0),
-                H[end] - (H[start] if s else 0),
-                int(groups.nodes[i] * groups.devices_per_node[i]),
-                min(M, S - s) * S,  # D/S replicas, perhaps a fraction
-                float(groups.state_over_memory[i]),
-                0.0,  # nothing is frozen
-            )
+            # D/S replicas, perhaps a fraction
+            state * (W[end] - (W[start] if s else 0)) + min(M, S - s) * S * (H[end] - (H[start] if s else 0)) / devices
             for s, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
         ]
         assert fullest[i] == pytest.approx(max(memory), rel=1e-5)
