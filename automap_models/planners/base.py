@@ -70,10 +70,6 @@ class Deadline:
         """So many seconds from now on, by the same clock or another, but no longer than this deadline."""
         return Deadline(budget_s, self._clock if clock is None else clock, self)
 
-    def at_least(self, budget_s: float) -> Deadline:
-        """This deadline, or where less is left so many seconds from now on, by the same clock."""
-        return self if self.left_s >= budget_s else Deadline(budget_s, self._clock)
-
     @property
     def left_s(self) -> float:
         """Seconds until the time is up, by its clock; 0 from then on."""
