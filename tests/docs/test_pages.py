@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,10 +36,14 @@ FEW_STEPS = {"automap-run": ("--steps", "2", "--warmup", "1")}
 @pytest.fixture(scope="module", autouse=True)
 def traced_once() -> Iterator[None]:
     """A model that several pages trace is traced once: a module is not changed by those who read it."""
-    trace = functools.lru_cache(maxsize=8)(source.module_of)
+    trace, once = source.module_of, functools.lru_cache(maxsize=8)(source.module_of)
+
+    def trace_once(of: source.Source, *, whole: bool = False) -> Any:
+        return once(of, whole=whole) if of.model is None else trace(of, whole=whole)
+
     with pytest.MonkeyPatch.context() as patch:
         for module in (source, model, traced):
-            patch.setattr(module, "module_of", trace)
+            patch.setattr(module, "module_of", trace_once)
         yield
 
 

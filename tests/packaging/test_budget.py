@@ -29,7 +29,7 @@ BUDGET = {
     "export": (2_299, 14),
     "formats": (5_029, 21),
     "hlo": (7_916, 39),
-    "planners": (902, 6),
+    "planners": (898, 6),
     "planners/online": (310, 3),
     "planners/placement": (3_319, 17),
     "planners/portfolio": (3_012, 18),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_315, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_805, "files": 373, "compiled": 95, "numbers": 305}
+TOTALS = {"lines": 68_801, "files": 373, "compiled": 95, "numbers": 305}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

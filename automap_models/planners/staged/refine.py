@@ -38,7 +38,7 @@ def refine(
     plan = _around(plan, costs, Deadline(around_s, effort.counted_s)) if problem.schedule is None else plan
     moves = Moves(problem, np.arange(len(problem.profile) - 1), plan.planner)
     step_s, moved = moves.improved([plan], equal=equal or problem.constraints.equal_replicas)
-    if moved is None or step_s >= costs(plan).step_s * (1.0 - LENGTH_ROUNDING) or not costs(moved).feasible:
+    if moved is None or step_s >= moves.step_s(plan) * (1.0 - LENGTH_ROUNDING) or not costs(moved).feasible:
         return plan
     return moved
 
