@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +77,9 @@ def all_reduce_start_s(devices: int, launch_s: float) -> float:
     return 2 * math.ceil(math.log2(devices)) * launch_s
 
 
+@lru_cache(maxsize=1 << 14)
 def mesh_all_reduce_s_per_byte(
-    cluster: Cluster, sizes: Sequence[int], first: int = 0, *, shortest: bool = False
+    cluster: Cluster, sizes: tuple[int, ...], first: int = 0, *, shortest: bool = False
 ) -> tuple[float, ...]:
     """All-reduce time per byte along each axis of a mesh on consecutive devices: a ring inside nodes, one between them.
 

@@ -129,7 +129,7 @@ def axis_costs(cluster: Cluster, sizes: Sequence[int], launch_s: float) -> tuple
         sizes: devices along each axis; neighbours along the last one have consecutive numbers.
         launch_s: of a kernel.
     """
-    rates = mesh_all_reduce_s_per_byte(cluster, sizes)
+    rates = mesh_all_reduce_s_per_byte(cluster, tuple(sizes))
     return tuple(
         AxisCost(size, rate, all_reduce_start_s(size, launch_s)) for size, rate in zip(sizes, rates, strict=True)
     )

@@ -364,23 +364,26 @@ def _stage_cost(
     sharding, (first, stop) = problem.all_shardings[index], devices
     parts, rate = float(problem.shares[working.replicas]), working.rate
     over_replicas, inside = stage_rates(problem, first, stop, sharding.degree)
-    start_s = sum_start_s(problem, sharding.degree)
 
     def total(array: FloatArray) -> float:
-        return float(np.add.reduceat(array[own], [0])[0])
+        return float(np.add.reduceat(array, [0])[0])
 
-    gathered, intra = sharding.gathered, float(problem.links.node_intra[problem.links.node_of[first:stop]].min())
-    gather_in, gather_out = float(gathered[own.start]) / intra, float(gathered[own.stop]) / intra
-    compute_fwd, compute_bwd = total(sharding.C_fwd), total(sharding.C - sharding.C_fwd)
-    reduce_fwd = inside * total(sharding.reduced_fwd) / parts + start_s * total(sharding.starts_fwd)
-    reduce_bwd = inside * total(sharding.reduced_bwd) / parts + start_s * total(sharding.starts_bwd)
+    compute_fwd, compute_bwd = total(sharding.C_fwd[own]), total(sharding.C[own] - sharding.C_fwd[own])
+    gather_in = gather_out = reduce_fwd = reduce_bwd = gradients = 0.0
+    if sharding.degree > 1:
+        start_s, gathered = sum_start_s(problem, sharding.degree), sharding.gathered
+        intra = float(problem.links.node_intra[problem.links.node_of[first:stop]].min())
+        gather_in, gather_out = float(gathered[own.start]) / intra, float(gathered[own.stop]) / intra
+        reduce_fwd = inside * total(sharding.reduced_fwd[own]) / parts + start_s * total(sharding.starts_fwd[own])
+        reduce_bwd = inside * total(sharding.reduced_bwd[own]) / parts + start_s * total(sharding.starts_bwd[own])
+        gradients = problem.gradient_share * inside * total(sharding.gradients[own])
     weights = float(np.add.reduceat(_weights_held(problem, index, own), [0])[0])
     frozen = frozen_bytes(problem, index, own)
     return _StageCost(
         forward_s=compute_fwd / rate + gather_in / parts + reduce_fwd,
         backward_s=compute_bwd / rate + gather_out / parts + reduce_bwd,
-        all_reduce_s=weights * over_replicas + problem.gradient_share * inside * total(sharding.gradients),
-        memory_bytes=problem.state_factor * weights + frozen + in_flight * total(sharding.stash) / parts,
+        all_reduce_s=weights * over_replicas + gradients,
+        memory_bytes=problem.state_factor * weights + frozen + in_flight * total(sharding.stash[own]) / parts,
         compute_s=(compute_fwd + compute_bwd) / rate,
         reduce_s=reduce_fwd + reduce_bwd,
         gather_s=(gather_in + gather_out) / parts,

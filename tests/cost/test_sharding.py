@@ -142,14 +142,14 @@ def test_results_that_are_added_are_summed_once_where_one_axis_shards_all_their_
 
 @pytest.mark.parametrize("size", [2, 3, 8, 12, 16])
 def test_one_axis_is_the_all_reduce_of_the_cost_model(size: int) -> None:
-    assert mesh_all_reduce_s_per_byte(CLUSTER, [size]) == pytest.approx((all_reduce_s_per_byte(CLUSTER, 0, size),))
+    assert mesh_all_reduce_s_per_byte(CLUSTER, (size,)) == pytest.approx((all_reduce_s_per_byte(CLUSTER, 0, size),))
 
 
 def test_groups_that_leave_a_node_share_its_link() -> None:
-    data, model = mesh_all_reduce_s_per_byte(CLUSTER, [2, 8])
+    data, model = mesh_all_reduce_s_per_byte(CLUSTER, (2, 8))
     assert data == pytest.approx(8 * (2 * 1 / 2) / 2e9)  # eight pairs, each across the two nodes
     assert model == pytest.approx(2 * 7 / 8 / 100e9)  # a whole node
-    model, data = mesh_all_reduce_s_per_byte(CLUSTER, [2, 4])  # eight devices, all in one node
+    model, data = mesh_all_reduce_s_per_byte(CLUSTER, (2, 4))  # eight devices, all in one node
     assert (model, data) == pytest.approx((2 * 1 / 2 / 100e9, 2 * 3 / 4 / 100e9))
 
 
