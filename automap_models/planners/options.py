@@ -125,7 +125,7 @@ class PlanOptions(StageOptions):
         microbatch_size: samples in the profiled micro-batch of a profile that does not say.
         granularity: points at which the model may be cut.
         planner: who plans, by name.
-        beam: first cuts from which the policy, or tables, go on.
+        beam: first cuts of the policy, or plans of tables, to go on from.
         policy: an exported policy in place of the shipped one.
         certify_s, refine_s: how long the proof and the refinement may take, seconds; 0 leaves them out.
 
