@@ -51,7 +51,7 @@ def anytime_search(
     costs, places = Costs(problem) if costs is None else costs, cut_places(problem)
     moves, best = Moves(problem, places, PLANNER), None
     if not (moves.can_cut and plans_fit(moves.stages)):
-        return SearchResult(None, None, upper_s, finished=True)
+        return SearchResult(None, None, np.inf, finished=True)
     if problem.stages == 1:
         return _one_stage(problem, upper_s, costs)
     valid = [start for start in starts if start.check_valid(problem)[0]]

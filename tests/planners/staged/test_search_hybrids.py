@@ -172,6 +172,15 @@ def test_devices_that_cannot_be_shared_out_are_refused_with_what_forbids_it(make
         search(problem, Constraints(forbidden=frozenset({"data", "operator"})))
 
 
+def test_that_nothing_fits_is_said_whatever_would_have_been_of_interest():
+    """Not that no plan is shorter than what would have been."""
+    profile = Profile.create(C=np.ones(4), A=np.ones(4), W=np.full(4, 1e9))
+    problem = StagedProblem(profile, Cluster(1, 4, 1e9, 1e9, 1e9), 2, granularity=4)
+    for upper_s in (np.inf, 10.0):
+        result = anytime_search(problem, Deadline(), upper_s)
+        assert (result.plan, result.bound_s, result.finished) == (None, np.inf, True)
+
+
 def test_a_problem_that_fits_nowhere_is_refused_with_the_stage_and_what_it_would_need():
     """30 of 33 GB sit in instruction 1: σ·(30 + 1)/2 = 62 GB with one neighbour, on devices that share them."""
     profile = Profile.create(C=np.ones(4), A=np.ones(4), W=[1e9, 30e9, 1e9, 1e9])
