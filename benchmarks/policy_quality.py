@@ -32,7 +32,7 @@ from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Planner
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
-from automap_models.planners.staged.tables import TablesConfig, TablesPlanner
+from automap_models.planners.staged.tables import TablesPlanner
 
 FIRST_CUTS = (1, 4, 16)
 HEADS = ("planner", "first cuts", "searched", "problems", "mean", "median", "p99", "max", "do not fit", "ms")
@@ -44,8 +44,7 @@ Problems = Sequence[tuple[StagedProblem, float]]
 def planners(files: Sequence[Path | None]) -> Iterator[tuple[tuple[str, str, str], Planner[Any, Any, Any]]]:
     """All that are compared: their first cells, and they."""
     yield ("uniform cuts", "", ""), UniformPlanner()
-    for beam in FIRST_CUTS[:2]:
-        yield ("tables", str(beam), "yes"), TablesPlanner(TablesConfig(beam))
+    yield ("tables", "", "yes"), TablesPlanner()
     for file, beam, moves in product(files, FIRST_CUTS, (False, True)):
         name = "policy" if file is None else f"policy {file}"
         yield (name, str(beam), "yes" if moves else ""), PolicyPlanner(PolicyConfig(file, beam, moves))

@@ -125,7 +125,7 @@ class PlanOptions(StageOptions):
         microbatch_size: samples in the profiled micro-batch of a profile that does not say.
         granularity: points at which the model may be cut.
         planner: who plans, by name.
-        beam: first cuts of the policy, or plans of tables, to go on from.
+        beam: first cuts of the policy to go on from.
         policy: an exported policy in place of the shipped one.
         certify_s, refine_s: how long the proof and the refinement may take, seconds; 0 leaves them out.
 
@@ -171,9 +171,7 @@ class PlanOptions(StageOptions):
             raise BadInput(what, where="`stages`", do="leave it out")
         unread: dict[str, str] = {}
         if planner not in (AUTO, "policy"):
-            unread["policy"] = f"planner {planner} uses none"
-        if planner not in (AUTO, "policy", "tables"):
-            unread["beam"] = f"planner {planner} uses none"
+            unread |= dict.fromkeys(("policy", "beam"), f"planner {planner} uses none")
         if planner == AUTO and self.objective == "step":
             reason = "the default planner asks no policy for plans by the step"
             unread |= dict.fromkeys(("policy", "beam"), f"{reason}: give `planner='policy'`, or `objective='length'`")

@@ -65,7 +65,7 @@ HOW = """
         search), uniform (uniform cuts), data-parallel (one stage on all devices), online (see automap-search pp), or
         auto (default): the simplest of nearly equal plans of all kinds, or by the length L that of tables, corrected by
         exact. A named planner's own plan is returned as it is
-    --beam N               first cuts of the policy, or plans of tables, to go on from (default 4; 1: greedy)
+    --beam N               first cuts of the policy to go on from (default 4; 1: greedy)
     --certify-budget TIME  time, or milliseconds, in which the exact search proves the plan optimal, or corrects that of
         --planner auto (default 300 ms; 0: only a lower bound), counted by what it computes: the plan is the same on
         every machine

@@ -34,7 +34,7 @@ class AutoConfig:
 
     Attributes:
         policy: policy file that plans for the length L first; None is none.
-        beam: plans from which moves set out; of a policy, first decisions from which it goes on greedily.
+        beam: first cuts of the policy from which it goes on greedily.
         certify_s: counted seconds (planners.effort) to prove a plan of one problem optimal, or to correct it.
         refine_s: counted seconds to move the cuts of one plan by single instructions; 0 leaves them on the grid.
         min_gain: how much shorter, relatively, the step of a harder kind of plan has to be.
@@ -92,7 +92,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
 
         config = self.config
         policy = None if config.policy is None else PolicyPlanner(PolicyConfig(config.policy, config.beam))
-        search = LengthSearch(policy, config.beam, config.certify_s, config.refine_s, deadline)
+        search = LengthSearch(policy, config.certify_s, config.refine_s, deadline)
         problems = (problem,) if isinstance(problem, StagedProblem) else space.pipelines()
         watch(Progress(f"planning {counted(len(problems), 'combination')} by the length L"))
         return search.solve(problems)

@@ -224,7 +224,7 @@ class _Portfolio:
             planner = AutoPlanner(AutoConfig(min_gain=self.min_gain, certify_s=certify_s))
             result = planner.solve(space, deadline=self.deadline, watch=self.watch)
         else:
-            search = LengthSearch(None, AutoConfig().beam, certify_s, AutoConfig().refine_s, self.deadline)
+            search = LengthSearch(None, certify_s, AutoConfig().refine_s, self.deadline)
             problems = [problem for problem in staged_problems(space) if possible_stages(problem) is not None]
             if not problems:
                 return self._searched.setdefault(kind, SpaceSearch(None, Bound(math.inf, "exact"), 0, 0)).proven

@@ -25,7 +25,7 @@ from automap_models.planners.staged.baselines import DataParallelPlanner, Unifor
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult, is_plain
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.search import anytime_search
-from automap_models.planners.staged.tables import TablesConfig, TablesPlanner
+from automap_models.planners.staged.tables import TablesPlanner
 
 SEARCH_S = 5.0
 """Counted seconds that the exact search may take in all for problems of which no plan was found."""
@@ -37,14 +37,12 @@ class LengthSearch:
 
     Attributes:
         policy: that is asked for plans first, of the problems that it was trained for; None is none.
-        beam: plans of tables from which moves set out.
         prove_s, refine_s: counted seconds for the proof of one problem and for moving the cuts of one plan.
         deadline: when to stop in any case.
         baselines: results that others are compared with, as they were planned.
     """
 
     policy: Planner[StagedProblem, StagedPlan, Any] | None
-    beam: int
     prove_s: float
     refine_s: float
     deadline: Deadline
@@ -96,7 +94,7 @@ class LengthSearch:
                 attempt.take(result)
                 return
             attempt.notes.append(f"{(outside or 'the policy found no plan').rstrip('.')}: tables took its place")
-        attempt.take(TablesPlanner(TablesConfig(self.beam)).solve(attempt.problem, deadline=self.deadline))
+        attempt.take(TablesPlanner().solve(attempt.problem, deadline=self.deadline))
 
     def _baseline(self, attempt: Attempt, planner: UniformPlanner | DataParallelPlanner) -> None:
         result = planner.solve(attempt.problem)

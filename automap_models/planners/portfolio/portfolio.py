@@ -3,7 +3,7 @@
     data parallelism ────────────────────────────────────────────┐
     for S × M × schedule:                                        ├──▶ refine the best few ──▶ the simplest of nearly
       equal stages: as frameworks cut ──▶ move the cuts          │                            equal plans (simplicity)
-      any stages:   table (bottleneck) ──▶ move cuts and devices ┘
+      any stages:   one stage more, or a table ──▶ move both     ┘
 
 What is compared is the step. Every plan that was come upon stays in the answer: a plan of a harder kind that is shorter
 than the chosen one is reported with what it needs. Evaluations are counted, not timed, so that plans are the same on
@@ -174,12 +174,16 @@ class Portfolio:
             self._move(Simplicity.EQUAL, moves, _with_packed(moves, [*own, *starts]))
 
     def _move(self, kind: Simplicity, moves: Moves, starts: list[StagedPlan]) -> Incumbent | None:
-        """The plan that moves lead to from the shortest of some starts, where these are near the best so far."""
-        problem = moves.problem
-        if not (starts and moves.can_cut):
-            return None
-        far = min(map(moves.step_s, starts)) > self.best_s * (1.0 + self._close)
-        if far and len(self.space.counts) > 1:
+        """The plan that moves lead to from the shortest of some starts, where these are near the best so far.
+
+        A table is made for stages of any devices where none of the starts is.
+        """
+        problem, near_s = moves.problem, self.best_s * (1.0 + self._close)
+        far = not any(moves.step_s(start) <= near_s for start in starts)
+        if far and kind is Simplicity.UNEQUAL:
+            starts = [*starts, *moves.constructed()]
+            far = not any(moves.step_s(start) <= near_s for start in starts)
+        if not (starts and moves.can_cut) or (far and len(self.space.counts) > 1):
             return None
         step_s, plan = moves.improved(starts, equal=kind is not Simplicity.UNEQUAL)
         if plan is None:
@@ -204,8 +208,7 @@ class Portfolio:
             pairs.setdefault((problem.micro_batches, problem.schedule), []).append(problem)
         for fewest, *_ in pairs.values() if len(pairs) > PAIRS else ():
             if fewest.schedule == problems[0].schedule:
-                moves = Moves(fewest, cut_places(fewest))
-                self._move(Simplicity.UNEQUAL, moves, moves.constructed() if moves.can_cut else [])
+                self._move(Simplicity.UNEQUAL, Moves(fewest, cut_places(fewest)), [])
         steps = {pair: min(self.steps.get(p, np.inf) for p in of_pair) for pair, of_pair in pairs.items()}
         order = sorted(pairs, key=lambda pair: steps[pair])
         fits = bool(np.isfinite(self.best_s))  # where no equal stages do, nothing tells which numbers are promising
@@ -231,7 +234,6 @@ class Portfolio:
             starts = [] if before is None else [*_splits(problem, before.plan)]
             equal = [self.incumbents.get((kind, problem.stages)) for kind in (Simplicity.BLOCKS, Simplicity.EQUAL)]
             starts += [incumbent.plan for incumbent in equal if incumbent is not None and incumbent.problem is problem]
-            starts += moves.constructed() if moves.can_cut else []
             before = self._move(Simplicity.UNEQUAL, moves, _with_packed(moves, starts))
             if before is not None:
                 yield before

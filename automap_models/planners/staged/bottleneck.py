@@ -1,14 +1,13 @@
-"""Tables that construct plans: the stages of a pipeline whose span is least (cost-model.md), for the cost of a table.
+"""A table that constructs a plan: the stages of a pipeline whose span is least (cost-model.md).
 
     u(i, k, a, q)    = (C[k] - C[i]) / speed                                   of stage s, on devices a … q-1
     behind[k, a, q]  = min over e of max((M+1) · x, 2 · x + best[s+1, k, q, e])       x = message(a, q, e) · A[k]
     best[s, i, a, q] = min over k of max(M · u + ending, u + behind[k, a, q], turns · (u + 2 · x + u of stage s+1))
 
-Boundaries are some of the grid's, devices lie in groups: a plan of the tables is where moves (move_kernel) set out
-from, not an answer. What comes after the last backward pass counts, or as if the all-reduce were hidden. Under 1F1B
-stage s holds one micro-batch more than stage s+1, so that two of them go round between both at a time (cost.suffixes):
-turns are the rounds after the warm-up. Of stage s+1 it is the best one's u, whatever others there are: with it the span
-is that of the plan, though maybe not the least of all.
+Boundaries are some of the grid's, devices lie in groups: the plan is where moves (move_kernel) set out from, not an
+answer. Under 1F1B stage s holds one micro-batch more than stage s+1, so that two of them go round between both at a
+time: turns are the rounds after the warm-up. Of stage s+1 it is the best one's u, whatever others there are: with it
+the span is that of the plan, though maybe not the least of all.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ MOST = 32
 """Stages of a table, and groups of its devices: 32 of each take some tenth of a second and 30 MB."""
 
 
-def constructed(stages: StageArrays) -> list[IntArray]:
-    """[3, S+1] routes (stage_kernel) of the tables' plans; none where none fits.
+def constructed(stages: StageArrays) -> IntArray | None:
+    """[3, S+1] the route (stage_kernel) of the table's plan; None where none fits.
 
-    Of more than MOST stages there are none: pipelines so deep come of dividing the stages of others.
+    Of more than MOST stages there is none: pipelines so deep come of dividing the stages of others.
     """
     count, devices = stages.stages, stages.devices
     if count > MOST:
-        return []
+        return None
     points = _spread(stages, max(POINTS, 2 * count))
     groups = min(devices, max(GROUPS, min(2 * count, MOST)))
     bounds = np.unique(np.rint(np.arange(groups + 1) * devices / groups).astype(np.int64))
-    tables = [least_bottleneck(stages, points, bounds, reduced) for reduced in (1.0, 0.0)]
-    return [route for load_s, route in tables if np.isfinite(load_s)]
+    load_s, route = least_bottleneck(stages, points, bounds)
+    return route if np.isfinite(load_s) else None
 
 
 def _spread(stages: StageArrays, most: int) -> IntArray:
@@ -68,7 +67,7 @@ def _spread(stages: StageArrays, most: int) -> IntArray:
 
 @jit
 def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
-    stages: StageArrays, points: IntArray, bounds: IntArray, reduced: float
+    stages: StageArrays, points: IntArray, bounds: IntArray
 ) -> tuple[float, IntArray]:
     """The span of the best plan with what comes after its last passes, inf where none fits; and its route, [3, S+1].
 
@@ -76,7 +75,6 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
         stages: of the problem.
         points: [P+1] boundaries where stages may begin, from 0 to the end.
         bounds: [G+1] devices where they may begin, from 0 to all.
-        reduced: the share of the all-reduces that counts.
     """
     count, last, end, rounds = stages.held.size, points.size - 1, bounds.size - 1, stages.micro_batches
     best, both = np.full((2, last + 1, end + 1, end + 1), np.inf), np.zeros((2, last + 1, end + 1, end + 1))
@@ -111,7 +109,7 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
                         if not behind[k] < least:
                             continue
                         route[BOUNDARY, s], route[BOUNDARY, s + 1] = points[i], points[k]
-                        load = stage_load(stages, route, s, reduced, least, behind[k], work)
+                        load = stage_load(stages, route, s, least, behind[k], work)
                         if work[1] >= least:
                             break  # and so it is for stages that end later
                         load = max(load, work[0] + behind[k], turns * (work[0] + trip[k]))
@@ -131,13 +129,10 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
 
 
 @jit
-def stage_load(
-    stages: StageArrays, route: IntArray, s: int, reduced: float, limit_s: float, behind: float, work: FloatArray
-) -> float:
+def stage_load(stages: StageArrays, route: IntArray, s: int, limit_s: float, behind: float, work: FloatArray) -> float:
     """M·u of stage s of a route and what comes after its last pass, s, in the best sharding; inf where none fits.
 
     Args:
-        reduced: the share of its all-reduce that counts.
         limit_s, behind: of no interest is what takes longer, itself or one u and what is behind it.
         work: [2] becomes u in that sharding, and M·u at least in any.
     """
@@ -154,7 +149,7 @@ def stage_load(
         if not (holds_work(stages, i, k) and fits(stages, route, s, j)):
             continue
         late, update = ending_s(stages, j, i, k, a, q, backward)
-        load += reduced * late + update
+        load += late + update
         if load < best:
             best, work[0] = load, forward + backward
     return best

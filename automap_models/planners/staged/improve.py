@@ -91,8 +91,9 @@ class Moves:
         return float(step_of(self.stages, self._layouts, self._route(plan)))
 
     def constructed(self) -> list[StagedPlan]:
-        """The plans of least bottleneck by tables (bottleneck), whatever the devices of stages."""
-        return [self.plan(route) for route in constructed(self.stages)]
+        """The plan of the least bottleneck by a table (bottleneck), whatever the devices of stages; none, or one."""
+        route = constructed(self.stages) if self.can_cut else None
+        return [] if route is None else [self.plan(route)]
 
     def improved(
         self, starts: Iterable[StagedPlan], *, equal: bool, count: int = 1, passes: float = PASSES

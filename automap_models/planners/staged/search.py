@@ -1,7 +1,7 @@
-"""The best plan of one problem: tables and moves find good plans, branch and bound looks at all others.
+"""The best plan of one problem: a table and moves find good plans, branch and bound looks at all others.
 
 starts ──▶ moves (improve) ──▶ all plans that may be shorter (branch_and_bound) ──▶ the shortest, proven
-tables ──┘
+table ───┘
 
 What plans are compared by is the step under the problem's schedule, or without one the length L.
 """
@@ -32,8 +32,6 @@ def anytime_search(
     upper_s: float = np.inf,
     starts: Iterable[StagedPlan] = (),
     costs: Costs | None = None,
-    *,
-    count: int = STARTS,
 ) -> SearchResult:
     """The shortest plan that fits the memory, or what is known when the time is up.
 
@@ -43,7 +41,6 @@ def anytime_search(
         upper_s: only shorter plans are of interest (by more than LENGTH_ROUNDING, relatively).
         starts: plans from which moves set out, too; those that are not valid are left out.
         costs: of this problem's plans, as far as they are known.
-        count: of plans from which moves set out.
 
     Raises:
         BadInput: constraints contradict one another, or leave no way to share out the devices among the stages.
@@ -55,7 +52,7 @@ def anytime_search(
     if problem.stages == 1:
         return _one_stage(problem, upper_s, costs)
     valid = [start for start in starts if start.check_valid(problem)[0]]
-    step_s, plan = moves.improved([*valid, *first_plans(moves)], equal=False, count=count, passes=count * PASSES)
+    step_s, plan = moves.improved([*valid, *first_plans(moves)], equal=False, count=STARTS, passes=STARTS * PASSES)
     if plan is not None and step_s < upper_s * (1.0 - LENGTH_ROUNDING) and costs(plan).feasible:
         best = plan
     limit_s = upper_s if best is None else costs(best).step_s
@@ -79,7 +76,7 @@ def _one_stage(problem: StagedProblem, upper_s: float, costs: Costs) -> SearchRe
 
 
 def first_plans(moves: Moves) -> Sequence[StagedPlan]:
-    """The plans of the tables; and even work on even devices: of very deep pipelines the tables have none."""
+    """The plan of the table; and even work on even devices: of very deep pipelines there is no table."""
     problem, constructed = moves.problem, moves.constructed()
     cuts = balanced(problem.profile.C, moves.cuts, problem.stages)
     if cuts is None:

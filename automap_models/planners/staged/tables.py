@@ -1,4 +1,4 @@
-"""The planner `tables`: plans in milliseconds by compiled tables, moves from their plans, and a look at what is left.
+"""The planner `tables`: a plan in milliseconds by a compiled table, moves from it, and a look at what is left.
 
 Nothing is learned, and nothing is proven.
 """
@@ -6,36 +6,24 @@ Nothing is learned, and nothing is proven.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import Infeasible
 from automap_models.planners import effort
-from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
+from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Planner, Progress, Watch
 from automap_models.planners.staged.costs import StagedResult, result_of
 
 LOOK_S = 0.3
 """Counted seconds of branch and bound behind the moves, at most: it mostly ends after a twentieth of that."""
 
 
-@dataclass(frozen=True)
-class TablesConfig:
-    """How widely tables are followed.
-
-    Attributes:
-        beam: plans from which moves set out.
-    """
-
-    beam: int = 4
-
-
-class TablesPlanner(Planner[StagedProblem, StagedPlan, TablesConfig]):
-    """Plans of tables (bottleneck), made shorter by moves and branch and bound (search) in little time."""
+class TablesPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
+    """The plan of a table (bottleneck), made shorter by moves and branch and bound (search) in little time."""
 
     name: ClassVar[str] = "tables"
-    config_type: ClassVar[type[TablesConfig]] = TablesConfig
 
     def solve(self, problem: StagedProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> StagedResult:
         """The best plan found in little time.
@@ -49,8 +37,7 @@ class TablesPlanner(Planner[StagedProblem, StagedPlan, TablesConfig]):
             return late(problem, self.name)
         from automap_models.planners.staged.search import anytime_search  # numba takes half a second to import
 
-        look = deadline.part(LOOK_S, effort.counted_s)
-        search = anytime_search(problem, look, count=self.config.beam)
+        search = anytime_search(problem, deadline.part(LOOK_S, effort.counted_s))
         if search.plan is not None:
             return result_of(problem, replace(search.plan, planner=self.name), search.cost, begun_s=begun_s)
         from automap_models.planners.staged.feasibility import out_of_memory

@@ -43,7 +43,7 @@ class Scripted(Planner[StagedProblem, StagedPlan, NoConfig]):
         return self.outside
 
 
-SHIPPED = LengthSearch(None, 4, prove_s=0.3, refine_s=0.1, deadline=NEVER)
+SHIPPED = LengthSearch(None, prove_s=0.3, refine_s=0.1, deadline=NEVER)
 """By tables."""
 
 

@@ -22,7 +22,7 @@ from automap_models.planners.portfolio.space import PlanningSpace, divisors, sta
 from automap_models.planners.staged.costs import StagedResult
 
 CLUSTER = Cluster(nodes=2, devices_per_node=3, intra=100.0, inter=1.0, memory=1e9, name="six")
-ENDLESS = LengthSearch(None, 4, prove_s=np.inf, refine_s=0.0, deadline=NEVER)
+ENDLESS = LengthSearch(None, prove_s=np.inf, refine_s=0.0, deadline=NEVER)
 """Proves everything."""
 
 
