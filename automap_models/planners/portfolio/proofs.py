@@ -57,10 +57,11 @@ def _raise_bounds(attempts: Sequence[Attempt], budget_s: float, deadline: Deadli
     if not all(_come_to(share, groups, attempts, deadline) for share in SHARES) and len(left) <= FEW:
         stopped = 1
         for attempt in sorted(left, key=lambda attempt: attempt.problem.stages):
-            if _is_weak(attempt, attempts) and stopped < STOPPED:
+            if stopped < STOPPED and _is_weak(attempt, best_of(attempts).step_s):
                 stopped += not _searched(attempt, attempts, deadline)
+    best_s = best_of(attempts).step_s
     for attempt in left:
-        if not _is_weak(attempt, attempts):
+        if not _is_weak(attempt, best_s):
             attempt.outcome = "proven" if attempt.plan is not None else "discarded"
 
 
@@ -108,20 +109,21 @@ def _come_to(share: float, groups: Sequence[_Group], attempts: Sequence[Attempt]
             return weakest is None
 
 
-def _is_weak(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:
+def _is_weak(attempt: Attempt, best_s: float) -> bool:
     """Whether plans of an attempt may be shorter than the best."""
-    return attempt.bound_s < best_of(attempts).step_s * (1.0 - LENGTH_ROUNDING)
+    return attempt.bound_s < best_s * (1.0 - LENGTH_ROUNDING)
 
 
 def _searched(attempt: Attempt, attempts: Sequence[Attempt], deadline: Deadline) -> bool:
     """Simulate all plans of an attempt that may be shorter than the best; whether there was time for it."""
-    parts = min(PARTS, sum(_is_weak(other, attempts) for other in attempts))
-    best_s, part = best_of(attempts).step_s, deadline.part(deadline.left_s / parts, effort.counted_s)
+    best_s = best_of(attempts).step_s
+    parts = min(PARTS, sum(_is_weak(other, best_s) for other in attempts))
+    part = deadline.part(deadline.left_s / parts, effort.counted_s)
     plan, least_s = shortest_below(attempt.problem, cut_places(attempt.problem), best_s, part, PLANNER)
     attempt.bound_s = max(attempt.bound_s, least_s)
     if plan is not None:
         attempt.offer(plan, attempt.costs(plan))
-    return not _is_weak(attempt, attempts)
+    return not _is_weak(attempt, best_of(attempts).step_s)
 
 
 def _bound_of(attempts: Sequence[Attempt]) -> Bound:

@@ -107,10 +107,11 @@ def balanced(weights: FloatArray, ends: Sequence[int], stages: int) -> tuple[int
     if stages > units:
         return None
     least, begins = np.where(np.arange(units + 1) == 0, 0.0, np.inf), []
+    sums = np.zeros((*weights.shape[:-1], units + 1))
+    np.cumsum(np.add.reduceat(weights, [0, *(end + 1 for end in ends)], axis=-1), axis=-1, out=sums[..., 1:])
     behind = np.tri(units + 1, dtype=bool)
-    for of_stage in np.broadcast_to(weights, (stages, weights.shape[-1])):
-        total = np.concatenate(([0.0], np.cumsum(of_stage)[[*ends, weights.shape[-1] - 1]]))
-        largest = np.maximum(least[:, None], np.where(behind, np.inf, total[None, :] - total[:, None]))
+    for total in np.broadcast_to(sums, (stages, units + 1)):
+        largest = np.maximum(least[:, None], np.where(behind, np.inf, total - total[:, None]))
         begins.append(largest.argmin(0))
         least = largest.min(0)
     cuts, unit = [], units
