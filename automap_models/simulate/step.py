@@ -26,8 +26,13 @@ def step_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
     cost = plan_cost(problem, plan, idle)
     if problem.schedule is None:
         return cost
+    return replace(cost, simulated_s=step_under(problem.schedule, cost, plan.micro_batches))
+
+
+def step_under(schedule: str, cost: StagedCost, micro_batches: int) -> float:
+    """The step of a plan of that cost under a schedule, which is how long its timeline is."""
     times = PlanTimes(
         *(of[None] for of in (cost.forward_s, cost.backward_s, cost.transfer_s, cost.exposed_s, cost.update_s))
     )
-    (step_s,) = plan_steps(problem.schedule, plan.micro_batches, times, *tied_arrays(cost.tied, plan.stages))
-    return replace(cost, simulated_s=float(step_s))
+    (step_s,) = plan_steps(schedule, micro_batches, times, *tied_arrays(cost.tied, cost.forward_s.size))
+    return float(step_s)

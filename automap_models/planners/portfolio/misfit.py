@@ -43,11 +43,7 @@ def nothing_fits(space: PlanningSpace, problems: Sequence[StagedProblem]) -> Inf
     untrained = untrained_in_words(problem, plan, stage).rstrip(", ")
     shape = f"{stages} in {rounds(problem.micro_batches)}"
     if needed <= limit:
-        return Infeasible(
-            f"no plan was found in which every stage holds work: {shape} would fit otherwise",
-            where=where,
-            do="take other numbers of stages, or `min_stage=0`, which allows stages without work",
-        )
+        return _unsatisfied(problem, shape, where)
     return Infeasible(
         f"no plan was found that fits the {limit / 1e9:.1f} GB of a device of cluster {space.cluster.name}: of "
         f"{len(problems)} combinations {shape} comes nearest, whose stage {stage} needs {needed / 1e9:.1f} GB"
@@ -55,6 +51,22 @@ def nothing_fits(space: PlanningSpace, problems: Sequence[StagedProblem]) -> Inf
         where=where,
         do="use more nodes, devices with more memory, smaller micro-batches or a smaller `state_factor`; "
         "automap-plan MODEL knows tensor parallelism and ZeRO, which a profile cannot say",
+    )
+
+
+def _unsatisfied(problem: StagedProblem, shape: str, where: str) -> Infeasible:
+    """The error where the memory would do: what is asked of plans does not."""
+    if problem.constraints.min_stage:
+        return Infeasible(
+            f"no plan was found in which every stage holds work: {shape} would fit otherwise",
+            where=where,
+            do="take other numbers of stages, or `min_stage=0`, which allows stages without work",
+        )
+    words = problem.constraints.in_words
+    return Infeasible(
+        f"no plan was found{f' with {words}' if words else ''}: {shape} would fit the memory",
+        where=where,
+        do="drop restrictions, or take other numbers of stages",
     )
 
 

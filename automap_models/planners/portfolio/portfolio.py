@@ -237,8 +237,8 @@ class Portfolio:
             before = self._move(Simplicity.UNEQUAL, moves, _with_packed(moves, starts))
             if before is not None:
                 yield before
-            near = before is not None and before.step_s <= self.best_s * (1.0 + CLOSE)
-            without = 0 if near else without + 1
+            far = before is None or before.step_s > self.best_s * (1.0 + CLOSE)
+            without = without + 1 if far and np.isfinite(self.best_s) else 0  # where nothing fits yet, deeper ones may
 
     def under(self, schedule: str, best: Candidate) -> Candidate | None:
         """The shortest plan of the best one's kind, stages and micro-batches under another schedule, where it fits."""

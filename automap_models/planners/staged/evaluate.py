@@ -15,7 +15,7 @@ from automap_models.planners.base import Deadline
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import Costs, StagedResult, is_plain, plain
 from automap_models.planners.staged.exact import certify
-from automap_models.simulate.step import timeline
+from automap_models.simulate.step import step_under
 
 
 def baseline_s(problem: StagedProblem, known: Sequence[StagedResult] = ()) -> float | None:
@@ -112,7 +112,7 @@ def evaluate(
         known = (*known, result)
     return PlanReport(
         result=replace(result, bound=bound, notes=(*result.notes, *notes)),
-        simulated_length_s={name: timeline(cost, plan.micro_batches, name).length_s for name in WARM_UPS},
+        simulated_length_s={name: step_under(name, cost, plan.micro_batches) for name in WARM_UPS},
         single_device_s=problem.micro_batches * float(problem.profile.C.sum()),
         data_parallel_s=_data_parallel_s(replace(pipeline, stages=1), known) if tuned is None else tuned[0],
         data_parallel_micro_batches=None if tuned is None else tuned[1],

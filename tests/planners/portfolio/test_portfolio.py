@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.constraints import Constraints
+from automap_models.core.constraints import Constraints, Pin
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import PlanReport
@@ -27,6 +27,7 @@ from automap_models.formats.plan_json import plan_document
 from automap_models.planners import effort
 from automap_models.planners.options import COMPETING, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
+from automap_models.planners.portfolio.misfit import nothing_fits
 from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.portfolio.simplicity import Simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
@@ -264,3 +265,31 @@ def test_the_default_is_no_more_than_its_least_gain_above_the_optimum_found_with
         return
     free_s, simple_s = (result.cost.step_s for result in results)
     assert free_s * (1 - 1e-9) <= simple_s <= free_s / (1 - MIN_GAIN) * (1 + 1e-9)
+
+
+def test_stages_deeper_than_any_that_fits_not_are_found() -> None:
+    """A device holds one of sixteen equal instructions: of all numbers of stages sixteen alone fit 24 devices."""
+    profile = Profile.create(np.full(16, 0.01), np.full(16, 1e6), np.full(16, 1e9))
+    space = PlanningSpace(
+        ProfiledModel(profile), Cluster(3, 8, 1e11, 1e10, memory=1.5e9), state_factor=1.0, schedules=COMPETING
+    )
+    plan = AutoPlanner().solve(space).required_plan()
+    assert plan.cuts == tuple(range(15))
+
+
+@pytest.mark.parametrize(
+    ("constraints", "why"),
+    [
+        (Constraints(min_stage=0.25), "in which every stage holds work: 2 stages"),
+        (Constraints(pins=(Pin("a", 1),)), "with `pins='a=1'`: 2 stages"),
+        (Constraints(), "found: 2 stages"),
+    ],
+)
+def test_a_plan_that_fits_is_refused_for_what_is_asked_and_never_for_what_is_not(
+    constraints: Constraints, why: str
+) -> None:
+    profile = Profile.create(np.ones(4), np.ones(4), np.ones(4), layers=["a", "b", "c", "d"])
+    problem = StagedProblem(profile, Cluster(1, 2, 1e11, 1e10, 1e9), 2, 4, schedule="1f1b", constraints=constraints)
+    error = nothing_fits(PlanningSpace.of(problem), [problem])
+    assert why in error.what
+    assert ("min_stage" in (error.do or "")) == bool(constraints.min_stage)
