@@ -97,7 +97,7 @@ def test_the_bottleneck_s_stages_hold_them() -> None:
     stages, work = stage_arrays(problem)[0], np.empty(2)
     for end, load_s in ((2, 8 * 2 / 2), (4, np.inf)):
         route = np.array([[0, end, 8], [0, 2, 4], [0, 0, 0]])
-        assert stage_load(stages, route, 0, 0.0, np.inf, 0.0, work) == pytest.approx(load_s)
+        assert stage_load(stages, route, 0, np.inf, 0.0, work) == pytest.approx(load_s)
 
 
 def test_the_file_and_the_fingerprint_have_them(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.staged import Outcome, SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
-from automap_models.errors import Infeasible
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, SearchResult, StagedResult
 
 
@@ -25,7 +24,6 @@ class Attempt:
         step_s: what its step takes; inf without one.
         bound_s: no plan of the problem on the grid is shorter.
         outcome: see core.staged.SearchLogEntry.
-        nothing: why nothing fits.
         notes: sentences about how the plan came to be.
     """
 
@@ -35,7 +33,6 @@ class Attempt:
     step_s: float = np.inf
     bound_s: float = 0.0
     outcome: Outcome = "planned"
-    nothing: Infeasible | None = None
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -52,10 +49,8 @@ class Attempt:
         return None if self.plan is None else self.costs(self.plan)
 
     def take(self, result: StagedResult) -> None:
-        """Take a planner's plan if none so far is shorter, or remember why there is none."""
-        if result.plan is None:
-            self.nothing = result.reason
-        else:
+        """Take a planner's plan, if it has one, where none so far is shorter."""
+        if result.plan is not None:
             self.offer(result.plan, result.cost)
 
     def take_search(self, search: SearchResult) -> bool:

@@ -82,6 +82,10 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             result = self._by_length(space, problem, deadline, watch)
         else:
             result = self._by_step(space, deadline, watch)
+        if result.plan is None:
+            watch(Progress("nothing fits: looking for what would"))
+            reason, proven = nothing_fits(space)
+            result = replace(result, status="infeasible" if proven else "stopped", reason=reason)
         return replace(result, taken_s=time.perf_counter() - begun_s)
 
     def _by_length(
@@ -107,7 +111,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             candidates = portfolio.search()
             notes = ("replicas without a sample stand idle: no plan that fits gives each one",)
         if not candidates:
-            return Result(space.whole, None, None, "stopped", reason=nothing_fits(space, tuple(portfolio.steps)))
+            return Result(space.whole, None, None, "stopped")
         attempts = _attempts(portfolio, candidates)
         watch(Progress("proving how near the best the plan is"))
         bound = prove(attempts, self.config.certify_s, deadline)

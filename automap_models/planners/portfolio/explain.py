@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 from automap_models.core.mesh import PlanKind
-from automap_models.core.staged import StagedProblem
 from automap_models.cost.collectives import devices_per_node
 from automap_models.cost.staged import stage_weights_bytes
-from automap_models.errors import Infeasible
-from automap_models.planners.base import NEVER, Deadline, OutOfTime
 from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.one_stage import SpaceSearch, one_stage_plans, possible_stages, staged_problems
+from automap_models.planners.portfolio.misfit import least_memory
+from automap_models.planners.portfolio.one_stage import SpaceSearch
 from automap_models.planners.portfolio.space import PlanningSpace
-from automap_models.planners.staged.feasibility import least_share, plans_fit
-from automap_models.planners.staged.search import anytime_search
-from automap_models.planners.staged.stage_arrays import StageArrays
-from automap_models.planners.staged.stage_devices import MOST_DEVICES
 
 NEARLY = 0.95
 """Of the memory: a plan that takes more would rather have taken another shape."""
 SLIGHT = 0.005
 """Plans that differ relatively by less are equal to a reader."""
-SLACK = 2e-3
-"""How much more memory than the least, relatively, the plan gets that verifies it: twice the bisection's precision."""
-MOST_SHARE = 1e12
-"""Of the memory that devices have: more than any model needs."""
-VERIFY_S = 10.0
-"""How long finding that plan may take."""
-NODES_S = 30.0
-"""How long the number of nodes is searched for."""
-MOST_TIMES = 8
-"""How many times the nodes are tried before it is said that more of them would not help."""
 _TECHNIQUES: dict[PlanKind, tuple[str, ...]] = {
     "data": ("data",),
     "operator": ("operator",),
@@ -175,120 +158,9 @@ def _explain_no_pipeline(space: PlanningSpace, searched: SpaceSearch) -> str:
     if searched.unfinished:
         return "none that fits was found in time"
     constraints = replace(space.constraints, forbidden=space.constraints.forbidden | {"operator"})
-    needed = least_memory(replace(space, constraints=constraints), staged_only=True)
+    needed, _ = least_memory(replace(space, constraints=constraints), staged_only=True)
     if math.isinf(needed):
         return "stages cannot share out the devices with as few replicas as they may have"
     restrictions = space.constraints.in_words
     subject = f"each with {restrictions}" if restrictions else "each"
     return f"does not fit: {subject} needs {needed / 1e9:.4g} GB or more on its fullest device"
-
-
-def least_memory(space: PlanningSpace, *, staged_only: bool = False) -> float:
-    """Bytes that the fullest device of any plan needs at least, to 0.1 %, where that is more than the devices have.
-
-    It is inf where no plan satisfies the constraints.
-
-    Args:
-        staged_only: whether plans of one stage are left out.
-    """
-    one_stage = [] if staged_only else [plan.memory_bytes for plan in one_stage_plans(space)]
-    least = min(one_stage, default=math.inf)
-    have = space.cluster.memory
-    for _, stages in _every_problem(space):
-        if plans_fit(stages, min(least / have, MOST_SHARE)):
-            least = min(least, have * least_share(stages))
-    return least
-
-
-def _every_problem(space: PlanningSpace) -> Iterator[tuple[StagedProblem, StageArrays]]:
-    """All problems of several stages whose stages can share out the devices, the smallest micro-batches first."""
-    for problem in sorted(staged_problems(space), key=lambda problem: -problem.micro_batches):
-        stages = possible_stages(problem)
-        if stages is not None:
-            yield problem, stages
-
-
-def nothing_fits(space: PlanningSpace, deadline: Deadline = NEVER) -> Infeasible:
-    """The error for a space none of whose plans fits, saying what would; verified by a plan each."""
-    have, devices = space.cluster.memory, space.cluster.devices
-    least = have if deadline.passed else least_memory(space)
-    if not math.isfinite(least):
-        return Infeasible(
-            f"{space.global_batch} samples a step cannot be shared out among the {devices} devices as asked",
-            where=space.model.profile.model,
-            do="give a larger `global_batch`, a smaller cluster or fewer constraints",
-        )
-    if least <= have:
-        return Infeasible(
-            "no plan was found in time, though one may fit",
-            where=space.model.profile.model,
-            do="give a larger `budget_s`, or `thorough`",
-        )
-    offers = []
-    roomier = replace(space, cluster=space.cluster.with_memory(least * (1.0 + SLACK)))
-    if (plan := _some_plan(roomier, deadline)) is not None:
-        offers.append(f"devices with {plan.memory_bytes / 1e9:.4g} GB would fit ({plan.name})")
-    if (nodes := _fewest_nodes(space, deadline)) is not None:
-        offers.append(f"{nodes} nodes like these would fit")
-    return Infeasible(
-        f"no plan fits the {have / 1e9:.4g} GB of cluster {space.cluster.name}: every one needs "
-        f"{least / 1e9:.4g} GB or more on its fullest device",
-        where=space.model.profile.model,
-        do=", ".join(offers) or "give devices with more memory, smaller micro-batches or a smaller `state_factor`",
-    )
-
-
-def _some_plan(space: PlanningSpace, deadline: Deadline) -> Candidate | None:
-    """A plan that fits; None if none is found in time."""
-    fitting = [plan for plan in one_stage_plans(space) if plan.fits]
-    if fitting:
-        return min(fitting, key=lambda plan: plan.memory_bytes)
-    search_time = deadline.part(VERIFY_S)
-    for problem, stages in _every_problem(space):
-        if plans_fit(stages):
-            search = anytime_search(problem, Deadline(0.0))
-            search = anytime_search(problem, search_time) if search.plan is None else search
-            if search.plan is not None and search.cost is not None:
-                return Candidate(problem, search.plan, search.cost)
-        if search_time.passed:
-            break
-    return None
-
-
-def _fewest_nodes(space: PlanningSpace, deadline: Deadline) -> int | None:
-    """The fewest nodes on which a plan fits, by doubling and bisection; None if that is none, or not found in time."""
-    if space.cluster.groups:  # of which nodes there should be more, nobody says
-        return None
-    most = min(MOST_TIMES * space.cluster.nodes, MOST_DEVICES // space.cluster.devices_per_node)
-    search_time = deadline.part(NODES_S)
-    low, high = space.cluster.nodes, 2 * space.cluster.nodes
-    try:
-        while high <= most and not _fits(_with_nodes(space, high), search_time):
-            low, high = high, 2 * high
-        while high <= most and high - low > 1:
-            middle = (low + high) // 2
-            fits = _fits(_with_nodes(space, middle), search_time)
-            low, high = (low, middle) if fits else (middle, high)
-    except OutOfTime:
-        return None
-    verified = high <= most and _some_plan(_with_nodes(space, high), deadline) is not None
-    return high if verified else None
-
-
-def _fits(space: PlanningSpace, deadline: Deadline) -> bool:
-    """Whether a plan fits.
-
-    Raises:
-        OutOfTime: before that is known.
-    """
-    if any(plan.fits for plan in one_stage_plans(space)):
-        return True
-    for _, stages in _every_problem(space):
-        if plans_fit(stages):
-            return True
-        deadline.check()
-    return False
-
-
-def _with_nodes(space: PlanningSpace, nodes: int) -> PlanningSpace:
-    return replace(space, cluster=replace(space.cluster, nodes=nodes))

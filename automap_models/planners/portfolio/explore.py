@@ -18,15 +18,16 @@ from typing import ClassVar, get_args
 
 from automap_models.core.constraints import Constraints, Technique
 from automap_models.core.mesh import PlanKind
-from automap_models.core.result import Bound, Result
+from automap_models.core.result import Bound, Result, Status
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, Missing, rank
-from automap_models.planners.portfolio.explain import explain_loss, explain_missing, nothing_fits
+from automap_models.planners.portfolio.explain import explain_loss, explain_missing
 from automap_models.planners.portfolio.length import LengthSearch
+from automap_models.planners.portfolio.misfit import nothing_fits
 from automap_models.planners.portfolio.one_stage import SpaceSearch, one_stage_plans, possible_stages, staged_problems
 from automap_models.planners.portfolio.simplicity import simplest, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
@@ -140,9 +141,9 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
         proven = portfolio.add_hybrids()
         if not math.isfinite(portfolio.best_s()):
             watch(Progress("nothing fits: looking for what would"))
-            reason, out = nothing_fits(space, deadline), "infeasible" if proven.proof == "exact" else "stopped"
-            taken_s = time.perf_counter() - begun_s
-            return Result(space.whole, None, None, out, search_log=portfolio.log, taken_s=taken_s, reason=reason)  # type: ignore[arg-type]
+            (reason, known), taken_s = nothing_fits(space), time.perf_counter() - begun_s
+            status: Status = "infeasible" if known else "stopped"
+            return Result(space.whole, None, None, status, search_log=portfolio.log, taken_s=taken_s, reason=reason)
         candidates = tuple(simplest_first(rank(list(portfolio.best.values())), portfolio.min_gain, portfolio.ends))
         notes = tuple(portfolio.notes)
         missing = tuple(portfolio.missing())

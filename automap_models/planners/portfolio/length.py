@@ -15,14 +15,13 @@ import numpy as np
 
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.errors import Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Planner, maker_in_words
 from automap_models.planners.portfolio.attempt import Attempt, best_of
 from automap_models.planners.portfolio.portfolio import IN_REACH
 from automap_models.planners.portfolio.proofs import prove
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
-from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult, is_plain
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.tables import TablesPlanner
@@ -62,7 +61,7 @@ class LengthSearch:
         for k, attempt in enumerate(left):
             _search_below(attempt, best_of(attempts).step_s, together.part(together.left_s / (len(left) - k)))
         if all(attempt.plan is None for attempt in attempts):
-            return nothing_fits(attempts)
+            return Result(problems[-1], None, None, "stopped")
         bound = prove(attempts, self.prove_s, self.deadline)
         winner, plan = self._refined(attempts)
         cost = winner.costs(plan)
@@ -154,28 +153,3 @@ def _what_was_refined(winner: Attempt, after: StagedPlan) -> Iterator[str]:
         return
     before_s, after_s = (winner.costs(plan).step_s for plan in (before, after))
     yield f"refined by single instructions: the length is {100 * (1 - after_s / before_s):.2g} % shorter"
-
-
-def nothing_fits(attempts: Sequence[Attempt]) -> StagedResult:
-    """Why there is no plan: of the problem with the most stages and the smallest micro-batches, and what would help."""
-    last = attempts[-1]
-    proven = all(attempt.outcome == "does not fit" for attempt in attempts)
-    uniform = UniformPlanner().solve(last.problem).reason
-    nothing = last.nothing or uniform or Infeasible("no plan was found that fits the memory", where="planner auto")
-    if len(attempts) > 2:
-        what = f"no plan {'' if proven else 'that was found '}fits in any of {len(attempts)} combinations tried"
-        least = f"with {last.problem.stages} stages and {last.problem.micro_batches} micro-batches {nothing.what}"
-        nothing = Infeasible(f"{what}; {least}", where="planner auto", do=nothing.do)
-    elif uniform is not None and is_plain(last.problem) and last.problem.stages > 1 and uniform.what != nothing.what:
-        nothing = Infeasible(f"{nothing.what}; with uniform cuts {uniform.what}", where=nothing.where, do=nothing.do)
-    known = {attempt.problem.stages for attempt in attempts}
-    most = min(last.problem.cluster.devices, last.problem.grid.cut_points.size + 1)
-    others = sorted(set(range(1, most + 1)) - known, key=lambda s: (abs(s - last.problem.stages), s))
-    allowed = last.problem.constraints
-    for stages in others:
-        if allowed.equal_replicas and last.problem.cluster.devices % stages:
-            continue
-        if UniformPlanner().solve(replace(last.problem, stages=stages)).plan is not None:
-            nothing = Infeasible(nothing.what, where=nothing.where, do=f"`stages={stages}` would fit")
-            break
-    return Result(last.problem, None, None, "infeasible" if proven else "stopped", reason=nothing)

@@ -28,11 +28,12 @@ from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs
 from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
-from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans, packed
+from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans
 from automap_models.planners.staged.improve import Moves, cut_places
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.planners.staged.stage_devices import MOST_DEVICES, require_few_devices
+from automap_models.planners.staged.step_bounds import BIG
 
 CLOSE, FAR = 0.3, 1.0
 """How much longer than the best known step, relatively, a start may be to be moved on from: on equal devices, and on
@@ -112,15 +113,15 @@ class Portfolio:
         return block_ends(self.space.model.profile)
 
     @property
-    def _close(self) -> float:
-        """CLOSE; or FAR where even work on unequal devices is no good start."""
-        alike = self.space.cluster.is_uniform and self.space.whole.slowdowns is None
-        return CLOSE if alike else FAR
-
-    @property
     def best_s(self) -> float:
         """The shortest step so far."""
         return min((incumbent.step_s for incumbent in self.incumbents.values()), default=np.inf)
+
+    @property
+    def _near_s(self) -> float:
+        """The step of the longest start that is moved on from; on unequal devices even work is no good start."""
+        alike = self.space.cluster.is_uniform and self.space.whole.slowdowns is None
+        return min(self.best_s, BIG) * (1.0 + (CLOSE if alike else FAR))
 
     def _replicate(self) -> None:
         """Data parallelism in every number of micro-batches; it competes in those that are asked for."""
@@ -165,32 +166,36 @@ class Portfolio:
         if devices % stages or self.deadline.passed:
             return
         starts = [plan for _, plan in framework_plans(problem, self.ends)]
-        self._move(Simplicity.BLOCKS, Moves(problem, np.array(self.ends), AS_FRAMEWORKS), starts)
+        self._move(Simplicity.BLOCKS, Moves(problem, np.array(self.ends, dtype=np.int64), AS_FRAMEWORKS), starts)
         if problem.constraints.cut_at != BLOCKS:
             moves = Moves(problem, cut_places(problem))
             device_cuts = tuple(range(devices // stages, devices, devices // stages))
             cuts = _balanced_cuts(problem.profile, moves.cuts, stages)
             own = [] if cuts is None else [StagedPlan(cuts, device_cuts, problem.micro_batches, moves.planner)]
-            self._move(Simplicity.EQUAL, moves, _with_packed(moves, [*own, *starts]))
+            self._move(Simplicity.EQUAL, moves, [*own, *starts])
 
     def _move(self, kind: Simplicity, moves: Moves, starts: list[StagedPlan]) -> Incumbent | None:
-        """The plan that moves lead to from the shortest of some starts, where these are near the best so far.
-
-        A table is made for stages of any devices where none of the starts is.
-        """
-        problem, near_s = moves.problem, self.best_s * (1.0 + self._close)
-        far = not any(moves.step_s(start) <= near_s for start in starts)
-        if far and kind is Simplicity.UNEQUAL:
-            starts = [*starts, *moves.constructed()]
-            far = not any(moves.step_s(start) <= near_s for start in starts)
-        if not (starts and moves.can_cut) or (far and len(self.space.counts) > 1):
+        """The plan that moves lead to from the shortest of some starts, where these are near the best so far."""
+        problem, equal = moves.problem, kind is not Simplicity.UNEQUAL
+        steps = self._rated(moves, starts, equal=equal) if moves.can_cut else {}
+        far = min(steps.values(), default=np.inf) > self._near_s
+        if not steps or (far and len(self.space.counts) > 1):
             return None
-        step_s, plan = moves.improved(starts, equal=kind is not Simplicity.UNEQUAL)
+        step_s, plan = moves.improved(steps, equal=equal)
         if plan is None:
             return None
         incumbent = Incumbent(simplicity(plan, problem.cluster.devices, self.ends), problem, plan, step_s)
         self._offer(incumbent)
         return incumbent
+
+    def _rated(self, moves: Moves, starts: list[StagedPlan], *, equal: bool) -> dict[StagedPlan, float]:
+        """The starts and their steps; with a table's plan where none is near, and a packed one where none fits."""
+        steps = {start: moves.step_s(start) for start in starts}
+        if not equal and min(steps.values(), default=np.inf) > self._near_s:
+            steps |= {start: moves.step_s(start) for start in moves.constructed()}
+        if min(steps.values(), default=np.inf) == np.inf:
+            steps = {start: moves.step_s(start) for start in moves.packed(equal=equal)}
+        return steps
 
     def _offer(self, incumbent: Incumbent) -> None:
         known = self.incumbents.get(incumbent.key)
@@ -234,7 +239,7 @@ class Portfolio:
             starts = [] if before is None else [*_splits(problem, before.plan)]
             equal = [self.incumbents.get((kind, problem.stages)) for kind in (Simplicity.BLOCKS, Simplicity.EQUAL)]
             starts += [incumbent.plan for incumbent in equal if incumbent is not None and incumbent.problem is problem]
-            before = self._move(Simplicity.UNEQUAL, moves, _with_packed(moves, starts))
+            before = self._move(Simplicity.UNEQUAL, moves, starts)
             if before is not None:
                 yield before
             far = before is None or before.step_s > self.best_s * (1.0 + CLOSE)
@@ -299,14 +304,6 @@ def _shares_out(problem: StagedProblem) -> bool:
     except BadInput:
         return False
     return True
-
-
-def _with_packed(moves: Moves, starts: list[StagedPlan]) -> list[StagedPlan]:
-    """The starts, and where none of them fits the memory one that packs it as well as can be."""
-    if any(np.isfinite(moves.step_s(start)) for start in starts):
-        return starts
-    fullest = packed(moves.problem, moves.cuts)
-    return starts if fullest is None else [*starts, fullest]
 
 
 def _splits(problem: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:

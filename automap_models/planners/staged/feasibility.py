@@ -6,28 +6,28 @@ furthest. The memory is a share of what each device has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import IntArray
+from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.core.units import counted
 from automap_models.errors import Infeasible
+from automap_models.planners import effort
 from automap_models.planners.staged.stage_arrays import MEMORY, PARTS, StageArrays, stage_arrays
-from automap_models.planners.staged.stage_kernel import held_bytes
+from automap_models.planners.staged.stage_kernel import BOUNDARY, DEVICE, held_bytes
+from automap_models.planners.staged.step_bounds import BIG
 
 ROUNDING = 1e-12
 """Relative error allowed to a difference of two prefix sums."""
-LARGEST = 1e300
-"""No plan needs so many times the memory."""
 PRECISION = 1.001
 """The least share of the memory is found as near as that."""
 
 
 def plans_fit(stages: StageArrays, share: float = 1.0) -> bool:
     """Whether some plan fits so many times the memory that the devices have."""
+    effort.count(effort.RESTS, stages.stages * stages.kind.size)
     return bool(furthest_begins(stages, share)[-1, -1] == stages.last)
 
 
@@ -37,9 +37,9 @@ def least_share(stages: StageArrays) -> float:
     It is inf where stages cannot come to the model's end whatever the devices hold.
     """
     low = high = 1.0
-    while high < LARGEST and not plans_fit(stages, high):
+    while high < BIG and not plans_fit(stages, high):
         low, high = high, 2.0 * high
-    if high >= LARGEST:
+    if high >= BIG:
         return np.inf
     while high > PRECISION * low:
         middle = low**0.5 * high**0.5  # the product of the two may overflow
@@ -70,61 +70,57 @@ def furthest_begins(stages: StageArrays, share: float) -> IntArray:
     return furthest
 
 
-@dataclass(frozen=True)
-class Fullest:
-    """The fullest stage of a plan that packs the memory as well as can be.
+def packed(stages: StageArrays, share: float = 1.0) -> tuple[IntArray, FloatArray] | None:
+    """A plan that fits so many times the memory, each stage as full as can be; None where that makes none.
 
-    Attributes:
-        stage: which.
-        first, last: its instructions.
-        nbytes: what it needs on each device.
-        limit_bytes: what the smallest of these devices has.
+    It makes one wherever one fits, unless single instructions are so large that a stage would be left without any.
+
+    Returns:
+        Its route, [3, S+1] (stage_kernel), and [S, 2] bytes that a stage needs on each device, and those it has.
     """
-
-    stage: int
-    first: int
-    last: int
-    nbytes: float
-    limit_bytes: float
-
-
-def best_packed(problem: StagedProblem) -> Fullest:
-    """What the fullest stage of a plan needs at least, to 0.1 %, for a problem none of whose plans fits the memory."""
-    stages, boundary = stage_arrays(problem)
-    reached = furthest_begins(stages, PRECISION * least_share(stages))
-    k, q, fullest = stages.last, stages.devices, Fullest(0, 0, 0, 0.0, 1.0)
-    for s in range(stages.stages - 1, -1, -1):
-        i, a, nbytes, limit = least_filled(stages, s, reached[s], k, q)
-        if nbytes / limit >= fullest.nbytes / fullest.limit_bytes:
-            fullest = Fullest(s, int(boundary[i]), int(boundary[k]) - 1, nbytes, limit)
-        k, q = i, a
-    return fullest
+    begins, count = furthest_begins(stages, share), stages.stages
+    if begins[-1, -1] != stages.last:
+        return None
+    route, nbytes = np.zeros((3, count + 1), dtype=np.int64), np.empty((count, 2))
+    route[BOUNDARY, count], route[DEVICE, count] = stages.last, stages.devices
+    for s in range(count - 1, -1, -1):
+        *begin, needed, memory = least_filled(stages, s, begins[s], route[BOUNDARY, s + 1], route[DEVICE, s + 1])
+        if not needed <= share * memory * (1.0 + 2.0 * ROUNDING):
+            return None
+        route[:, s], nbytes[s] = begin, (needed, memory)
+    return route, nbytes
 
 
 @jit
-def least_filled(stages: StageArrays, s: int, begin: IntArray, k: int, q: int) -> tuple[int, int, float, float]:
-    """Boundary, first device, bytes and memory of the stage up to k on devices … q-1 that takes the least share."""
-    best, first, least, limit = 0, 0, np.inf, 1.0
+def least_filled(stages: StageArrays, s: int, begin: IntArray, k: int, q: int) -> tuple[int, int, int, float, float]:
+    """Where the stage up to boundary k and device q begins that fills least of its devices, its sharding and memory."""
+    best, first, sharding, least, limit = 0, 0, 0, np.inf, 1.0
     for a in range(q):
         for j in range(stages.kind.shape[0]):
             kind, i = stages.kind[j, a, q], begin[a]
-            if kind < 0 or i < 0 or i > k:
+            if kind < 0 or i < 0 or i >= k:
                 continue
             nbytes = held_bytes(stages, kind, i, k, stages.held[s], stages.paces[j, a, q, PARTS])
             memory = stages.paces[j, a, q, MEMORY]
             if nbytes / memory < least / limit:
-                best, first, least, limit = i, a, nbytes, memory
-    return best, first, least, limit
+                best, first, sharding, least, limit = i, a, j, nbytes, memory
+    return best, first, sharding, least, limit
 
 
 def out_of_memory(problem: StagedProblem) -> Infeasible:
     """The error for a problem none of whose plans fits: what the fullest stage of the best-packed one needs."""
-    fullest, restrictions = best_packed(problem), problem.constraints.in_words
+    stages, boundary = stage_arrays(problem)
+    restrictions = problem.constraints.in_words
     plans = counted(problem.stages, "stage") + (f" with {restrictions}" if restrictions else "")
+    plan = packed(stages, PRECISION * least_share(stages))
+    if plan is None:
+        return Infeasible(f"no plan of {plans} can be cut so", where="planner exact", do="ask for less")
+    route, nbytes = plan
+    s = int((nbytes[:, 0] / nbytes[:, 1]).argmax())
+    first, last = boundary[route[BOUNDARY, s]], boundary[route[BOUNDARY, s + 1]] - 1
     return Infeasible(
-        f"none of the plans of {plans} fits the {fullest.limit_bytes / 1e9:.3g} GB of cluster "
-        f"{problem.cluster.name}: in the best-packed one stage {fullest.stage} needs {fullest.nbytes / 1e9:.3g} GB on "
-        f"each device for instructions {fullest.first}…{fullest.last}",
+        f"none of the plans of {plans} fits the {nbytes[s, 1] / 1e9:.3g} GB of cluster {problem.cluster.name}: in the "
+        f"best-packed one stage {s} needs {nbytes[s, 0] / 1e9:.3g} GB on each device for instructions {first}…{last}",
         where="planner exact",
         do="try more stages, a finer `granularity`, smaller micro-batches, a smaller `state_factor`"
         f"{', more shardings' if problem.shardings else ''}{', fewer restrictions' if restrictions else ''} "

@@ -121,19 +121,6 @@ def balanced(weights: FloatArray, ends: Sequence[int], stages: int) -> tuple[int
     return tuple(reversed(cuts))
 
 
-def packed(problem: StagedProblem, places: Sequence[int]) -> StagedPlan | None:
-    """Stages on equally many devices whose fullest device holds as little as can be, cut after some of the places.
-
-    What several instructions use counts where it stands. None where there are fewer places than stages.
-    """
-    devices, stages, profile = problem.cluster.devices, problem.stages, problem.profile
-    device_cuts = tuple(devices * s // stages for s in range(1, stages))
-    parts = problem.shares[max(devices // stages, 1)]
-    waiting = np.array([problem.in_flight(s) for s in range(stages)], dtype=np.float64)[:, None] / parts
-    cuts = balanced(problem.state_factor * profile.W + profile.frozen + waiting * profile.stash, places, stages)
-    return None if cuts is None else StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER)
-
-
 def _without_head(profile: Profile, ends: Sequence[int]) -> tuple[int, ...]:
     """The ends of all blocks: the model's end is one, too, where what comes last looks like what is before it."""
     last = len(profile) - 1

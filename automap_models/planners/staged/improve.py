@@ -95,6 +95,23 @@ class Moves:
         route = constructed(self.stages) if self.can_cut else None
         return [] if route is None else [self.plan(route)]
 
+    def packed(self, *, equal: bool = False) -> list[StagedPlan]:
+        """A plan that fits the memory wherever there is one (feasibility), whatever its step; none, or one.
+
+        Args:
+            equal: whether all stages have equally many devices.
+        """
+        from automap_models.planners.staged.feasibility import packed
+
+        stages, count = self.stages, self.stages.stages
+        if equal:
+            even = np.arange(count + 1) * (stages.devices // count)
+            kind = np.full_like(stages.kind, -1)
+            kind[:, even[:-1], even[1:]] = stages.kind[:, even[:-1], even[1:]]
+            stages = stages._replace(kind=kind)
+        plan = packed(stages) if self.can_cut else None
+        return [] if plan is None else [self.plan(plan[0])]
+
     def improved(
         self, starts: Iterable[StagedPlan], *, equal: bool, count: int = 1, passes: float = PASSES
     ) -> tuple[float, StagedPlan | None]:

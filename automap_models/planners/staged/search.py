@@ -8,7 +8,7 @@ What plans are compared by is the step under the problem's schedule, or without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -75,11 +75,11 @@ def _one_stage(problem: StagedProblem, upper_s: float, costs: Costs) -> SearchRe
     return SearchResult(best, costs(best), costs(best).step_s, finished=True)
 
 
-def first_plans(moves: Moves) -> Sequence[StagedPlan]:
-    """The plan of the table; and even work on even devices: of very deep pipelines there is no table."""
-    problem, constructed = moves.problem, moves.constructed()
+def first_plans(moves: Moves) -> list[StagedPlan]:
+    """The plan of the table, even work on even devices, and where neither fits one that packs the memory."""
+    problem, plans = moves.problem, moves.constructed()
     cuts = balanced(problem.profile.C, moves.cuts, problem.stages)
-    if cuts is None:
-        return constructed
-    devices = np.rint(np.arange(1, problem.stages) * problem.cluster.devices / problem.stages).astype(int)
-    return [*constructed, StagedPlan(cuts, tuple(devices.tolist()), problem.micro_batches, moves.planner)]
+    if cuts is not None:
+        devices = np.rint(np.arange(1, problem.stages) * problem.cluster.devices / problem.stages).astype(int)
+        plans.append(StagedPlan(cuts, tuple(devices.tolist()), problem.micro_batches, moves.planner))
+    return plans if any(np.isfinite(moves.step_s(plan)) for plan in plans) else moves.packed()

@@ -198,13 +198,13 @@ def test_one_stage_leaves_one_plan_and_that_is_proven() -> None:
 def test_where_nothing_fits_the_error_says_which_stage_needs_how_much_and_how_many_stages_would_fit() -> None:
     # Eight instructions of 4·1 bytes of state: two stages of sixteen do not fit 10 bytes, four stages of eight do.
     staged_problem = problem(weights=1.0, memory=10.0)
-    with pytest.raises(Infeasible, match=r"stage \d needs .*`stages=[34]` would fit"):
-        choose([staged_problem], Scripted(None))
+    with pytest.raises(Infeasible, match=r"needs 1.6e-08 GB .*by stage \d; `stages=[34]` would fit"):
+        AutoPlanner().plan(staged_problem)
 
 
 def test_where_no_number_of_stages_fits_the_error_still_says_what_would_help() -> None:
     with pytest.raises(Infeasible, match=r"needs .*; \w+"):
-        choose([problem(weights=1.0, memory=3.0)], Scripted(None))
+        AutoPlanner().plan(problem(weights=1.0, memory=3.0))
 
 
 def test_the_planner_behind_the_one_interface_keeps_the_problem_s_stages() -> None:

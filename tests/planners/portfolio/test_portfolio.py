@@ -278,18 +278,18 @@ def test_stages_deeper_than_any_that_fits_not_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("constraints", "why"),
+    ("constraints", "sentence"),
     [
         (Constraints(min_stage=0.25), "in which every stage holds work: 2 stages"),
-        (Constraints(pins=(Pin("a", 1),)), "with `pins='a=1'`: 2 stages"),
-        (Constraints(), "found: 2 stages"),
+        (Constraints(pins=(Pin("b", 1),)), "with `pins='b=1'` was found in time: 2 stages"),
+        (Constraints(), "no plan was found in time: 2 stages"),
     ],
 )
 def test_a_plan_that_fits_is_refused_for_what_is_asked_and_never_for_what_is_not(
-    constraints: Constraints, why: str
+    constraints: Constraints, sentence: str
 ) -> None:
     profile = Profile.create(np.ones(4), np.ones(4), np.ones(4), layers=["a", "b", "c", "d"])
     problem = StagedProblem(profile, Cluster(1, 2, 1e11, 1e10, 1e9), 2, 4, schedule="1f1b", constraints=constraints)
-    error = nothing_fits(PlanningSpace.of(problem), [problem])
-    assert why in error.what
+    error = nothing_fits(PlanningSpace.of(problem))[0]
+    assert sentence in error.what
     assert ("min_stage" in (error.do or "")) == bool(constraints.min_stage)

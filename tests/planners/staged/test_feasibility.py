@@ -1,4 +1,4 @@
-"""Successive stages exist within the memory wherever a plan fits, and within no less than some plan needs."""
+"""A plan that packs the memory is made wherever one fits, and no less memory is said to do than some plan needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.planners.staged.feasibility import PRECISION, least_share, plans_fit
+from automap_models.planners.staged.improve import Moves
 from automap_models.planners.staged.stage_arrays import stage_arrays
 
 MakeProblem = Callable[..., StagedProblem]
@@ -25,6 +26,9 @@ def test_stages_fit_the_memory_where_a_plan_does(seed: int, make_problem: MakePr
     fits = any(cost.feasible for cost in costs)
     stages, _ = stage_arrays(problem)
     assert plans_fit(stages) == fits
+    plans = Moves(problem).packed()
+    assert bool(plans) == fits
+    assert all(plan.check_valid(problem)[0] and plan_cost(problem, plan).feasible for plan in plans)
     needed = min(float(cost.memory_bytes.max()) for cost in costs)
     least = least_share(stages)
     assert plans_fit(stages, PRECISION * least)
