@@ -122,7 +122,7 @@ def does_not_fit(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> 
 
 
 def untrained_in_words(problem: StagedProblem, plan: StagedPlan, stage: int) -> str:
-    """`137.4 GB of it for what is not trained, `: of a stage's memory; empty where it trains everything."""
+    """`137.4 GB of it for what is not trained, `: of a stage's memory; empty where it trains all, nearly."""
     first, last = plan.stage_instructions(len(problem.profile))[stage]
-    untrained = frozen_bytes(problem, plan.shardings[stage], slice(first, last + 1))
-    return f"{untrained / 1e9:.1f} GB of it for what is not trained, " if untrained else ""
+    untrained = f"{frozen_bytes(problem, plan.shardings[stage], slice(first, last + 1)) / 1e9:.1f}"
+    return "" if untrained == "0.0" else f"{untrained} GB of it for what is not trained, "
