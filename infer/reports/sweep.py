@@ -60,7 +60,8 @@ def _swept(request: SweepRequest) -> Sweep:
     chosen = combinations(spec, profile, of_problems, quick.out_of_range, str(request.sweep))
     with Steps() as steps:
         steps.begin(f"planning {len(chosen)} combinations")
-        planner = replace(options, certify_s=options.certify_s or 0.0) if options.planner == AUTO else options
+        unproven = options.planner == AUTO and options.step_schedule is not None  # proofs by L take milliseconds
+        planner = replace(options, certify_s=options.certify_s or 0.0) if unproven else options
         progress = partial(steps.advance, what="planning")
         return Sweep(profile, sweep(chosen, planner.make_planner(), progress=progress), spec.global_batch)
 

@@ -32,7 +32,7 @@ BUDGET = {
     "planners": (896, 6),
     "planners/online": (310, 3),
     "planners/placement": (3_319, 17),
-    "planners/portfolio": (2_967, 18),
+    "planners/portfolio": (2_972, 18),
     "planners/replan": (696, 4),
     "planners/sharding": (981, 6),
     "planners/staged": (3_591, 22),
@@ -44,13 +44,13 @@ BUDGET = {
     "torch_export": (3_178, 14),
     "workloads": (4_097, 20),
     "zoo": (1, 1),
-    "infer": (5_795, 29),
+    "infer": (5_796, 29),
     "train": (1_858, 11),
     "datagen": (1_458, 10),
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_744, "files": 373, "compiled": 95, "numbers": 302}
+TOTALS = {"lines": 68_750, "files": 373, "compiled": 95, "numbers": 302}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -22,10 +22,12 @@ from automap_models.planners.portfolio.portfolio import IN_REACH
 from automap_models.planners.portfolio.proofs import prove
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
+from automap_models.planners.staged.improve import Moves, cut_places
 from automap_models.planners.staged.refine import refine
-from automap_models.planners.staged.search import anytime_search
+from automap_models.planners.staged.search import STARTS, anytime_search, first_plans
 from automap_models.planners.staged.tables import TablesPlanner
 
+TABLES = TablesPlanner.name
 SEARCH_S = 5.0
 """Counted seconds that the exact search may take in all for problems of which no plan was found."""
 
@@ -93,7 +95,10 @@ class LengthSearch:
                 attempt.take(result)
                 return
             attempt.notes.append(f"{(outside or 'the policy found no plan').rstrip('.')}: tables took its place")
-        attempt.take(TablesPlanner().solve(attempt.problem, deadline=self.deadline))
+        moves = Moves(attempt.problem, cut_places(attempt.problem), TABLES)
+        _, plan = moves.improved(first_plans(moves), equal=False, count=STARTS) if moves.can_cut else (None, None)
+        if plan is not None:
+            attempt.offer(plan, attempt.costs(plan))
 
     def _baseline(self, attempt: Attempt, planner: UniformPlanner | DataParallelPlanner) -> None:
         result = planner.solve(attempt.problem)
