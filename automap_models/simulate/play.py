@@ -179,16 +179,12 @@ def later_s(layout: Layout, ends: FloatArray) -> float:
 
 
 @jit
-def put_stage(durations: FloatArray, stage: int, forward_s: float, backward_s: float, message_s: float) -> None:
-    """Write what the passes of a virtual stage and the message behind it take; its backward passes are whole."""
+def put_stage(
+    durations: FloatArray, stage: int, forward_s: float, backward_s: float, late_s: float, update_s: float
+) -> None:
+    """Write what a virtual stage takes but for messages; its backward passes are whole."""
     own = 1 + KINDS * stage
-    durations[own + FORWARD], durations[own + WHOLE], durations[own + MESSAGE] = forward_s, backward_s, message_s
-
-
-@jit
-def put_ending(durations: FloatArray, stage: int, late_s: float, update_s: float) -> None:
-    """Write what of its all-reduce comes after the last pass of a virtual stage, and what its update takes."""
-    own = 1 + KINDS * stage
+    durations[own + FORWARD], durations[own + WHOLE], durations[own + MESSAGE] = forward_s, backward_s, 0.0
     durations[own + LATE], durations[own + UPDATE] = late_s, update_s
 
 

@@ -41,7 +41,7 @@ from automap_models.planners.staged.stage_kernel import (
     stage_s,
 )
 from automap_models.planners.staged.step_bounds import EXPOSED, LENGTH, SPAN, TRIP, StepBounds
-from automap_models.simulate.play import KINDS, LATE, MESSAGE, UPDATE, put_ending, put_stage
+from automap_models.simulate.play import KINDS, LATE, MESSAGE, UPDATE, put_stage
 
 NOT_BEGUN, DONE = -1, -2
 """In place of a stage."""
@@ -224,8 +224,7 @@ def placed(search: Search, s: int) -> bool:
     late, update = ending_s(stages, j, i, k, a, q, backward)
     if search.whole.nodes.shape[1]:
         late += least_copies_s(stages, stages.kind[j, a, q], i, k, a, q)
-    put_stage(times, s, forward, backward, 0.0)
-    put_ending(times, s, late, update)
+    put_stage(times, s, forward, backward, late, update)
     return True
 
 

@@ -29,7 +29,7 @@ from automap_models.planners.staged.stage_arrays import (
     StageArrays,
     W,
 )
-from automap_models.simulate.play import KINDS, LATE, MESSAGE, UPDATE, put_ending, put_stage
+from automap_models.simulate.play import KINDS, LATE, MESSAGE, UPDATE, put_stage
 
 SLACK = 1e-9
 """Relative rounding of sums and of limits: shorter by less is not shorter."""
@@ -121,8 +121,7 @@ def filled(
             late, update = ending_s(stages, j, i, k, a, q, backward)
             if load + late < least or chosen < 0:
                 least, chosen = load + late, j
-                put_stage(times, s, forward, backward, 0.0)
-                put_ending(times, s, late, update)
+                put_stage(times, s, forward, backward, late, update)
         if chosen < 0:
             return False
         route[SHARDING, s] = chosen
