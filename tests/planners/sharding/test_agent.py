@@ -30,7 +30,7 @@ Draw = Callable[..., ShardingProblem]
 
 
 def trap(wings: int = 3) -> ShardingProblem:
-    """Where greedy decisions are worst: the largest class excludes `wings` others that together hold more parameters."""
+    """Greedy decisions fail: the largest class excludes `wings` others that together hold more parameters."""
     own = [0] * 4 + [wing for wing in range(1, wings + 1) for _ in range(3)]
     variables = tuple(Variable(f"p{i}", (4,), "f32", 16.0, "parameter") for i in range(len(own)))
     conflicts = np.array([[0, wing] for wing in range(1, wings + 1)])
