@@ -31,10 +31,6 @@ class LearnerDocument(Document):
     target_every: Steps
     gradient_clip: Positive
 
-    def learner(self) -> LearnerConfig:
-        """The settings as the learner takes them."""
-        return LearnerConfig(**msgspec.structs.asdict(self))
-
 
 class PipelineAgentSettings(Document):
     """How the agent acts and learns; the keys are attributes of `rl.agent.AgentConfig`."""
@@ -184,5 +180,5 @@ def read_search_config(name_or_path: str | Path, kind: str) -> SearchConfig:
             local_share=0.0,
             local_radius=0,
         ),
-        learner=document.learner.learner(),
+        learner=LearnerConfig(**msgspec.structs.asdict(document.learner)),
     )

@@ -29,7 +29,7 @@ BUDGET = {
     "export": (2_299, 14),
     "formats": (5_037, 21),
     "hlo": (7_916, 39),
-    "planners": (896, 6),
+    "planners": (892, 6),
     "planners/online": (310, 3),
     "planners/placement": (3_319, 17),
     "planners/portfolio": (3_004, 18),
@@ -39,18 +39,18 @@ BUDGET = {
     "planners/strategies": (2_697, 15),
     "plots": (1_157, 8),
     "rl": (1_092, 11),
-    "run": (4_842, 25),
+    "run": (4_836, 25),
     "simulate": (1_613, 8),
-    "torch_export": (3_178, 14),
-    "workloads": (3_970, 20),
+    "torch_export": (3_171, 14),
+    "workloads": (3_959, 20),
     "zoo": (1, 1),
-    "infer": (5_793, 29),
+    "infer": (5_788, 29),
     "train": (1_858, 11),
-    "datagen": (1_458, 10),
+    "datagen": (1_452, 10),
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_533, "files": 372, "compiled": 95, "numbers": 305}
+TOTALS = {"lines": 68_494, "files": 372, "compiled": 95, "numbers": 305}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
