@@ -233,8 +233,8 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunRecord | No
             comparison = _compared(problem, example, layout, reference, seeds, losses, gradients)
     if rank:
         return None
-    words = f"{platform.processor() or platform.machine()} CPU, 1 thread a process"
-    words = torch.cuda.get_device_name(device) if device.type == "cuda" else words
+    host = f"{platform.processor() or platform.machine()} CPU, 1 thread a process"
+    words = torch.cuda.get_device_name(device) if device.type == "cuda" else host
     clock = CLOCKS[problem.device or "cpu"]
     who = ("torch", pipeline.executor, words, clock, layout.world)
     return RunRecord(problem.plan, problem.schedule, *who, tuple(records), problem.warmup, comparison, notes)
