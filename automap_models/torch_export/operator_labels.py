@@ -34,8 +34,8 @@ def product(first: Labels, second: Labels, result: Labels) -> Handler:
     def handler(call: Call) -> list[Described]:
         left, right = call.tensors()
         flop = 2.0 * left.numel() * call.results[0].shape[-1]
-        read, made = ((left, first), (right, second)), ((call.results[0], result),)
-        return [Described("dot_general", read, made, Roles(reduced=summed), flop)]
+        operands = ((left, first), (right, second))
+        return [Described("dot_general", operands, ((call.results[0], result),), Roles(reduced=summed), flop)]
 
     return handler
 
