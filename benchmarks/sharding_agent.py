@@ -14,7 +14,7 @@ import argparse
 import multiprocessing
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
@@ -69,10 +69,11 @@ def compared(problem: ShardingProblem, seed: int) -> dict[str, Ended]:
 
 def searched(problem: ShardingProblem, seed: int, *, linkage_groups: bool) -> Ended:
     """What the agent comes to."""
-    from automap_models.planners.agent_yaml import read_search_config
+    from automap_models.planners.agent_yaml import read_search_agent
     from automap_models.planners.sharding.search import AgentSearch
 
-    config = replace(read_search_config("paper", problem.mesh[0].kind), linkage_groups=linkage_groups)
+    config = read_search_agent("paper")
+    config.of_kind(problem.mesh[0].kind).linkage_groups = linkage_groups
     begun = time.process_time()
     search = AgentSearch(problem, config, seed)
     search.run()

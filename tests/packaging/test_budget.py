@@ -29,7 +29,7 @@ BUDGET = {
     "export": (2_299, 14),
     "formats": (5_037, 21),
     "hlo": (7_916, 39),
-    "planners": (892, 6),
+    "planners": (879, 6),
     "planners/online": (310, 3),
     "planners/placement": (3_319, 17),
     "planners/portfolio": (3_004, 18),
@@ -47,10 +47,10 @@ BUDGET = {
     "infer": (5_788, 29),
     "train": (1_858, 11),
     "datagen": (1_452, 10),
-    "benchmarks": (3_314, 19),
+    "benchmarks": (3_315, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_494, "files": 372, "compiled": 95, "numbers": 305}
+TOTALS = {"lines": 68_481, "files": 372, "compiled": 95, "numbers": 305}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from automap_models.core.result import Result
-from automap_models.core.sharding import CANDIDATES, UNUSED, ShardingPlan, ShardingProblem
+from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
 from automap_models.planners.sharding.milp import ShardingMilpPlanner, evaluated
@@ -56,11 +56,11 @@ class ShardingAgentPlanner(Planner[ShardingProblem, ShardingPlan, ShardingAgentC
                 where="`planner='agent'`",
                 do="pip install 'automap-models[torch]' or give `planner='milp'`",
             )
-        from automap_models.planners.agent_yaml import read_search_config
+        from automap_models.planners.agent_yaml import read_search_agent
         from automap_models.planners.sharding.search import AgentSearch
 
         self._search = AgentSearch
-        self._configs = {kind: read_search_config(self.config.agent, kind) for kind in CANDIDATES}
+        self._document = read_search_agent(self.config.agent)
         self._prover = ShardingMilpPlanner()
 
     def solve(
@@ -76,7 +76,7 @@ class ShardingAgentPlanner(Planner[ShardingProblem, ShardingPlan, ShardingAgentC
         proof = self._prover.solve(problem, deadline=deadline.part(deadline.left_s / 4))
         assert proof.bound is not None
         good_enough = proof.bound.value if self.config.stop_at_optimum else float("inf")
-        search = self._search(problem, self._configs[problem.mesh[0].kind], seed, watch)
+        search = self._search(problem, self._document, seed, watch)
         try:
             search.run(self.config.episodes, good_enough, deadline)
             interrupted = deadline.passed

@@ -21,7 +21,7 @@ from torch import Tensor
 from automap_models.core.sharding import ShardingProblem
 from automap_models.envs.sharding.env import Decided, ShardingTables
 from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, UNDECIDED
-from automap_models.planners.agent_yaml import SearchConfig
+from automap_models.planners.agent_yaml import SearchDocument
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
 from automap_models.rl.decisions import DecisionLearner, Moment, ShardingAgent
 from automap_models.rl.learner import one_thread
@@ -63,7 +63,7 @@ class AgentSearch:
 
     Args:
         problem: to search for a plan of; its mesh has one axis and its objective is the count.
-        config: the agent's hyper-parameters.
+        config: the agent's hyper-parameters, of both kinds of plans.
         seed: of weights, exploration and the replay's draws.
         watch: receives every round.
 
@@ -73,22 +73,22 @@ class AgentSearch:
         episodes, decisions: numbers of those played and taken.
     """
 
-    def __init__(self, problem: ShardingProblem, config: SearchConfig, seed: int, watch: Watch = SILENT) -> None:
+    def __init__(self, problem: ShardingProblem, config: SearchDocument, seed: int, watch: Watch = SILENT) -> None:
         self.config, self.watch = config, watch
-        (along,) = problem.along
+        (along,), kind = problem.along, problem.mesh[0].kind
         self._weights = np.stack([along.weights.astype(np.float64), along.weights_bytes], axis=1)
         self.best = Best(0.0, 0.0, np.zeros(len(problem.classes), dtype=np.bool_))
         self.rounds: list[Round] = []
         self.episodes = self.decisions = 0
-        self.tables = ShardingTables.from_problem(problem, linkage_groups=config.linkage_groups)
+        self.tables = ShardingTables.from_problem(problem, linkage_groups=config.of_kind(kind).linkage_groups)
         seeds = [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(3)]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeds[0])
             online = ShardingQNetwork(len(self.tables.order), config.hidden, config.layers)
         target = copy.deepcopy(online).requires_grad_(False)
-        self.agent = ShardingAgent(self.tables, online, target, config.agent)
+        self.agent = ShardingAgent(self.tables, online, target, config.agent_config(kind))
         self.generator = torch.Generator().manual_seed(seeds[1])
-        self.learner = DecisionLearner(self.agent, config.learner, np.random.default_rng(seeds[2]))
+        self.learner = DecisionLearner(self.agent, config.learner.config(), np.random.default_rng(seeds[2]))
         self._patience = config.patience
         self._best_greedy = -1
 
@@ -130,7 +130,7 @@ class AgentSearch:
         return self.best.partitioned < good_enough and not deadline.passed
 
     def _learn_from_a_round(self, deadline: Deadline) -> None:
-        before, exploring = self.best, self.config.agent.epsilon(self.decisions)
+        before, exploring = self.best, self.agent.config.epsilon(self.decisions)
         epsilon = torch.full((self.config.round,), exploring)
         epsilon[0] = 0.0
         start = self.tables.reset(self.config.round)

@@ -19,7 +19,7 @@ from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, ShardingWork, Variable
 from automap_models.envs.sharding.propagation import Propagation, sharded_classes
 from automap_models.errors import BadInput
-from automap_models.planners.agent_yaml import read_search_config
+from automap_models.planners.agent_yaml import read_search_agent
 from automap_models.planners.base import SILENT, Progress, Watch
 from automap_models.planners.registry import make_planner
 from automap_models.planners.sharding.search import AgentSearch, Round
@@ -69,7 +69,7 @@ def test_greedy_decisions_fall_into_the_trap_and_the_agent_does_not(trapped: tup
 
 def test_the_second_stage_leads_out_of_the_trap() -> None:
     """Sharding a wing undoes the largest class, and what that excluded is decided again."""
-    search = AgentSearch(trap(), read_search_config("paper", "operator"), seed=0)
+    search = AgentSearch(trap(), read_search_agent("paper"), seed=0)
     search.rate(np.array([[True, False, False, False]]))
     search.run(episodes=1)  # already played: only the second stage is left
     assert search.best.partitioned == 9
@@ -124,7 +124,7 @@ def test_a_search_leaves_torch_s_threads_as_they_were() -> None:
 
 
 def test_an_interrupted_search_goes_on_as_if_it_had_not_been(random_sharding_problem: Draw) -> None:
-    problem, config = random_sharding_problem(3, classes=(12, 14)), read_search_config("paper", "operator")
+    problem, config = random_sharding_problem(3, classes=(12, 14)), read_search_agent("paper")
     whole = AgentSearch(problem, config, 0)
     whole.run(episodes=128)
 
@@ -187,15 +187,15 @@ def test_a_planner_that_was_given_up_is_refused_like_any_unknown_one(name: str) 
 
 def test_the_paper_s_hyper_parameters_are_shipped() -> None:
     """Auto-MAP §5.1, as printed."""
-    operator, data = (read_search_config("paper", kind) for kind in ("operator", "data"))
-    agent, learner = operator.agent, operator.learner
+    document = read_search_agent("paper")
+    agent, learner = document.agent_config("operator"), document.learner.config()
     assert (agent.gamma, agent.double, agent.epsilon_start, agent.epsilon_end) == (0.6, True, 1.0, 0.1)
     assert (learner.batch, learner.replay, learner.target_every) == (64, 2_000, 100)
     assert (learner.alpha, learner.beta) == (0.2, 0.6)
     assert learner.learning_rate < 1e-3
-    assert (agent.epsilon_iterations, data.agent.epsilon_iterations) == (2_000, 500)
-    assert (operator.linkage_groups, data.linkage_groups) == (True, False)
-    assert replace(operator, linkage_groups=False, agent=data.agent) == data
+    assert (document.operator.linkage_groups, document.data.linkage_groups) == (True, False)
+    assert (agent.epsilon_iterations, document.data.epsilon_iterations) == (2_000, 500)
+    assert replace(agent, epsilon_iterations=500) == document.agent_config("data")
 
 
 WRONG = {
