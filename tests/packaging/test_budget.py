@@ -45,12 +45,12 @@ BUDGET = {
     "workloads": (3_959, 20),
     "zoo": (1, 1),
     "infer": (5_788, 29),
-    "train": (1_858, 11),
-    "datagen": (1_452, 10),
+    "train": (1_856, 11),
+    "datagen": (1_449, 10),
     "benchmarks": (3_315, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_481, "files": 372, "compiled": 95, "numbers": 305}
+TOTALS = {"lines": 68_476, "files": 372, "compiled": 95, "numbers": 305}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
