@@ -1,11 +1,11 @@
-"""What the learning agent buys for sharding plans: against the proven optimum, greedy decisions and random ones.
+"""What the learning agent buys for sharding plans: against the proven optimum and greedy decisions.
 
     OMP_NUM_THREADS=1 python benchmarks/sharding_agent.py [MODEL …] [--seeds N]
 
 For models, from a fresh process each: the variables that each search partitions under a rule set, and from the model's
 name to the agent's plan with its proof, imports, tracing and learning included. The claims: the agent's plan is the
 proven optimum; VGG-19 ≤ 5 s, T5-base ≤ 15 s, T5-3B, T5-11B and BERT-48 ≤ 30 s. Then drawn problems, on which greedy
-decisions are often wrong. Random decisions have as many steps as the agent with linkage groups took.
+decisions are often wrong.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
@@ -36,18 +36,17 @@ ROWS: tuple[tuple[str, PlanKind, int, str, str], ...] = (
 )
 DRAWN = ((20, 0.2), (40, 0.1), (80, 0.05))
 """Classes and density of the conflicts of drawn problems."""
-SEARCHES = ("agent", "agent, no groups", "greedy", "greedy, no groups", "random", "random, no groups")
+SEARCHES = ("agent", "agent, no groups", "greedy", "greedy, no groups")
 
 
 class Ended(NamedTuple):
     """What a search came to; `first` is the round's last episode in which it found its best plan."""
 
     partitioned: int
-    episodes: int
-    first: int
-    seconds: float
-    decisions: int
-    learned: int
+    episodes: int = 1
+    first: int = 1
+    seconds: float = 0.0
+    learned: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,33 +62,34 @@ class Row:
 
 def compared(problem: ShardingProblem, seed: int) -> dict[str, Ended]:
     """Every search on one problem."""
-    from automap_models.planners.agent_yaml import read_search_config
-    from automap_models.planners.sharding.episodes import GreedySearch, RandomSearch, Search
+    kinds = {"": True, ", no groups": False}
+    agents = {f"agent{kind}": searched(problem, seed, linkage_groups=groups) for kind, groups in kinds.items()}
+    return agents | {f"greedy{kind}": greedy(problem, linkage_groups=groups) for kind, groups in kinds.items()}
+
+
+def searched(problem: ShardingProblem, seed: int, *, linkage_groups: bool) -> Ended:
+    """What the agent comes to."""
+    from automap_models.planners.agent_yaml import read_search_agent
     from automap_models.planners.sharding.search import AgentSearch
 
-    config = read_search_config("paper", problem.mesh[0].kind)
-    makers: dict[str, Callable[[], Search]] = {
-        "agent": lambda: AgentSearch(problem, replace(config, linkage_groups=True), seed),
-        "agent, no groups": lambda: AgentSearch(problem, replace(config, linkage_groups=False), seed),
-        "greedy": lambda: GreedySearch(problem, linkage_groups=True),
-        "greedy, no groups": lambda: GreedySearch(problem, linkage_groups=False),
-        "random": lambda: RandomSearch(problem, linkage_groups=True, seed=seed),
-        "random, no groups": lambda: RandomSearch(problem, linkage_groups=False, seed=seed),
-    }
-    ended: dict[str, Ended] = {}
-    for name in SEARCHES:
-        begun = time.process_time()
-        search = makers[name]()
-        if isinstance(search, RandomSearch):
-            while search.decisions < ended["agent"].decisions:
-                search.run(episodes=search.episodes + 16)
-        else:
-            search.run()
-        spent = time.process_time() - begun
-        first = next(played.episodes for played in search.rounds if played.best == search.best.partitioned)
-        learned = [played.greedy for played in search.rounds if played.greedy is not None] or [0]
-        ended[name] = Ended(int(search.best.partitioned), search.episodes, first, spent, search.decisions, learned[-1])
-    return ended
+    config = read_search_agent("paper")
+    config.of_kind(problem.mesh[0].kind).linkage_groups = linkage_groups
+    begun = time.process_time()
+    search = AgentSearch(problem, config, seed)
+    search.run()
+    spent = time.process_time() - begun
+    first = next(played.episodes for played in search.rounds if played.best == search.best.partitioned)
+    learned = [played.greedy for played in search.rounds if played.greedy is not None] or [0]
+    return Ended(int(search.best.partitioned), search.episodes, first, spent, learned[-1])
+
+
+def greedy(problem: ShardingProblem, *, linkage_groups: bool) -> Ended:
+    """What shards every dimension unless that conflicts."""
+    from automap_models.envs.sharding.propagation import Propagation, sharded_classes
+
+    (along,) = problem.along
+    state = Propagation(along).greedy(linkage_groups=linkage_groups).state
+    return Ended(int(along.weights[list(sharded_classes(state))].sum()))
 
 
 def proven(problem: ShardingProblem) -> int:
@@ -161,7 +161,7 @@ def main() -> None:
 
 OF_TIMES = (
     *("model", "kind", "D", "rules", "plan", "processor", "claim", "agent", "proof"),
-    *("episodes", "best after", "random's", "greedy policy at the end"),
+    *("episodes", "best after", "greedy policy at the end"),
 )
 
 
@@ -173,12 +173,12 @@ def quality(case: Sequence[object], row: Row) -> tuple[str, ...]:
 
 def times(case: Sequence[object], row: Row) -> tuple[str, ...]:
     """How long the agent took, and after how many episodes."""
-    agent, random = ([searches[name] for searches in row.searches] for name in ("agent", "random"))
+    agent = [searches["agent"] for searches in row.searches]
     return (
         *(*map(str, case[:4]), f"{row.plan_s:.1f} s", f"{row.cpu_s:.1f} s", str(case[4])),
         *(spread([ended.seconds for ended in agent], "{:.1f}") + " s", f"{1e3 * row.proof_s:.0f} ms"),
         *(spread([ended.episodes for ended in agent]), spread([ended.first for ended in agent])),
-        *(spread([ended.episodes for ended in random]), spread([ended.learned for ended in agent])),
+        spread([ended.learned for ended in agent]),
     )
 
 

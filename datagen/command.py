@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +34,7 @@ MAX_WIDTH = 16_384
 """Columns of the arrays in which models are drawn, a thousand of them at a time."""
 MAX_SHARD_POINTS = 1 << 25
 """Points of all groups in a shard, which take twenty bytes each."""
+_one_line_errors = partial(one_line_errors, "datagen", "the same command makes what is missing")
 
 
 Whole = Annotated[int, Meta(ge=1, le=MAX_GROUPS)]
@@ -95,10 +96,6 @@ def _require_writable(identity: dict[str, Any]) -> None:
         except ValueError:
             what = "holds a number that is not finite, or a text that is no Unicode"
             raise BadInput(what, where=key, do="give another value") from None
-
-
-def _one_line_errors() -> AbstractContextManager[None]:
-    return one_line_errors("datagen", "the same command makes what is missing")
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="datagen")

@@ -125,7 +125,8 @@ def _draw_batch(
     scale = 1 / np.maximum(np.maximum(1, weights), A.max(axis=1, keepdims=True))
     state, kept = _memory(recipe.problem.memory, rng, batch, largest_step=np.diff(W, axis=1, prepend=0).max(axis=1))
     arrays = np.stack([C * scale, A * scale, W * (weights * scale), F * scale, H * kept], axis=1)
-    _require_finite(arrays)
+    if not np.isfinite(arrays).all():
+        raise BadInput("its numbers leave the range of float32", where="dist", do="give parameters that vary less")
     return arrays, (state / (weights * scale))[:, 0]
 
 
@@ -134,11 +135,6 @@ def _or_even(values: FloatArray, even: FloatArray) -> FloatArray:
     empty = ~((values > 0) & (even > 0)).any(axis=1)
     values[empty] = even[empty]
     return values
-
-
-def _require_finite(arrays: FloatArray) -> None:
-    if not np.isfinite(arrays).all():
-        raise BadInput("its numbers leave the range of float32", where="dist", do="give parameters that vary less")
 
 
 def _forward_share(problem: ProblemSettings, rng: np.random.Generator, bins: Bins) -> FloatArray:

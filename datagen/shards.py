@@ -160,6 +160,8 @@ def _write_manifest(job: Job) -> None:
     if any(entry is None for entry in entries):
         return
     shards = [entry for entry in entries if entry is not None]
+    ends = {name: list(zip(*(shard.ranges[name] for shard in shards), strict=True)) for name in shards[0].ranges}
+    ranges = {name: [min(lows), max(highs)] for name, (lows, highs) in ends.items()}
     manifest = {
         "schema": SCHEMA,
         "kind": KIND,
@@ -168,12 +170,8 @@ def _write_manifest(job: Job) -> None:
         "groups": job.groups,
         "seed": job.seed,
         "distributions": list(job.recipe.mixture.names),
-        "ranges": {name: _joint([shard.ranges[name] for shard in shards]) for name in shards[0].ranges},
+        "ranges": ranges,
         "shards": [msgspec.structs.asdict(shard) for shard in shards],
         "config": dict(job.identity),
     }
     write_json(job.folder / MANIFEST, manifest)
-
-
-def _joint(ranges: list[tuple[float, float]]) -> list[float]:
-    return [min(low for low, _ in ranges), max(high for _, high in ranges)]

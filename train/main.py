@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ from .data import PipelineData
 from .export import STATES, export_policy
 from .interrupts import fit
 from .rainbow import RainbowModule
+
+_one_line_errors = partial(one_line_errors, "train", "go on with ckpt_path=last")
 
 
 def train(config: DictConfig) -> L.Trainer:
@@ -114,10 +116,6 @@ def _finish(config: DictConfig, trainer: L.Trainer, module: RainbowModule, data:
         say(f"curves: {logger.log_dir}")
     gap = "" if score is None else f" val/gap_mean {float(score):.4f} (mean L/L* of held-out problems)"
     say(f"best{gap}: {path}")
-
-
-def _one_line_errors() -> AbstractContextManager[None]:
-    return one_line_errors("train", "go on with ckpt_path=last")
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")

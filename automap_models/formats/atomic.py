@@ -134,6 +134,7 @@ def _unwritable(path: str | os.PathLike[str], error: OSError | ValueError) -> Ba
     )
 
 
+T = TypeVar("T")
 _MAGIC = b"automap-cache 1 "
 LARGEST_BYTES = 1 << 30
 """Of an entry that is read; a larger file is none of ours."""
@@ -186,12 +187,19 @@ class Cache:
         except (OSError, BadInput):  # a full disk or a read-only home is no reason to lose a result
             return
 
+    def once(self, key: str, kind: type[T], make: Callable[[], T]) -> T:
+        """The record of that name and type; where there is none, it is made and kept."""
+        entry = self.read(key)
+        if entry is not None:
+            with contextlib.suppress(BadInput):
+                return decode_record(entry, kind)
+        record = make()
+        self.write(key, encode_record(record))
+        return record
+
 
 def _head(payload: bytes) -> bytes:
     return _MAGIC + hashlib.sha256(payload).hexdigest().encode()
-
-
-T = TypeVar("T")
 
 
 def encode_record(record: Any) -> bytes:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from automap_models.core.mesh import PlanKind
 from automap_models.formats.schema import Document, Positive, Share, find_yaml, read_yaml
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.learner import LearnerConfig
@@ -31,7 +32,7 @@ class LearnerDocument(Document):
     target_every: Steps
     gradient_clip: Positive
 
-    def learner(self) -> LearnerConfig:
+    def config(self) -> LearnerConfig:
         """The settings as the learner takes them."""
         return LearnerConfig(**msgspec.structs.asdict(self))
 
@@ -119,14 +120,27 @@ class SearchAgentDocument(Document):
 
 
 class PlanKindDocument(Document):
-    """What differs between the two kinds of plans."""
+    """What differs between the two kinds of plans.
+
+    Attributes:
+        linkage_groups: whether they order the decisions and rule out those that conflict by themselves.
+        epsilon_iterations: decisions until ε is at its end.
+    """
 
     linkage_groups: bool
     epsilon_iterations: Steps
 
 
 class SearchDocument(Document):
-    """A file of conf/search; the keys are the attributes of SearchConfig."""
+    """A file of conf/search: how an agent searches.
+
+    Attributes:
+        hidden, layers: width and number of the network's layers below its heads.
+        round: episodes between learner iterations.
+        patience: episodes without a better plan after which the strategy is stable.
+        agent, learner: the agent's and the learner's own.
+        operator, data: what differs between the two kinds of plans.
+    """
 
     hidden: Annotated[int, Meta(ge=1, le=4_096)]
     layers: Annotated[int, Meta(ge=1, le=16)]
@@ -137,52 +151,21 @@ class SearchDocument(Document):
     operator: PlanKindDocument
     data: PlanKindDocument
 
+    def of_kind(self, kind: PlanKind) -> PlanKindDocument:
+        """What is said of plans of that kind."""
+        return self.operator if kind == "operator" else self.data
 
-@dataclass(frozen=True)
-class SearchConfig:
-    """How an agent searches.
-
-    Attributes:
-        hidden, layers: width and number of the network's layers below its heads.
-        round: episodes between learner iterations.
-        patience: episodes without a better plan after which the strategy is stable.
-        linkage_groups: whether they order the decisions and rule out those that conflict by themselves.
-        agent, learner: the agent's and the learner's own.
-    """
-
-    hidden: int
-    layers: int
-    round: int
-    patience: int
-    linkage_groups: bool
-    agent: AgentConfig
-    learner: LearnerConfig
+    def agent_config(self, kind: PlanKind) -> AgentConfig:
+        """The agent's hyper-parameters for plans of that kind."""
+        iterations = self.of_kind(kind).epsilon_iterations
+        unused: dict[str, Any] = {"log_values": False, "local_share": 0.0, "local_radius": 0}
+        return AgentConfig(**msgspec.structs.asdict(self.agent), epsilon_iterations=iterations, **unused)
 
 
-def read_search_config(name_or_path: str | Path, kind: str) -> SearchConfig:
+def read_search_agent(name_or_path: str | Path) -> SearchDocument:
     """The shipped agent of that name (`paper`), or the one in that YAML file.
-
-    Args:
-        kind: of the plans that it shall search for, "operator" or "data".
 
     Raises:
         BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
     """
-    path = find_yaml(name_or_path, "search", "agent")
-    document = read_yaml(path, SearchDocument, do="see conf/search/paper.yaml")
-    own = document.operator if kind == "operator" else document.data
-    return SearchConfig(
-        hidden=document.hidden,
-        layers=document.layers,
-        round=document.round,
-        patience=document.patience,
-        linkage_groups=own.linkage_groups,
-        agent=AgentConfig(
-            **msgspec.structs.asdict(document.agent),
-            epsilon_iterations=own.epsilon_iterations,
-            log_values=False,
-            local_share=0.0,
-            local_radius=0,
-        ),
-        learner=document.learner.learner(),
-    )
+    return read_yaml(find_yaml(name_or_path, "search", "agent"), SearchDocument, do="see conf/search/paper.yaml")

@@ -40,8 +40,6 @@ PLANNERS: dict[str, dict[str, str]] = {
     "sharding": {
         "agent": "automap_models.planners.sharding.agent:ShardingAgentPlanner",
         "milp": "automap_models.planners.sharding.milp:ShardingMilpPlanner",
-        "greedy": "automap_models.planners.sharding.episodes:ShardingGreedyPlanner",
-        "random": "automap_models.planners.sharding.episodes:ShardingRandomPlanner",
     },
     "strategy": {
         "strategies": "automap_models.planners.strategies.planner:StrategiesPlanner",

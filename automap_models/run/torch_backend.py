@@ -233,7 +233,8 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunRecord | No
             comparison = _compared(problem, example, layout, reference, seeds, losses, gradients)
     if rank:
         return None
-    words = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor()}, 1 thread a process"
+    host = f"{platform.processor() or platform.machine()} CPU, 1 thread a process"
+    words = torch.cuda.get_device_name(device) if device.type == "cuda" else host
     clock = CLOCKS[problem.device or "cpu"]
     who = ("torch", pipeline.executor, words, clock, layout.world)
     return RunRecord(problem.plan, problem.schedule, *who, tuple(records), problem.warmup, comparison, notes)
@@ -365,7 +366,3 @@ def _sampled(example: Example) -> tuple[Sampled, Sampled]:
     """Which of the inputs and of the target's tensors hold samples."""
     samples = first_dimension(example.args, example.kwargs)
     return sampled((example.args, dict(example.kwargs)), samples), sampled(example.target, samples)
-
-
-def _processor() -> str:
-    return f"{platform.processor() or platform.machine()} CPU"

@@ -10,7 +10,7 @@ import msgspec
 
 from automap_models.core.mesh import Mesh
 from automap_models.core.sharding import Collectives, ShardingProblem
-from automap_models.cost.sharding import ShardingPrice, plan_price, replicated_price
+from automap_models.cost.sharding import plan_price, replicated_price
 from automap_models.formats.sharding_json import ShardingReport
 from automap_models.planners.sharding.traced import data_parallel_plan
 from automap_models.run.base import Say
@@ -92,12 +92,9 @@ def verify_beside_data_parallelism(
     numbers = {name: (plan.mesh, [list(map(int, along)) for along in plan.dims]) for name, plan in plans.items()}
     request = ShardedRequest(source, numbers, None if reason else "plan")
     answer = answered("automap_models.run.verify_sharding", request, environment(devices, "cpu"), source.what, say)
-    estimates = {name: _reduced_bytes(plan_price(problem, plan)) for name, plan in plans.items()}
+    prices = {name: plan_price(problem, plan) for name, plan in plans.items()}
+    estimates = {name: sum(price.activation_bytes) + sum(price.gradient_bytes) for name, price in prices.items()}
     return replace(msgspec.convert(answer, Verified), estimates=estimates, reason_not_run=reason)
-
-
-def _reduced_bytes(price: ShardingPrice) -> float:
-    return sum(price.activation_bytes) + sum(price.gradient_bytes)
 
 
 def run_sharded(request: ShardedRequest, say: Say) -> Verified:

@@ -44,10 +44,6 @@ def _var_mean(
     return spread, average if keepdim else aten.squeeze.dims(average, dims)
 
 
-def _var(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
-    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
-
-
 def _group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hw: int, groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,7 +101,7 @@ DECOMPOSED: Mapping[Any, Callable[..., Any]] = {
     aten.mean.dim: _mean,
     aten.mean.default: _mean,
     aten.var_mean.correction: _var_mean,
-    aten.var.correction: _var,
+    aten.var.correction: lambda *args, **options: _var_mean(*args, **options)[0],
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _group_norm,
 }

@@ -34,13 +34,10 @@ def product(first: Labels, second: Labels, result: Labels) -> Handler:
     def handler(call: Call) -> list[Described]:
         left, right = call.tensors()
         flop = 2.0 * left.numel() * call.results[0].shape[-1]
-        return [_dot((left, first), (right, second), (call.results[0], result), summed, flop)]
+        operands = ((left, first), (right, second))
+        return [Described("dot_general", operands, ((call.results[0], result),), Roles(reduced=summed), flop)]
 
     return handler
-
-
-def _dot(left: Labelled, right: Labelled, result: Labelled, summed: frozenset[Label], flop: float) -> Described:
-    return Described("dot_general", (left, right), (result,), Roles(reduced=summed), flop)
 
 
 def convolution(call: Call) -> list[Described]:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from automap_models.workloads.blocks import image_shapes
+from automap_models.workloads.blocks import ImageSizes
 
 Kernels = tuple[tuple[int, int, int, tuple[int, int]], ...]
 """Channels, height, width and stride of convolutions."""
@@ -46,27 +46,20 @@ REDUCTION: Genotype = (
 
 
 @dataclass(frozen=True)
-class AmoebaNetConfig:
+class AmoebaNetConfig(ImageSizes):
     """Sizes of an AmoebaNet-D.
 
     Attributes:
         layers: normal cells, a multiple of three.
         filters: D of GPipe; the first cells have a quarter of it, and it doubles with every reduction.
-        classes, image: of ImageNet.
     """
 
     layers: int = 18
     filters: int = 208
-    classes: int = 1000
-    image: int = 224
 
     def module(self, dtype: jnp.dtype) -> AmoebaNet:
         """See training.Architecture."""
         return AmoebaNet(self, dtype)
-
-    def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-        """See training.Architecture."""
-        return image_shapes(labels, self.image)
 
 
 AMOEBANET_D = AmoebaNetConfig()

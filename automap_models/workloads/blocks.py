@@ -257,9 +257,17 @@ def token_shapes(labels: tuple[int, ...], *names: str, random: bool = False) -> 
     return {name: _array(labels, jnp.int32) for name in names} | keys
 
 
-def image_shapes(labels: tuple[int, ...], size: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """Float32 images [batch, size, size, 3] and a class number for each, with labels = (batch,)."""
-    return {"images": _array((*labels, size, size, 3), jnp.float32), "labels": _array(labels, jnp.int32)}
+@dataclass(frozen=True, kw_only=True)
+class ImageSizes:
+    """Sizes of what a model of ImageNet reads and tells apart; `image` is height and width."""
+
+    classes: int = 1000
+    image: int = 224
+
+    def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
+        """See training.Architecture: float32 images [batch, image, image, 3], and a class number for each."""
+        images = _array((*labels, self.image, self.image, 3), jnp.float32)
+        return {"images": images, "labels": _array(labels, jnp.int32)}
 
 
 def _array(shape: tuple[int, ...], dtype: jax.typing.DTypeLike) -> jax.ShapeDtypeStruct:

@@ -14,26 +14,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from automap_models.workloads.blocks import image_shapes
+from automap_models.workloads.blocks import ImageSizes
 
 Kernel = tuple[int, int, int]
 """Channels, height and width of a convolution."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Images:
-    """Sizes of what a model of ImageNet reads and tells apart; `image` is height and width."""
-
-    classes: int = 1000
-    image: int = 224
-
-    def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-        """See training.Architecture."""
-        return image_shapes(labels, self.image)
-
-
 @dataclass(frozen=True)
-class VggConfig(_Images):
+class VggConfig(ImageSizes):
     """Sizes of a VGG.
 
     Attributes:
@@ -73,7 +61,7 @@ class Vgg(nn.Module):
 
 
 @dataclass(frozen=True)
-class ResNetConfig(_Images):
+class ResNetConfig(ImageSizes):
     """Sizes of a ResNet.
 
     Attributes:
@@ -150,7 +138,7 @@ class ConvNorm(nn.Module):
 
 
 @dataclass(frozen=True)
-class InceptionConfig(_Images):
+class InceptionConfig(ImageSizes):
     """Sizes of an Inception-v3."""
 
     image: int = 299

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -16,7 +15,7 @@ from automap_models.core.profile import LARGEST_S, Profile
 from automap_models.core.strategy import Precision, TransformerShape
 from automap_models.cost.measured import DescribedModel, Family, MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache, decode_record, encode_record, fingerprint
+from automap_models.formats.atomic import Cache, fingerprint
 
 if TYPE_CHECKING:
     from automap_models.workloads.registry import SizedModel
@@ -121,13 +120,7 @@ class MeasuredWorks:
     def _once(self, key: str, trace: Callable[[], ModelWork]) -> ModelWork:
         """The work of that name, traced where it is not known yet."""
         if key not in self._works:
-            entry, work = self.cache.read(key), None
-            with contextlib.suppress(BadInput):
-                work = None if entry is None else decode_record(entry, ModelWork)
-            if work is None:
-                work = trace()
-                self.cache.write(key, encode_record(work))
-            self._works[key] = work
+            self._works[key] = self.cache.once(key, ModelWork, trace)
         return self._works[key]
 
 

@@ -47,9 +47,8 @@ exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan exists, 1 a 
 """
 OBJECTIVES = ("time", "memory", "count")
 COUNTING = "count"
-_PLAYING = ("episodes", "stop_at_optimum", "seed", "plot")
-APPLICABLE: dict[str, tuple[str, ...]] = {"agent": ("agent", *_PLAYING), "random": _PLAYING}
-"""Planner → the arguments that mean something to it; none to the others."""
+OF_THE_AGENT = ("agent", "episodes", "stop_at_optimum", "seed", "plot")
+"""The arguments that mean something to the planner `agent` alone."""
 ABOUT = {
     "opp": "Operator partitioning: choose the dimension of each trainable parameter to partition across a mesh axis, "
     "such that everything else follows by propagation and nothing has to be resharded.",
@@ -71,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         --mesh N|AXES      devices along the one axis (default: all of the cluster), or axes: data=2,model=4 partitions
             inputs along the first and parameters along the second, which has neighbouring devices
         --objective        the least time of a step (default), the least memory, or as many variables as possible, as
-            Auto-MAP counts (the default with --planner agent and the like)
+            Auto-MAP counts (the default with --planner agent)
         {DEVICE}
         --rules NAME|FILE  what may be sharded: shardy (all that propagates; default), paper (default for --objective
             count) or a YAML file of restrictions
@@ -82,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(group, problem, mesh={"type": mesh_argument}, objective={"choices": OBJECTIVES})
     searcher = f"""
         --planner NAME     who searches: milp (the proven optimum; the default but for --objective count), agent
-            (reinforcement learning; the default there), greedy, random
+            (reinforcement learning; the default there)
         --agent NAME|FILE  its hyper-parameters (default paper)
         --episodes N       learn for at most so many (default: until nothing improves)
         --stop-at-optimum  end with the first plan that is proven to be as good as any
@@ -124,7 +123,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
 def request(search: str, namespace: argparse.Namespace) -> SearchRequest:
     """What is asked for; who gives an option of counting wants to count."""
     named = () if namespace.planner in (None, "milp") else ("planner",)
-    counting, pricing = (*APPLICABLE["agent"], "show_groups", *named), ("verify", "plan", "device")
+    counting, pricing = (*OF_THE_AGENT, "show_groups", *named), ("verify", "plan", "device")
     if namespace.objective is None:
         counts = _any(namespace, counting) and not _any(namespace, pricing)
         namespace.objective = COUNTING if counts else OBJECTIVES[0]
@@ -133,9 +132,8 @@ def request(search: str, namespace: argparse.Namespace) -> SearchRequest:
     refuse(namespace, pricing if counts else counting, f"means nothing for --objective {namespace.objective}", do)
     planner, rules = ("agent", "paper") if counts else ("milp", "shardy")
     namespace.planner, namespace.rules = namespace.planner or planner, namespace.rules or rules
-    if counts:
-        unused = [name for name in APPLICABLE["agent"] if name not in APPLICABLE.get(namespace.planner, ())]
-        refuse(namespace, unused, f"the planner {namespace.planner} has no use for it")
+    if counts and namespace.planner != "agent":
+        refuse(namespace, OF_THE_AGENT, f"the planner {namespace.planner} has no use for it")
     return filled(SearchRequest, namespace, search=search, source=_source(namespace))
 
 

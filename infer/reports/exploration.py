@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,6 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
 from automap_models.planners.portfolio.model import profiled_once
 from automap_models.planners.portfolio.planning import explore_config, sample_notes, space_to_explore
-from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.store import exploration_from_json, exploration_to_json
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.plots.exploration import SIZES, TIMES, draw_candidates
@@ -83,7 +83,10 @@ def _explored(request: PlanRequest) -> Explored:
         key, model = _profiled(request, cluster, steps)
         space = space_to_explore(model, cluster, options)
         key = f"plans-{fingerprint({'model': key, **_identity(request, cluster)})}"
-        exploration = _remembered(cache.read(key), space)
+        entry, exploration = cache.read(key), None
+        if entry is not None:
+            with suppress(BadInput):  # of another space
+                exploration = exploration_from_json(entry, space)
         cached = exploration is not None
         if exploration is None:
             result = ExplorePlanner(explore_config(options)).solve(space, watch=lambda news: steps.begin(news.what))
@@ -113,14 +116,6 @@ def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
     identity = {"microbatch_size": request.microbatch_size, **asdict(request.options)}
     identity["rates"] = [group.rates for group in cluster.groups]
     return {**identity, "cluster": ClusterDocument.of(cluster).builtins(), "automap": __version__}
-
-
-def _remembered(entry: bytes | None, space: PlanningSpace) -> Exploration | None:
-    """The exploration in the cache; None where there is none of this space."""
-    try:
-        return None if entry is None else exploration_from_json(entry, space)
-    except BadInput:
-        return None
 
 
 def print_explored(explored: Explored) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
@@ -170,3 +172,22 @@ def test_fingerprints_tell_documents_apart_and_not_their_order() -> None:
     assert fingerprint({"a": 1, "b": [2, None]}) == fingerprint({"b": [2, None], "a": 1})
     several = [{"a": 1}, {"a": "1"}, {"a": 1.5}, {"a": [1]}, {"b": 1}, {}]
     assert len({fingerprint(content) for content in several}) == len(several)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Some record."""
+
+    number: int
+
+
+def test_a_record_is_made_once_and_again_where_its_entry_is_none_of_that_type(tmp_path: Path) -> None:
+    cache, numbers = Cache(tmp_path), count(1)
+
+    def counted() -> Step:
+        return Step(next(numbers))
+
+    assert cache.once("key", Step, counted) == cache.once("key", Step, counted) == Step(1)
+    cache.write("key", b"[]")
+    assert cache.once("key", Step, counted) == cache.once("key", Step, counted) == Step(2)
+    assert Cache(None).once("key", Step, counted) == Step(3)

@@ -35,7 +35,7 @@ def descriptions() -> dict[str, Target]:
     from automap_models.formats.hardware_yaml import read_cluster, read_device
     from automap_models.formats.sweep_yaml import read_sweep
     from automap_models.hlo.rule_sets import read_rule_set
-    from automap_models.planners.agent_yaml import read_pipeline_agent, read_search_config
+    from automap_models.planners.agent_yaml import read_pipeline_agent, read_search_agent
 
     def both(name: str) -> list[bytes]:
         return [samples.shipped(name), samples.shipped_as_json(name)]
@@ -48,7 +48,7 @@ def descriptions() -> dict[str, Target]:
         "device": (read_device, both("device/v100.yaml")),
         "sweep": (read_sweep, [samples.as_json(samples.SWEEP)]),
         "rules": (read_rule_set, [*both("rules/paper.yaml"), samples.as_json(samples.RULES)]),
-        "search agent": (lambda path: read_search_config(path, "operator"), both("search/paper.yaml")),
+        "search agent": (read_search_agent, both("search/paper.yaml")),
         "online agent": (read_pipeline_agent, both("agent/default.yaml")),
     }
     return {name: Target(valid, of_file(read, "d.yaml"), change_json) for name, (read, valid) in readers.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -21,7 +20,7 @@ from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache, decode_record, encode_record, fingerprint
+from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import read_bytes
@@ -111,22 +110,19 @@ def profiled_once(
 def _traced_model(
     source: Source, device: Device, cluster: Cluster, cache: Cache, begin: Begin
 ) -> tuple[str, ProfiledModel]:
-    module = None
-    if source.kind is SourceKind.FACTORY:
+    def traced() -> Module:
         begin(f"tracing {source.what}")
-        module = module_of(source)
+        return module_of(source)
+
+    module = traced() if source.kind is SourceKind.FACTORY else None
     key = fingerprint({"step": _step(source, module), **_circumstances(device, cluster)})
-    entry = cache.read(f"model-{key}")
-    if entry is not None:
-        with contextlib.suppress(BadInput):
-            return key, decode_record(entry, ProfiledModel)
-    if module is None:
-        begin(f"tracing {source.what}")
-        module = module_of(source)
-    begin(f"costing {len(module.operations):,} instructions")
-    model = profiled_model(module, instruction_graph(module), device, cluster, read_rule_set(RULES), begin)
-    cache.write(f"model-{key}", encode_record(model))
-    return key, model
+
+    def costed() -> ProfiledModel:
+        step = traced() if module is None else module
+        begin(f"costing {len(step.operations):,} instructions")
+        return profiled_model(step, instruction_graph(step), device, cluster, read_rule_set(RULES), begin)
+
+    return key, cache.once(f"model-{key}", ProfiledModel, costed)
 
 
 def _step(source: Source, module: Module | None) -> Mapping[str, object]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from automap_models.core.model_work import ModelWork
-from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache, decode_record, encode_record, fingerprint
+from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.schema import read_bytes
 from automap_models.version import __version__
 from automap_models.workloads.source import Begin, Source, SourceKind, transformer
@@ -26,14 +24,12 @@ def work_once(source: Source, cache: Cache, begin: Begin) -> ModelWork:
     """
     model = transformer(source)
     key = f"work-{fingerprint({'step': built_step(source), 'versions': versions()})}"
-    entry = cache.read(key)
-    if entry is not None:
-        with contextlib.suppress(BadInput):
-            return decode_record(entry, ModelWork)
-    begin(f"tracing {source.what}")
-    work = model.work()
-    cache.write(key, encode_record(work))
-    return work
+
+    def traced() -> ModelWork:
+        begin(f"tracing {source.what}")
+        return model.work()
+
+    return cache.once(key, ModelWork, traced)
 
 
 def built_step(source: Source) -> Mapping[str, object]:

@@ -156,7 +156,7 @@ def _episodes(problem: ShardingProblem, plan: ShardingPlan) -> Mapping[str, Any]
 
 
 def _greedy(problem: ShardingProblem) -> IntArray:
-    """[k] the axis of each class where every axis in turn shards whatever it can, as the planner `greedy` does."""
+    """[k] the axis of each class where every axis in turn shards whatever it can."""
     axis_of = np.full(len(problem.classes), UNUSED)
     for axis, along in enumerate(problem.along):
         taken = np.flatnonzero(axis_of != UNUSED).tolist()

@@ -9,50 +9,97 @@ undone, and the agent decides the rest again; and so on for as long as the plan 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch._dynamo  # torch's first optimiser imports it, which takes a second: pay for it before any deadline runs
+from numpy.typing import NDArray
 from torch import Tensor
 
 from automap_models.core.sharding import ShardingProblem
 from automap_models.envs.sharding.env import Decided, ShardingTables
 from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, UNDECIDED
-from automap_models.planners.agent_yaml import SearchConfig
-from automap_models.planners.base import NEVER, SILENT, Deadline, Watch
-from automap_models.planners.sharding.episodes import Search
+from automap_models.planners.agent_yaml import SearchDocument
+from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
 from automap_models.rl.decisions import DecisionLearner, Moment, ShardingAgent
 from automap_models.rl.learner import one_thread
 from automap_models.rl.networks.sharding import ShardingQNetwork
 
 
-class AgentSearch(Search):
-    """A search that can be interrupted between any two instructions and run on; deterministic but for that.
+class Round(NamedTuple):
+    """A round of episodes, as it stands in a result's search log and as a watcher receives it.
 
-    Args:
-        problem: to search for a plan of.
-        config: the agent's hyper-parameters.
-        seed: of weights, exploration and the replay's draws.
-        watch: receives every round.
+    Attributes:
+        stage: 1 while the search explores, 2 while it backtraces.
+        episodes: played so far, these included.
+        epsilon: share of exploratory decisions; 0 where the agent only follows its policy.
+        greedy: score of the episode that followed the policy alone; None where none did.
+        scores: of all episodes of the round in their order: candidates that the plan of each partitions.
+        best: the best score so far.
     """
 
-    def __init__(self, problem: ShardingProblem, config: SearchConfig, seed: int, watch: Watch = SILENT) -> None:
-        super().__init__(problem, watch)
-        self.config = config
-        self.tables = ShardingTables.from_problem(problem, linkage_groups=config.linkage_groups)
+    stage: int
+    episodes: int
+    epsilon: float
+    greedy: int | None
+    scores: tuple[int, ...]
+    best: int
+
+
+class Best(NamedTuple):
+    """The best plan so far: candidates that it partitions, their bytes, and its classes, bool [k]."""
+
+    partitioned: float
+    nbytes: float
+    sharded: NDArray[np.bool_]
+
+
+class AgentSearch:
+    """A search that can be interrupted between any two instructions and run on; deterministic but for that.
+
+    It keeps the best plan as the optimum is defined: most candidates, of equally many most bytes.
+
+    Args:
+        problem: to search for a plan of; its mesh has one axis and its objective is the count.
+        config: the agent's hyper-parameters, of both kinds of plans.
+        seed: of weights, exploration and the replay's draws.
+        watch: receives every round.
+
+    Attributes:
+        best: the best plan so far.
+        rounds: played so far.
+        episodes, decisions: numbers of those played and taken.
+    """
+
+    def __init__(self, problem: ShardingProblem, config: SearchDocument, seed: int, watch: Watch = SILENT) -> None:
+        self.config, self.watch = config, watch
+        (along,), kind = problem.along, problem.mesh[0].kind
+        self._weights = np.stack([along.weights.astype(np.float64), along.weights_bytes], axis=1)
+        self.best = Best(0.0, 0.0, np.zeros(len(problem.classes), dtype=np.bool_))
+        self.rounds: list[Round] = []
+        self.episodes = self.decisions = 0
+        self.tables = ShardingTables.from_problem(problem, linkage_groups=config.of_kind(kind).linkage_groups)
         seeds = [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(3)]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeds[0])
             online = ShardingQNetwork(len(self.tables.order), config.hidden, config.layers)
         target = copy.deepcopy(online).requires_grad_(False)
-        self.agent = ShardingAgent(self.tables, online, target, config.agent)
+        self.agent = ShardingAgent(self.tables, online, target, config.agent_config(kind))
         self.generator = torch.Generator().manual_seed(seeds[1])
-        self.learner = DecisionLearner(self.agent, config.learner, np.random.default_rng(seeds[2]))
+        self.learner = DecisionLearner(self.agent, config.learner.config(), np.random.default_rng(seeds[2]))
         self._patience = config.patience
         self._best_greedy = -1
 
     def run(self, episodes: int | None = None, good_enough: float = float("inf"), deadline: Deadline = NEVER) -> None:
-        """Both stages; the first ends after so many episodes, stable or not. See Search.run."""
+        """Search in both stages; after an interruption, go on.
+
+        Args:
+            episodes: after which the first stage ends, stable or not; None is as many as it takes.
+            good_enough: the search ends with the first plan that partitions as many candidates.
+            deadline: after which it ends.
+        """
         most = float("inf") if episodes is None else episodes
         with one_thread():
             while self._patience > 0 and self.episodes < most and self._goes_on(good_enough, deadline):
@@ -60,11 +107,30 @@ class AgentSearch(Search):
             while self._goes_on(good_enough, deadline) and self._backtrace(deadline):
                 pass
 
+    def rate(self, sharded: NDArray[np.bool_]) -> list[int]:
+        """Scores of the plans of B more episodes, bool [B, k]."""
+        values = sharded @ self._weights
+        first = int(np.lexsort(values.T[::-1])[-1])
+        partitioned, nbytes = values[first].tolist()
+        if (partitioned, nbytes) > self.best[:2]:
+            self.best = Best(partitioned, nbytes, sharded[first].copy())
+        self.episodes += len(sharded)
+        scores: list[int] = values[:, 0].astype(int).tolist()
+        return scores
+
+    def record(self, stage: int, epsilon: float, greedy: int | None, scores: Sequence[int]) -> None:
+        """Log a round and report it to the watcher."""
+        played = Round(stage, self.episodes, epsilon, greedy, tuple(scores), int(self.best.partitioned))
+        self.rounds.append(played)
+        how = f"ε {epsilon:.2f}" if stage == 1 else "backtracing"
+        what = f"episode {self.episodes:,}: best plan partitions {played.best}, {how}"
+        self.watch(Progress(what, self.episodes, detail=played))
+
     def _goes_on(self, good_enough: float, deadline: Deadline) -> bool:
         return self.best.partitioned < good_enough and not deadline.passed
 
     def _learn_from_a_round(self, deadline: Deadline) -> None:
-        before, exploring = self.best, self.config.agent.epsilon(self.decisions)
+        before, exploring = self.best, self.agent.config.epsilon(self.decisions)
         epsilon = torch.full((self.config.round,), exploring)
         epsilon[0] = 0.0
         start = self.tables.reset(self.config.round)

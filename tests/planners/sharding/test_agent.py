@@ -1,4 +1,4 @@
-"""The learning agent and the searches that it is compared with, against the proven optimum."""
+"""The learning agent against the proven optimum."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from automap_models.core.mesh import Mesh, MeshAxis
 from automap_models.core.result import Result
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, ShardingWork, Variable
+from automap_models.envs.sharding.propagation import Propagation, sharded_classes
 from automap_models.errors import BadInput
-from automap_models.planners.agent_yaml import read_search_config
+from automap_models.planners.agent_yaml import read_search_agent
 from automap_models.planners.base import SILENT, Progress, Watch
 from automap_models.planners.registry import make_planner
-from automap_models.planners.sharding.episodes import Round
-from automap_models.planners.sharding.search import AgentSearch
+from automap_models.planners.sharding.search import AgentSearch, Round
 from automap_models.resources import conf_dir
 
 Solved = Result[ShardingProblem, ShardingPlan]
@@ -30,7 +30,7 @@ Draw = Callable[..., ShardingProblem]
 
 
 def trap(wings: int = 3) -> ShardingProblem:
-    """Greedy's worst case: the largest class excludes `wings` others that together hold more parameters."""
+    """Greedy decisions fail: the largest class excludes `wings` others that together hold more parameters."""
     own = [0] * 4 + [wing for wing in range(1, wings + 1) for _ in range(3)]
     variables = tuple(Variable(f"p{i}", (4,), "f32", 16.0, "parameter") for i in range(len(own)))
     conflicts = np.array([[0, wing] for wing in range(1, wings + 1)])
@@ -40,10 +40,6 @@ def trap(wings: int = 3) -> ShardingProblem:
 
 def solve(planner: str, problem: ShardingProblem, watch: Watch = SILENT, **config: Any) -> Solved:
     return make_planner(planner, kind="sharding", **config).solve(problem, watch=watch)
-
-
-def partitioned(planner: str, problem: ShardingProblem, **config: Any) -> int:
-    return solve(planner, problem, **config).required_plan().partitioned()
 
 
 @pytest.fixture(scope="module")
@@ -64,27 +60,26 @@ def test_the_agent_reaches_the_proven_optimum_of_small_problems(seed: int, rando
     assert not result.facts["interrupted"]
 
 
-def test_greedy_falls_into_the_trap_and_the_agent_does_not(trapped: tuple[Solved, list[Progress]]) -> None:
+def test_greedy_decisions_fall_into_the_trap_and_the_agent_does_not(trapped: tuple[Solved, list[Progress]]) -> None:
     """Partitioned are 4 parameters by the largest class, 9 by the three that it excludes."""
-    assert partitioned("greedy", trap()) == 4
-    assert solve("greedy", trap()).status == "feasible"
+    (along,) = trap().along
+    assert sharded_classes(Propagation(along).greedy(linkage_groups=True).state) == (0,)
     assert trapped[0].required_plan().partitioned() == 9
 
 
 def test_the_second_stage_leads_out_of_the_trap() -> None:
     """Sharding a wing undoes the largest class, and what that excluded is decided again."""
-    search = AgentSearch(trap(), read_search_config("paper", "operator"), seed=0)
+    search = AgentSearch(trap(), read_search_agent("paper"), seed=0)
     search.rate(np.array([[True, False, False, False]]))
     search.run(episodes=1)  # already played: only the second stage is left
     assert search.best.partitioned == 9
 
 
-@pytest.mark.parametrize("planner", ["agent", "random"])
-def test_equal_seeds_search_alike(planner: str, random_sharding_problem: Draw) -> None:
+def test_equal_seeds_search_alike(random_sharding_problem: Draw) -> None:
     problem = random_sharding_problem(3, classes=(12, 14))
 
     def scores(seed: int) -> list[tuple[int, ...]]:
-        return [played.scores for played in solve(planner, problem, seed=seed, episodes=64).search_log]
+        return [played.scores for played in solve("agent", problem, seed=seed, episodes=64).search_log]
 
     assert scores(1) == scores(1)
     assert scores(1) != scores(2)
@@ -102,8 +97,7 @@ def test_a_watcher_is_told_of_every_episode_in_order(trapped: tuple[Solved, list
     assert all(played.greedy == played.scores[0] for played in rounds if played.stage == 1)
 
 
-@pytest.mark.parametrize("planner", ["agent", "random"])
-def test_ctrl_c_returns_the_best_plan_so_far_marked_as_such(planner: str, random_sharding_problem: Draw) -> None:
+def test_ctrl_c_returns_the_best_plan_so_far_marked_as_such(random_sharding_problem: Draw) -> None:
     best = []
 
     def watch(news: Progress) -> None:
@@ -112,7 +106,7 @@ def test_ctrl_c_returns_the_best_plan_so_far_marked_as_such(planner: str, random
             raise KeyboardInterrupt
 
     problem = random_sharding_problem(3, classes=(12, 14))
-    result = solve(planner, problem, watch)
+    result = solve("agent", problem, watch)
     assert result.facts["interrupted"]
     assert (result.cost.partitioned, result.facts["episodes"]) == (best[-1], 48)
     assert result.required_plan().check_valid(problem) == (True, "")
@@ -130,7 +124,7 @@ def test_a_search_leaves_torch_s_threads_as_they_were() -> None:
 
 
 def test_an_interrupted_search_goes_on_as_if_it_had_not_been(random_sharding_problem: Draw) -> None:
-    problem, config = random_sharding_problem(3, classes=(12, 14)), read_search_config("paper", "operator")
+    problem, config = random_sharding_problem(3, classes=(12, 14)), read_search_agent("paper")
     whole = AgentSearch(problem, config, 0)
     whole.run(episodes=128)
 
@@ -145,31 +139,20 @@ def test_an_interrupted_search_goes_on_as_if_it_had_not_been(random_sharding_pro
     assert search.rounds == whole.rounds
 
 
-@pytest.mark.parametrize("planner", ["agent", "random"])
-def test_stopping_at_the_optimum_is_asked_for(planner: str, trapped: tuple[Solved, list[Progress]]) -> None:
-    stopped = solve(planner, trap(), stop_at_optimum=True)
-    patient = trapped[0] if planner == "agent" else solve(planner, trap())
+def test_stopping_at_the_optimum_is_asked_for(trapped: tuple[Solved, list[Progress]]) -> None:
+    stopped, patient = solve("agent", trap(), stop_at_optimum=True), trapped[0]
     assert stopped.cost.partitioned == patient.cost.partitioned == 9
     assert stopped.facts["episodes"] < patient.facts["episodes"]
 
 
-def test_random_search_plays_the_episodes_it_is_given_and_greedy_one() -> None:
-    assert solve("random", trap(), episodes=100, seed=7).facts["episodes"] == 100
-    assert solve("random", trap(), episodes=100, seed=7).facts["seed"] == 7
-    assert solve("greedy", trap()).facts["episodes"] == 1
-    assert solve("greedy", trap()).facts["seed"] is None
-
-
-@pytest.mark.parametrize("planner", ["agent", "greedy", "random"])
-def test_auto_data_parallelism_goes_without_linkage_groups(planner: str) -> None:
+def test_auto_data_parallelism_goes_without_linkage_groups() -> None:
     """Two inputs with a shared batch; the sequence is dead."""
     inputs = tuple(Variable(name, (8, 6), "s32", 192.0, "input") for name in ("ids", "labels"))
     classes = ShardingClasses(inputs, np.array([0, 1, 0, 2]), np.array([8, 1, 1]), np.empty((0, 2), dtype=np.int64))
     problem = ShardingProblem("tokens", classes, Cluster(1, 8, 1e9, 1e9, 1e9), (MeshAxis("data", 8),))
-    assert solve(planner, problem).required_plan().dims == ((0, 0),)
+    assert solve("agent", problem).required_plan().dims == ((0, 0),)
 
 
-@pytest.mark.parametrize("planner", ["agent", "greedy", "random"])
 @pytest.mark.parametrize(
     ("mesh", "objective", "sentence"),
     [
@@ -178,20 +161,25 @@ def test_auto_data_parallelism_goes_without_linkage_groups(planner: str) -> None
         ((MeshAxis("model", 4),), "memory", "cannot plan for the least memory"),
     ],
 )
-def test_they_say_what_they_are_not_made_for(planner: str, mesh: Mesh, objective: Any, sentence: str) -> None:
+def test_it_says_what_it_is_not_made_for(mesh: Mesh, objective: Any, sentence: str) -> None:
     variables = (Variable("p", (8,), "f32", 32.0, "parameter"), Variable("x", (8,), "f32", 32.0, "input"))
     classes = ShardingClasses(variables, np.arange(2), np.full(2, 8), np.empty((0, 2), dtype=np.int64))
     nothing = np.zeros((2, 2))
     work = ShardingWork(1.0, 0.0, nothing, 64.0, nothing, nothing, nothing, np.zeros(2))
     problem = ShardingProblem("two", classes, Cluster(1, 8, 1e9, 1e9, 1e9), mesh, objective, work)
-    with pytest.raises(BadInput, match=f"`planner='{planner}'`: .*{sentence}"):
-        solve(planner, problem)
+    with pytest.raises(BadInput, match=f"`planner='agent'`: .*{sentence}"):
+        solve("agent", problem)
 
 
-@pytest.mark.parametrize(("planner", "option"), [("greedy", "seed"), ("random", "agent"), ("agent", "time_limit_s")])
-def test_an_option_that_means_nothing_to_a_planner_is_refused(planner: str, option: str) -> None:
-    with pytest.raises(BadInput, match=f"has no option '{option}'"):
-        make_planner(planner, kind="sharding", **{option: 1})
+def test_an_option_that_means_nothing_to_it_is_refused() -> None:
+    with pytest.raises(BadInput, match="has no option 'time_limit_s'"):
+        make_planner("agent", kind="sharding", time_limit_s=1)
+
+
+@pytest.mark.parametrize("name", ["greedy", "random"])
+def test_a_planner_that_was_given_up_is_refused_like_any_unknown_one(name: str) -> None:
+    with pytest.raises(BadInput, match="choose from agent, milp"):
+        make_planner(name, kind="sharding")
 
 
 # --- the agent's file --------------------------------------------------------------------------------------------
@@ -199,15 +187,15 @@ def test_an_option_that_means_nothing_to_a_planner_is_refused(planner: str, opti
 
 def test_the_paper_s_hyper_parameters_are_shipped() -> None:
     """Auto-MAP §5.1, as printed."""
-    operator, data = (read_search_config("paper", kind) for kind in ("operator", "data"))
-    agent, learner = operator.agent, operator.learner
+    document = read_search_agent("paper")
+    agent, learner = document.agent_config("operator"), document.learner.config()
     assert (agent.gamma, agent.double, agent.epsilon_start, agent.epsilon_end) == (0.6, True, 1.0, 0.1)
     assert (learner.batch, learner.replay, learner.target_every) == (64, 2_000, 100)
     assert (learner.alpha, learner.beta) == (0.2, 0.6)
     assert learner.learning_rate < 1e-3
-    assert (agent.epsilon_iterations, data.agent.epsilon_iterations) == (2_000, 500)
-    assert (operator.linkage_groups, data.linkage_groups) == (True, False)
-    assert replace(operator, linkage_groups=False, agent=data.agent) == data
+    assert (document.operator.linkage_groups, document.data.linkage_groups) == (True, False)
+    assert (agent.epsilon_iterations, document.data.epsilon_iterations) == (2_000, 500)
+    assert replace(agent, epsilon_iterations=500) == document.agent_config("data")
 
 
 WRONG = {

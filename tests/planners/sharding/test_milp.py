@@ -214,22 +214,21 @@ def test_an_option_that_it_does_not_know_is_refused() -> None:
         make_planner("milp", kind="sharding", episodes=3)
 
 
-@pytest.mark.parametrize("planner", ["milp", "greedy", "random", "agent"])
+@pytest.mark.parametrize("planner", ["milp", "agent"])
 def test_a_deadline_holds_and_leaves_a_valid_plan_with_an_honest_bound(
     planner: str, hard_sharding_problem: ShardingProblem
 ) -> None:
     if planner == "agent":
         pytest.importorskip("torch")
     problem = hard_sharding_problem
-    maker = make_planner(planner, kind="sharding", **({"episodes": 10**6} if planner == "random" else {}))
+    maker = make_planner(planner, kind="sharding")
     begun = time.process_time()
     result = maker.solve(problem, deadline=Deadline(0.5, time.process_time))
     assert time.process_time() - begun <= 5.0  # room for a busy machine
     assert result.required_plan().check_valid(problem) == (True, "")
     assert result.bound is not None
     assert result.bound.value >= result.cost.partitioned
-    if planner != "greedy":
-        assert result.status == "feasible"
+    assert result.status == "feasible"
 
 
 # --- published plans ---------------------------------------------------------------------------------------------
