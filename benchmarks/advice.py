@@ -56,7 +56,7 @@ from automap_models.formats.hardware_yaml import read_cluster, step_device
 from automap_models.planners.options import COMPETING, DEFAULT_MIN_STAGE, PlanOptions
 from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
-from automap_models.planners.portfolio.space import PlanningSpace, divisors, planning_problem
+from automap_models.planners.portfolio.space import PlanningSpace, divisors, planning_space
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.frameworks import block_ends, framework_plans, layer_ends
 from automap_models.simulate.step import step_cost
@@ -95,7 +95,7 @@ class Job:
     def space(self) -> PlanningSpace:
         """Where the plain command looks."""
         options = PlanOptions()
-        problem = planning_problem(
+        space, _ = planning_space(
             self.profile,
             self.cluster,
             schedule=options.step_schedule,
@@ -103,7 +103,7 @@ class Job:
             constraints=options.constraints,
             device=step_device(self.profile, self.cluster),
         )
-        return problem.space
+        return space
 
     def rival(self, name: str, problem: StagedProblem, plan: StagedPlan | None) -> Rival | None:
         """A plan with its price; None where it breaks a rule or does not fit."""

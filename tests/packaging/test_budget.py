@@ -32,7 +32,7 @@ BUDGET = {
     "planners": (877, 6),
     "planners/online": (310, 3),
     "planners/placement": (3_319, 17),
-    "planners/portfolio": (2_964, 18),
+    "planners/portfolio": (2_909, 18),
     "planners/replan": (696, 4),
     "planners/sharding": (840, 5),
     "planners/staged": (3_589, 22),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_415, "files": 372, "compiled": 94, "numbers": 302}
+TOTALS = {"lines": 68_360, "files": 372, "compiled": 94, "numbers": 302}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -81,7 +81,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         if space.schedule is None:
             result = self._by_length(space, problem, deadline, watch)
         else:
-            result = self._by_step(space, deadline, watch)
+            result = self.search(space, deadline, watch)
         if result.plan is None:
             watch(Progress("nothing fits: looking for what would"))
             reason, proven = nothing_fits(space)
@@ -101,8 +101,8 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         watch(Progress(f"planning {counted(len(problems), 'combination')} by the length L"))
         return search.solve(problems)
 
-    def _by_step(self, space: PlanningSpace, deadline: Deadline, watch: Watch) -> StagedResult:
-        """By the simulated step; see portfolio.Portfolio."""
+    def search(self, space: PlanningSpace, deadline: Deadline, watch: Watch) -> StagedResult:
+        """By the simulated step (portfolio.Portfolio); where no plan fits, the result does not say why."""
         portfolio = Portfolio(space, deadline, watch, refine=self.config.refine_s > 0.0)
         candidates = portfolio.search()
         notes: tuple[str, ...] = ()

@@ -10,8 +10,8 @@ from automap_models.cost.collectives import devices_per_node
 from automap_models.cost.staged import stage_weights_bytes
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.misfit import least_memory
-from automap_models.planners.portfolio.one_stage import SpaceSearch
 from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.staged.costs import StagedResult
 
 NEARLY = 0.95
 """Of the memory: a plan that takes more would rather have taken another shape."""
@@ -115,7 +115,7 @@ def _size(value_bytes: float) -> str:
     return f"{value:.0f} {name}" if value >= 100 else f"{value:.1f} {name}"
 
 
-def explain_missing(kind: PlanKind, space: PlanningSpace, searched: SpaceSearch | None) -> str:
+def explain_missing(kind: PlanKind, space: PlanningSpace, searched: StagedResult | None) -> str:
     """Why there is no plan of a kind to show.
 
     Args:
@@ -133,15 +133,16 @@ def explain_missing(kind: PlanKind, space: PlanningSpace, searched: SpaceSearch 
     return _explain_several(kind, space, searched)
 
 
-def _explain_several(kind: PlanKind, space: PlanningSpace, searched: SpaceSearch | None) -> str:
+def _explain_several(kind: PlanKind, space: PlanningSpace, searched: StagedResult | None) -> str:
     if not space.several:
         return "ruled out by `max_stages`" if space.constraints.max_stages == 1 else "there is nowhere to cut"
-    if searched is None or not searched.problems:
+    if searched is None or not searched.search_log:
         return _RULED_OUT
+    problems, unfinished = len(searched.search_log), sum(log.outcome == "planned" for log in searched.search_log)
     if kind == "hybrid":
-        left = f"{searched.unfinished} of {searched.problems} combinations not searched to the end"
-        return f"none is shorter than the best: {left if searched.unfinished else 'proven'}"
-    return _explain_no_pipeline(space, searched)
+        left = f"{unfinished} of {problems} combinations not searched to the end"
+        return f"none is shorter than the best: {left if unfinished else 'proven'}"
+    return "none that fits was found in time" if unfinished else _explain_no_pipeline(space)
 
 
 def _explain_one_stage(space: PlanningSpace) -> str:
@@ -154,9 +155,7 @@ def _explain_one_stage(space: PlanningSpace) -> str:
     return f"{space.global_batch} samples do not give each of {devices} devices one"
 
 
-def _explain_no_pipeline(space: PlanningSpace, searched: SpaceSearch) -> str:
-    if searched.unfinished:
-        return "none that fits was found in time"
+def _explain_no_pipeline(space: PlanningSpace) -> str:
     constraints = replace(space.constraints, forbidden=space.constraints.forbidden | {"operator"})
     needed, _ = least_memory(replace(space, constraints=constraints), staged_only=True)
     if math.isinf(needed):

@@ -28,7 +28,7 @@ from automap_models.planners.portfolio.candidate import KINDS, Candidate, Missin
 from automap_models.planners.portfolio.explain import explain_loss, explain_missing
 from automap_models.planners.portfolio.length import LengthSearch
 from automap_models.planners.portfolio.misfit import nothing_fits
-from automap_models.planners.portfolio.one_stage import SpaceSearch, one_stage_plans, possible_stages, staged_problems
+from automap_models.planners.portfolio.one_stage import one_stage_plans, possible_stages, staged_problems
 from automap_models.planners.portfolio.simplicity import simplest, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
@@ -182,7 +182,7 @@ class _Portfolio:
         self.best: dict[str, Candidate] = {}
         self.notes: list[str] = list(space.model.notes)
         self.log: tuple[SearchLogEntry, ...] = ()
-        self._searched: dict[PlanKind, SpaceSearch] = {}
+        self._searched: dict[PlanKind, StagedResult] = {}
 
     @property
     def constraints(self) -> Constraints:
@@ -223,22 +223,16 @@ class _Portfolio:
         certify_s = math.inf if self.config.thorough else PART * self.config.budget_s
         if space.schedule is not None:
             planner = AutoPlanner(AutoConfig(min_gain=self.min_gain, certify_s=certify_s))
-            result = planner.solve(space, deadline=self.deadline, watch=self.watch)
+            result = planner.search(space, self.deadline, self.watch)
         else:
             search = LengthSearch(None, certify_s, AutoConfig().refine_s, self.deadline)
             problems = [problem for problem in staged_problems(space) if possible_stages(problem) is not None]
-            if not problems:
-                return self._searched.setdefault(kind, SpaceSearch(None, Bound(math.inf, "exact"), 0, 0)).proven
-            result = search.solve(problems)
-        log = result.search_log
-        unfinished = sum(entry.outcome == "planned" for entry in log)
-        best, bound = None, result.bound or Bound(math.inf, "relaxation" if unfinished else "exact")
+            result = search.solve(problems) if problems else Result(space.whole, None, None, "infeasible")
+        self._searched[kind] = result
+        self.log += result.search_log
         if result.plan is not None:
-            best = Candidate(result.problem, result.plan, result.cost, bound)
-        self._searched[kind] = SpaceSearch(best, bound, len(log), unfinished, log)
-        self.log += log
-        self._offer(best)
-        return bound
+            self._offer(Candidate(result.problem, result.plan, result.cost, result.bound))
+        return _proven(result)
 
     @property
     def has_hybrids(self) -> bool:
@@ -252,7 +246,7 @@ class _Portfolio:
         if self.has_hybrids:
             proven = self._add("hybrid", replace(self.space, stages=self.space.several, divided=True))
         else:
-            proven = self._searched["pipeline"].proven
+            proven = _proven(self._searched["pipeline"])
         return Bound(min(proven.value, self.best_s()), proven.proof)
 
     def missing(self) -> Iterator[Missing]:
@@ -260,6 +254,12 @@ class _Portfolio:
         for kind, name in KINDS.items():
             if not any(plan.kind == kind for plan in self.best.values()):
                 yield Missing(kind, name, explain_missing(kind, self.space, self._searched.get(kind)))
+
+
+def _proven(result: StagedResult) -> Bound:
+    """About all plans that were searched; nothing where none was found and it is not known that there is none."""
+    none = result.status == "infeasible"
+    return result.bound or Bound(math.inf if none else 0.0, "exact" if none else "relaxation")
 
 
 def simplest_first(ranked: Sequence[Candidate], min_gain: float, ends: Collection[int]) -> list[Candidate]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from automap_models.core.result import Result
+from automap_models.core.result import Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Planner, maker_in_words
@@ -63,7 +63,10 @@ class LengthSearch:
         for k, attempt in enumerate(left):
             _search_below(attempt, best_of(attempts).step_s, together.part(together.left_s / (len(left) - k)))
         if all(attempt.plan is None for attempt in attempts):
-            return Result(problems[-1], None, None, "stopped")
+            none: Status = "infeasible" if all(attempt.closed for attempt in attempts) else "stopped"
+            return Result(
+                problems[-1], None, None, none, search_log=tuple(attempt.log_entry(False) for attempt in attempts)
+            )
         bound = prove(attempts, self.prove_s, self.deadline)
         winner, plan = self._refined(attempts)
         cost = winner.costs(plan)

@@ -1,12 +1,12 @@
-"""All plans of one stage; the problems of several stages, and what a search over all of these came to."""
+"""All plans of one stage, and the problems of several stages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from automap_models.core.result import Bound
-from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.space import PlanningSpace
@@ -17,25 +17,6 @@ from automap_models.simulate.step import step_cost
 ONE_STAGE = "explorer"
 DATA_PARALLEL = "data-parallel"
 """Who makes the plans of one stage."""
-
-
-@dataclass(frozen=True, eq=False)
-class SpaceSearch:
-    """What a search over all stages and micro-batches came to.
-
-    Attributes:
-        best: the shortest plan found, if it is shorter than the length given; None otherwise.
-        proven: about the plans of all problems and the length given: none is shorter than its value.
-        problems: how many there were.
-        unfinished: how many of them the search did not come to the end of.
-        log: what became of each of them.
-    """
-
-    best: Candidate | None
-    proven: Bound
-    problems: int
-    unfinished: int
-    log: tuple[SearchLogEntry, ...] = ()
 
 
 def one_stage_plans(space: PlanningSpace) -> list[Candidate]:

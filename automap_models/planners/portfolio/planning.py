@@ -24,7 +24,7 @@ from automap_models.formats.hardware_yaml import known_devices, step_device
 from automap_models.planners.base import SILENT, Watch
 from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig
-from automap_models.planners.portfolio.space import PlanningSpace, default_batch, planning_problem
+from automap_models.planners.portfolio.space import PlanningSpace, default_batch, planning_space
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.resources import zoo_dir
 
@@ -40,7 +40,7 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
         Infeasible: no plan fits the memory.
     """
     planner = options.make_planner()
-    problem = planning_problem(
+    space, problem = planning_space(
         sized(profile, options.microbatch_size),
         cluster,
         options.stages,
@@ -54,26 +54,35 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
         **options.given("state_factor", "granularity"),
     )
     if options.planner == AUTO:
-        result = planner.solve(problem.space, watch=watch)
+        result = planner.solve(space, watch=watch)
     else:
-        one = options.planner == "data-parallel"
-        result = planner.solve(replace(problem.problem, stages=1) if one else problem.problem)
+        result = planner.solve(replace(problem, stages=1) if options.planner == "data-parallel" else problem)
     solved, plan = result.problem, result.required_plan()
     notes = (
-        *(problem.notes if options.stages is None else ()),
+        *(_fewer_than_nodes(problem) if options.stages is None and len(space.stage_numbers) <= 2 else ()),
         *result.notes,
         *sample_notes(solved, plan),
         *loop_notes(solved.profile),
         *device_notes(solved),
     )
     certify_s = options.certify_s
-    chosen = solved.stages > 1 and (options.stages == AUTO or len(problem.stages) > 2)
+    chosen = solved.stages > 1 and (options.stages == AUTO or len(space.stage_numbers) > 2)
     return evaluate(
         replace(result, notes=notes),
         certify_s=AutoConfig().certify_s if certify_s is None else certify_s,
-        uniform_stages=solved.stages if chosen else problem.problem.stages,
+        uniform_stages=solved.stages if chosen else problem.stages,
         policy=_policy_label(options.policy) if plan.planner == "policy" else None,
     )
+
+
+def _fewer_than_nodes(problem: StagedProblem) -> Iterator[str]:
+    """That the profile has too few cut points for one stage a node."""
+    stages, nodes = problem.stages, problem.cluster.nodes
+    if stages != nodes:
+        yield (
+            f"{stages} stages rather than one for each of the {nodes} nodes: "
+            f"the profile can be cut in {stages - 1} place(s)"
+        )
 
 
 def sample_notes(problem: StagedProblem, plan: StagedPlan) -> Iterator[str]:

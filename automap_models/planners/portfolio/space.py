@@ -287,56 +287,7 @@ def _too_small(global_batch: int, problem: StagedProblem) -> BadInput:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class PlanningProblem:
-    """What is to be planned.
-
-    Attributes:
-        problem: the one that a named planner plans, and whose uniform cuts a plan is held against: with the number of
-            stages asked for, or one a node.
-        stages: every S that may be chosen.
-        global_batch: samples of which M micro-batches are to be made; None where M is known.
-        schedules: that compete; none for the problem's alone.
-    """
-
-    problem: StagedProblem
-    stages: tuple[int, ...]
-    global_batch: int | None
-    schedules: tuple[str, ...] = ()
-
-    @property
-    def space(self) -> PlanningSpace:
-        """The problems that compete."""
-        problem = self.problem
-        return PlanningSpace(
-            ProfiledModel(problem.profile),
-            problem.cluster,
-            self.global_batch,
-            problem.micro_batches,
-            self.stages,
-            problem.state_factor,
-            problem.granularity,
-            constraints=problem.constraints,
-            schedule=problem.schedule,
-            schedules=self.schedules,
-            device=problem.device,
-        )
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """That the profile has too few cut points for one stage a node, where that was to be a choice."""
-        if len(self.stages) > 2:
-            return ()
-        stages, nodes = self.problem.stages, self.problem.cluster.nodes
-        if stages == nodes:
-            return ()
-        return (
-            f"{stages} stages rather than one for each of the {nodes} nodes: "
-            f"the profile can be cut in {stages - 1} place(s)",
-        )
-
-
-def planning_problem(
+def planning_space(
     profile: Profile,
     cluster: Cluster,
     stages: int | str | None = None,
@@ -345,7 +296,7 @@ def planning_problem(
     *,
     choose: bool = True,
     **fields: Any,
-) -> PlanningProblem:
+) -> tuple[PlanningSpace, StagedProblem]:
     """What is to be planned where numbers of stages and micro-batches are given, left open or to be chosen.
 
     Args:
@@ -356,7 +307,11 @@ def planning_problem(
             profiled micro-batch. Without a global batch that is DEFAULT_MICRO_BATCHES of them.
         global_batch: samples between two updates.
         choose: whether the planner can choose among several numbers at all.
-        fields: others of StagedProblem, and the `schedules` that compete.
+        fields: others of PlanningSpace.
+
+    Returns:
+        The space of the problems that compete; and the problem that a named planner plans, and whose uniform cuts a
+        plan is held against: with the number of stages given, or one a node.
 
     Raises:
         BadInput: a number is out of range, or a batch cannot be split.
@@ -378,18 +333,16 @@ def planning_problem(
         global_batch = None
     elif micro_batches is not None:
         fields["micro_batches"] = micro_batches
-    schedules = tuple(fields.pop("schedules", ()))
-    one_stage = StagedProblem(profile, cluster, stages=1, **fields)
-    default = default_stages(profile, cluster, one_stage.granularity)
-    while one_stage.constraints.equal_replicas and cluster.devices % default:
+    space = PlanningSpace(ProfiledModel(profile), cluster, global_batch, **fields)
+    default = default_stages(profile, cluster, space.granularity)
+    while space.constraints.equal_replicas and cluster.devices % default:
         default -= 1
-    if stages is None and not by_step:
-        number, numbers = default, tuple(sorted({1, default}))
-    elif stages is None or isinstance(stages, str):
-        number, numbers = default, tuple(stage_numbers(one_stage))
-    else:
+    number, numbers = default, tuple(sorted({1, default}))
+    if isinstance(stages, int):
         number, numbers = stages, (stages,)
-    return PlanningProblem(replace(one_stage, stages=number), numbers, global_batch, schedules)
+    elif by_step or stages is not None:
+        numbers = tuple(stage_numbers(space.whole))
+    return replace(space, stages=numbers), replace(space.whole, stages=number)
 
 
 def _split(profile: Profile, global_batch: int, micro_batches: int | None) -> tuple[int, Profile]:
