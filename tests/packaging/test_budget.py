@@ -24,8 +24,8 @@ import pytest
 BUDGET = {
     "automap_models": (927, 8),
     "core": (7_103, 34),
-    "cost": (3_278, 17),
-    "envs": (1_639, 12),
+    "cost": (3_272, 17),
+    "envs": (1_610, 12),
     "export": (2_299, 14),
     "formats": (5_029, 21),
     "hlo": (7_916, 39),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_315, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_805, "files": 373, "compiled": 95, "numbers": 305}
+TOTALS = {"lines": 68_770, "files": 373, "compiled": 90, "numbers": 305}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
