@@ -326,31 +326,21 @@ def _describe(problems: Problems, states: States, choice: Integers, features: Fl
                 describe_rest(out[x], arrays, given, passed, point, fewest)
         else:
             point = int(states.cuts[b, step // 2])
-            count = _devices(arrays, given, passed, point, choice[b])
+            stops = np.arange(passed.first + 1.0, given[DEVICES] - passed.left + 1.0)
+            if stops.size > MOST_DEVICE_CHOICES:
+                worse = np.empty(stops.size)
+                for x in range(stops.size):
+                    worse[x] = -outlook(arrays, given, passed, point, stops[x]).reward
+                stops = np.sort(stops[np.argsort(worse, kind="mergesort")[:MOST_DEVICE_CHOICES]])
+            count = stops.size
             describe_rest(out[0], arrays, given, passed, point, fewest)
             for x in range(count):
-                describe_choice(out[x], arrays, given, passed, (point, float(choice[b, x])), largest)
+                choice[b, x] = int(stops[x])
+                describe_choice(out[x], arrays, given, passed, (point, stops[x]), largest)
                 out[x, LOOKED:] = out[0, LOOKED:]
         best = 1e-9
         for x in range(count):
             best = max(best, out[x, ESTIMATE])
         for x in range(count):  # how choices stand beside the best
-            worse = min(max(np.log(best / max(out[x, ESTIMATE], 1e-9)), 0.0), FARTHEST)
-            out[x, 0], out[x, 1] = worse, 5.0 * min(worse, 0.2)
-
-
-@jit
-def _devices(arrays: Floats32, given: Floats, passed: Prefix, point: int, choice: Integers) -> int:
-    """The first devices of the next stage that are looked at, ascending, into `choice`; returns how many."""
-    first, count = int(passed.first) + 1, int(given[DEVICES] - passed.left - passed.first)
-    if count <= MOST_DEVICE_CHOICES:
-        for x in range(count):
-            choice[x] = first + x
-        return count
-    reward = np.empty(count)
-    for x in range(count):
-        reward[x] = -outlook(arrays, given, passed, point, float(first + x)).reward
-    best = np.sort(np.argsort(reward, kind="mergesort")[:MOST_DEVICE_CHOICES])
-    for x in range(MOST_DEVICE_CHOICES):
-        choice[x] = first + best[x]
-    return MOST_DEVICE_CHOICES
+            distance = min(max(np.log(best / max(out[x, ESTIMATE], 1e-9)), 0.0), FARTHEST)
+            out[x, 0], out[x, 1] = distance, 5.0 * min(distance, 0.2)
