@@ -23,9 +23,9 @@ import pytest
 
 BUDGET = {
     "automap_models": (927, 8),
-    "core": (7_103, 34),
-    "cost": (3_270, 17),
-    "envs": (1_600, 12),
+    "core": (7_073, 34),
+    "cost": (3_263, 17),
+    "envs": (1_599, 12),
     "export": (2_299, 14),
     "formats": (5_029, 21),
     "hlo": (7_916, 39),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_315, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_728, "files": 373, "compiled": 83, "numbers": 305}
+TOTALS = {"lines": 68_690, "files": 373, "compiled": 83, "numbers": 283}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

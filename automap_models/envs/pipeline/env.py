@@ -142,8 +142,6 @@ Value = Callable[[Choices], NDArray[np.float32]]
 """[B, K] what choices are worth; of those that are none anything."""
 Choose = Callable[[Floats, NDArray[np.bool_]], Integers]
 """The columns [B] to take, from what choices are worth [B, K], -∞ where there is none, and which there are."""
-CHUNK = 128
-"""States looked at together: what is computed of them stays in a processor's cache."""
 
 
 def best(worth: Floats, _legal: NDArray[np.bool_]) -> Integers:
@@ -164,8 +162,9 @@ def alike(problems: Problems, states: States, rows: Integers) -> Iterator[Intege
     """The rows in chunks of states with about as many choices: points, or devices of clusters of like size."""
     devices = problems.numbers[rows, DEVICES] - states.firsts[rows].max(axis=1, initial=0)
     rows = rows[np.argsort(np.where(states.step[rows] % 2 == 0, np.inf, devices), kind="stable")]
-    for start in range(0, len(rows), CHUNK):
-        yield rows[start : start + CHUNK]
+    chunk = 128  # what is computed of so many stays in a processor's cache
+    for start in range(0, len(rows), chunk):
+        yield rows[start : start + chunk]
 
 
 def follow(

@@ -51,8 +51,6 @@ FEATURES = LOOKED + PIECES + 3
 GLOBAL_FEATURES = 2 * len(TAILS) + 18
 ESTIMATE, LAST = 2, GLOBAL_FEATURES - 2
 """The feature that is the estimated reward, and the global one that says that one stage is left."""
-FARTHEST = 3.0
-"""Choices worse than the best by this, in logarithms, are not told apart."""
 
 Floats32 = NDArray[np.float32]
 
@@ -341,6 +339,6 @@ def _describe(problems: Problems, states: States, choice: Integers, features: Fl
         best = 1e-9
         for x in range(count):
             best = max(best, out[x, ESTIMATE])
-        for x in range(count):  # how choices stand beside the best
-            distance = min(max(np.log(best / max(out[x, ESTIMATE], 1e-9)), 0.0), FARTHEST)
+        for x in range(count):  # how choices stand beside the best, in logarithms; behind 3 they are all alike
+            distance = min(max(np.log(best / max(out[x, ESTIMATE], 1e-9)), 0.0), 3.0)
             out[x, 0], out[x, 1] = distance, 5.0 * min(distance, 0.2)
