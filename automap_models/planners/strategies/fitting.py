@@ -7,9 +7,6 @@ import numpy as np
 from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
 
-ALL = 400
-"""Combinations of the choices of a rank's virtual stages up to which all of them are looked at."""
-
 
 @jit
 def _fullest(chosen: IntArray, tables: FloatArray, moments: FloatArray, needed: float) -> tuple[int, float]:
@@ -92,7 +89,9 @@ def _step_by_step(counts: IntArray, tables: FloatArray, moments: FloatArray, roo
     return chosen
 
 
-def shortest_choices(counts: IntArray, tables: FloatArray, moments: FloatArray, room: float, needed: float) -> IntArray:
+def shortest_choices(
+    counts: IntArray, tables: FloatArray, moments: FloatArray, room: float, needed: float, few: float = 400
+) -> IntArray:
     """[v] the choices of a rank's virtual stages that take least and fit, or nearly where there are many; -1 where none
     fits.
 
@@ -102,6 +101,7 @@ def shortest_choices(counts: IntArray, tables: FloatArray, moments: FloatArray, 
         moments: [m, 2, v] micro-batches that wait for I and for W.
         room: bytes for activations and what is temporary.
         needed: bytes of what is temporary in any case.
+        few: combinations of choices up to which all of them are looked at.
     """
-    search = _of_all if counts.prod(dtype=np.float64) <= ALL else _step_by_step
+    search = _of_all if counts.prod(dtype=np.float64) <= few else _step_by_step
     return search(counts, tables, moments, room, needed)
