@@ -29,7 +29,6 @@ DISABLE_TELEMETRY = "ORT_DISABLE_TELEMETRY"
 FATAL = 4
 """Severity of onnxruntime's log below which it says nothing: what fails is raised, and said once."""
 EXPORT_AGAIN = "export the policy again"
-POLL_S = 0.25
 
 
 class OnnxFile:
@@ -128,7 +127,7 @@ def _stopped_after(options: onnxruntime.RunOptions, allowance_s: float) -> Itera
     until = time.process_time() + allowance_s * cores  # runs beside this one count, too
 
     def watch() -> None:
-        while not ended.wait(POLL_S):
+        while not ended.wait(0.25):
             if time.process_time() > until:
                 options.terminate = True
 

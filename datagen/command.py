@@ -32,8 +32,6 @@ IDENTITY = ("seed", "groups", "shard_size", "granularity", "bins_per_point", "pr
 """The settings that decide what a data set holds."""
 MAX_WIDTH = 16_384
 """Columns of the arrays in which models are drawn, a thousand of them at a time."""
-MAX_SHARD_POINTS = 1 << 25
-"""Points of all groups in a shard, which take twenty bytes each."""
 _one_line_errors = partial(one_line_errors, "datagen", "the same command makes what is missing")
 
 
@@ -69,8 +67,9 @@ def job_from(config: DictConfig) -> Job:
     if settings.granularity * settings.bins_per_point > MAX_WIDTH:
         do = f"give at most {MAX_WIDTH:,} for granularity times bins_per_point"
         raise BadInput(f"is {settings.granularity:,}", where="granularity", do=do)
-    if settings.shard_size * settings.granularity > MAX_SHARD_POINTS:
-        do = f"give at most {MAX_SHARD_POINTS:,} for shard_size times granularity"
+    most = 1 << 25  # points of all groups in a shard, which take twenty bytes each
+    if settings.shard_size * settings.granularity > most:
+        do = f"give at most {most:,} for shard_size times granularity"
         raise BadInput(f"is {settings.shard_size:,}", where="shard_size", do=do)
     if settings.groups > settings.shard_size * MAX_SHARDS:
         do = f"give at most {MAX_SHARDS:,} times shard_size"

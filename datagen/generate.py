@@ -22,9 +22,6 @@ from .settings import FloatArray, MemorySettings, ProblemSettings
 Fields = dict[str, NDArray[Any]]
 """Name → array with one entry a group."""
 
-BATCH = 1024
-"""Groups drawn at a time: enough for numpy to pay, few enough for a processor's cache."""
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -92,6 +89,7 @@ def _draw_scalars(recipe: Recipe, rng: np.random.Generator, count: int) -> Field
 
 def _batches(recipe: Recipe, scalars: Fields) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
     """(distribution, width in bins, rows): groups of one kind and of about one size."""
+    batch = 1024  # groups: enough for numpy to pay, few enough for a processor's cache
     most = recipe.granularity * recipe.bins_per_point
     widths = [most]
     while widths[-1] >= 32:
@@ -101,8 +99,8 @@ def _batches(recipe: Recipe, scalars: Fields) -> Iterator[tuple[int, int, NDArra
     for member in range(len(recipe.mixture.members)):
         for bucket, width in enumerate([*widths, most]):
             rows = np.flatnonzero((scalars["distribution"] == member) & (size == bucket))
-            for start in range(0, rows.size, BATCH):
-                yield member, width, rows[start : start + BATCH]
+            for start in range(0, rows.size, batch):
+                yield member, width, rows[start : start + batch]
 
 
 def _draw_batch(

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUMMARY = "summary.png"
-EXAMPLES = 5
-"""Groups that are drawn at least, where there are as many."""
 COLOURS = {"C": "#4063d8", "A": "#cb6a2d", "W": "#389826", "F": "#8da0e0", "stash": "#8c6bb1"}
 GREY = "#7a7a7a"
 MEANING = {"C": "compute", "A": "activations", "W": "parameters"}
@@ -71,8 +69,8 @@ def _draw(figure: Figure, groups: EncodedProblems, kinds: NDArray[Any], manifest
 
 
 def _examples(groups: EncodedProblems, kinds: NDArray[Any], names: int) -> list[int]:
-    """One group of each distribution, or several of different sizes where there are few distributions."""
-    examples = -(-EXAMPLES // names) if names < EXAMPLES else 1
+    """One group of each distribution, or several of different sizes where there are few: five, if there are as many."""
+    examples = -(-5 // names)
     chosen: list[int] = []
     for kind in range(names):
         rows = np.flatnonzero(kinds == kind)[:200]

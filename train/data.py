@@ -22,9 +22,6 @@ from automap_models.planners.staged.exact import ExactPlanner
 
 from .console import narrated, say
 
-PREVIEWED = 8
-"""Held-out problems on which the gap is measured before anything else."""
-
 
 class VisitSampler(Sampler[list[int]]):
     """Batches of problem indices: pass after pass over the data set, each pass in a new order.
@@ -111,13 +108,13 @@ class PipelineData(L.LightningDataModule):
         if not hasattr(self, "problems"):
             self._optima(self._load()[1])
 
-    def preview(self) -> tuple[Problems, Floats]:
+    def preview(self, count: int = 8) -> tuple[Problems, Floats]:
         """The smallest held-out problems, where a training starts, with their optima: kept, or found within seconds."""
         self._loaded = self._load()
         held_out = self._loaded[1]
         size = held_out.stages * held_out.nodes * held_out.devices_per_node
         size = np.where(held_out.stages >= self.settings.min_stages, size, size.max(initial=0) + size)
-        numbers = np.argsort(size, kind="stable")[:PREVIEWED]
+        numbers = np.argsort(size, kind="stable")[:count]
         smallest, kept = held_out.take(numbers), _read_optima(self._optima_file(held_out), len(held_out))
         optima = np.array([shortest(smallest, i) for i in range(len(smallest))]) if kept is None else kept[numbers]
         return _solvable(smallest, optima)

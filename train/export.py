@@ -27,9 +27,6 @@ from .rainbow import RainbowModule
 
 STATES = 10_000
 """Least number of states that a policy must agree in before it is kept."""
-TOLERANCE = 1e-4
-"""Of values, or of larger ones than 1 in proportion: float32 sums in another order."""
-BATCH = 256
 
 
 def check_parity(module: RainbowModule, path: Path, problems: Problems, states: int = STATES) -> dict[str, float]:
@@ -43,7 +40,8 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems, states: 
         States, the largest difference of their values and the share of them in which the greedy choice is the same.
 
     Raises:
-        RuntimeError: values differ by more than TOLERANCE.
+        RuntimeError: values, or larger ones than 1 in proportion, differ by more than 1e-4: float32 sums in another
+            order.
     """
     policy, differences, equal = Policy(path), [0.0], [True]
 
@@ -56,15 +54,16 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems, states: 
         equal.extend((next(chosen) == next(chosen)).tolist())
         return theirs
 
-    for start in range(0, len(problems.stages), BATCH):
-        some = problems.take(slice(start, start + BATCH))
+    batch = 256
+    for start in range(0, len(problems.stages), batch):
+        some = problems.take(slice(start, start + batch))
         begun = States.empty(len(some.stages), module.size.max_stages)
         follow(some, begun, some.decisions, module.agent.describe, value)
         if len(differences) > states:
             break
     numbers = (len(differences) - 1.0, max(differences), float(np.mean(equal)))
     report = dict(zip(("states", "largest_difference", "equal_actions"), numbers, strict=True))
-    if report["largest_difference"] > TOLERANCE:
+    if report["largest_difference"] > 1e-4:
         raise RuntimeError(f"the exported policy differs from the trained one: {report}")
     return report
 

@@ -24,11 +24,6 @@ from automap_models.planners.placement.step_groups import StepUnits
 from automap_models.planners.placement.step_moves import MoveSpace, Pieces, drawn_moves
 from automap_models.planners.placement.step_search import Neighbourhood, accepted, score_of, starts
 
-MISFIT = -1.0
-"""Gain of a move that passes the memory further."""
-WALKS = (0, 30, 100, 300, 1000)
-"""Moves of annealing after which a placement is an example."""
-
 
 @dataclass(frozen=True, eq=False)
 class MoveExample:
@@ -88,14 +83,16 @@ def varied(graph: PlacementGraph, random: np.random.Generator) -> PlacementProbl
     return PlacementProblem.of_step(graph, replace(network, slowdown=slowdown))
 
 
-def examples(problem: PlacementProblem, seed: int, moves: int, walks: tuple[int, ...] = WALKS) -> Iterator[MoveExample]:
+def examples(
+    problem: PlacementProblem, seed: int, moves: int, walks: tuple[int, ...] = (0, 30, 100, 300, 1000)
+) -> Iterator[MoveExample]:
     """Examples of one problem, one at a random level for each of `walks`.
 
     Args:
         problem: of the objective step.
         seed: of every draw.
         moves: simulated for an example, at most.
-        walks: see WALKS.
+        walks: moves of annealing after which a placement is an example.
     """
     random = np.random.default_rng([seed, 1])
     units = StepUnits.of(problem)
@@ -132,7 +129,7 @@ def _chosen(inputs: PlacerInputs, moves: int, random: np.random.Generator) -> In
 
 
 def gains(units: StepUnits, device: IntArray, pieces: Pieces, moves: IntArray) -> FloatArray:
-    """[m] what each move takes off the step, as a share of it; MISFIT for one that passes the memory further."""
+    """[m] what each move takes off the step, as a share of it; -1 for one that passes the memory further."""
     score = score_of(units, device)
     different, inverse = np.unique(moves, axis=0, return_inverse=True)
     worth = np.empty(len(different))
@@ -142,7 +139,7 @@ def gains(units: StepUnits, device: IntArray, pieces: Pieces, moves: IntArray) -
         drawn = score_of(units, changed)
         worth[i] = 1.0 - drawn.value_s / max(score.value_s, 1e-15)
         if drawn.excess_bytes > score.excess_bytes:
-            worth[i] = MISFIT
+            worth[i] = -1.0
     return worth[inverse.ravel()]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.profile import LARGEST_BYTES, SMALLEST_RATE, FloatArray
+from automap_models.core.profile import LARGEST_BYTES, FloatArray
 from automap_models.errors import BadInput
 
 _SHORT = reprlib.Repr()
@@ -347,12 +347,13 @@ def _check_numbers(record: Cluster | NodeGroup, where: str) -> None:
         value = getattr(record, key)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise BadInput(f"{key} is {_SHORT.repr(value)}", where=where, do="give a whole number ≥ 1")
+    least = 1e-6  # far below every machine's, and no quotient of it overflows
     for key in ("intra", "inter", "memory"):
         value = getattr(record, key)
-        if not _is_number(value) or not SMALLEST_RATE <= value <= LARGEST_BYTES:
+        if not _is_number(value) or not least <= value <= LARGEST_BYTES:
             raise BadInput(
                 f"{key} is {_SHORT.repr(value)}",
                 where=where,
                 do=f"give a positive number of bytes{'' if key == 'memory' else ' per second'}, "
-                f"{SMALLEST_RATE:g} to {LARGEST_BYTES:g}",
+                f"{least:g} to {LARGEST_BYTES:g}",
             )

@@ -8,9 +8,7 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-PATIENCE_S = 0.5
-"""Of compiling, after which a person is told."""
-_listeners: list[Callable[[], None]] = []
+_listeners: list[tuple[Callable[[], None], float]] = []
 
 
 def jit(function: FunctionT) -> FunctionT:
@@ -30,12 +28,12 @@ def inlined(function: FunctionT) -> FunctionT:
     return _compiled(function, "always")
 
 
-def when_compiling(tell: Callable[[], None]) -> None:
-    """Have `tell` called once, as soon as compiling has taken PATIENCE_S: where numba keeps no machine code yet.
+def when_compiling(tell: Callable[[], None], patience_s: float = 0.5) -> None:
+    """Have `tell` called once, as soon as compiling has taken so long: where numba keeps no machine code yet.
 
     What numba has kept from an earlier run is loaded, and nobody is told.
     """
-    _listeners.append(tell)
+    _listeners.append((tell, patience_s))
 
 
 def _compiled(function: FunctionT, inline: str) -> FunctionT:
@@ -104,7 +102,7 @@ def _listen() -> None:
                 self.spent_s += time.perf_counter() - self.begun_s
 
         def _look(self) -> None:
-            if _listeners and self.spent_s + time.perf_counter() - self.begun_s >= PATIENCE_S:
-                _listeners.pop()()
+            if _listeners and self.spent_s + time.perf_counter() - self.begun_s >= _listeners[-1][1]:
+                _listeners.pop()[0]()
 
     event.register("numba:compile", Compilations())

@@ -112,10 +112,6 @@ def find_cycle(successors: Edges) -> list[int] | None:
     return cycle[first:] + cycle[:first]
 
 
-WORK = 400_000
-"""Steps between ideals that the search may look at before it turns into a beam search."""
-
-
 class _Prefix(NamedTuple):
     """The best known way to have executed one ideal."""
 
@@ -126,14 +122,15 @@ class _Prefix(NamedTuple):
     before: _Prefix | None
 
 
-def order_with_little_crossing(sizes: Sequence[float], successors: Edges) -> list[int]:
+def order_with_little_crossing(sizes: Sequence[float], successors: Edges, work: int = 400_000) -> list[int]:
     """A topological order with a small sum of crossing bytes; equal ones are decided by the nodes' numbers.
 
     Args:
         sizes: output bytes of each node.
         successors: consumers of each node; acyclic, without duplicates.
+        work: steps between ideals that the search may look at before it turns into a beam search.
     """
-    candidates = _Lattice(sizes, successors).walk(), _depth_first(successors)
+    candidates = _Lattice(sizes, successors, work).walk(), _depth_first(successors)
     return min(candidates, key=lambda order: math.fsum(crossing_bytes(order, sizes, successors)))
 
 
@@ -156,16 +153,16 @@ def crossing_bytes(order: Sequence[int], sizes: Sequence[float], successors: Edg
 class _Lattice:
     """The ideals of a DAG as bit sets, walked in layers of one more node each."""
 
-    def __init__(self, sizes: Sequence[float], successors: Edges) -> None:
+    def __init__(self, sizes: Sequence[float], successors: Edges, work: int) -> None:
         self.sizes = sizes
         self.successors = successors
         self.predecessors = predecessors_of(successors)
         self.before = [sum(1 << p for p in nodes) for nodes in self.predecessors]
         self.after = [sum(1 << s for s in nodes) for nodes in successors]
-        self.steps = max(1, WORK // len(sizes))
+        self.steps = max(1, work // len(sizes))
 
     def walk(self) -> list[int]:
-        """The order along the shortest path; a layer that is too wide for its share of WORK keeps its best ideals."""
+        """The order along the shortest path; a layer too wide for its share of the work keeps its best ideals."""
         roots = tuple(node for node, inputs in enumerate(self.before) if not inputs)
         layer = {0: _Prefix(0.0, 0.0, roots, -1, None)}
         for _ in self.sizes:
@@ -186,7 +183,7 @@ class _Lattice:
         return grown
 
     def _keep(self, grown: dict[int, _Prefix]) -> dict[int, _Prefix]:
-        """The cheapest ideals whose ready nodes fit into the layer's share of WORK, at least one."""
+        """The cheapest ideals whose ready nodes fit into the layer's share of the work, at least one."""
         layer: dict[int, _Prefix] = {}
         steps = self.steps
         for ideal, prefix in sorted(grown.items(), key=lambda item: item[1].total):

@@ -12,16 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
-
-LARGEST = 1e6
-"""Of a size or a time among the constants; more is a slip of the pen."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,8 @@ class StepConstants:
         for field in fields(self):
             value = getattr(self, field.name)
             of_share = field.name.endswith("_efficiency")
-            if not ((0 < value <= 1) if of_share else (0 <= value <= (1 if field.name == "overlap" else LARGEST))):
+            most = 1 if field.name == "overlap" else 1e6  # more of a size or a time is a slip of the pen
+            if not ((0 < value <= 1) if of_share else (0 <= value <= most)):
                 do = "give a share in (0, 1]" if of_share else "give a number of 0 or more; of overlap, up to 1"
                 raise BadInput(f"{field.name} is {value!r}", where="step", do=do)
 
@@ -107,9 +104,6 @@ TILES = (
     *((128, 32), (32, 128), (64, 32), (32, 64), (128, 16), (16, 128)),
 )
 """Rows and columns of the parts of a result that a multiprocessor computes at a time."""
-ALIGNED = ((64, 1.0), (8, 0.93), (1, 0.07))
-"""Elements that the sides of a product in 16 or 8 bits are multiples of, and the share of the aligned rate that it
-then reaches: matrix units take sides of 8 elements, full tiles 64. Of all kinds of devices; fitted with them."""
 
 
 HALVES = frozenset({"bfloat16", "float16"})
@@ -117,14 +111,16 @@ HALVES = frozenset({"bfloat16", "float16"})
 
 
 def alignment_shares(sizes: FloatArray) -> FloatArray:
-    """[…] share of the aligned rate that products reach whose sides are multiples of few elements only.
+    """[…] share of the aligned rate that products in 16 or 8 bits reach whose sides are multiples of few elements only.
+
+    Matrix units take sides of 8 elements, full tiles 64. The shares were fitted with those of all kinds of devices.
 
     Args:
         sizes: […, 3] rows, columns and depth of each product; one that is no whole number counts as aligned.
     """
     shares = np.ones(sizes.shape[:-1])
     whole = sizes == np.floor(sizes)
-    for (multiple, _), (_, share) in pairwise(ALIGNED):
+    for multiple, share in ((64, 0.93), (8, 0.07)):
         shares = np.where((whole & (sizes % multiple != 0)).any(axis=-1), share, shares)
     return shares
 

@@ -20,9 +20,6 @@ from automap_models.core.profile import Profile
 from automap_models.core.units import percent
 from automap_models.errors import BadInput
 
-LEAST_SHARE = 0.02
-"""Of the model's time: modules that repeat but take less in all, such as two normalisations, are no blocks."""
-
 Scopes = tuple[str, ...]
 _INDEX = re.compile(r"\d+$")
 
@@ -109,8 +106,8 @@ def repeated_blocks(profile: Profile, where: str = "`cut_at`") -> tuple[Block, .
     """The repeated blocks of the model in the order in which they end; none where nothing repeats.
 
     Blocks are modules whose paths differ in one number, their index, such as `model.layers.0` … `model.layers.31`.
-    At least two of them have the same parts and as many bytes of parameters, and together they take LEAST_SHARE of the
-    model's time. What repeats inside a block, such as its experts, is no block.
+    At least two of them have the same parts and as many bytes of parameters, and together they take 2 % of the
+    model's time; less, such as two normalisations, is no block, nor is what repeats inside one, such as its experts.
 
         embed   layers/0   layers/1   layers/2   norm   head
                 block 0    block 1    block 2
@@ -127,7 +124,7 @@ def repeated_blocks(profile: Profile, where: str = "`cut_at`") -> tuple[Block, .
         outermost = [module for module in members if blocks.keys().isdisjoint(module.scopes)]
         kinds = {(frozenset(module.parts), float(profile.W[module.instructions].sum())) for module in outermost}
         time_s = sum(float(profile.C[module.instructions].sum()) for module in outermost)
-        if len(kinds) < len(outermost) and time_s >= LEAST_SHARE * profile.C.sum():
+        if len(kinds) < len(outermost) and time_s >= 0.02 * profile.C.sum():
             blocks |= {module.path: module for module in outermost}
     ordered = sorted(blocks.values(), key=lambda module: module.instructions[-1])
     return tuple(Block(module.path, module.instructions[0], module.instructions[-1]) for module in ordered)

@@ -30,12 +30,6 @@ BoolArray = NDArray[np.bool_]
 Objective = Literal["throughput", "latency", "step"]
 Communication = Literal["sum", "max"]
 
-MAX_DEVICES = 4096
-"""Beyond this nobody places operators: larger numbers are mistakes, and plans hold arrays of that length."""
-
-MAX_PIECES = 64
-"""Likewise, of subgraphs that one accelerator may hold."""
-
 ROUNDING = 1e-9
 """Sums of bytes and of times may pass a limit by this share, which is floating-point rounding."""
 
@@ -294,15 +288,16 @@ def _listed(graph: PlacementGraph, nodes: list[int]) -> list[str]:
 
 
 def _require_in_range(problem: PlacementProblem) -> None:
+    # Beyond these nobody places operators: larger numbers are mistakes, and plans hold arrays of that length.
     for option, count in (("`accelerators`", problem.accelerators), ("`cpus`", problem.cpus)):
-        if not 0 <= count <= MAX_DEVICES:
-            raise BadInput(f"{count} devices", where=option, do=f"give 0 to {MAX_DEVICES:,}")
+        if not 0 <= count <= 4096:
+            raise BadInput(f"{count} devices", where=option, do="give 0 to 4,096")
     if not problem.devices:
         raise BadInput("there is no device to place anything on", where="`accelerators`", do="give at least 1")
     if not (math.isfinite(problem.memory_bytes) and problem.memory_bytes >= 0):
         raise BadInput(f"{problem.memory_bytes} bytes", where="`memory_bytes`", do="give the bytes of one accelerator")
-    if not 1 <= problem.pieces <= MAX_PIECES:
-        raise BadInput(f"{problem.pieces} subgraphs a device", where="`pieces`", do=f"give 1 to {MAX_PIECES}")
+    if not 1 <= problem.pieces <= 64:
+        raise BadInput(f"{problem.pieces} subgraphs a device", where="`pieces`", do="give 1 to 64")
 
 
 def _require_network(problem: PlacementProblem) -> None:

@@ -22,13 +22,9 @@ from automap_models.errors import BadInput
 # every model and every machine, and far enough from the range of a float that no sum, product or ratio overflows.
 LARGEST_S = 1e9
 """Of an instruction's time, and of a whole micro-batch's: thirty years."""
-SMALLEST_STEP_S = 1e-12
-"""Of a whole micro-batch's time: a picosecond."""
 LARGEST_BYTES = 1e18
 """Of an instruction's bytes, of a model's parameters, stash or frozen bytes in all, of a device's memory, and of a
 bandwidth per second."""
-SMALLEST_RATE = 1e-6
-"""Of a bandwidth in bytes per second, and of a device's memory in bytes."""
 MAX_INSTRUCTIONS = 1_000_000
 """Of a profile: the arrays and the names of so many take some hundred megabytes."""
 
@@ -37,7 +33,6 @@ FloatArray = NDArray[np.float64]
 
 _UNIT = {"C": "s", "A": "bytes", "W": "bytes", "C_fwd": "s", "stash": "bytes", "frozen": "bytes"}
 _LARGEST = {name: LARGEST_S if unit == "s" else LARGEST_BYTES for name, unit in _UNIT.items()}
-_ROUNDING = 1e-9
 _DTYPE = re.compile(r"b?float(8|16|32|64)(?:_\w+)?$")
 _MAGNITUDE = "times are seconds and sizes are bytes: check the units"
 
@@ -77,7 +72,7 @@ class Profile:
     Use `Profile.create`, which validates; the arrays are read-only float64 of shape [n].
 
     No time is more than LARGEST_S and no size more than LARGEST_BYTES, those of the whole model neither; a step takes
-    at least SMALLEST_STEP_S.
+    at least a picosecond.
 
     Attributes:
         C: forward + backward time of instruction i on one reference device, seconds.
@@ -276,8 +271,8 @@ def require_magnitudes(arrays: Mapping[str, FloatArray], where: str) -> None:
         if name in ("C", "W", "stash", "frozen") and array.sum() > largest:
             what = f"{name} adds up to {array.sum():g} {unit}, more than {largest:g}"
             raise BadInput(what, where=where, do=_MAGNITUDE)
-        if name == "C" and array.sum() < SMALLEST_STEP_S:
-            what = f"C adds up to {array.sum():g} s, less than {SMALLEST_STEP_S:g}"
+        if name == "C" and array.sum() < 1e-12:
+            what = f"C adds up to {array.sum():g} s, less than 1e-12"
             raise BadInput(what, where=where, do=_MAGNITUDE)
 
 
@@ -346,7 +341,7 @@ def _require_shared(key: str, parameter: SharedParameter, array: str, sizes: Flo
             do="count instructions from 0",
         )
     held = float(sizes[instructions[0]])
-    if not 0 <= parameter.nbytes <= held * (1 + _ROUNDING):
+    if not 0 <= parameter.nbytes <= held * (1 + 1e-9):  # files round
         raise BadInput(
             f"{key} ({parameter.name}) takes {parameter.nbytes:g} bytes, but {array}[{instructions[0]}] is {held:g}",
             where=source,

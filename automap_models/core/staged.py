@@ -31,9 +31,8 @@ from automap_models.core.training_state import default_state_factor
 from automap_models.errors import BadInput
 
 DEFAULT_MICRO_BATCHES = 16
-MAX_MICRO_BATCHES = 1_000_000_000
 MAX_GRANULARITY = 65_536
-"""Beyond these nobody plans: numbers so large are mistakes, and would exhaust memory or the range of a float."""
+"""Beyond this nobody plans: numbers so large are mistakes, and would exhaust memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +98,8 @@ class StagedProblem:
         object.__setattr__(self, "cluster", self.cluster.relative_to(*profiled))
         if self.schedule is not None:
             require_schedule(self.schedule)
-        if not 1 <= self.micro_batches <= MAX_MICRO_BATCHES:
-            do = f"give 1 to {MAX_MICRO_BATCHES:,}"
-            raise BadInput(f"{self.micro_batches} micro-batches", where="`micro_batches`", do=do)
+        if not 1 <= self.micro_batches <= 1_000_000_000:  # more is a mistake, and would exhaust the range of a float
+            raise BadInput(f"{self.micro_batches} micro-batches", where="`micro_batches`", do="give 1 to 1,000,000,000")
         if not (math.isfinite(self.state_factor) and self.state_factor > 0):
             raise BadInput(f"state factor {self.state_factor}", where="`state_factor`", do="give a positive number")
         if not 2 <= self.granularity <= MAX_GRANULARITY:

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-LONGEST = 60
-"""Characters of a quantity; a longer text is none."""
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 
@@ -45,9 +43,9 @@ class Unit:
             return float(text)
         except ValueError:
             pass
-        match = _QUANTITY.fullmatch(text.strip()) if len(text) <= LONGEST else None
+        match = _QUANTITY.fullmatch(text.strip()) if len(text) <= 60 else None  # longer: no quantity
         if match is None or match[2] not in self.symbols:
-            raise ValueError(f"{text[:LONGEST]!r} is no {self.what} such as {self.examples} ({self.base})")
+            raise ValueError(f"{text[:60]!r} is no {self.what} such as {self.examples} ({self.base})")
         return float(Decimal(match[1]) * Decimal(repr(self.symbols[match[2]])))  # 5 us is 5e-6 to the last bit
 
 

@@ -42,9 +42,6 @@ from automap_models.cost.overlap import exposed_s
 from automap_models.cost.process_groups import ProcessGroups, process_groups
 from automap_models.cost.strategy import parameter_bytes
 
-EIGHT_BITS = 2
-"""How many times fewer bytes operands take that are cast to 8 bits; Transformer Engine saves them like this."""
-
 
 @dataclass(frozen=True, eq=False)
 class LayerCosts:
@@ -166,8 +163,8 @@ class LayerCosting:
         shares, strategy, nothing = clock.shares, clock.strategy, np.zeros(clock.shares.samples.size)
         kept, for_weights = shares.bytes_of(layer.kept), shares.bytes_of(layer.kept_for_weights)
         if block and strategy.precision == "fp8":
-            for_weights = for_weights / EIGHT_BITS
-            kept = kept - (EIGHT_BITS - 1) * for_weights
+            for_weights = for_weights / 2  # Transformer Engine saves the operands as they were cast to 8 bits
+            kept = kept - for_weights
         core = nothing if self.runtime.flash else shares.bytes_of(layer.kept_core)
         recompute = recompute if block else "none"
         if recompute == "full":

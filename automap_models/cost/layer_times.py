@@ -39,13 +39,8 @@ from automap_models.errors import BadInput
 FLASH_BACKWARD = 2.5
 """Arithmetic of a flash kernel's backward pass over that of its forward pass."""
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-CAST_BYTES = 5.0
-"""Moved per element that is cast to 8 bits: read for its largest value, read again, written."""
 CAST_GRADIENT_BYTES = 6.0
 """Moved per gradient that is read in 16 bits and written in 32, as the models are traced."""
-HOPPER_ATTENTION = 1.6
-"""How many times faster flash kernels that are written for Hopper and later devices, cuDNN's among them, are there than
-those of FlashAttention-2: 1.5 to 2.0 forward, 1.5 to 1.75 backward (Shah et al., 2407.08608, section 4.1)."""
 PREFETCHED = 0.9
 """Least share of ZeRO-3's communication that goes on beside computation where it prefetches, of all devices."""
 BoolArray = NDArray[np.bool_]
@@ -69,7 +64,9 @@ class Runtime:
             is cast to fp32, or added up in 16 bits; 18 where it is cast and then added to one in fp32; 0 where the
             product itself adds to what is there (gradient accumulation fusion of Megatron).
         casts_weights_once: whether weights are cast to 8 bits once a step, and not for every micro-batch.
-        hopper_attention: whether flash kernels are written for Hopper and later devices (HOPPER_ATTENTION).
+        hopper_attention: whether flash kernels are written for Hopper and later devices, as cuDNN's are: there they are
+            faster than those of FlashAttention-2, 1.5 to 2.0 times forward and 1.5 to 1.75 times backward (Shah et al.,
+            2407.08608, section 4.1).
         loss_copies: logits in fp32 that are held at once in the backward pass of the loss: Megatron's writes gradients
             in place of the softmax, and holds the logits besides.
         tensor_loss_copies: the same where tensor parallelism divides the vocabulary.
@@ -299,7 +296,8 @@ class StepClock:
             if self.runtime.casts_weights_once:
                 casts = np.where(of_tokens, casts, casts / self.strategy.micro_batches)
             elements += casts * amounts
-        return np.where(chosen, elements, 0.0) * (CAST_BYTES / self.bytes_per_s)
+        # 5 bytes an element: it is read for the largest one in 16 bits, read again, and written in 8
+        return np.where(chosen, elements, 0.0) * (5.0 / self.bytes_per_s)
 
     def _moved_bytes(self, kernels: Kernels, is_product: BoolArray) -> tuple[FloatArray, FloatArray]:
         """[B, n] bytes of kernels, [B, 3] of a flash kernel in the passes: products read tokens that are whole."""
@@ -326,7 +324,7 @@ class StepClock:
         """[B, 3] seconds of a flash kernel by pass; its backward pass makes gradients of activations only."""
         attained = self.peak * self.constants.attention_efficiency
         if self.runtime.hopper_attention:
-            attained = min(self.peak, HOPPER_ATTENTION * attained)
+            attained = min(self.peak, 1.6 * attained)  # see Runtime
         flop = np.stack([forward_flop, FLASH_BACKWARD * forward_flop], axis=1)
         both = np.stack([moved[:, 0], moved[:, 1] + moved[:, 2]], axis=1)
         times_s = np.maximum(flop / attained, both / self.bytes_per_s) + self.constants.launch_s

@@ -6,43 +6,37 @@ ratio = inter / intra. Equal nodes and neighbouring devices make short formulas 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from automap_models.core.compiled import jit
 
-Number = Any
-"""A floating-point number of either size: what is computed has the size of what is given."""
-NOTHING, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
-
 
 @jit
-def all_reduce(first: Number, stop: Number, per_node: Number, ratio: Number) -> Number:
+def all_reduce(first: float, stop: float, per_node: float, ratio: float) -> float:
     """Time per byte of gradients."""
-    node_first, node_last = np.floor(first / per_node), np.floor((stop - ONE) / per_node)
-    across = node_last - node_first + ONE
+    node_first, node_last = np.floor(first / per_node), np.floor((stop - 1.0) / per_node)
+    across = node_last - node_first + 1.0
     inside = per_node
-    if across == ONE:
+    if across == 1.0:
         inside = stop - first
-    elif across == TWO:
-        inside = max((node_first + ONE) * per_node - first, stop - node_last * per_node)
-    inside = max(inside, ONE)
-    return TWO * (inside - ONE) / inside * ratio + TWO * (across - ONE) / max(across, ONE)
+    elif across == 2.0:
+        inside = max((node_first + 1.0) * per_node - first, stop - node_last * per_node)
+    inside = max(inside, 1.0)
+    return float(2.0 * (inside - 1.0) / inside * ratio + 2.0 * (across - 1.0) / max(across, 1.0))
 
 
 @jit
-def transfer(first: Number, boundary: Number, stop: Number, per_node: Number, ratio: Number) -> Number:
+def transfer(first: float, boundary: float, stop: float, per_node: float, ratio: float) -> float:
     """Time per byte of activations from devices first … boundary-1 to boundary … stop-1.
 
     Of either side the share on the node where they meet counts, and that on the fullest of its other nodes.
     """
-    sender, start = max(boundary - first, ONE), np.floor(boundary / per_node) * per_node
+    sender, start = max(boundary - first, 1.0), np.floor(boundary / per_node) * per_node
     inside = boundary != start
     last = min(sender, boundary - (start if inside else start - per_node))
-    receiver = max(stop - boundary, ONE)
+    receiver = max(stop - boundary, 1.0)
     here = min(receiver, start + per_node - boundary)
-    stays = ONE * inside * max(last / sender + here / receiver - ONE, NOTHING)
+    stays = inside * max(last / sender + here / receiver - 1.0, 0.0)
     out = max(last / sender - stays, min(sender - last, per_node) / sender)
     into = max(here / receiver - stays, min(receiver - here, per_node) / receiver)
-    return max(out, into, stays * ratio)
+    return float(max(out, into, stays * ratio))

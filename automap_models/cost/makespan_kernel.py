@@ -13,22 +13,17 @@ from automap_models.cost.step_tables import StepTables
 
 
 @jit
-def _before(priority: FloatArray, a: int, b: int) -> bool:
-    """Whether task a goes before task b."""
-    return bool(priority[a] > priority[b] or (priority[a] == priority[b] and a < b))
-
-
-@jit
 def _push(heap: IntArray, first: int, size: int, priority: FloatArray, task: int) -> None:
-    """Put a task into the heap of `size` tasks that begins at `first`."""
-    at = size
-    while at > 0:
-        above = (at - 1) // 2
-        if not _before(priority, task, heap[first + above]):
+    """Put a task into the heap of `size` tasks that begins at `first`: the largest priority, then the least task."""
+    slot = size
+    while slot > 0:
+        above = (slot - 1) // 2
+        other = heap[first + above]
+        if (priority[other], task) >= (priority[task], other):
             break
-        heap[first + at] = heap[first + above]
-        at = above
-    heap[first + at] = task
+        heap[first + slot] = other
+        slot = above
+    heap[first + slot] = task
 
 
 @jit
@@ -36,18 +31,21 @@ def _pop(heap: IntArray, first: int, size: int, priority: FloatArray) -> int:
     """Take the first task out of a heap of `size` tasks."""
     top = heap[first]
     last = heap[first + size - 1]
-    at = 0
+    slot = 0
     while True:
-        below = 2 * at + 1
+        below = 2 * slot + 1
         if below >= size - 1:
             break
-        if below + 1 < size - 1 and _before(priority, heap[first + below + 1], heap[first + below]):
-            below += 1
-        if not _before(priority, heap[first + below], last):
+        task = heap[first + below]
+        if below + 1 < size - 1:
+            other = heap[first + below + 1]
+            if (priority[task], other) < (priority[other], task):
+                below, task = below + 1, other
+        if (priority[last], task) >= (priority[task], last):
             break
-        heap[first + at] = heap[first + below]
-        at = below
-    heap[first + at] = last
+        heap[first + slot] = task
+        slot = below
+    heap[first + slot] = last
     return int(top)
 
 

@@ -43,9 +43,6 @@ from automap_models.core.schedules import SCHEDULES, ranks_of_stages
 from automap_models.core.strategy import Strategy
 from automap_models.cost.collectives import LATENCY_S, RING_DEVICES, group_spans
 
-UNLINKED = 0.5
-"""Links that devices have which are not linked: PCIe 3.0 × 16 has 12 to 13 GB/s, an NVLink of V100 25."""
-
 
 @dataclass(frozen=True)
 class ProcessGroup:
@@ -208,7 +205,8 @@ def _link_shares(
                 members = group[group // per_node == node] % per_node
                 if members.size > 1:
                     linked = counts[np.ix_(members, members)].sum(axis=1)
-                    shares.append(float((np.maximum(linked, UNLINKED) / whole[members]).min()))
+                    # what is not linked has half a link: PCIe 3.0 × 16 has 12 to 13 GB/s, an NVLink of V100 25
+                    shares.append(float((np.maximum(linked, 0.5) / whole[members]).min()))
         return min(shares)
 
     of_groups = [np.moveaxis(devices, of, range(5 - len(of), 5)) for of in _AXES]

@@ -43,10 +43,6 @@ from automap_models.cost.layer_times import DEFAULT_RUNTIME, PREFETCHED, Runtime
 from automap_models.cost.overlap import exposed_s
 from automap_models.cost.strategy import device_memory, parameter_bytes
 
-GROUP_BYTES = 1.5e9
-"""Of the buffers, and of the memory that they break into pieces, of each kind of group that a device communicates in.
-Chosen by trial on the published steps of benchmarks/results/measured_steps.md that state what a device held; no
-source was left out."""
 SENDING_ALONE = frozenset({"gpipe", "1f1b", "interleaved"})
 """Schedules in which a rank computes nothing while it sends."""
 
@@ -339,9 +335,13 @@ class StageCosting:
 
     @property
     def runtime_bytes(self) -> float:
-        """Of the framework and of each kind of group of more than one device."""
+        """Of the framework and of each kind of group of more than one device.
+
+        A group takes 1.5 GB: its buffers, and the memory that they break into pieces. Chosen by trial on the published
+        steps of benchmarks/results/measured_steps.md that state what a device held; no source was left out.
+        """
         s = self.strategy
-        return self.runtime.buffer_bytes + GROUP_BYTES * sum(size > 1 for size in (s.tp, s.cp, s.ep, s.dp, s.pp))
+        return self.runtime.buffer_bytes + 1.5e9 * sum(size > 1 for size in (s.tp, s.cp, s.ep, s.dp, s.pp))
 
     @property
     def logits_bytes(self) -> float:

@@ -136,8 +136,6 @@ def _unwritable(path: str | os.PathLike[str], error: OSError | ValueError) -> Ba
 
 T = TypeVar("T")
 _MAGIC = b"automap-cache 1 "
-LARGEST_BYTES = 1 << 30
-"""Of an entry that is read; a larger file is none of ours."""
 
 
 def cache_folder() -> Path:
@@ -169,7 +167,7 @@ class Cache:
             return None
         try:
             path = self.folder / key
-            if path.stat().st_size > LARGEST_BYTES:
+            if path.stat().st_size > 1 << 30:  # none of ours
                 return None
             head, _, payload = path.read_bytes().partition(b"\n")
         except OSError:

@@ -42,8 +42,6 @@ FAMILIES: Mapping[str, Family] = {
     "bert": "bert",
 }
 """A row's `arch` → the family that is built in; a mixture of experts is a Llama with several perceptrons."""
-PARAMETERS_A_LAYER: Mapping[Family, int] = {"gpt": 12, "bert": 12, "llama": 9}
-"""Matrices of q, k and v (one), of the projection and of the perceptron, their biases, and two norms."""
 HARDWARE = (
     (r"pcie|\bnvl\b", "", ""),
     (r"\bgb200", "gb200", "gb200-nvl72"),
@@ -225,6 +223,8 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
     step_s = _step_s(row)
     if step_s is None and measured.memory_bytes is None and not (measured.oom or measured.failed):
         raise BadInput("neither time nor memory is stated", where="`measured`")
+    # matrices of q, k and v (one), of the projection and of the perceptron, their biases, and two norms
+    parameters = 9 if family == "llama" else 12
     return MeasuredStep(
         name=row.id,
         source=row.source,
@@ -243,7 +243,7 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
             tensor_overlap=0.7 if strategy.tp > 1 and overlaps else 0.0,
             gradient_bytes=system.gradient_bytes.get(strategy.precision, 4),
             buffer_bytes=system.buffer_bytes if strategy.zero else 0.0,
-            gathers_a_layer=PARAMETERS_A_LAYER[family] if system.gathers_parameters else 1,
+            gathers_a_layer=parameters if system.gathers_parameters else 1,
             prefetches=not system.gathers_parameters,
             gradient_moved_bytes=system.moved_bytes(year, strategy.precision),
             casts_weights_once=system.casts_weights_once,

@@ -55,8 +55,6 @@ LARGEST_YAML_BYTES = 64 << 10
 """Of a YAML description; PyYAML needs about a second for as much."""
 LARGEST_YAML_VALUES = 200_000
 """Of a YAML description with every alias written out, so that a small file with aliases of aliases is refused."""
-_DEEPEST_YAML = 32
-"""Of lists and mappings in each other in a YAML description."""
 
 LARGEST_WHOLE = 2**53
 """Of a whole number, so that it is exact as a float too, and never overflows an array's entry."""
@@ -316,6 +314,8 @@ def _loader() -> type[yaml.SafeLoader]:
     """PyYAML's safe loader with YAML 1.2's numbers, without dates and merge keys, and without NaN and infinity."""
     import yaml
 
+    deepest = 32  # of lists and mappings in each other
+
     class Loader(yaml.SafeLoader):
         """A whole number may be written as `1e3`: it is one wherever a whole number belongs."""
 
@@ -323,14 +323,14 @@ def _loader() -> type[yaml.SafeLoader]:
 
         def fetch_flow_collection_start(self, kind: Any) -> None:
             """The token of a bracket; PyYAML looks a thousand of them ahead, which takes seconds if none closes."""
-            if self.flow_level >= _DEEPEST_YAML:
+            if self.flow_level >= deepest:
                 raise yaml.scanner.ScannerError(None, None, "it is nested too deeply")
             super().fetch_flow_collection_start(kind)
 
         def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
             """The next node, if it is not in too many others."""
             self.depth += 1
-            if self.depth > _DEEPEST_YAML:
+            if self.depth > deepest:
                 raise yaml.composer.ComposerError(None, None, "it is nested too deeply")
             node = super().compose_node(parent, index)
             self.depth -= 1

@@ -17,7 +17,6 @@ from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Foreign, Index, Text, convert, located, wrong
 
-SCHEMA = 1
 _Record = TypeVar("_Record", Strategy, TransformerShape)
 
 
@@ -58,7 +57,7 @@ class WrittenStrategy:
 def estimate_document(estimate: Estimate) -> dict[str, Any]:
     """The price as plain JSON types."""
     return {
-        "schema": SCHEMA,
+        "schema": 1,
         "kind": "strategy",
         "model": estimate.model,
         "shape": None if estimate.facts.shape is None else asdict(estimate.facts.shape),

@@ -20,8 +20,6 @@ from automap_models.hlo.sharding_rules import Use
 
 TRACED = 4
 """Instances in a trace that is repeated: the first, two alike, the last."""
-RECORDED = 3
-"""Instances in a trace whose layers are recorded: the first, one that stands for all between, the last."""
 LAST = TRACED - 1
 NO_BLOCK = -1
 """In place of an instance, or a layer: an operation of none."""
@@ -37,7 +35,8 @@ class BlockStack:
         lead: blocks at the beginning that differ from the others.
         period: after how many blocks the same block comes again.
         causal: whether tokens attend to earlier ones only.
-        instances: of what repeats in a trace that stands for all, TRACED or RECORDED.
+        instances: of what repeats in a trace that stands for all: TRACED, or 3 where its layers are recorded, which are
+            the first, one for all between and the last.
     """
 
     scope: str

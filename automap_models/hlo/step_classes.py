@@ -25,8 +25,6 @@ PASSED_THROUGH = {"reshape", "transpose", "convert", "optimization_barrier"}
 
 _PLACES = {0b111: COUNT, 0b101: ROWS, 0b110: COLUMNS, 0b011: DEPTH}
 """Which of first operand, second operand (bit 1) and result (bit 2) have a factor → where it stands among the sizes."""
-_PASSED_ON = {"while": 1, "optimization_barrier": 1, "case": 0, "if": 0}
-"""Opcode of what has a use for each result → where in that the result stands."""
 
 Classes = tuple[int, ...]
 
@@ -246,7 +244,8 @@ class StepClasses:
         position = value - int(self.graph.result_offsets[i])
         results = int(self.graph.result_offsets[i + 1] - self.graph.result_offsets[i])
         opcode = uses[-1].opcode  # a loop's own, behind those of what it runs
-        place = _PASSED_ON.get(opcode)
+        # what has a use for each result, and where in that the result stands
+        place = {"while": 1, "optimization_barrier": 1, "case": 0, "if": 0}.get(opcode)
         if place is None:
             return self._dims_of(uses[-1].values[position - results])
         passed = [use for use in uses if use.opcode == opcode]

@@ -56,11 +56,6 @@ from automap_models.hlo.stablehlo_values import (
     slices_twice,
 )
 
-MOST_OPERATIONS = 200_000
-"""Of all rounds of a loop: one that would become more stays a loop."""
-MOST_ROWS = 4096
-"""Of a concatenation of concatenations that becomes one."""
-
 _LOOP = "stablehlo.while"
 _BODY = "/body"
 _PARAMETER, _INPUT = 1, 2
@@ -185,7 +180,7 @@ class _Unroller:
             if opcode_of(op) != "concatenate" or ir.IntegerAttr(op.attributes["dimension"]).value:
                 continue
             rows, *rest = shape_of(op.results[0])
-            if rows > MOST_ROWS or len(op.operands) == rows:
+            if rows > 4096 or len(op.operands) == rows:  # too many, or done
                 continue
             nothing, size = (0,) * len(rest), (1, *rest)
             followed = (self._followed(op.results[0], (row, *nothing), size, op, new=False) for row in range(rows))
@@ -471,9 +466,9 @@ def _added(first: _Term, second: _Term) -> _Stack | None:
 
 
 def _is_small(loop: Any) -> bool:
-    """Whether a loop has a known number of rounds, and not too many operations in all of them."""
+    """Whether a loop has a known number of rounds, and in all of them not more operations than may be unrolled."""
     counter = loop_counter(loop)
-    return counter is not None and counter.rounds * sum(1 for _ in nested_operations(loop)) <= MOST_OPERATIONS
+    return counter is not None and counter.rounds * sum(1 for _ in nested_operations(loop)) <= 200_000
 
 
 def _sliced_arguments(loop: Any) -> list[int]:

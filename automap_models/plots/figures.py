@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 COMPUTE_COLOUR, WEIGHTS_COLOUR, ACTIVATION_COLOUR = "#0072B2", "#D55E00", "#009E73"
 BANDS = ("#F3F3F3", "#DFE6EC")
-TINY = 2.2250738585072014e-308
-"""The smallest normal float: a divisor in place of 0."""
 
 
 def require_plotting(path: Path) -> None:

@@ -5,6 +5,7 @@ A schedule has a row a rank, a box a pass, in colours of their kinds.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from automap_models.core.result import PlanReport
 from automap_models.core.units import counted, rounds, seconds, size, size_unit, span, time_unit
 from automap_models.formats.chrome_trace import OF_GRADIENTS
 from automap_models.planners.base import maker_in_words
-from automap_models.plots.figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR
+from automap_models.plots.figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, WEIGHTS_COLOUR
 from automap_models.simulate.engine import PASS_KINDS, Interval, PassKind, Timeline
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def draw_arrays(panel: SubFigure, report: PlanReport) -> None:
         (profile.C, "computation C", seconds(float(profile.C.sum())), COMPUTE_COLOUR),
         (profile.W, "parameters W", size(float(profile.W.sum())), WEIGHTS_COLOUR),
     ):
-        share = 100.0 * np.cumsum(array) / max(float(array.sum()), TINY)
+        share = 100.0 * np.cumsum(array) / max(float(array.sum()), sys.float_info.min)
         front.plot(np.arange(len(profile)), share, color=colour, linewidth=2.0, label=f"{what}, prefix sum of {total}")
     front.set_ylim(0.0, 104.0)
     front.set_ylabel("C and W, % of the sum")
@@ -140,7 +141,7 @@ def _draw_activations(axes: Axes, report: PlanReport) -> None:
             markersize=8,
             label="activations A at the cuts",
         )
-    axes.set_ylim(0.0, 1.04 * max(float(activations.max()) / unit, TINY))
+    axes.set_ylim(0.0, 1.04 * max(float(activations.max()) / unit, sys.float_info.min))
     axes.set_ylabel(f"A, {name}", color=ACTIVATION_COLOUR)
     axes.tick_params(axis="y", colors=ACTIVATION_COLOUR)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid, coarse_arrays
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.units import seconds, size, size_unit, time_unit
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.plots.figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR
+from automap_models.plots.figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, WEIGHTS_COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,7 +102,7 @@ def _scale(axes: Axes, values: FloatArray, key: str) -> None:
     unit, name = time_unit(largest) if key == "C" else size_unit(largest)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value / unit:g}")
     axes.set_ylabel(name)
-    axes.set_ylim(0.0, 1.06 * max(largest, TINY))
+    axes.set_ylim(0.0, 1.06 * max(largest, sys.float_info.min))
     axes.set_xlim(-0.5, values.size - 0.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#E4E4E4", linewidth=0.7)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_PANELS = 12
-"""More clusters do not fit a page: those with the shortest plans are drawn, and the title says so."""
 LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "osD^vPX*"
 Value = float | str
@@ -106,10 +104,10 @@ def draw_sweep(model: str, rows: Sequence[Row], *, same_batch: bool) -> Figure:
 
 
 def _panels(panels: Quantity, rows: Sequence[Row]) -> tuple[list[Value], int]:
-    """The panels' values, at most MOST_PANELS, and how many are left out."""
+    """The panels' values, and how many are left out: 12 fit a page, which are those with the shortest plans."""
     values = panels.values(rows)
     fastest_s = {value: min(row.pace_s for row in rows if panels.of(row) == value) for value in values}
-    kept = set(sorted(values, key=lambda value: fastest_s[value])[:MOST_PANELS])
+    kept = set(sorted(values, key=lambda value: fastest_s[value])[:12])
     return [value for value in values if value in kept], len(values) - len(kept)
 
 

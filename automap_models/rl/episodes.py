@@ -37,10 +37,6 @@ from automap_models.rl.replay import Items
 IDEAL_OVER_LENGTH, INVERSE_LENGTH = REWARDS = ("ideal_over_length", "inverse_length")
 """What a plan that fits earns. The first tells nothing of a problem's size, so that problems of all sizes are one task;
 the second is Auto-MAP's 1 / L (§3.5), with L in units of the problem's joint MAX."""
-NEAR = 0.05
-"""Choices valued this close to the best are tried first: which of them is best decides the plan."""
-COMMON = 0.1
-"""Weight of the error that all choices of a state share: it decides nothing."""
 
 
 class Played(NamedTuple):
@@ -124,12 +120,12 @@ class PipelineAgent:
     def attempts(self, worth: Floats, legal: NDArray[np.bool_], branches: int) -> tuple[Integers, NDArray[np.bool_]]:
         """[B, branches] different columns, the greedy one first, and which of them are legal.
 
-        The others are drawn among those valued within NEAR of the best, and after these among all legal ones; the last
-        one is drawn among all in any case.
+        The others are drawn among those valued within 0.05 of the best, for which of them is best decides the plan, and
+        after these among all legal ones; the last one is drawn among all in any case.
         """
         noise = torch.empty(worth.shape).exponential_(generator=self.generator).numpy()
         order = np.where(legal, -np.log(noise), -np.inf)  # Gumbel: the largest are a random subset
-        first = order + np.where(worth >= worth.max(axis=1, keepdims=True) - NEAR, 1e3, 0.0)
+        first = order + np.where(worth >= worth.max(axis=1, keepdims=True) - 0.05, 1e3, 0.0)
         np.put_along_axis(first, worth.argmax(axis=1)[:, None], np.inf, axis=1)
         count = min(branches, worth.shape[1])
         columns = np.argsort(-first, axis=1, kind="stable")[:, :count]
@@ -156,7 +152,7 @@ class PipelineAgent:
         common = error.sum(1) / count
         apart = torch.where(taken, error - common.unsqueeze(1), 0.0)
         huber = self.config.huber
-        loss = targets.huber(apart, huber).sum(1) / count + COMMON * targets.huber(common, huber)
+        loss = targets.huber(apart, huber).sum(1) / count + 0.1 * targets.huber(common, huber)  # which decides nothing
         return (weights * loss).mean(), error.detach().abs().sum(1) / count
 
     def decisions(self, index: Integers, problems: Problems, epsilon: float) -> Played:

@@ -28,19 +28,18 @@ Say = Callable[[str], None]
 """Is told what is being done."""
 TOLERANCE = 1e-5
 """Relative error that a check allows, fp32."""
-COARSE_TOLERANCES: Mapping[str, float] = {"bf16": 5e-2, "bfloat16": 5e-2, "f16": 1e-2, "float16": 1e-2}
-"""The same where something is computed in a type of 16 bits. Rounding to bf16 is off by up to 0.4 %, to fp16 by 0.05 %;
-a compiler keeps more bits inside of what it fuses, which it does otherwise in stages than in the whole model. A
-gradient that is not summed, or a micro-batch that is left out, is off by more."""
 _TINY = float(np.finfo(np.float32).tiny)
-NEGLIGIBLE = 1e-3
-"""A gradient whose norm is below this share of all gradients' is compared on that scale: that of a key's bias, which a
-softmax takes no notice of, is nothing but rounding errors. With the tolerance of 16 bits the share is a fifth of it."""
 
 
 def tolerance_of(types: Iterable[str]) -> float:
-    """The relative error that a check allows where values have these types, as MLIR or torch names them."""
-    return max((COARSE_TOLERANCES.get(dtype, TOLERANCE) for dtype in types), default=TOLERANCE)
+    """The relative error that a check allows where values have these types, as MLIR or torch names them.
+
+    It is larger where something is computed in a type of 16 bits. Rounding to bf16 is off by up to 0.4 %, to fp16 by
+    0.05 %; a compiler keeps more bits inside of what it fuses, which it does otherwise in stages than in the whole
+    model. A gradient that is not summed, or a micro-batch that is left out, is off by more.
+    """
+    coarse = {"bf16": 5e-2, "bfloat16": 5e-2, "f16": 1e-2, "float16": 1e-2}
+    return max((coarse.get(dtype, TOLERANCE) for dtype in types), default=TOLERANCE)
 
 
 def compare(
@@ -70,9 +69,13 @@ def compare(
 def gradient_errors(
     gradients: Mapping[str, FloatArray], expected: Mapping[str, FloatArray], tolerance: float
 ) -> tuple[float, str | None]:
-    """The largest relative error of a gradient (norms, see NEGLIGIBLE), and the first one above the tolerance."""
+    """The largest relative error of a gradient (norms), and the first one above the tolerance.
+
+    A gradient whose norm is below a thousandth of all gradients' is compared on that scale: that of a key's bias, which
+    a softmax takes no notice of, is nothing but rounding errors. With the tolerance of 16 bits it is a fifth of that.
+    """
     norms = {name: float(np.linalg.norm(value.astype(np.float64))) for name, value in expected.items()}
-    least = max(NEGLIGIBLE, tolerance / 5) * float(np.sqrt(sum(norm**2 for norm in norms.values())))
+    least = max(1e-3, tolerance / 5) * float(np.sqrt(sum(norm**2 for norm in norms.values())))
     largest, difference = 0.0, None
     for name, value in expected.items():
         distance = float(np.linalg.norm((gradients[name] - value).astype(np.float64)))

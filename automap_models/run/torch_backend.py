@@ -44,8 +44,6 @@ from automap_models.user_code import user_code
 PRELOAD = ("automap_models.run.torch_backend", "torch._dynamo", "torch._export")
 NO_ANSWER = timedelta(minutes=5)
 """After so long a process that waits for another gives up."""
-MOST_PROCESSES = 256
-"""Processes on the CPUs of a machine; more is a slip of the pen."""
 UNDER_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 
@@ -109,8 +107,8 @@ def _require_devices(layout: Layout, device: str) -> None:
         if layout.world > there:
             what = f"the plan runs on {layout.world} GPUs, of which this machine has {there}"
             raise BadInput(what, where=layout.where, do="use `device=cpu`, or start it with torchrun on more machines")
-    elif layout.world > MOST_PROCESSES:
-        what = f"the plan runs on {layout.world} processes, more than {MOST_PROCESSES} on one machine"
+    elif layout.world > 256:  # CPU processes of one machine; more is a slip of the pen
+        what = f"the plan runs on {layout.world} processes, more than 256 on one machine"
         raise BadInput(what, where=layout.where, do="plan for a smaller cluster, or start it with torchrun")
 
 

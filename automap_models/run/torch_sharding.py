@@ -24,9 +24,6 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from automap_models.errors import BadInput
 
-ZEROS = (0, 2, 3)
-"""Stages of ZeRO that a run knows: DDP, and FSDP2 that keeps gathered weights for a step or for a pass."""
-
 
 def require_zero(zero: int) -> None:
     """Refuse a stage of ZeRO that torch's FSDP2 is not.
@@ -34,9 +31,9 @@ def require_zero(zero: int) -> None:
     Raises:
         BadInput: it is.
     """
-    if zero not in ZEROS:
+    if zero not in (0, 2, 3):  # DDP, and FSDP2 that keeps gathered weights for a step or for a pass
         what = f"torch's fully_shard shares weights and gradients, and is not ZeRO-{zero}"
-        raise BadInput(what, where="`zero`", do=f"take {', '.join(map(str, ZEROS[:-1]))} or {ZEROS[-1]}")
+        raise BadInput(what, where="`zero`", do="take 0, 2 or 3")
 
 
 def shard(

@@ -9,12 +9,9 @@ import numpy as np
 
 from automap_models.core.placement import PlacementResult
 from automap_models.errors import BadInput
-from automap_models.run.base import Say
+from automap_models.run.base import TOLERANCE, Say
 from automap_models.run.jax_process import answered, environment, shortage
 from automap_models.workloads.source import MODELS, Source
-
-TOLERANCE = 1e-5
-"""Largest relative difference between the placed step's results and one device's, fp32."""
 
 
 @dataclass(frozen=True)

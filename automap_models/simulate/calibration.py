@@ -3,7 +3,7 @@
     cost = Σ weight of a source · soft L1 of log(predicted / measured seconds) of each of its steps
          + PULL · Σ log(constant / usual constant)² of each constant, where steps say little
 
-A source of many steps counts as one of FULL_WEIGHT, so that it does not outvote the others. A profile that was measured
+A source of many steps counts as one of 20, so that it does not outvote the others. A profile that was measured
 has three residuals, of the forward pass, the backward pass and the update, each by its share of the step. Constants
 are fitted as logarithms, within RANGES. How good they are for a source that nobody has seen is told by leaving each
 source out in turn (`left_out_s`); each profile is a source.
@@ -46,10 +46,6 @@ RANGES: Mapping[str, tuple[float, float]] = {
 """Of each constant."""
 PULL = 0.2
 """Weight of a constant's term, beside steps of weight 1."""
-FULL_WEIGHT = 20
-"""Steps of a source that count in full; those of a larger one weigh together as many."""
-LARGE_ERROR = 0.1
-"""Of a logarithm, from which on an error counts by its size and no longer by its square."""
 PRECISE = 1e-3
 """Relative change at which a fit ends."""
 
@@ -200,8 +196,9 @@ def fit_constants(
 
 
 def _robust(errors: FloatArray) -> FloatArray:
-    """Errors whose squares are a soft L1 of these: 2 L² (√(1 + (e/L)²) - 1), L = LARGE_ERROR."""
-    squares = 2.0 * LARGE_ERROR**2 * (np.sqrt(1.0 + (errors / LARGE_ERROR) ** 2) - 1.0)
+    """Errors whose squares are a soft L1 of these: 2 L² (√(1 + (e/L)²) - 1), linear behind L."""
+    large = 0.1  # of a logarithm
+    squares = 2.0 * large**2 * (np.sqrt(1.0 + (errors / large) ** 2) - 1.0)
     return np.asarray(np.copysign(np.sqrt(squares), errors))
 
 
@@ -355,9 +352,9 @@ def ends_of_ranges(constants: StepConstants) -> list[tuple[str, float]]:
 
 
 def _weights(observations: Sequence[Observation]) -> FloatArray:
-    """Of all residuals; the squares of a source's steps add up to FULL_WEIGHT at most."""
+    """Of all residuals; the squares of a source's steps add up to 20 at most."""
     counts = Counter(observation.source for observation in observations)
-    scales = [math.sqrt(min(1.0, FULL_WEIGHT / counts[o.source])) for o in observations]
+    scales = [math.sqrt(min(1.0, 20 / counts[o.source])) for o in observations]
     return np.concatenate([scale * o.weights for scale, o in zip(scales, observations, strict=True)])
 
 

@@ -32,8 +32,6 @@ from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes
 from automap_models.errors import BadInput
 from automap_models.simulate.rounds import PassTimes, rank_ends
 
-ROUNDING = 1e-9
-"""Share of what a rank's passes take that waiting for less counts as none: what is left of sums of floats."""
 WITHOUT_WAITING = frozenset({"zb-h2"})
 """Schedules whose ranks begin their next step when they have updated their own weights, and check afterwards that no
 gradient was infinite (arXiv 2401.10241, section 4). A rank then repeats what it does from its first pass to its last
@@ -225,7 +223,7 @@ def _parts(strategy: Strategy, costs: StageCosts) -> tuple[int, StepParts]:
         tensor_parallel=spent(times.tensor),
         context_parallel=spent(times.context),
         expert_parallel=spent(times.experts),
-        bubble=bubble if bubble > ROUNDING * end_s else 0.0,
+        bubble=bubble if bubble > 1e-9 * end_s else 0.0,  # less is what sums of floats leave
         transfers=spent(sends) + waiting,
         data_parallel=spent(times.gathers) + float(data_s[rank]) + costs.tied_s,
         optimizer=costs.optimizer_s,

@@ -22,9 +22,6 @@ from automap_models.torch_export.structure import FRAMEWORK, Parameter, Structur
 from automap_models.torch_export.trace import trace
 from automap_models.version import __version__
 
-ADAM_ACCESSES = 7
-"""Adam reads a parameter, its gradient and two moments, and writes back all but the gradient."""
-
 
 def profile_module(
     model: nn.Module,
@@ -69,6 +66,7 @@ def profile_module(
     structure = analyse(model, args, kwargs, name=name)
     times_s = kernel_times(structure.kernels, device)
     forward_s, backward_s = (structure.totals(times_s, backward=backward) for backward in (False, True))
+    adam_accesses = 7  # it reads a parameter, its gradient and two moments, and writes back all but the gradient
     timings: dict[str, object] = {
         "times": "clock per operator, not measured",
         "constants": device.origin,
@@ -76,7 +74,7 @@ def profile_module(
         "roofline_s": _kinds_seconds(structure, device),
         "forward_s": float(forward_s.sum()),
         "backward_s": float(backward_s.sum()),
-        "update_per_step_s": float(device.seconds(0.0, ADAM_ACCESSES * structure.W.sum())),
+        "update_per_step_s": float(device.seconds(0.0, adam_accesses * structure.W.sum())),
     }
     meta = describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size) | timings
     twice = _twice_the_samples(structure, model, args, kwargs, name)

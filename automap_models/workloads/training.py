@@ -17,7 +17,7 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import TransformerShape
 from automap_models.errors import BadInput
 from automap_models.hlo.adapter import trace
-from automap_models.hlo.block_labels import RECORDED, BlockStack
+from automap_models.hlo.block_labels import BlockStack
 from automap_models.hlo.model_work import model_work
 from automap_models.hlo.module import Module
 from automap_models.hlo.repetition import repeated
@@ -115,7 +115,7 @@ def architecture_work(name: str, architecture: Architecture, sequence: int, dtyp
         BadInput: it is no transformer, or XLA refuses the step.
     """
     transformer = required_transformer(name, architecture)
-    stacks = [replace(stack, instances=RECORDED) for stack in transformer.stacks]
+    stacks = [replace(stack, instances=3) for stack in transformer.stacks]  # the first, one for all between, the last
     shallow = transformer.with_blocks({stack.scope: stack.traced for stack in stacks})
     module = trace(training_step(name, shallow, (_TRACED_SAMPLES, sequence), dtype))
     sharding = sharding_classes(module, sharding_rules(module), RuleSet("shardy", "without restrictions"))

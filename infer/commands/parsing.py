@@ -44,8 +44,6 @@ APPLIES: Mapping[str, tuple[SourceKind, ...]] = {
 
 LARGEST = 2**31 - 1
 """Number given as an argument."""
-LONGEST_NAME, LONGEST_PATH = 255, 4095
-"""Bytes of a file's name and of a whole path that a file system takes."""
 
 
 _ALIKE = """
@@ -185,10 +183,10 @@ def name_argument(text: str) -> str:
     if b"\0" in encoded:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} holds a NUL character, which no file's name does")
     longest = max(map(len, encoded.split(b"/")))
-    if longest > LONGEST_NAME or len(encoded) > LONGEST_PATH:
-        what = f"a name of {longest} bytes" if longest > LONGEST_NAME else f"a path of {len(encoded)} bytes"
-        most = LONGEST_NAME if longest > LONGEST_NAME else LONGEST_PATH
-        raise argparse.ArgumentTypeError(f"{what} ({text[:20]}…); a file can have at most {most}")
+    for part, nbytes, most in (("name", longest, 255), ("path", len(encoded), 4095)):  # what file systems take
+        if nbytes > most:
+            what = f"a {part} of {nbytes} bytes ({text[:20]}…); a file can have at most {most}"
+            raise argparse.ArgumentTypeError(what)
     return text
 
 

@@ -24,8 +24,6 @@ from .text import Steps
 
 POLICY = "policy"
 """The planner whose plan is a warm start by name."""
-PROVE_S = 10.0
-"""How long the exact search may take after the training."""
 
 
 def report(request: OnlineRequest) -> Report:
@@ -35,7 +33,7 @@ def report(request: OnlineRequest) -> Report:
     profile = profile_of(request.source, request.device or cluster.kind)
     options = given(request, "micro_batches", "state_factor")
     problem = StagedProblem(profile, cluster, request.stages or cluster.nodes, **options)
-    config = filled(OnlineConfig, request, warm_start=_warm_start(request.warm_start, problem), prove_s=PROVE_S)
+    config = filled(OnlineConfig, request, warm_start=_warm_start(request.warm_start, problem), prove_s=10.0)
     with Steps() as steps:
         steps.begin("training")
         result = OnlinePlanner(config).solve(problem, watch=steps.watch)

@@ -11,7 +11,7 @@ import numpy as np
 from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.profile import Profile
-from automap_models.core.result import Alternative, PlanReport
+from automap_models.core.result import TIE, Alternative, PlanReport
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.core.training_state import state_in_words
@@ -32,7 +32,6 @@ from ..requests import InferRequest
 from ..runner import Report
 from .text import Column, Steps, Table, fact_table, plain, print_parts
 
-MOST_TIED = 3  # parameters with copies that are named one by one
 _OUTCOMES = {
     "planned": "not proven in time",
     "does not fit": "does not fit the memory",
@@ -196,16 +195,17 @@ def _took(report: PlanReport) -> str:
 
 
 def tied_facts(problem: StagedProblem, plan: StagedPlan) -> Iterator[tuple[str, str]]:
-    """The parameters of which several stages hold a copy, the largest first, and what summing their gradients takes."""
+    """The parameters of which several stages hold a copy, the three largest, and what summing their gradients takes."""
     nbytes = {parameter.name: parameter.nbytes for parameter in problem.profile.shared_parameters}
     tied = sorted(plan_tied_sums(problem, plan), key=lambda copies: -nbytes[copies.name])
-    for copies in tied[:MOST_TIED]:
+    rest = tied[3:]
+    for copies in tied[:3]:
         stages = listed(copies.stages)
         summed = f"summing their gradients takes {seconds(copies.sum_s)} a step"
         yield "tied", f"{copies.name}, {size(nbytes[copies.name])}, has copies in stages {stages}: {summed}"
-    if len(tied) > MOST_TIED:
-        rest_s = sum(copies.sum_s for copies in tied[MOST_TIED:])
-        yield "tied", f"{len(tied) - MOST_TIED} smaller ones: summing their gradients takes {seconds(rest_s)} a step"
+    if rest:
+        rest_s = sum(copies.sum_s for copies in rest)
+        yield "tied", f"{len(rest)} smaller ones: summing their gradients takes {seconds(rest_s)} a step"
 
 
 def listed(numbers: Sequence[int]) -> str:
@@ -277,8 +277,6 @@ def _outcome(attempt: SearchLogEntry) -> str:
 
 NEARLY = 5e-4
 """A step that differs relatively by less is as long to a reader."""
-ROUNDING = 1e-9
-"""Lengths that differ relatively by no more are equal."""
 
 
 def headline(report: PlanReport) -> str:
@@ -335,17 +333,15 @@ def optimality_in_words(report: PlanReport) -> str:
     if proven is None:
         return "nothing is proven"
     grid, gap = f"on the {report.problem.granularity} grid", report.cost.step_s / proven.value - 1.0
-    if report.plan.stages == 1 and not report.search_log and proven.proof == "exact" and gap <= ROUNDING:
+    if report.plan.stages == 1 and not report.search_log and proven.proof == "exact" and gap <= TIE:
         return "data parallelism is the only plan with one stage"
-    if gap < -ROUNDING:
+    if gap < -TIE:
         return f"proven: {percent(-gap)} shorter than every plan with {plans} {grid}, by cuts between its points"
-    if gap <= ROUNDING and report.plan.coarse_cuts is None:
+    if gap <= TIE and report.plan.coarse_cuts is None:
         return f"proven: no plan with {plans} {grid} is shorter; cuts between its points may be"
     if proven.proof == "exact":
         where = f"of all plans with {plans} {grid}"
-        return (
-            f"proven: this is the shortest {where}" if gap <= ROUNDING else f"{percent(gap)} above the shortest {where}"
-        )
+        return f"proven: this is the shortest {where}" if gap <= TIE else f"{percent(gap)} above the shortest {where}"
     return f"at most {percent(gap)} above the shortest plan {grid} (proven lower bound {seconds(proven.value)})"
 
 

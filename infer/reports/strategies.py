@@ -44,10 +44,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 StrategyResult = Result[StrategyProblem, Strategy]
-SEARCHING = 0.8
-"""Share of the budget for searches of the best strategy: on the cluster, on others, without a target's limits. What its
-choices buy has the rest, or, where that took less, as large a share of what it took; but 1.5 counted seconds, as far as
-the budget has them."""
 
 
 @dataclass(frozen=True)
@@ -111,16 +107,19 @@ def _searched(request: PlanRequest) -> Searched:
             runtime=Runtime(flash=wanted.flash),
         )
         clusters = [] if wanted.sizes is None else _clusters(cluster, *wanted.sizes)
-        searches = 1 + len(clusters) + (wanted.target is not None)
-        config = replace(usual, budget_s=SEARCHING * budget_s / searches)
+        # Searches of the best strategy, on the cluster, on others, without a target's limits, share 0.8 of the budget.
+        # What its choices buy has the rest, or, where that took less, as large a share of what it took; but 1.5 counted
+        # seconds, as far as the budget has them.
+        searching, searches = 0.8, 1 + len(clusters) + (wanted.target is not None)
+        config = replace(usual, budget_s=searching * budget_s / searches)
         begun_s = effort.counted_s()
         result = StrategiesPlanner(config).solve(problem, watch=steps.watch)
         searched_s = effort.counted_s() - begun_s
         if result.plan is None:
             assert result.reason is not None
             raise what_would_fit(problem, result.reason, steps.watch)
-        comparing_s = max(1.5, (1 - SEARCHING) / SEARCHING * searched_s)
-        best = compared(result, config, steps.watch, min(comparing_s, (1 - SEARCHING) * budget_s))
+        comparing_s = max(1.5, (1 - searching) / searching * searched_s)
+        best = compared(result, config, steps.watch, min(comparing_s, (1 - searching) * budget_s))
         return Searched(best, of_sizes(best.result, clusters, config, steps.watch))
 
 

@@ -31,10 +31,6 @@ from ..requests import SweepRequest
 from ..runner import Report
 from .text import Column, Steps, Table, fact_table, plain, print_parts
 
-MOST_ROWS = 60
-"""Longer tables show each cluster's best row only."""
-LEAST_CLUSTER = 18
-
 
 def report(request: SweepRequest) -> Report:
     """Plan every combination in a file: a table, a picture, and the rows as JSON or CSV."""
@@ -71,7 +67,7 @@ def print_sweep(sweep: Sweep) -> None:
     profile, rows = sweep.profile, sweep.rows
     best = best_rows(rows)
     clusters = counted(len({row.cluster.name for row in rows}), "cluster")
-    shown = rows if len(rows) <= MOST_ROWS else list(best.values())
+    shown = rows if len(rows) <= 60 else list(best.values())  # of a longer table each cluster's best row
     print_parts(
         [f"[bold]{plain(profile.model)}[/bold]: {counted(len(rows), 'combination')} on {clusters}"],
         [sweep_table(shown, best)],
@@ -95,8 +91,8 @@ def sweep_table(rows: list[Row], best: Mapping[str, Row]) -> Table:
         Column("of ideal\nspeed", ["" if row.efficiency is None else percent(row.efficiency) for row in rows]),
         Column("planner", [_maker(row, is_best) for row, is_best in zip(rows, marked, strict=True)], left=True),
     )
-    cluster = Column("cluster", lambda room: named(room, False), LEAST_CLUSTER, left=True)
-    with_devices = Column("cluster", lambda room: named(room, True), LEAST_CLUSTER, left=True)
+    cluster = Column("cluster", partial(named, devices=False), 18, left=True)
+    with_devices = Column("cluster", partial(named, devices=True), 18, left=True)
     wide = (cluster, Column("devices", [row.cluster.shape for row in rows]), *others)
     narrow = (with_devices, *others)
     return Table(wide, narrow, styles=["bold" if is_best else "" for is_best in marked])

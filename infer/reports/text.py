@@ -93,8 +93,6 @@ class Column:
 
 _WIDEST = 10_000
 """Characters that no terminal has."""
-_GAPS = (2, 1)
-"""Spaces between columns that are tried."""
 
 
 class Table:
@@ -119,9 +117,8 @@ class Table:
         from rich.console import Group
         from rich.table import Table as RichTable
 
-        tries = [(layout, gap) for gap in _GAPS for layout in self.layouts]
-        last = self.layouts[-1], _GAPS[-1]
-        chosen, gap = next((some for some in tries if _spare(width, *some) >= 0), last)
+        tries = [(layout, gap) for gap in (2, 1) for layout in self.layouts]  # spaces between columns
+        chosen, gap = next((some for some in tries if _spare(width, *some) >= 0), tries[-1])
         spare = _spare(width, chosen, gap)
         cells = [column.fitted(_least_width(column) + max(0, spare)) for column in chosen]
         used = sum(_lines_width([*rows, column.heading]) for rows, column in zip(cells, chosen, strict=True))

@@ -12,8 +12,7 @@ import pytest
 PROGRAM = """
 from automap_models.core import compiled
 
-compiled.PATIENCE_S = {patience_s}
-compiled.when_compiling(lambda: print("compiling"))
+compiled.when_compiling(lambda: print("compiling"), {patience_s})
 
 
 @compiled.jit

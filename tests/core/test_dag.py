@@ -127,9 +127,7 @@ def test_crossing_bytes_are_what_the_definition_says(dag: Dag) -> None:
 @given(_sized_dags(max_nodes=25), st.integers(1, 200))
 def test_a_search_without_time_is_still_legal_and_no_worse_than_depth_first(dag: Dag, work: int) -> None:
     sizes, successors = dag
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("automap_models.core.dag.WORK", work)
-        order = order_with_little_crossing(sizes, successors)
+    order = order_with_little_crossing(sizes, successors, work)
     assert _legal(order, successors)
     depth_first = _recursive_depth_first(successors)
     assert _legal(depth_first, successors)

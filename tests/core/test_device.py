@@ -100,7 +100,7 @@ def test_kernels_reach_shares_of_the_peaks_at_the_clock_that_is_sustained() -> N
 
 
 def test_sides_that_fill_no_matrix_unit_count_in_types_of_16_bits_only() -> None:
-    """ALIGNED: 0.07 of the rate where a side is odd; none of it where a library pads, or in float32."""
+    """0.07 of the rate where a side is odd; none of it where a library pads, or in float32."""
     device, odd = replace(PLAIN, multiprocessors=1), np.array([1, 256.0, 128.0, 63.0])
     slow, padded, single = (
         float(device.product_rates(odd, dtype, aligned))

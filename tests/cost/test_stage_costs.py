@@ -16,7 +16,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.collectives import LATENCY_S
 from automap_models.cost.layer_costs import LayerCosting
 from automap_models.cost.layer_times import PREFETCHED, Runtime
-from automap_models.cost.stage_costs import GROUP_BYTES, StageCosting, StageCosts, stage_costs
+from automap_models.cost.stage_costs import StageCosting, StageCosts, stage_costs
 
 CONSTANTS = StepConstants(
     product_efficiency=0.8,
@@ -122,7 +122,7 @@ def test_logits_and_their_gradient_are_in_fp32_on_the_last_rank() -> None:
     s, b, v, t = 2048, 1, 51200, 8
     last = _costs("175B").memory[-1]
     assert last.temporary == pytest.approx(4 * s * b * v / t)
-    assert last.runtime == 2 * GROUP_BYTES  # of tp and pp
+    assert last.runtime == 2 * 1.5e9  # of tp and pp
 
 
 @pytest.mark.parametrize(("tp", "copies"), [(1, 3.5), (8, 4.5)])

@@ -12,10 +12,8 @@ import torch
 from automap_models.envs.pipeline.env import IDEAL, Problems, States, rewards
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.episodes import (
-    COMMON,
     IDEAL_OVER_LENGTH,
     INVERSE_LENGTH,
-    NEAR,
     PipelineAgent,
     empty_branches,
     empty_decision,
@@ -97,7 +95,7 @@ def test_of_fewer_choices_than_branches_all_are_tried_once() -> None:
 
 
 def test_choices_valued_near_the_best_are_tried_before_others_and_one_is_drawn_among_all() -> None:
-    rated = np.array([[0.0, *[-0.9 * NEAR] * 3, *[-1.1 * NEAR] * 3]]).repeat(100, axis=0)
+    rated = np.array([[0.0, *[-0.045] * 3, *[-0.055] * 3]]).repeat(100, axis=0)
     everywhere = np.ones(rated.shape, dtype=bool)
     columns, _ = agent().attempts(rated, everywhere, 5)
     assert (np.sort(columns[:, :4]) == np.arange(4)).all()
@@ -143,7 +141,7 @@ def test_the_same_seed_branches_the_same(problems: Problems) -> None:
 
 
 def test_the_loss_takes_the_common_error_of_a_state_apart_from_those_of_its_choices(problems: Problems) -> None:
-    """Recomputed branch by branch: Huber losses of log rewards, that of the mean error weighed by COMMON."""
+    """Recomputed branch by branch: Huber losses of log rewards, that of the mean error weighed by a tenth."""
     learner = agent()
     items = learner.branch(INDEX, problems, BRANCHES, 0.5).items
     items["taken"][:3, 1:] = False  # a single branch has the common error only
@@ -158,7 +156,7 @@ def test_the_loss_takes_the_common_error_of_a_state_apart_from_those_of_its_choi
         errors = [rated[int(items["choice"][i, b])] - log_reward(float(items["reward"][i, b])) for b in rows]
         common = sum(errors) / len(errors)
         apart = sum(slow_huber(e - common) for e in errors) / len(errors)
-        expected.append(float(weights[i]) * (apart + COMMON * slow_huber(common)))
+        expected.append(float(weights[i]) * (apart + 0.1 * slow_huber(common)))
         assert float(error[i]) == pytest.approx(sum(map(abs, errors)) / len(errors), rel=1e-4)
     assert float(loss.detach()) == pytest.approx(sum(expected) / COUNT, rel=1e-4)
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from automap_models.errors import BadInput
-from automap_models.run.torch_sharding import ZEROS, require_zero
+from automap_models.run.torch_sharding import require_zero
 
 
 @pytest.mark.parametrize("zero", [-1, 1, 4])
@@ -16,6 +16,6 @@ def test_a_stage_of_zero_that_fsdp2_is_not_is_refused(zero: int) -> None:
         require_zero(zero)
 
 
-@pytest.mark.parametrize("zero", ZEROS)
+@pytest.mark.parametrize("zero", [0, 2, 3])
 def test_those_that_it_is_are_taken(zero: int) -> None:
     require_zero(zero)

@@ -142,8 +142,6 @@ Value = Callable[[Choices], NDArray[np.float32]]
 """[B, K] what choices are worth; of those that are none anything."""
 Choose = Callable[[Floats, NDArray[np.bool_]], Integers]
 """The columns [B] to take, from what choices are worth [B, K], -∞ where there is none, and which there are."""
-CHUNK = 128
-"""States looked at together: what is computed of them stays in a processor's cache."""
 
 
 def best(worth: Floats, _legal: NDArray[np.bool_]) -> Integers:
@@ -164,8 +162,9 @@ def alike(problems: Problems, states: States, rows: Integers) -> Iterator[Intege
     """The rows in chunks of states with about as many choices: points, or devices of clusters of like size."""
     devices = problems.numbers[rows, DEVICES] - states.firsts[rows].max(axis=1, initial=0)
     rows = rows[np.argsort(np.where(states.step[rows] % 2 == 0, np.inf, devices), kind="stable")]
-    for start in range(0, len(rows), CHUNK):
-        yield rows[start : start + CHUNK]
+    chunk = 128  # what is computed of so many stays in a processor's cache
+    for start in range(0, len(rows), chunk):
+        yield rows[start : start + chunk]
 
 
 def follow(
@@ -208,6 +207,7 @@ class Prefix(NamedTuple):
         through, back: Σu and ΣB of the stages and the transfers between them.
         span, reduce: T so far; max (AR_s - Σ B before it), 0 at least.
         memory: of the fullest stage.
+        compute, forwards, weights, stash: sums until the last point.
     """
 
     left: float
@@ -219,12 +219,10 @@ class Prefix(NamedTuple):
     span: float
     reduce: float
     memory: float
-
-
-@jit
-def sum_until(arrays: NDArray[np.float32], channel: int, point: int) -> float:
-    """The channel at a point; 0 before the model."""
-    return arrays[channel, point] if point >= 0 else 0.0
+    compute: float
+    forwards: float
+    weights: float
+    stash: float
 
 
 @jit
@@ -233,20 +231,22 @@ def prefix_of(arrays: NDArray[np.float32], given: Floats, cuts: Integers, firsts
     stages, micro, per_node, ratio = given[STAGES], given[MICRO], given[PER_NODE], given[RATIO]
     point, first, previous = -1, 0.0, 0.0
     through, back, span, reduce, memory = 0.0, 0.0, 0.0, 0.0, 0.0
+    compute, forwards, weights, stash = 0.0, 0.0, 0.0, 0.0
     for s in range(complete):
         last = s == stages - 1
         end, stop = (arrays.shape[1] - 1, given[DEVICES]) if last else (int(cuts[s]), float(firsts[s]))
         parts = stop - first
-        computed = (arrays[COMPUTE, end] - sum_until(arrays, COMPUTE, point)) / parts
-        forward = (arrays[FORWARDS, end] - sum_until(arrays, FORWARDS, point)) / parts
-        weights = arrays[WEIGHTS, end] - sum_until(arrays, WEIGHTS, point)
-        stash = (arrays[STASH, end] - sum_until(arrays, STASH, point)) / parts
+        both, forward = (arrays[COMPUTE, end] - compute) / parts, (arrays[FORWARDS, end] - forwards) / parts
         sent = arrays[SENT, point] * transfer(previous, first, stop, per_node, ratio) if s else 0.0
-        span = max(span, through + 2.0 * micro * sent, through + 2.0 * sent + micro * computed)
-        through += 2.0 * sent + computed
+        span = max(span, through + 2.0 * micro * sent, through + 2.0 * sent + micro * both)
+        through += 2.0 * sent + both
         back += sent
-        reduce = max(reduce, weights * all_reduce(first, stop, per_node, ratio) - back)
-        back += computed - forward
-        memory = max(memory, given[STATE] * weights + min(micro, stages - s) * stash)
+        trained, saved = arrays[WEIGHTS, end] - weights, (arrays[STASH, end] - stash) / parts
+        reduce = max(reduce, trained * all_reduce(first, stop, per_node, ratio) - back)
+        back += both - forward
+        memory = max(memory, given[STATE] * trained + min(micro, stages - s) * saved)
         point, previous, first = end, first, stop
-    return Prefix(stages - 1.0 - complete, point, first, previous, through, back, span, reduce, memory)
+        compute, forwards = arrays[COMPUTE, end], arrays[FORWARDS, end]
+        weights, stash = arrays[WEIGHTS, end], arrays[STASH, end]
+    left = stages - 1.0 - complete
+    return Prefix(left, point, first, previous, through, back, span, reduce, memory, compute, forwards, weights, stash)

@@ -35,7 +35,6 @@ from automap_models.envs.pipeline.env import (
     Problems,
     States,
     prefix_of,
-    sum_until,
 )
 
 MOST_DEVICE_CHOICES = 64
@@ -52,8 +51,6 @@ FEATURES = LOOKED + PIECES + 3
 GLOBAL_FEATURES = 2 * len(TAILS) + 18
 ESTIMATE, LAST = 2, GLOBAL_FEATURES - 2
 """The feature that is the estimated reward, and the global one that says that one stage is left."""
-FARTHEST = 3.0
-"""Choices worse than the best by this, in logarithms, are not told apart."""
 
 Floats32 = NDArray[np.float32]
 
@@ -107,10 +104,9 @@ def outlook(arrays: Floats32, given: Floats, passed: Prefix, point: int, stop: f
     """Of a choice behind a prefix."""
     end, micro, per_node, ratio = arrays.shape[1] - 1, given[MICRO], given[PER_NODE], given[RATIO]
     parts, left = max(stop - passed.first, 1.0), passed.left
-    both = (arrays[COMPUTE, point] - sum_until(arrays, COMPUTE, passed.point)) / parts
-    forward = (arrays[FORWARDS, point] - sum_until(arrays, FORWARDS, passed.point)) / parts
-    weights = arrays[WEIGHTS, point] - sum_until(arrays, WEIGHTS, passed.point)
-    stash = arrays[STASH, point] - sum_until(arrays, STASH, passed.point)
+    both = (arrays[COMPUTE, point] - passed.compute) / parts
+    forward = (arrays[FORWARDS, point] - passed.forwards) / parts
+    weights, stash = arrays[WEIGHTS, point] - passed.weights, arrays[STASH, point] - passed.stash
     arrives = 0.0
     if passed.point >= 0:
         arrives = arrays[SENT, passed.point] * transfer(passed.previous, passed.first, stop, per_node, ratio)
@@ -140,10 +136,9 @@ def best_stop(arrays: Floats32, given: Floats, passed: Prefix, point: int) -> fl
     The share of the devices left that its computation deserves, rounded down, up and to the nodes around it, quarters
     of all that are left, and the ends; then the best of these a sixteenth and a thirty-second of them further.
     """
-    begun = sum_until(arrays, COMPUTE, passed.point)
     width, least, most = given[DEVICES] - passed.first, passed.first + 1.0, given[DEVICES] - passed.left
-    work = max(arrays[COMPUTE, arrays.shape[1] - 1] - begun, 1e-9)
-    deserved = passed.first + width * (arrays[COMPUTE, point] - begun) / work
+    work = max(arrays[COMPUTE, arrays.shape[1] - 1] - passed.compute, 1e-9)
+    deserved = passed.first + width * (arrays[COMPUTE, point] - passed.compute) / work
     node = np.floor(deserved / given[PER_NODE]) * given[PER_NODE]
     best, reward = least, -np.inf
     for option in range(13):
@@ -159,6 +154,8 @@ def best_stop(arrays: Floats32, given: Floats, passed: Prefix, point: int) -> fl
             by = np.ceil(width / (16.0 if option < 11 else 32.0))
             stop = best + (by if option % 2 else -by)
         stop = min(max(stop, least), most)
+        if option and stop == best:
+            continue  # its outlook is the one to beat
         seems = outlook(arrays, given, passed, point, stop).reward
         if seems > reward:
             best, reward = stop, seems
@@ -178,42 +175,27 @@ def share(x: float, y: float) -> float:
 
 
 @jit
-def first_reached(sums: Floats32, wanted: float) -> int:
-    """The first point at which sums that never fall are as much; the last one where none is."""
-    low, high = 0, sums.size - 1
-    while low < high:
-        middle = (low + high) // 2
-        if sums[middle] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def behind(arrays: Floats32) -> tuple[Floats32, Floats32]:
+    """What points have behind them.
 
-
-@jit
-def least_sent(arrays: Floats32) -> Floats32:
-    """[R, P] the fewest activations among 2^r points from each one on: row r."""
-    points = arrays.shape[1]
-    rows = 1
-    while 1 << rows <= points:
-        rows += 1
-    table = np.empty((rows, points), dtype=np.float32)
-    table[0] = arrays[SENT]
-    for r in range(1, rows):
-        for p in range(points):
-            table[r, p] = min(table[r - 1, p], table[r - 1, min(p + (1 << (r - 1)), points - 1)])
-    return table
-
-
-@jit
-def largest_behind(arrays: Floats32) -> Floats32:
-    """[3, P] the most computation, parameters and stash of a single point behind each one."""
+    Returns:
+        [3, P] the most computation, parameters and stash of a single point behind each one; and [R, P] the fewest
+        activations among 2^r points from each one on: row r.
+    """
     points = arrays.shape[1]
     largest = np.zeros((3, points), dtype=np.float32)
     for row, channel in enumerate((COMPUTE, WEIGHTS, STASH)):
         for p in range(points - 2, -1, -1):
             largest[row, p] = max(largest[row, p + 1], arrays[channel, p + 1] - arrays[channel, p])
-    return largest
+    rows = 1
+    while 1 << rows <= points:
+        rows += 1
+    fewest = np.empty((rows, points), dtype=np.float32)
+    fewest[0] = arrays[SENT]
+    for r in range(1, rows):
+        for p in range(points):
+            fewest[r, p] = min(fewest[r - 1, p], fewest[r - 1, min(p + (1 << (r - 1)), points - 1)])
+    return largest, fewest
 
 
 @jit
@@ -224,8 +206,7 @@ def describe_choice(
     point, stop = choice
     ahead = outlook(arrays, given, passed, point, stop)
     micro, devices, per_node, left = given[MICRO], given[DEVICES], given[PER_NODE], passed.left
-    total, begun = arrays[COMPUTE, arrays.shape[1] - 1], sum_until(arrays, COMPUTE, passed.point)
-    compute, steady = arrays[COMPUTE, point], micro * ahead.stage
+    total, compute, steady = arrays[COMPUTE, arrays.shape[1] - 1], arrays[COMPUTE, point], micro * ahead.stage
     even = micro * (total - compute) / max(devices - stop, 1.0)
     most = max(devices - stop - (left - 1.0), 1.0)
     least = micro * largest[0, point] / most
@@ -243,7 +224,7 @@ def describe_choice(
     out[13] = squash(ahead.rest_ring)
     out[14] = 1.0 if ahead.exposed > 0.0 else 0.0
     out[15] = squash(ahead.memory)
-    out[16] = (compute - begun) / total
+    out[16] = (compute - passed.compute) / total
     out[17] = compute / total
     out[18] = (stop - passed.first) / devices
     out[19] = stop / devices
@@ -260,16 +241,20 @@ def describe_choice(
 
 @jit
 def describe_rest(out: Floats32, arrays: Floats32, given: Floats, passed: Prefix, point: int, fewest: Floats32) -> None:
-    """What lies behind a point, piece by piece, and how the point stands, into the features behind LOOKED."""
+    """What lies behind a point, piece by piece, and how the point stands, into the features behind LOOKED.
+
+    A piece ends at the first point at which so much is computed, and where rounding leaves none, with the model.
+    """
     end, micro, left = arrays.shape[1] - 1, given[MICRO], passed.left
     total, begun, weights = arrays[COMPUTE, end], arrays[COMPUTE, point], arrays[WEIGHTS, end]
     rest_weights = weights - arrays[WEIGHTS, point]
     even, place = micro * total / given[DEVICES], LOOKED
-    low = first_reached(arrays[COMPUTE], begun + EDGES[0])
+    low = min(np.searchsorted(arrays[COMPUTE], begun + EDGES[0]), end)
     for piece in range(len(EDGES)):
         high = end
         if piece + 1 < len(EDGES):
-            high = first_reached(arrays[COMPUTE], min(begun + EDGES[piece + 1] * (total - begun) / left, total))
+            wanted = min(begun + EDGES[piece + 1] * (total - begun) / left, total)
+            high = min(np.searchsorted(arrays[COMPUTE], wanted), end)
         row, length = 0, max(high - low, 1)
         while 2 << row <= length:
             row += 1
@@ -279,7 +264,7 @@ def describe_rest(out: Floats32, arrays: Floats32, given: Floats, passed: Prefix
         out[place + 1] = share(2.0 * micro * least, even)
         place, low = place + 2, high
     for part in SHARES:
-        center = first_reached(arrays[WEIGHTS], arrays[WEIGHTS, point] + part * rest_weights)
+        center = min(np.searchsorted(arrays[WEIGHTS], arrays[WEIGHTS, point] + part * rest_weights), end)
         out[place] = squash(micro * (total - arrays[COMPUTE, center]))
         out[place + 1] = squash(micro * max(arrays[COMPUTE, center] - begun, 0.0))
         place += 2
@@ -323,64 +308,37 @@ def describe_globally(out: Floats32, arrays: Floats32, given: Floats, passed: Pr
 @jit
 def _describe(problems: Problems, states: States, choice: Integers, features: Floats32, globally: Floats32) -> None:
     for b in range(choice.shape[0]):
-        arrays, given, step = problems.arrays[b], problems.numbers[b], int(states.step[b])
+        arrays, given, step, out = problems.arrays[b], problems.numbers[b], int(states.step[b]), features[b]
         passed = prefix_of(arrays, given, states.cuts[b], states.firsts[b], step // 2)
-        largest, fewest = largest_behind(arrays), least_sent(arrays)
+        largest, fewest = behind(arrays)
         describe_globally(globally[b], arrays, given, passed, step)
         if step % 2 == 0:
-            count = _points(problems.legal[b], passed, choice[b])
-            for x in range(count):
-                point = choice[b, x]
+            point, count = passed.point, problems.legal[b, passed.point + 1 :].sum() - int(passed.left - 1.0)
+            for x in range(count):  # the last points are for the stages after the next one
+                point += 1
+                while not problems.legal[b, point]:
+                    point += 1
+                choice[b, x] = point
                 stop = best_stop(arrays, given, passed, point)
-                describe_choice(features[b, x], arrays, given, passed, (point, stop), largest)
-                describe_rest(features[b, x], arrays, given, passed, point, fewest)
+                describe_choice(out[x], arrays, given, passed, (point, stop), largest)
+                describe_rest(out[x], arrays, given, passed, point, fewest)
         else:
             point = int(states.cuts[b, step // 2])
-            count = _devices(arrays, given, passed, point, choice[b])
+            stops = np.arange(passed.first + 1.0, given[DEVICES] - passed.left + 1.0)
+            if stops.size > MOST_DEVICE_CHOICES:
+                worse = np.empty(stops.size)
+                for x in range(stops.size):
+                    worse[x] = -outlook(arrays, given, passed, point, stops[x]).reward
+                stops = np.sort(stops[np.argsort(worse, kind="mergesort")[:MOST_DEVICE_CHOICES]])
+            count = stops.size
+            describe_rest(out[0], arrays, given, passed, point, fewest)
             for x in range(count):
-                describe_choice(features[b, x], arrays, given, passed, (point, float(choice[b, x])), largest)
-                if x == 0:
-                    describe_rest(features[b, 0], arrays, given, passed, point, fewest)
-                features[b, x, LOOKED:] = features[b, 0, LOOKED:]
-        _compare(features[b, :count])
-
-
-@jit
-def _points(legal: NDArray[np.bool_], passed: Prefix, choice: Integers) -> int:
-    """The points at which the stage may end, into `choice`; returns how many: the last ones are for the stages left."""
-    count = 0
-    for point in range(passed.point + 1, legal.size):
-        if legal[point]:
-            choice[count] = point
-            count += 1
-    spared = int(passed.left) - 1
-    choice[count - spared : count] = -1
-    return count - spared
-
-
-@jit
-def _devices(arrays: Floats32, given: Floats, passed: Prefix, point: int, choice: Integers) -> int:
-    """The first devices of the next stage that are looked at, ascending, into `choice`; returns how many."""
-    first, count = int(passed.first) + 1, int(given[DEVICES] - passed.left - passed.first)
-    if count <= MOST_DEVICE_CHOICES:
+                choice[b, x] = int(stops[x])
+                describe_choice(out[x], arrays, given, passed, (point, stops[x]), largest)
+                out[x, LOOKED:] = out[0, LOOKED:]
+        best = 1e-9
         for x in range(count):
-            choice[x] = first + x
-        return count
-    reward = np.empty(count)
-    for x in range(count):
-        reward[x] = -outlook(arrays, given, passed, point, float(first + x)).reward
-    best = np.sort(np.argsort(reward, kind="mergesort")[:MOST_DEVICE_CHOICES])
-    for x in range(MOST_DEVICE_CHOICES):
-        choice[x] = first + best[x]
-    return MOST_DEVICE_CHOICES
-
-
-@jit
-def _compare(features: Floats32) -> None:
-    """How choices stand beside the best, into their first two features."""
-    best = 1e-9
-    for x in range(features.shape[0]):
-        best = max(best, features[x, ESTIMATE])
-    for x in range(features.shape[0]):
-        behind = min(max(np.log(best / max(features[x, ESTIMATE], 1e-9)), 0.0), FARTHEST)
-        features[x, 0], features[x, 1] = behind, 5.0 * min(behind, 0.2)
+            best = max(best, out[x, ESTIMATE])
+        for x in range(count):  # how choices stand beside the best, in logarithms; behind 3 they are all alike
+            distance = min(max(np.log(best / max(out[x, ESTIMATE], 1e-9)), 0.0), 3.0)
+            out[x, 0], out[x, 1] = distance, 5.0 * min(distance, 0.2)

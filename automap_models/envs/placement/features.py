@@ -22,8 +22,8 @@ from automap_models.cost.kernels import MATRIX_OPCODES, REDUCTION_OPCODES
 from automap_models.cost.makespan import StepTimeline, heads_and_tails, simulate_step, step_slack
 from automap_models.cost.step_tables import StepTables
 
-DEVICES, NEIGHBOURS, SEGMENT = 16, 8, 32
-"""Most devices; neighbours of a piece looked at on either side, those with the most bytes; pieces of a segment."""
+DEVICES, SEGMENT = 16, 32
+"""Most devices; pieces of a segment."""
 KINDS = ("matrix", "reduction", "parameter", "other", "unknown")
 """Types of operations that are told apart."""
 PIECE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES = 17 + len(KINDS), 8, 11
@@ -32,7 +32,7 @@ SingleArray = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class PlacerInputs:
-    """Arrays for the network; P pieces, D devices, K = NEIGHBOURS.
+    """Arrays for the network; P pieces, D devices, K = 8.
 
     Attributes:
         pieces: [P, PIECE_FEATURES]; piece_mask: [P] 1 where there is a piece.
@@ -249,14 +249,16 @@ def _padded(values: NDArray[np.generic] | FloatArray, rows: int) -> SingleArray:
     return out
 
 
-def _nearest(owner: IntArray, other: IntArray, size: FloatArray, rows: int) -> tuple[IntArray, SingleArray]:
-    """[rows, NEIGHBOURS] the others of each owner with the largest sizes, and where there is one."""
+def _nearest(
+    owner: IntArray, other: IntArray, size: FloatArray, rows: int, most: int = 8
+) -> tuple[IntArray, SingleArray]:
+    """[rows, most] the others of each owner with the largest sizes, and where there is one."""
     order = np.lexsort((-size, owner))
     owner, other = owner[order], other[order]
     start = np.searchsorted(owner, np.arange(rows))
     slot = np.arange(owner.size) - start[owner]
-    kept = slot < NEIGHBOURS
-    near, mask = np.zeros((rows, NEIGHBOURS), dtype=np.int64), np.zeros((rows, NEIGHBOURS), dtype=np.float32)
+    kept = slot < most
+    near, mask = np.zeros((rows, most), dtype=np.int64), np.zeros((rows, most), dtype=np.float32)
     near[owner[kept], slot[kept]], mask[owner[kept], slot[kept]] = other[kept], 1.0
     return near, mask
 

@@ -123,7 +123,7 @@ def _settle(rooms: _Rooms, v: int, wanted: int) -> bool:
 
 
 @jit
-def _etf(tables: StepTables, rooms: _Rooms, rank: FloatArray) -> None:  # noqa: PLR0912 -- one loop over a schedule
+def _etf(tables: StepTables, rooms: _Rooms, rank: FloatArray) -> None:  # noqa: PLR0912, PLR0915 -- a schedule
     """Settle of all operations that are ready the one that starts first; stops where there is no room."""
     readers_start, readers = tables.readers_start, tables.readers
     inputs_start, inputs = tables.inputs_start, tables.inputs
@@ -175,24 +175,19 @@ def _etf(tables: StepTables, rooms: _Rooms, rank: FloatArray) -> None:  # noqa: 
         for k in range(readers_start[v], readers_start[v + 1]):
             s = readers[k]
             missing[s] -= 1
-            if missing[s] == 0:
-                _set_arrivals(tables, rooms, s, finish, arrival)
-                ready[count] = s
-                count += 1
+            if missing[s] > 0:
+                continue
+            ready[count] = s
+            count += 1
+            for j in range(inputs_start[s], inputs_start[s + 1]):  # when each is where, whatever else channels carry
+                u = inputs[j]
+                a = device[u] if device[u] >= 0 else rooms.home[rooms.unit_of[u]]
+                for d in range(devices):
+                    there = finish[u]
+                    if a >= 0 and a != d:
+                        c = tables.channel[a, d]
+                        there += tables.latency_s[c] + tables.output_bytes[u] * tables.s_per_byte[c]
+                    arrival[s, d] = max(arrival[s, d], there)
     for v in range(n):  # what nobody reads goes where there is room
         if device[v] < 0:
             _settle(rooms, v, -1)
-
-
-@jit
-def _set_arrivals(tables: StepTables, rooms: _Rooms, v: int, finish: FloatArray, arrival: FloatArray) -> None:
-    """When all inputs of an operation are on each device, whatever else its channels carry."""
-    for d in range(rooms.used.size):
-        for k in range(tables.inputs_start[v], tables.inputs_start[v + 1]):
-            u = tables.inputs[k]
-            a = rooms.device[u] if rooms.device[u] >= 0 else rooms.home[rooms.unit_of[u]]
-            there = finish[u]
-            if a >= 0 and a != d:
-                c = tables.channel[a, d]
-                there += tables.latency_s[c] + tables.output_bytes[u] * tables.s_per_byte[c]
-            arrival[v, d] = max(arrival[v, d], there)

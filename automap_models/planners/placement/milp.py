@@ -21,7 +21,7 @@ from automap_models.planners.base import SILENT, Deadline, OutOfTime, Progress, 
 from automap_models.planners.placement.latency_program import LatencyProgram, latency_program
 from automap_models.planners.placement.local_search import LocalSearchConfig, LocalSearchPlanner
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
-from automap_models.planners.placement.program import TICKS, solve_program
+from automap_models.planners.placement.program import solve_program
 from automap_models.planners.placement.throughput_program import ThroughputProgram, throughput_program
 
 STATED: Mapping[Objective, Callable[[PlacementProblem, float, float, Deadline], LatencyProgram | ThroughputProgram]] = {
@@ -96,12 +96,13 @@ class MilpPlanner(PlacementPlanner[ProgramConfig]):
             return known
         watch(Progress("solving an integer program by CP-SAT"))
         upper_s = known.value_s if known.plan else _everything_s(problem)
-        tick_s = upper_s / TICKS or 1.0
+        ticks = 1e9  # the best known value in the program: rounding n times down costs the bound n · 1e-9 of it
+        tick_s = upper_s / ticks or 1.0
         work_s = np.inf
         if np.isinf(deadline.left_s):
             work_s = self.config.work_s * (1.0 if problem.objective == "latency" else 2.0)
         try:
-            stated = STATED[problem.objective](problem, tick_s, TICKS, deadline)
+            stated = STATED[problem.objective](problem, tick_s, ticks, deadline)
             hint = stated.hint(known.plan) if known.plan else {}
             answer = solve_program(stated.program, deadline, hint, work_s=work_s, seed=self.config.seed)
         except (KeyboardInterrupt, OutOfTime):

@@ -17,8 +17,6 @@ from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, Deadline
 
 NO_HINT: Mapping[int, float] = MappingProxyType({})
-TICKS = 1e9
-"""The best known value in the program's unit of time: rounding n times down costs the bound n · 1e-9 of the value."""
 
 Term = tuple[int, float]
 """Column and coefficient."""

@@ -16,7 +16,7 @@ such a deviation is due to:
     "devices"        for a profile that was measured under the same cuts before: its instructions cannot have changed
                      since, so that a is one number for the whole job
     "either"         for a profile that was measured under other cuts, which is nearly right: a stage that is off by
-                     more than PROFILE_ERROR has slow devices, and less is put down to its instructions
+                     more than 5 % has slow devices, and less is put down to its instructions
 """
 
 from __future__ import annotations
@@ -30,13 +30,6 @@ from automap_models.core.instruction_graph import IntArray
 from automap_models.core.observed import Attribution, Observed
 from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
-
-HUBER = 1.345
-"""Errors beyond so many standard errors count linearly: 95 % efficient where all are normal."""
-PROFILE_ERROR = 0.05
-"""By how much a corrected profile may still be off for instructions that were never timed apart from others."""
-FAR_OFF = 1e5
-"""A factor that no profile is off by."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +110,13 @@ def _scales(measured: FloatArray, predicted: FloatArray, error: FloatArray, grou
 
 
 def _within_profile_error(scale: FloatArray) -> FloatArray:
-    """[2, S] the scales, with that of the whole job for stages that are off by more than PROFILE_ERROR from it."""
+    """[2, S] the scales, with that of the whole job for stages that are off from it by more than 5 %.
+
+    By so much a corrected profile may still be off for instructions that were never timed apart from others.
+    """
     log_scale = np.log(scale)
     common = np.median(log_scale)
-    off = np.abs(log_scale.mean(axis=0) - common) > np.log1p(PROFILE_ERROR)
+    off = np.abs(log_scale.mean(axis=0) - common) > np.log1p(0.05)
     within: FloatArray = np.exp(np.where(off, common, log_scale))
     return within
 
@@ -132,12 +128,15 @@ def _of_units(observed: Observed, units: IntArray, stage_of_device: IntArray, sl
     return np.array([slowdown[stage_of_device == stage].max() for stage in units.tolist()])
 
 
-def huber_locations(values: FloatArray, error: FloatArray, group: IntArray) -> dict[int, float]:
+def huber_locations(
+    values: FloatArray, error: FloatArray, group: IntArray, linear_from: float = 1.345
+) -> dict[int, float]:
     """Huber's M-estimate of every group's location; all groups at once, starting from their medians.
 
     Args:
         values, error: [n] and their standard errors.
         group: [n] number of the group of each.
+        linear_from: standard errors from which on an error counts linearly: 95 % efficient where all are normal.
     """
     from scipy.optimize import least_squares
 
@@ -153,7 +152,7 @@ def huber_locations(values: FloatArray, error: FloatArray, group: IntArray) -> d
         return design
 
     # From shifts of zero: scipy's first step is as long as the start is far from the origin, and a tiny one ends it.
-    fit = least_squares(residuals, np.zeros(groups.size), derivative, loss="huber", f_scale=HUBER)
+    fit = least_squares(residuals, np.zeros(groups.size), derivative, loss="huber", f_scale=linear_from)
     return dict(zip(groups.tolist(), (start + fit.x).tolist(), strict=True))
 
 
@@ -196,8 +195,8 @@ def _require_comparable(observed: Observed, units: IntArray, measured: FloatArra
     Raises:
         BadInput: naming the first unit whose time is.
     """
-    expected = predicted.sum(axis=0)
-    wrong = (measured.max(axis=0) > FAR_OFF * expected.max()) | (measured.max(axis=0) < expected / FAR_OFF)
+    expected, factor = predicted.sum(axis=0), 1e5  # which no profile is off by
+    wrong = (measured.max(axis=0) > factor * expected.max()) | (measured.max(axis=0) < expected / factor)
     if wrong.any():
         unit = int(np.argmax(wrong))
         raise BadInput(

@@ -33,7 +33,7 @@ import numpy as np
 from scipy.sparse import coo_array
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.result import Bound, Result, Status
+from automap_models.core.result import TIE, Bound, Result, Status
 from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import MergedSums, ShardingWork
 from automap_models.cost.sharding import ShardingCount, axis_costs, objective_value, sharding_cost
@@ -41,8 +41,6 @@ from automap_models.envs.sharding.propagation import Propagation, sharded_classe
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 
-EQUAL = 1e-9
-"""Relative difference up to which a plan reaches a bound, and memories count as equal."""
 _GREEDY_IS_BETTER = (
     "The search was stopped before the program was solved: the plan is the greedy one, the best known so far."
 )
@@ -94,7 +92,7 @@ class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpCon
         value = objective_value(problem, sharding_cost(problem, plan))
         if program.then is not None and not deadline.passed:
             watch(Progress("choosing among the plans that are equally good", 1, 2))
-            limit = value * (1 + EQUAL) if problem.objective == "memory" else 0.5 - value
+            limit = value * (1 + TIE) if problem.objective == "memory" else 0.5 - value
             chosen = program.least(program.then, [(program.objective, limit)], deadline)
             plan = plan if chosen is None else ShardingPlan.from_classes(problem, chosen.axis_of, self.name)
         watch(Progress("the plan is proven the best", 2, 2))
@@ -139,7 +137,7 @@ def evaluated(
         from decisions on others) and `reward` (Auto-MAP's, the sum over the episode).
     """
     cost = sharding_cost(problem, plan)
-    reached = bound is not None and math.isclose(objective_value(problem, cost), bound.value, rel_tol=EQUAL)
+    reached = bound is not None and math.isclose(objective_value(problem, cost), bound.value, rel_tol=TIE)
     status: Status = "optimal" if reached else "feasible"
     facts = {**_episodes(problem, plan), **known.pop("facts", {})}
     return Result(problem, plan, cost, status, bound, facts=facts, **known)

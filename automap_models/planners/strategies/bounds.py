@@ -12,8 +12,8 @@ The most work that a rank does in T is a linear program of two rows. Its dual ha
     most work of rank r in T = min over vertices (α, β) of α · (T - e_r) + β · B_r
 
 Where all blocks are alike, that is as many whole blocks. The least T in which all ranks together do the work of the
-model is found by bisection. No step of the family is
-shorter than this T, with the update on ranks that share it evenly and the sum over tied embeddings.
+model is found by bisection. No step of the family is shorter than this T, with the update on ranks that share it evenly
+and the sum over tied embeddings.
 """
 
 from __future__ import annotations
@@ -102,36 +102,30 @@ def closed_bound(
 
 
 @jit
-def _covered(alpha: float, beta: float, t: FloatArray, m: FloatArray, work: FloatArray) -> bool:
-    """Whether a point is in the dual's polyhedron: no column does more work for its seconds and bytes."""
-    if not (alpha >= 0.0 and beta >= 0.0 and alpha + beta < np.inf):
-        return False
-    uncovered = 0
-    for j in range(work.size):
-        uncovered += not (alpha * t[j] + beta * m[j] >= work[j] * (1 - SLACK))
-    return uncovered == 0
-
-
-@jit
 def _vertices(t: FloatArray, m: FloatArray, work: FloatArray, corners: FloatArray) -> int:
-    """How many vertices the dual of a rank has; [count, 2] of `corners` become their alpha and beta."""
-    count = 0
-    for axis in range(2):
-        per_work, most = t if axis == 0 else m, 0.0
-        for j in range(work.size):
-            most = max(most, work[j] / per_work[j])
-        alpha, beta = (most, 0.0) if axis == 0 else (0.0, most)
-        if _covered(alpha, beta, t, m, work):
-            corners[count, 0], corners[count, 1] = alpha, beta
-            count += 1
+    """How many vertices the dual of a rank has; [count, 2] of `corners` become their alpha and beta.
+
+    They are those corners, of one column and an axis or of two columns, at which no column does more work for its
+    seconds and bytes.
+    """
+    size, count = 2, 0
+    corners[:2] = 0.0
+    for j in range(work.size):
+        corners[0, 0], corners[1, 1] = max(corners[0, 0], work[j] / t[j]), max(corners[1, 1], work[j] / m[j])
     for i in range(work.size):
         for j in range(i + 1, work.size):
             determinant = t[i] * m[j] - t[j] * m[i]
-            if determinant == 0.0:
-                continue
-            alpha = (work[i] * m[j] - work[j] * m[i]) / determinant
-            beta = (t[i] * work[j] - t[j] * work[i]) / determinant
-            if _covered(alpha, beta, t, m, work):
+            if determinant != 0.0:
+                corners[size, 0] = (work[i] * m[j] - work[j] * m[i]) / determinant
+                corners[size, 1] = (t[i] * work[j] - t[j] * work[i]) / determinant
+                size += 1
+    for corner in range(size):
+        alpha, beta = corners[corner]
+        uncovered = 0
+        if alpha >= 0.0 and beta >= 0.0 and alpha + beta < np.inf:
+            for j in range(work.size):
+                uncovered += not (alpha * t[j] + beta * m[j] >= work[j] * (1 - SLACK))
+            if uncovered == 0:
                 corners[count, 0], corners[count, 1] = alpha, beta
                 count += 1
     return count

@@ -24,8 +24,6 @@ from automap_models.planners.strategies.problem import StrategiesConfig, Strateg
 
 StrategyResult = Result[StrategyProblem, Strategy]
 EQUAL_LAYERS = "with equal cuts"
-WORTH_UNEVEN = 0.02
-"""Share of the step by which stages of unequally many layers have to be shorter: equal ones are simpler to run."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ class Comparisons:
             yield "with plain 1F1B", self.with_fields(schedule="1f1b", vp=1)
 
     def prefer_equal_layers(self) -> Estimate | None:
-        """Go on with the best strategy of equal stages where it is longer by less than WORTH_UNEVEN.
+        """Go on with the best strategy of equal stages where it is longer by less than 2 %: it is simpler to run.
 
         Returns: the one that is shorter, if so.
         """
@@ -146,7 +144,7 @@ class Comparisons:
             longer = replace(self.short, budget_s=4 * self.short.budget_s)  # it decides what is recommended
             self.search(EQUAL_LAYERS, restricted, longer)
         equal, self.shortest = self.shortest, None
-        if equal is None or equal.cost.step_s * (1 - WORTH_UNEVEN) > former.step_s:
+        if equal is None or equal.cost.step_s * (1 - 0.02) > former.step_s:
             return None
         self.result = _with_plan_of(replace(self.result, problem=restricted), equal)
         return former
@@ -212,7 +210,7 @@ class Compared:
         result: of the search; of the shortest comparison where that is shorter.
         choices, kinds, memory, unlimited: see Comparisons; the last one is None without a framework.
         uneven: the shorter strategy that has not equally many layers in all stages, where it is shorter by less than
-            WORTH_UNEVEN: nothing else is compared then but strategies of equally many.
+            2 %: nothing else is compared then but strategies of equally many.
     """
 
     result: StrategyResult

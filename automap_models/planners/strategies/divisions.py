@@ -18,13 +18,11 @@ from collections.abc import Container
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.result import TIE
 from automap_models.planners import effort
 from automap_models.planners.strategies.family_costs import RankCosts
 from automap_models.planners.strategies.grid import Division, Family, Grid
 from automap_models.planners.strategies.problem import SharedCosts
-
-TOLERANCE = 1e-9
-"""Relative difference of computing that counts as none."""
 
 
 class DividedModel:
@@ -82,18 +80,18 @@ class DividedModel:
             and _never_more(least.parameters, most.parameters)
             and _never_more(most.parameters, least.parameters)
             and a.runtime_bytes <= b.runtime_bytes
-            and a.logits_bytes <= b.logits_bytes * (1 + TOLERANCE)
+            and a.logits_bytes <= b.logits_bytes * (1 + TIE)
         )
         if not lighter:
             return float("inf")
         # [k, R] seconds of the backward passes beside which gradients are summed
         beside, beside_other = (of.times[..., 1:4].sum(axis=-1) for of in (least, most))
-        computed = (beside_other - beside * (1 + TOLERANCE)).max(axis=1)[list(self.problem.work.order)]
+        computed = (beside_other - beside * (1 + TIE)).max(axis=1)[list(self.problem.work.order)]
         return a.constants.overlap * float(np.maximum(computed, 0.0).sum())
 
 
 def _never_more(one: FloatArray, other: FloatArray) -> bool:
-    return bool((one <= other * (1 + TOLERANCE)).all())
+    return bool((one <= other * (1 + TIE)).all())
 
 
 def with_whole_sequences(division: Division) -> list[Division]:

@@ -28,9 +28,6 @@ from automap_models.core.strategy import ZERO_STAGES, Strategy, expert_tensor
 from automap_models.errors import BadInput
 from automap_models.planners.strategies.problem import StrategyProblem
 
-VIRTUAL = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
-"""Virtual stages a rank that are tried where a schedule leaves them open; in all no more than the model has layers."""
-
 
 class Division(NamedTuple):
     """Into what devices and samples are divided; what a layer takes follows from it."""
@@ -168,8 +165,8 @@ def _ways(pp: int, micro_batches: int, layers: int, schedule: str | None, virtua
     names = (DEFAULT_SCHEDULE,) if alone else tuple(SCHEDULES) if schedule is None else (schedule,)
     ways = []
     for name in names:
-        given = virtual or SCHEDULES[name].virtual
-        for vp in VIRTUAL if given is None else (given,):
+        given = virtual or SCHEDULES[name].virtual  # where it is open, these are tried:
+        for vp in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16) if given is None else (given,):
             longer_warm_up = name == "interleaved" and vp == 1 and len(names) > 1  # than 1f1b has, and else the same
             if pp * vp <= layers + 2 and not longer_warm_up:
                 with suppress(BadInput):

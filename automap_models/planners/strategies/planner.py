@@ -24,9 +24,6 @@ from automap_models.simulate.strategy import require_device
 WITHIN = "target"
 """The argument that asks for the limits of a framework."""
 
-ORDERED = 3
-"""Groups of nodes whose orders are all searched."""
-
 
 class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
     """The fastest strategy of a grid, and how much shorter any other can be at most.
@@ -98,8 +95,8 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
 
 
 def node_orders(cluster: Cluster) -> list[Cluster]:
-    """The orders of a cluster's groups of nodes, the given one first; alone where there are more than ORDERED."""
-    if not 1 < len(cluster.groups) <= ORDERED:
+    """The orders of a cluster's groups of nodes, the given one first; alone where there are more than three."""
+    if not 1 < len(cluster.groups) <= 3:
         return [cluster]
     return [replace(cluster, groups=groups) for groups in dict.fromkeys(permutations(cluster.groups))]
 

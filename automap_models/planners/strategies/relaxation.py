@@ -36,8 +36,6 @@ from automap_models.simulate.strategy import WITHOUT_WAITING
 TOLERANCE = 1e-6
 """Relative, of the solver's values: bounds are lowered and memory is enlarged by it. A solver may else call a program
 infeasible that a strategy solves to the last byte."""
-CHAINS = 4
-"""Of the ranks that end last, that become rows at a time."""
 
 
 class Relaxed(NamedTuple):
@@ -148,8 +146,8 @@ class Relaxation:
             if name in WITHOUT_WAITING:
                 ends = ends - np.concatenate([[0.0], np.cumsum(forward[:-1] + times.transfer_s)])
             step_s = float((ends + self._gradients(solution.blocks)).max())
-            longest = filter(None, map(chain, np.argsort(-ends, kind="stable").tolist()))
-            chains = list(islice(longest, CHAINS)) if step_s > self._step_s * (1 + 1e-4) else []
+            longest = filter(None, map(chain, np.argsort(-ends, kind="stable").tolist()))  # of ranks that end last
+            chains = list(islice(longest, 4)) if step_s > self._step_s * (1 + 1e-4) else []
             if not chains:
                 break
             self._limit_chains(as_arrays(name, ranks, chains))

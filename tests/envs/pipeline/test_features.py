@@ -110,7 +110,7 @@ def test_of_many_devices_those_that_look_best_are_looked_at(random_problems: Dra
 def test_the_rest_is_described_as_numpy_says(random_problems: DrawProblems, seed: int) -> None:
     problems = Problems.of(encode(random_problems(seed, 1, POINTS)))
     arrays, given_ = problems.arrays[0], problems.numbers[0]
-    largest, fewest = features.largest_behind(arrays), features.least_sent(arrays)
+    largest, fewest = features.behind(arrays)
     for row, channel in enumerate((COMPUTE, WEIGHTS, STASH)):
         steps = np.diff(arrays[channel])
         for p in range(POINTS - 1):

@@ -37,7 +37,7 @@ from automap_models.planners.replan.search import (
     search,
     search_orders,
 )
-from automap_models.planners.replan.speeds import HUBER, Speeds, fit_speeds, huber_locations
+from automap_models.planners.replan.speeds import Speeds, fit_speeds, huber_locations
 from automap_models.simulate.step import step_cost
 
 Draw = Callable[..., list[StagedProblem]]
@@ -124,11 +124,12 @@ def test_a_straggler_that_recovered_is_healthy_again() -> None:
 @given(values=st.lists(st.floats(-1.0, 1.0), min_size=3, max_size=12), error=st.floats(0.01, 0.3))
 def test_the_location_is_huber_s_by_another_minimiser(values: list[float], error: float) -> None:
     numbers = np.array(values)
-    location = huber_locations(numbers, np.full(numbers.size, error), np.zeros(numbers.size, dtype=np.int64))[0]
+    errors, bend = np.full(numbers.size, error), 1.345
+    location = huber_locations(numbers, errors, np.zeros(numbers.size, dtype=np.int64), bend)[0]
 
     def loss(centre: float) -> float:
         z = np.abs(numbers - centre) / error
-        return float(np.where(z <= HUBER, z**2 / 2, HUBER * z - HUBER**2 / 2).sum())
+        return float(np.where(z <= bend, z**2 / 2, bend * z - bend**2 / 2).sum())
 
     other = minimize_scalar(loss, bounds=(-1.0, 1.0), method="bounded", options={"xatol": 1e-10})
     assert loss(location) == pytest.approx(float(other.fun), rel=1e-3, abs=1e-6)

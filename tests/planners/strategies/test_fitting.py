@@ -11,7 +11,6 @@ import pytest
 from draw_counts import counts
 
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.planners.strategies import fitting
 from automap_models.planners.strategies.fitting import shortest_choices
 
 
@@ -48,9 +47,8 @@ def test_the_shortest_recomputation_that_fits_is_chosen(draws: int) -> None:
         room, needed = float(draw.uniform(1.0, 6.0)), float(draw.uniform(0.0, 0.3))
 
         rank = _Rank(tables, moments, room, needed)
-        few = float(np.prod(numbers)) <= fitting.ALL
-        chosen = tuple(shortest_choices(numbers, tables, moments, room, needed).tolist())
-        if few:
+        chosen = tuple(shortest_choices(numbers, tables, moments, room, needed, few=400).tolist())
+        if few := float(np.prod(numbers)) <= 400:
             least = min(
                 filter(rank.fits, product(*map(range, numbers.tolist()))), key=rank.seconds, default=(-1,) * stages
             )
