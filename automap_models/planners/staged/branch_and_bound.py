@@ -6,7 +6,7 @@
 
 What comes before a place is known and what comes behind it is at its least (step_bounds), so that most ends of a stage
 lead to no plan below the limit. Under a schedule the bound is stage_kernel.least_step, with the least round trip in
-place of that of the stages which are not there yet, by the length L `least_length`; and in any case the least length
+place of that of the stages which are not there yet, by the length L `pipeline_length`; and in any case the least length
 behind what the first micro-batch takes up to there.
 """
 
@@ -19,14 +19,14 @@ import numpy as np
 from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import IntArray
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import FORWARD, WHOLE
+from automap_models.core.schedules import FORWARD
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.improve import layouts, plan_of
 from automap_models.planners.staged.move_kernel import Search, judged, search_from
-from automap_models.planners.staged.stage_arrays import RATE, START, C, StageArrays, stage_arrays
+from automap_models.planners.staged.stage_arrays import RATE, START, C, stage_arrays
 from automap_models.planners.staged.stage_kernel import (
     BOUNDARY,
     DEVICE,
@@ -38,10 +38,11 @@ from automap_models.planners.staged.stage_kernel import (
     least_copies_s,
     least_step,
     message_s,
+    pipeline_length,
     stage_s,
 )
 from automap_models.planners.staged.step_bounds import EXPOSED, LENGTH, SPAN, TRIP, StepBounds
-from automap_models.simulate.play import KINDS, LATE, MESSAGE, UPDATE, put_stage
+from automap_models.simulate.play import KINDS, MESSAGE, put_stage
 
 NOT_BEGUN, DONE = -1, -2
 """In place of a stage."""
@@ -182,7 +183,8 @@ def go_on(
                 if search.whole.nodes.shape[1]:
                     bound_s = least_step(stages, search.times, s + 1, 2.0 * x + rest[q, k, TRIP, behind])
                 else:
-                    bound_s = least_length(stages, search.times, s, x, rest[q, k], behind)
+                    span, exposed = rest[q, k, SPAN, behind], rest[q, k, EXPOSED, behind]
+                    bound_s = pipeline_length(stages, search.times, s, x, span, exposed, rest[q, k, LENGTH, behind])
                 bound_s = max(later, bound_s)
                 if bound_s * (1.0 - SLACK) >= limit_s:
                     continue
@@ -226,25 +228,3 @@ def placed(search: Search, s: int) -> bool:
         late += least_copies_s(stages, stages.kind[j, a, q], i, k, a, q)
     put_stage(times, s, forward, backward, late, update)
     return True
-
-
-@jit
-def least_length(stages: StageArrays, times: FloatArray, s: int, x: float, rest: FloatArray, behind: int) -> float:
-    """A lower bound on the length L of plans that begin with the first stages of the trial, up to s.
-
-    Args:
-        times: of these stages.
-        x: of the message to what comes behind them, at least.
-        rest: [4, L] of that (step_bounds).
-        behind: its lane.
-    """
-    rounds = stages.micro_batches
-    span, exposed, length = rest[SPAN, behind], rest[EXPOSED, behind], rest[LENGTH, behind]
-    for t in range(s, -1, -1):
-        at = 1 + KINDS * t
-        x = x if t == s else times[at + MESSAGE]
-        f, b, late = times[at + FORWARD], times[at + WHOLE], times[at + LATE] + times[at + UPDATE]
-        span = max(rounds * (f + b), f + b + max(2.0 * rounds * x, 2.0 * x + span))
-        exposed = max(late, exposed - x - b)
-        length = max(span + exposed, f + x + length)
-    return length  # type: ignore[no-any-return]

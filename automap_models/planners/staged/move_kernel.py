@@ -144,16 +144,15 @@ def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray
     stages, route, trial = search.stages, search.route, search.trial
     count = stages.held.size
     low, high = block(index, count)
-    put_route(route, trial)
     for by in by_boundary:
         for by_devices in by_device:
+            put_plan(route, search.times, trial, search.draft)
             if not shifted(route, low, high, by, by_devices, trial):
                 continue
             if not (may_be(stages, trial, low - 1, best) and may_be(stages, trial, high - 1, best)):
                 continue
             first, stop = 0, count
             if known:
-                put(search.times, search.draft)
                 first, stop = max(low - 2, 0), min(high + 1, count)
             step_s = judged(search, first, stop, True, best * (1.0 - SLACK))
             if step_s < best:
@@ -291,15 +290,14 @@ def judged(search: Search, low: int, high: int, choose: bool, limit_s: float) ->
         return np.inf
     search.taken[0] += BOUND * count * count
     if search.whole.nodes.shape[1] == 0:
-        step_s = pipeline_length(stages, draft)
+        step_s = pipeline_length(stages, draft, count - 1, 0.0, 0.0, -np.inf, 0.0)
     elif least_step(stages, draft, count, 0.0) >= limit_s:
         return np.inf
     else:
         step_s = simulated(search, limit_s)
     if step_s >= limit_s:
         return np.inf
-    put_route(search.trial, search.route)
-    put(draft, search.times)
+    put_plan(search.trial, draft, search.route, search.times)
     return step_s
 
 
@@ -317,14 +315,10 @@ def simulated(search: Search, limit_s: float) -> float:
 
 
 @jit
-def put_route(route: IntArray, into: IntArray) -> None:
-    """Write a route over another one; `into[:] = route` takes numba seconds to compile."""
+def put_plan(route: IntArray, times: FloatArray, to_route: IntArray, to_times: FloatArray) -> None:
+    """Write a plan and what its stages take over another one; `into[:] = route` takes numba seconds to compile."""
     for s in range(route.shape[1]):
-        into[BOUNDARY, s], into[DEVICE, s], into[SHARDING, s] = route[BOUNDARY, s], route[DEVICE, s], route[SHARDING, s]
-
-
-@jit
-def put(times: FloatArray, into: FloatArray) -> None:
-    """Write a plan's times over another's."""
+        for row in range(3):
+            to_route[row, s] = route[row, s]
     for i in range(times.size):
-        into[i] = times[i]
+        to_times[i] = times[i]

@@ -224,21 +224,26 @@ def least_step(stages: StageArrays, durations: FloatArray, count: int, trip: flo
 
 
 @jit
-def pipeline_length(stages: StageArrays, durations: FloatArray) -> float:
-    """Auto-MAP's length L of a plan, from its last stage to the first (cost.staged).
+def pipeline_length(
+    stages: StageArrays, durations: FloatArray, last: int, x: float, span: float, exposed: float, length: float
+) -> float:
+    """Auto-MAP's length L (cost.staged) of a plan that begins with some stages, from the last of these to the first.
 
     Args:
-        durations: [1 + 7·S] of the plan.
+        durations: [1 + 7·S] of these stages.
+        last: of them.
+        x: of the message to what comes behind it, at least.
+        span, exposed, length: of that (step_bounds); 0, as little as can be and 0 where nothing does.
     """
-    rounds, last, span, reduced = stages.micro_batches, stages.held.size - 1, 0.0, 0.0
+    rounds = stages.micro_batches
     for s in range(last, -1, -1):
         at = 1 + KINDS * s
-        b, x, late = durations[at + WHOLE], durations[at + MESSAGE], durations[at + LATE] + durations[at + UPDATE]
-        u = durations[at + FORWARD] + b
-        behind = max(2.0 * rounds * x, 2.0 * x + span) if s < last else 0.0
-        reduced = max(late, reduced - x - b) if s < last else late
-        span = max(rounds * u, u + behind)
-    return span + reduced
+        x = x if s == last else durations[at + MESSAGE]
+        f, b, late = durations[at + FORWARD], durations[at + WHOLE], durations[at + LATE] + durations[at + UPDATE]
+        span = max(rounds * (f + b), f + b + max(2.0 * rounds * x, 2.0 * x + span))
+        exposed = max(late, exposed - x - b)
+        length = max(span + exposed, f + x + length)
+    return length
 
 
 @jit
