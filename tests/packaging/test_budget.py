@@ -25,7 +25,7 @@ BUDGET = {
     "automap_models": (926, 8),
     "core": (7_073, 34),
     "cost": (3_263, 17),
-    "envs": (1_599, 12),
+    "envs": (1_605, 12),
     "export": (2_299, 14),
     "formats": (5_034, 21),
     "hlo": (7_909, 39),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_151, "files": 372, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_157, "files": 372, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -130,8 +130,8 @@ def outlook(arrays: Floats32, given: Floats, passed: Prefix, point: int, stop: f
 
 
 @jit
-def best_stop(arrays: Floats32, given: Floats, passed: Prefix, point: int) -> float:
-    """Where the devices of a stage that ends at a point end best, by its outlook.
+def best_stop(arrays: Floats32, given: Floats, passed: Prefix, point: int) -> tuple[float, Outlook]:
+    """Where the devices of a stage that ends at a point end best, and the outlook that says so.
 
     The share of the devices left that its computation deserves, rounded down, up and to the nodes around it, quarters
     of all that are left, and the ends; then the best of these a sixteenth and a thirty-second of them further.
@@ -140,10 +140,11 @@ def best_stop(arrays: Floats32, given: Floats, passed: Prefix, point: int) -> fl
     work = max(arrays[COMPUTE, arrays.shape[1] - 1] - passed.compute, 1e-9)
     deserved = passed.first + width * (arrays[COMPUTE, point] - passed.compute) / work
     node = np.floor(deserved / given[PER_NODE]) * given[PER_NODE]
-    best, reward = least, -np.inf
-    for option in range(13):
-        if option < 2:
-            stop = np.floor(deserved) + option
+    best = min(max(np.floor(deserved), least), most)
+    ahead = outlook(arrays, given, passed, point, best)
+    for option in range(1, 13):
+        if option == 1:
+            stop = np.floor(deserved) + 1.0
         elif option < 4:
             stop = node + (option - 2) * given[PER_NODE]
         elif option < 7:
@@ -154,12 +155,12 @@ def best_stop(arrays: Floats32, given: Floats, passed: Prefix, point: int) -> fl
             by = np.ceil(width / (16.0 if option < 11 else 32.0))
             stop = best + (by if option % 2 else -by)
         stop = min(max(stop, least), most)
-        if option and stop == best:
-            continue  # its outlook is the one to beat
-        seems = outlook(arrays, given, passed, point, stop).reward
-        if seems > reward:
-            best, reward = stop, seems
-    return best
+        if stop == best:
+            continue
+        other = outlook(arrays, given, passed, point, stop)
+        if other.reward > ahead.reward:
+            best, ahead = stop, other
+    return best, ahead
 
 
 @jit
@@ -200,11 +201,15 @@ def behind(arrays: Floats32) -> tuple[Floats32, Floats32]:
 
 @jit
 def describe_choice(
-    out: Floats32, arrays: Floats32, given: Floats, passed: Prefix, choice: tuple[int, float], largest: Floats32
+    out: Floats32,
+    arrays: Floats32,
+    given: Floats,
+    passed: Prefix,
+    choice: tuple[int, float, Outlook],
+    largest: Floats32,
 ) -> None:
-    """The first LOOKED features of a choice (k, q), but for how it stands beside the best, into `out`."""
-    point, stop = choice
-    ahead = outlook(arrays, given, passed, point, stop)
+    """The first LOOKED features of a choice (k, q) with its outlook, but for its place beside the best, into `out`."""
+    point, stop, ahead = choice
     micro, devices, per_node, left = given[MICRO], given[DEVICES], given[PER_NODE], passed.left
     total, compute, steady = arrays[COMPUTE, arrays.shape[1] - 1], arrays[COMPUTE, point], micro * ahead.stage
     even = micro * (total - compute) / max(devices - stop, 1.0)
@@ -319,8 +324,8 @@ def _describe(problems: Problems, states: States, choice: Integers, features: Fl
                 while not problems.legal[b, point]:
                     point += 1
                 choice[b, x] = point
-                stop = best_stop(arrays, given, passed, point)
-                describe_choice(out[x], arrays, given, passed, (point, stop), largest)
+                stop, ahead = best_stop(arrays, given, passed, point)
+                describe_choice(out[x], arrays, given, passed, (point, stop, ahead), largest)
                 describe_rest(out[x], arrays, given, passed, point, fewest)
         else:
             point = int(states.cuts[b, step // 2])
@@ -334,7 +339,8 @@ def _describe(problems: Problems, states: States, choice: Integers, features: Fl
             describe_rest(out[0], arrays, given, passed, point, fewest)
             for x in range(count):
                 choice[b, x] = int(stops[x])
-                describe_choice(out[x], arrays, given, passed, (point, stops[x]), largest)
+                ahead = outlook(arrays, given, passed, point, stops[x])
+                describe_choice(out[x], arrays, given, passed, (point, stops[x], ahead), largest)
                 out[x, LOOKED:] = out[0, LOOKED:]
         best = 1e-9
         for x in range(count):
