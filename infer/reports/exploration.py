@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,6 @@ from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import Bound, PlanReport
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
-from automap_models.errors import BadInput
 from automap_models.formats.atomic import fingerprint, write_json
 from automap_models.formats.hardware_yaml import ClusterDocument, device_of
 from automap_models.formats.plan_json import SCHEMA, plan_document
@@ -27,7 +25,7 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
 from automap_models.planners.portfolio.model import profiled_once
 from automap_models.planners.portfolio.planning import explore_config, sample_notes, space_to_explore
-from automap_models.planners.portfolio.store import exploration_from_json, exploration_to_json
+from automap_models.planners.portfolio.store import StoredExploration
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.plots.exploration import SIZES, TIMES, draw_candidates
 from automap_models.simulate.breakdown import Breakdown
@@ -83,17 +81,17 @@ def _explored(request: PlanRequest) -> Explored:
         key, model = _profiled(request, cluster, steps)
         space = space_to_explore(model, cluster, options)
         key = f"plans-{fingerprint({'model': key, **_identity(request, cluster)})}"
-        entry, exploration = cache.read(key), None
-        if entry is not None:
-            with suppress(BadInput):  # of another space
-                exploration = exploration_from_json(entry, space)
-        cached = exploration is not None
-        if exploration is None:
+        fresh: list[Exploration] = []
+
+        def explore() -> StoredExploration:
             result = ExplorePlanner(explore_config(options)).solve(space, watch=lambda news: steps.begin(news.what))
             result.required_plan()
-            exploration = result.facts["exploration"]
-            cache.write(key, exploration_to_json(exploration))
-    return Explored(exploration, options.seed, time.perf_counter() - begun, cached)
+            fresh.append(result.facts["exploration"])
+            return StoredExploration.of(fresh[0])
+
+        stored = cache.once(key, StoredExploration, explore)
+        exploration = fresh[0] if fresh else stored.of_space(space)
+    return Explored(exploration, options.seed, time.perf_counter() - begun, cached=not fresh)
 
 
 def _read_back(request: PlanRequest, path: Path) -> Candidate:

@@ -103,7 +103,7 @@ def stored() -> dict[str, Target]:
     from automap_models.formats.dataset import KIND, read_dataset, write_shard
     from automap_models.planners.portfolio.explore import ExploreConfig, ExplorePlanner
     from automap_models.planners.portfolio.space import PlanningSpace
-    from automap_models.planners.portfolio.store import exploration_from_json, exploration_to_json
+    from automap_models.planners.portfolio.store import StoredExploration
 
     with tempfile.TemporaryDirectory() as folder:
         shard = Path(folder, "shard-00000.npz")
@@ -135,7 +135,9 @@ def stored() -> dict[str, Target]:
             [encode_record(samples.model())], lambda content: decode_record(content, ProfiledModel), change_json
         ),
         "cached exploration": Target(
-            [exploration_to_json(exploration)], lambda text: exploration_from_json(text, space), change_json
+            [encode_record(StoredExploration.of(exploration))],
+            lambda content: decode_record(content, StoredExploration).of_space(space),
+            change_json,
         ),
     }
 

@@ -32,7 +32,7 @@ BUDGET = {
     "planners": (877, 6),
     "planners/online": (310, 3),
     "planners/placement": (3_313, 17),
-    "planners/portfolio": (2_909, 18),
+    "planners/portfolio": (2_850, 18),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_568, 22),
@@ -44,13 +44,13 @@ BUDGET = {
     "torch_export": (3_169, 14),
     "workloads": (3_959, 20),
     "zoo": (1, 1),
-    "infer": (5_773, 29),
+    "infer": (5_771, 29),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_157, "files": 372, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_096, "files": 372, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -1,122 +1,63 @@
-"""An exploration as plain data and back: what the cache keeps. Plans are kept, figures are computed again."""
+"""An exploration as the cache keeps it: plans and what is proven about them; figures are computed again."""
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass, replace
 
-import msgspec
-
-from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Bound
-from automap_models.core.staged import StagedPlan
+from automap_models.core.staged import SearchLogEntry, StagedPlan
 from automap_models.errors import BadInput
-from automap_models.formats.schema import Count, Document, Index, Positive, decode_json
 from automap_models.planners.portfolio.candidate import Candidate, Missing
 from automap_models.planners.portfolio.explore import Exploration
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.simulate.step import step_cost
 
 
-class _Proof(Document):
-    """What is proven: seconds, and how."""
+@dataclass(frozen=True)
+class StoredPlan:
+    """A candidate: its plan, the schedule of its step, and what is proven about plans of its sort."""
 
-    bound_s: Positive
-    proof: Literal["exact", "relaxation"]
-
-
-class _Candidate(Document):
-    """A plan; shardings by name."""
-
-    cuts: list[Index]
-    device_cuts: list[Index]
-    micro_batches: Count
-    planner: str
-    shardings: list[str]
-    proven: _Proof | None
+    plan: StagedPlan
+    schedule: str | None
+    proven: Bound | None
 
 
-class _Missing(Document):
-    """A sort of plan of which there is none."""
+@dataclass(frozen=True)
+class StoredExploration:
+    """An exploration without its space."""
 
-    kind: PlanKind
-    name: str
-    reason: str
-
-
-class _Exploration(Document):
-    """The decisions and what is proven, without the model."""
-
-    candidates: list[_Candidate]
-    missing: list[_Missing]
-    proven: _Proof
-    notes: list[str]
+    candidates: tuple[StoredPlan, ...]
+    missing: tuple[Missing, ...]
+    proven: Bound
+    notes: tuple[str, ...]
     exploring_s: float
+    search_log: tuple[SearchLogEntry, ...]
+
+    @classmethod
+    def of(cls, exploration: Exploration) -> StoredExploration:
+        """What is kept of an exploration."""
+        candidates = tuple(StoredPlan(c.plan, c.problem.schedule, c.proven) for c in exploration.candidates)
+        proven, notes, taken_s = exploration.proven, exploration.notes, exploration.exploring_s
+        return cls(candidates, exploration.missing, proven, notes, taken_s, exploration.search_log)
+
+    def of_space(self, space: PlanningSpace) -> Exploration:
+        """The exploration, of the space that it was made of.
+
+        Raises:
+            BadInput: it is of another space.
+        """
+        candidates = tuple(_candidate(stored, space) for stored in self.candidates)
+        if not candidates or not candidates[0].fits:
+            raise _foreign()
+        return Exploration(space, candidates, self.missing, self.proven, self.notes, self.exploring_s, self.search_log)
 
 
-def exploration_to_json(exploration: Exploration) -> bytes:
-    """The decisions and what is proven, without the model."""
-    document = _Exploration(
-        candidates=[_document(candidate) for candidate in exploration.candidates],
-        missing=[_Missing(missing.kind, missing.name, missing.reason) for missing in exploration.missing],
-        proven=_Proof(float(exploration.proven.value), exploration.proven.proof),
-        notes=list(exploration.notes),
-        exploring_s=float(exploration.exploring_s),
-    )
-    return msgspec.json.encode(document)
-
-
-def exploration_from_json(text: bytes, space: PlanningSpace) -> Exploration:
-    """The exploration of that space.
-
-    Raises:
-        BadInput: it is none, or of another space.
-    """
-    try:
-        document = decode_json(text, _Exploration, where="cache")
-        exploration = Exploration(
-            space=space,
-            candidates=tuple(_candidate(candidate, space) for candidate in document.candidates),
-            missing=tuple(Missing(missing.kind, missing.name, missing.reason) for missing in document.missing),
-            proven=Bound(document.proven.bound_s, document.proven.proof),
-            notes=tuple(document.notes),
-            exploring_s=document.exploring_s,
-        )
-    except (BadInput, ValueError) as error:
-        raise _foreign() from error
-    if not exploration.candidates or not exploration.best.fits:
+def _candidate(stored: StoredPlan, space: PlanningSpace) -> Candidate:
+    plan = stored.plan
+    problem = replace(space.split(plan.stages, plan.micro_batches), schedule=stored.schedule)
+    if not plan.check_valid(problem)[0]:
         raise _foreign()
-    return exploration
-
-
-def _document(candidate: Candidate) -> _Candidate:
-    plan, proven = candidate.plan, candidate.proven
-    return _Candidate(
-        cuts=[int(cut) for cut in plan.cuts],
-        device_cuts=[int(cut) for cut in plan.device_cuts],
-        micro_batches=int(plan.micro_batches),
-        planner=plan.planner,
-        shardings=[candidate.problem.all_shardings[index].name for index in plan.shardings],
-        proven=None if proven is None else _Proof(float(proven.value), proven.proof),
-    )
-
-
-def _candidate(document: _Candidate, space: PlanningSpace) -> Candidate:
-    problem = space.split(len(document.cuts) + 1, document.micro_batches)
-    cuts = tuple(document.cuts)
-    names = [sharding.name for sharding in problem.all_shardings]
-    plan = StagedPlan(
-        cuts,
-        tuple(document.device_cuts),
-        problem.micro_batches,
-        document.planner,
-        coarse_cuts=problem.grid.to_points(cuts),
-        shardings=tuple(names.index(name) for name in document.shardings),
-    )
-    valid, _ = plan.check_valid(problem)
-    if not valid:
-        raise _foreign()
-    proven = None if document.proven is None else Bound(document.proven.bound_s, document.proven.proof)
-    return Candidate(problem, plan, step_cost(problem, plan), proven)
+    return Candidate(problem, plan, step_cost(problem, plan), stored.proven)
 
 
 def _foreign() -> BadInput:
