@@ -35,7 +35,7 @@ BUDGET = {
     "planners/portfolio": (2_850, 18),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
-    "planners/staged": (3_568, 22),
+    "planners/staged": (3_541, 22),
     "planners/strategies": (2_660, 15),
     "plots": (1_155, 8),
     "rl": (1_088, 11),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_096, "files": 372, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_069, "files": 372, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -99,7 +99,7 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
             none = _nothing_fits(problem, search.episodes)
             return Result(problem, None, None, "stopped", taken_s=time.perf_counter() - begun_s, reason=none, **known)
         proof = None if interrupted or not self.config.prove_s else deadline.part(self.config.prove_s)
-        bound = certify(plain(problem), search.best, proof).bound
+        bound = certify(plain(problem), search.best, proof)
         cost = plan_cost(problem, search.best)
         notes = _notes(cost.length_s, bound, search.episodes, interrupted=interrupted)
         taken_s = time.perf_counter() - begun_s

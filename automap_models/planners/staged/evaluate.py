@@ -103,7 +103,7 @@ def evaluate(
     if bound is None:
         costs = Costs(problem)
         costs.learn(plan, cost)
-        bound = certify(problem, plan, Deadline(certify_s, effort.counted_s) if certify_s else None, costs=costs).bound
+        bound = certify(problem, plan, Deadline(certify_s, effort.counted_s) if certify_s else None, costs=costs)
     tuned = _tuned_data_parallel(result)
     # Baselines are plain pipelines of the same profile, whatever the plan may or has to do.
     pipeline = replace(plain(problem), constraints=UNCONSTRAINED)

@@ -13,13 +13,11 @@ belong to, bound all plans that go on there (step_bounds), and branch and bound 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import ClassVar
 
 from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.units import counted
-from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Planner, Progress, Watch
@@ -68,46 +66,21 @@ BOUND_S = 0.3
 """Counted seconds for a bound where no time is given for a proof."""
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """What was proven.
-
-    Attributes:
-        bound: about the best length of all plans on the grid, the given length being that of one which competes.
-        plan: the shortest plan found, if it is shorter than the length given: the optimum of a search that came to
-            its end.
-        cost: of that plan.
-    """
-
-    bound: Bound
-    plan: StagedPlan | None = None
-    cost: StagedCost | None = None
-
-
-def certify(
-    problem: StagedProblem,
-    plan: StagedPlan,
-    deadline: Deadline | None,
-    length_s: float | None = None,
-    costs: Costs | None = None,
-) -> Certificate:
-    """Prove a plan on the grid optimal, or find a shorter one, or say at least how short plans can be.
+def certify(problem: StagedProblem, plan: StagedPlan, deadline: Deadline | None, costs: Costs | None = None) -> Bound:
+    """What is proven about all plans on the grid, among which one competes: the optimum, or how short they can be.
 
     Args:
         problem: with S stages.
         plan: one that fits the memory.
         deadline: when to stop; with None there is only a bound.
-        length_s: length that a plan has to fall below to be of interest; None is that of the plan.
         costs: of this problem's plans, as far as they are known.
     """
     costs = Costs(problem) if costs is None else costs
-    length_s = costs(plan).step_s if length_s is None else min(costs(plan).step_s, length_s)
+    length_s = costs(plan).step_s
     if problem.stages == 1 and not problem.shardings:
-        return Certificate(Bound(length_s, "exact"))
+        return Bound(length_s, "exact")
     if deadline is None:
         least_s = least_step_s(problem, length_s, Deadline(BOUND_S, effort.counted_s))
-        return Certificate(Bound(least_s, "exact" if least_s >= length_s * (1.0 - LENGTH_ROUNDING) else "relaxation"))
+        return Bound(least_s, "exact" if least_s >= length_s * (1.0 - LENGTH_ROUNDING) else "relaxation")
     search = anytime_search(problem, deadline, length_s, [plan], costs)
-    if search.finished:
-        return Certificate(Bound(search.bound_s, "exact"), search.plan, search.cost)
-    return Certificate(Bound(min(search.bound_s, length_s), "relaxation"), search.plan, search.cost)
+    return Bound(min(search.bound_s, length_s), "exact" if search.finished else "relaxation")

@@ -153,19 +153,11 @@ def test_a_certificate_is_the_optimum_or_bounds_it(seed, make_problem):
         return
     best_s = optimum_s(problem)
     bound = certify(problem, uniform, None)
-    assert bound.plan is None
-    assert bound.bound.value <= best_s * (1 + 1e-12)
+    assert bound.value <= best_s * (1 + 1e-12)
     uniform_s = plan_cost(problem, uniform).length_s
-    assert (bound.bound.proof == "exact") == (bound.bound.value >= uniform_s * (1 - 1e-11))
+    assert (bound.proof == "exact") == (bound.value >= uniform_s * (1 - 1e-11))
     proven = certify(problem, uniform, Deadline())
-    assert proven.bound == Bound(pytest.approx(best_s, rel=1e-12), "exact")  # type: ignore[arg-type]
-    if proven.plan is None:
-        assert plan_cost(problem, uniform).length_s == pytest.approx(best_s, rel=1e-11)
-    else:
-        assert plan_cost(problem, proven.plan).length_s == pytest.approx(best_s, rel=1e-12)
-    nothing_shorter = certify(problem, uniform, Deadline(), 0.9 * best_s)
-    assert nothing_shorter.plan is None
-    assert nothing_shorter.bound.value == pytest.approx(0.9 * best_s)
+    assert proven == Bound(pytest.approx(best_s, rel=1e-12), "exact")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("schedule", [None, "1f1b", "gpipe"])
