@@ -30,12 +30,12 @@ BUDGET = {
     "formats": (5_034, 21),
     "hlo": (7_909, 39),
     "planners": (877, 6),
-    "planners/online": (310, 3),
+    "planners/online": (311, 3),
     "planners/placement": (3_313, 17),
     "planners/portfolio": (2_850, 18),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
-    "planners/staged": (3_541, 22),
+    "planners/staged": (3_542, 22),
     "planners/strategies": (2_660, 15),
     "plots": (1_155, 8),
     "rl": (1_088, 11),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_069, "files": 372, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_071, "files": 372, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

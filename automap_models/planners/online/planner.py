@@ -15,6 +15,7 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
+from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.staged.costs import does_not_fit, plain
 from automap_models.planners.staged.exact import certify
@@ -36,7 +37,7 @@ class OnlineConfig:
         episodes: how many to play, at least.
         seed: of every random draw.
         warm_start: a plan to begin with; it may be returned where nothing shorter is found.
-        prove_s: how long the exact search may take after the training, seconds.
+        prove_s: counted seconds (planners.effort) that the exact search may take after the training.
     """
 
     agent: str | Path = "default"
@@ -98,7 +99,7 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
         if search.best is None:
             none = _nothing_fits(problem, search.episodes)
             return Result(problem, None, None, "stopped", taken_s=time.perf_counter() - begun_s, reason=none, **known)
-        proof = None if interrupted or not self.config.prove_s else deadline.part(self.config.prove_s)
+        proof = None if interrupted or not self.config.prove_s else deadline.part(self.config.prove_s, effort.counted_s)
         bound = certify(plain(problem), search.best, proof)
         cost = plan_cost(problem, search.best)
         notes = _notes(cost.length_s, bound, search.episodes, interrupted=interrupted)

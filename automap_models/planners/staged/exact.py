@@ -25,7 +25,7 @@ from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedR
 from automap_models.planners.staged.feasibility import out_of_memory, plans_fit
 from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.stage_arrays import stage_arrays
-from automap_models.planners.staged.step_bounds import least_step_s
+from automap_models.planners.staged.step_bounds import evenly_s, least_step_s
 
 
 class ExactPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
@@ -83,4 +83,5 @@ def certify(problem: StagedProblem, plan: StagedPlan, deadline: Deadline | None,
         least_s = least_step_s(problem, length_s, Deadline(BOUND_S, effort.counted_s))
         return Bound(least_s, "exact" if least_s >= length_s * (1.0 - LENGTH_ROUNDING) else "relaxation")
     search = anytime_search(problem, deadline, length_s, [plan], costs)
-    return Bound(min(search.bound_s, length_s), "exact" if search.finished else "relaxation")
+    least_s = max(search.bound_s, evenly_s(problem))
+    return Bound(min(least_s, length_s), "exact" if search.finished else "relaxation")

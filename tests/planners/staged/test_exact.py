@@ -157,6 +157,8 @@ def test_a_certificate_is_the_optimum_or_bounds_it(seed, make_problem):
     uniform_s = plan_cost(problem, uniform).length_s
     assert (bound.proof == "exact") == (bound.value >= uniform_s * (1 - 1e-11))
     proven = certify(problem, uniform, Deadline())
+    late = certify(problem, uniform, Deadline(0.0))
+    assert 0.0 < late.value <= best_s * (1 + 1e-12)
     assert proven == Bound(pytest.approx(best_s, rel=1e-12), "exact")  # type: ignore[arg-type]
 
 
