@@ -17,6 +17,9 @@ from automap_models.errors import BadInput
 
 _SHORT = reprlib.Repr()
 
+RESERVE = 0.08
+"""Share of a device's memory that commands leave free unless they are told otherwise: for what no count knows, such as
+pieces that the allocator cannot join."""
 MAX_DEVICES = 65_536
 """Devices of the largest cluster; more is a slip of the pen, and arrays as long as that must not be laid out."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from automap_models.core.cluster import Cluster, NodeGroup
+from automap_models.core.cluster import RESERVE, Cluster, NodeGroup
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.profile import Profile
 from automap_models.core.result import TIE, Alternative, PlanReport
@@ -322,7 +322,7 @@ def memory_in_words(report: PlanReport) -> str:
     """`fits (7.39 GB of 32.0 GB)`, of the fullest device."""
     cost = report.cost
     held, limit = float(cost.memory_bytes[cost.fullest]), float(cost.limit_bytes[cost.fullest])
-    verdict = "fits" if held <= 0.92 * limit else "at risk"  # allocators and communication buffers take some, too
+    verdict = "fits" if held <= (1.0 - RESERVE) * limit else "at risk"
     alone = "" if report.data_parallel_s is not None else "; data parallelism does not fit"
     return f"{verdict} ({size(held)} of {size(limit)}){alone}"
 

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.cluster import RESERVE, Cluster
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
 from automap_models.core.model_work import ModelWork
 from automap_models.core.result import Result
@@ -26,7 +26,6 @@ from automap_models.planners.portfolio.work import work_once
 from automap_models.planners.strategies.compare import Alternative, Compared, compared, of_sizes
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import (
-    RESERVE,
     StrategiesConfig,
     StrategyProblem,
     usual_precision,

@@ -159,12 +159,15 @@ def _shorter(
     portfolio: Portfolio, candidates: Sequence[tuple[Simplicity, Candidate]], best: Candidate
 ) -> list[Alternative]:
     """What is shorter and harder to run: the shortest plan of each kind, and one with deeper warm-up."""
-    shorter = []
+    shorter, own = [], simplicity(best.plan, best.problem.cluster.devices, portfolio.ends)
     for kind in Simplicity:
         of_kind = [candidate for of, candidate in candidates if of is kind]
         shortest = min(of_kind, key=lambda candidate: candidate.step_s, default=None)
         if shortest is not None and shortest.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
-            shorter.append(Alternative(_in_words(shortest), shortest.step_s, kind.requires))
+            requirement = (
+                kind.requires if kind is not own else "no more than this plan, but more stages or less free memory"
+            )
+            shorter.append(Alternative(_in_words(shortest), shortest.step_s, requirement))
     deep = None if best.problem.schedule == DEEP else portfolio.under(DEEP, best)
     if deep is not None and deep.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
         what = f"{_in_words(deep)}, {deep.memory_bytes / 1e9:.1f} GB on the fullest device"

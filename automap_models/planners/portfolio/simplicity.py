@@ -7,6 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from automap_models.core.cluster import RESERVE
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan
 from automap_models.planners.portfolio.candidate import Candidate
@@ -63,9 +64,10 @@ def simplicity(plan: StagedPlan, devices: int, ends: Collection[int]) -> Simplic
 def simplest(candidates: Sequence[tuple[Simplicity, Candidate]], min_gain: float) -> Candidate:
     """The simplest of nearly equal plans.
 
-    From the simplest kind to the hardest, in one kind from few stages to many, and of these from 1F1B, which holds the
-    fewest micro-batches, to other schedules: a later plan is taken where its step is more than `min_gain` shorter than
-    that of the one taken before, relatively, for each step that it is harder.
+    From the simplest kind to the hardest, in one kind those with room in the memory before those at risk, from few
+    stages to many, and of these from 1F1B, which holds the fewest micro-batches, to other schedules: a later plan is
+    taken where its step is more than `min_gain` shorter than that of the one taken before, relatively, for each step
+    that it is harder.
 
     Args:
         candidates: at least one that fits.
@@ -80,6 +82,7 @@ def simplest(candidates: Sequence[tuple[Simplicity, Candidate]], min_gain: float
     return chosen
 
 
-def _order(candidate: Candidate) -> tuple[int, bool, float]:
-    """Fewer stages, then 1F1B, then the shorter step."""
-    return candidate.plan.stages, candidate.problem.schedule != DEFAULT_SCHEDULE, candidate.step_s
+def _order(candidate: Candidate) -> tuple[bool, int, bool, float]:
+    """Room in the memory, fewer stages, then 1F1B, then the shorter step."""
+    at_risk = candidate.memory_bytes > (1.0 - RESERVE) * candidate.limit_bytes
+    return at_risk, candidate.plan.stages, candidate.problem.schedule != DEFAULT_SCHEDULE, candidate.step_s

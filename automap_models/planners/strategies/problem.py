@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.cluster import RESERVE, Cluster
 from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate
 from automap_models.core.framework import Limits
@@ -24,9 +24,6 @@ from automap_models.simulate.strategy import StrategyPricing
 if TYPE_CHECKING:
     from automap_models.planners.strategies.family_costs import RankCosts
 
-RESERVE = 0.08
-"""Share of a device's memory that commands leave free unless they are told otherwise: for what no count knows, such as
-pieces that the allocator cannot join."""
 HALF: Mapping[Precision, str] = {"bf16": "bfloat16", "fp16": "float16"}
 
 
