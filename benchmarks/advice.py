@@ -125,7 +125,7 @@ class Job:
         space = self.space
         blocks, layers = block_ends(self.profile), layer_ends(self.profile)
         for count, schedule, stages in product(space.counts, space.competing, space.stage_numbers):
-            problem = space.pipeline(stages, count, schedule)
+            problem = space.problem(stages, count, schedule)
             if stages == 1:
                 yield self.rival("data parallelism", problem, StagedPlan((), (), count, "rival"))
                 continue
@@ -162,7 +162,7 @@ class Job:
         idle = stages_without_work(self.profile, cuts, DEFAULT_MIN_STAGE)
         if idle:
             return f"{len(idle)} of {len(cuts) + 1} stages without work"
-        problem = replace(self.space.pipeline(len(cuts) + 1, count, document["schedule"]), max_replicas=None)
+        problem = replace(self.space.problem(len(cuts) + 1, count, document["schedule"]), max_replicas=None)
         plan = StagedPlan(cuts, tuple(document["device_cuts"]), count, document["planner"])
         return self.rival("former", problem, plan) or "does not fit"
 

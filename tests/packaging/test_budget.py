@@ -32,7 +32,7 @@ BUDGET = {
     "planners": (877, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_313, 17),
-    "planners/portfolio": (2_856, 18),
+    "planners/portfolio": (2_833, 18),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_542, 22),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_076, "files": 372, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_053, "files": 372, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

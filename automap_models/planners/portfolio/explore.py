@@ -237,7 +237,10 @@ class _Portfolio:
     @property
     def has_hybrids(self) -> bool:
         """Whether stages may partition operators."""
-        return bool(self.space.inside_nodes.shardings) and "operator" not in self.constraints.forbidden
+        return (
+            any(self.space.cluster.devices_per_node % p.degree == 0 for p in self.space.whole.shardings)
+            and "operator" not in self.constraints.forbidden
+        )
 
     def add_hybrids(self) -> Bound:
         """Plans whose stages partition operators; what is proven about all plans."""

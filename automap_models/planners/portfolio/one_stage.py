@@ -56,7 +56,7 @@ def staged_problems(space: PlanningSpace) -> Iterator[StagedProblem]:
     """Every problem of several stages that has plans which satisfy the space's constraints."""
     for stages in space.several:
         if space.allows(stages):
-            yield from (space.split(stages, micro_batches) for micro_batches in space.counts)
+            yield from (space.problem(stages, M, space.schedule, sharded=True) for M in space.counts)
 
 
 def possible_stages(problem: StagedProblem) -> StageArrays | None:

@@ -128,7 +128,7 @@ class Portfolio:
         space = self.space
         competes = 1 in space.stage_numbers and space.allows(1)
         for micro_batches in space.data_parallel_counts:
-            problem = space.pipeline(1, micro_batches, space.competing[0])
+            problem = space.problem(1, micro_batches, space.competing[0])
             plan = StagedPlan((), (), micro_batches, "data-parallel", coarse_cuts=())
             candidate = self._candidate(problem, plan)
             self.data_parallel.append(candidate)
@@ -146,7 +146,7 @@ class Portfolio:
             if not space.allows(stages):
                 continue
             for micro_batches in space.counts:
-                problems += [space.pipeline(stages, micro_batches, schedule) for schedule in space.competing]
+                problems += [space.problem(stages, micro_batches, s, sharded=space.divided) for s in space.competing]
         problems = [p for p in problems if space.for_target(p)]
         return [p for p in problems if _shares_out(p)]
 

@@ -13,7 +13,7 @@ from automap_models.core.constraints import UNCONSTRAINED, Constraints
 from automap_models.core.device import Device
 from automap_models.core.microbatch import microbatch_size, require_samples, required_size, rescaled
 from automap_models.core.profile import Profile
-from automap_models.core.profiled_model import ProfiledModel, ShardedProfile
+from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedProblem
 from automap_models.core.training_state import default_state_factor
 from automap_models.errors import BadInput
@@ -66,7 +66,7 @@ class PlanningSpace:
         schedule: whose step counts; None for the length L.
         schedules: which compete, all of core.schedules.WARM_UPS; none for `schedule` alone.
         idle_replicas: whether a stage may have more replicas than a micro-batch has samples.
-        divided: whether the devices of a stage among several may share its operators (`pipeline`).
+        divided: whether the devices of a stage among several may share its operators.
         device: see StagedProblem.
 
     Raises:
@@ -129,12 +129,6 @@ class PlanningSpace:
             device=self.device,
         )
 
-    @cached_property
-    def inside_nodes(self) -> StagedProblem:
-        """The same with the shardings that a stage among several may run in."""
-        fitting = tuple(p for p in self.whole.shardings if self.cluster.devices_per_node % p.degree == 0)
-        return replace(self.whole, shardings=fitting)
-
     @property
     def counts(self) -> list[int]:
         """Every number of micro-batches M in question."""
@@ -169,48 +163,40 @@ class PlanningSpace:
         batch = self.global_batch if size is None or self.global_batch else self.micro_batches * size
         return self.counts if batch is None else divisors(batch)
 
-    def pipeline(self, stages: int, micro_batches: int, schedule: str | None) -> StagedProblem:
-        """The problem of several stages, with the profile of that many micro-batches; with shardings where `divided`.
+    def problem(self, stages: int, micro_batches: int, schedule: str | None, *, sharded: bool = False) -> StagedProblem:
+        """That of so many stages and micro-batches, with the shardings that such stages may run in, or without any.
 
-        Where stages have to hold work, every replica needs a sample, if the profile says how many there are.
+        Where stages have to hold work, every replica needs a sample, if the profile says how many there are. By the
+        length L a micro-batch is evenly split, and replicas are counted only where stages share out operators, too.
         """
-        profile = self._sized_profile(micro_batches)
-        working = self.constraints.min_stage > 0.0 and not self.idle_replicas
-        divided = self.divided and stages > 1
+        split, per_node = self._split(micro_batches), self.cluster.devices_per_node
+        if schedule is None:
+            batch = self.global_batch
+            most = batch // micro_batches if sharded and batch is not None else self.max_replicas
+        else:
+            working = self.constraints.min_stage > 0.0 and not self.idle_replicas
+            most = microbatch_size(split.profile) if working else self.max_replicas
+        fitting = (p for p in split.shardings if stages == 1 or per_node % p.degree == 0)
         return replace(
-            self.whole,
-            profile=profile,
+            split,
             stages=stages,
-            micro_batches=micro_batches,
-            shardings=self._sized_shardings(micro_batches) if divided else (),
-            launch_s=self.whole.launch_s if divided else 0.0,
-            max_replicas=microbatch_size(profile) if working else None,
+            shardings=tuple(fitting) if sharded else (),
+            launch_s=split.launch_s if sharded else 0.0,
+            max_replicas=most,
             schedule=schedule,
         )
 
-    def _sized_shardings(self, micro_batches: int) -> tuple[ShardedProfile, ...]:
-        """Those of micro-batches of that size; the same objects each time."""
-        if micro_batches not in self._shardings:
-            problem = self.inside_nodes.with_split(1, micro_batches, self.global_batch)
-            self._shardings[micro_batches] = problem.shardings
-        return self._shardings[micro_batches]
+    def _split(self, micro_batches: int) -> StagedProblem:
+        """One stage, so many micro-batches; one object for each number of them."""
+        if micro_batches not in self._splits:
+            batch = self.global_batch
+            if batch is None and micro_batches != self.micro_batches:
+                batch = self.micro_batches * required_size(self.model.profile)
+            self._splits[micro_batches] = self.whole.with_split(1, micro_batches, batch)
+        return self._splits[micro_batches]
 
     @cached_property
-    def _shardings(self) -> dict[int, tuple[ShardedProfile, ...]]:
-        return {}
-
-    def _sized_profile(self, micro_batches: int) -> Profile:
-        """Of one of so many micro-batches; one object for each number of them."""
-        profile = self.model.profile
-        batch = self.global_batch
-        if batch is None:
-            if micro_batches == self.micro_batches:
-                return profile
-            batch = self.micro_batches * required_size(profile)
-        return self._profiles.setdefault(micro_batches, rescaled(profile, batch // micro_batches))
-
-    @cached_property
-    def _profiles(self) -> dict[int, Profile]:
+    def _splits(self) -> dict[int, StagedProblem]:
         return {}
 
     def require_some(self) -> None:
@@ -238,21 +224,10 @@ class PlanningSpace:
         divides = target.divides(microbatch_size(profile), problem.cluster.devices // stages)
         return divides and target.allows(stages, problem.micro_batches, problem.schedule, tied)
 
-    def split(self, stages: int, micro_batches: int) -> StagedProblem:
-        """The problem of that many stages and micro-batches.
-
-        Each replica of a stage needs a sample; under a schedule it costs what it is to have none.
-        """
-        problem = self.whole if stages == 1 else self.inside_nodes
-        most = self.max_replicas
-        if self.global_batch is not None and self.schedule is None:
-            most = self.global_batch // micro_batches
-        return replace(problem.with_split(stages, micro_batches, self.global_batch), max_replicas=most)
-
     def one_stage(self) -> Iterator[tuple[StagedProblem, int]]:
         """Problems of one stage, each with the shardings that have no more replicas than the problem allows."""
         for micro_batches in self.counts:
-            problem = self.split(1, micro_batches)
+            problem = self.problem(1, micro_batches, self.schedule, sharded=True)
             for index, sharding in enumerate(problem.all_shardings):
                 if problem.max_replicas is None or self.cluster.devices // sharding.degree <= problem.max_replicas:
                     yield problem, index
@@ -267,21 +242,20 @@ class PlanningSpace:
             BadInput: the batch is too small for the cluster, or the constraints contradict one another.
         """
         self.require_some()
-        plain = replace(self.whole, shardings=(), launch_s=0.0, max_replicas=None)
         shapes = [(S, M) for S in self.stage_numbers if self.allows(S) for M in self.counts]
         batch = self.global_batch
         if batch is not None and self.schedule is None:
             shapes = [(S, M) for S, M in shapes if batch // M * S >= self.cluster.devices]
             if not shapes:
-                raise _too_small(batch, plain)
-        problems = [replace(plain, profile=self._sized_profile(M), stages=S, micro_batches=M) for S, M in shapes]
+                raise _too_small(batch, self.cluster)
+        problems = (self.problem(S, M, self.schedule) for S, M in shapes)
         return tuple(problem for problem in problems if self.for_target(problem))
 
 
-def _too_small(global_batch: int, problem: StagedProblem) -> BadInput:
+def _too_small(global_batch: int, cluster: Cluster) -> BadInput:
     return BadInput(
-        f"{global_batch} samples cannot give each of the {problem.cluster.devices} devices of cluster "
-        f"{problem.cluster.name} one at a time in any number of stages asked for",
+        f"{global_batch} samples cannot give each of the {cluster.devices} devices of cluster {cluster.name} "
+        "one at a time in any number of stages asked for",
         where="`global_batch`",
         do="give more samples, more stages or a smaller cluster",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from automap_models.core.result import Bound
 from automap_models.core.staged import SearchLogEntry, StagedPlan
@@ -54,7 +54,7 @@ class StoredExploration:
 
 def _candidate(stored: StoredPlan, space: PlanningSpace) -> Candidate:
     plan = stored.plan
-    problem = replace(space.split(plan.stages, plan.micro_batches), schedule=stored.schedule)
+    problem = space.problem(plan.stages, plan.micro_batches, stored.schedule, sharded=True)
     if not plan.check_valid(problem)[0]:
         raise _foreign()
     return Candidate(problem, plan, step_cost(problem, plan), stored.proven)

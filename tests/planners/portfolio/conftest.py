@@ -65,7 +65,7 @@ def every_plan(space: PlanningSpace) -> Iterator[tuple[StagedProblem, StagedPlan
     """All valid plans of up to 4 stages, whether they fit or not."""
     n, devices = len(space.model.profile), space.cluster.devices
     for stages, count in product(range(1, min(devices, n) + 1), space.counts):
-        problem = space.split(stages, count)
+        problem = space.problem(stages, count, space.schedule, sharded=True)
         shardings = range(len(problem.all_shardings))
         for device_cuts in combinations(range(1, devices), stages - 1):
             for chosen in product(shardings, repeat=stages):

@@ -104,7 +104,7 @@ def test_a_harder_kind_than_data_parallelism_gains_more_than_it_has_to(model: st
 
 def _data_parallel_s(space: PlanningSpace, micro_batches: int) -> float:
     """Its step in so many micro-batches; inf where it does not fit."""
-    problem = space.pipeline(1, micro_batches, "1f1b")
+    problem = space.problem(1, micro_batches, "1f1b")
     cost = step_cost(problem, StagedPlan((), (), micro_batches, "by hand"))
     return cost.step_s if cost.feasible else np.inf
 
@@ -215,7 +215,7 @@ def every_plan(space: PlanningSpace) -> Iterator[tuple[StagedProblem, StagedPlan
     """All plans of all numbers of stages and micro-batches under the schedules that compete."""
     n, devices = len(space.model.profile), space.cluster.devices
     for stages, count, schedule in product(range(1, min(devices, n, 4) + 1), space.counts, space.competing):
-        problem = space.pipeline(stages, count, schedule)
+        problem = space.problem(stages, count, schedule)
         for cuts in combinations(range(n - 1), stages - 1):
             for device_cuts in combinations(range(1, devices), stages - 1):
                 yield problem, StagedPlan(cuts, device_cuts, count, "brute force")
