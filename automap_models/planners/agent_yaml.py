@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,7 +34,7 @@ class LearnerDocument(Document):
 
     def config(self) -> LearnerConfig:
         """The settings as the learner takes them."""
-        return LearnerConfig(**msgspec.structs.asdict(self))
+        return LearnerConfig(**{field.name: getattr(self, field.name) for field in fields(LearnerConfig)})
 
 
 class PipelineAgentSettings(Document):
@@ -51,6 +51,10 @@ class PipelineAgentSettings(Document):
     epsilon_iterations: Steps
     local_share: Share
     local_radius: Annotated[int, Meta(ge=0)]
+
+    def config(self) -> AgentConfig:
+        """The settings as the agent takes them."""
+        return AgentConfig(**msgspec.structs.asdict(self))
 
 
 class PipelineLearnerDocument(LearnerDocument):
@@ -76,25 +80,7 @@ class PipelineAgentDocument(Document):
     learner: PipelineLearnerDocument
 
 
-@dataclass(frozen=True)
-class PipelineAgentConfig:
-    """How an agent plans pipelines and learns.
-
-    Attributes:
-        network: one of rl.networks.pipeline.NETWORKS.
-        hidden: width of its layers.
-        branches: episodes from one state (rl.episodes).
-        agent, learner: the agent's and the learner's own.
-    """
-
-    network: str
-    hidden: int
-    branches: int
-    agent: AgentConfig
-    learner: LearnerConfig
-
-
-def read_pipeline_agent(name_or_path: str | Path) -> PipelineAgentConfig:
+def read_pipeline_agent(name_or_path: str | Path) -> PipelineAgentDocument:
     """The shipped agent of that name (`default`, `paper`), or the one in that YAML file.
 
     Raises:
@@ -102,10 +88,8 @@ def read_pipeline_agent(name_or_path: str | Path) -> PipelineAgentConfig:
     """
     path = find_yaml(name_or_path, "agent", "agent")
     document = read_yaml(path, PipelineAgentDocument, do="see conf/agent/default.yaml")
-    learner = msgspec.structs.asdict(document.learner)
-    branches, _ = learner.pop("branches"), learner.pop("final_learning_rate")
-    agent = AgentConfig(**msgspec.structs.asdict(document.agent))
-    return PipelineAgentConfig(document.network, document.size.hidden, branches, agent, LearnerConfig(**learner))
+    document.agent.config()  # refuses what contradicts
+    return document
 
 
 class SearchAgentDocument(Document):

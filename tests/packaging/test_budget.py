@@ -29,7 +29,7 @@ BUDGET = {
     "export": (2_299, 14),
     "formats": (5_034, 21),
     "hlo": (7_909, 39),
-    "planners": (877, 6),
+    "planners": (861, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_313, 17),
     "planners/portfolio": (2_833, 18),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_053, "files": 372, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_037, "files": 372, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -24,7 +24,7 @@ from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.simulate.step import step_cost
 
 if TYPE_CHECKING:
-    from automap_models.planners.agent_yaml import PipelineAgentConfig
+    from automap_models.planners.agent_yaml import PipelineAgentDocument
     from automap_models.planners.online.search import OnlineRound, OnlineSearch
 
 
@@ -139,7 +139,7 @@ def _under_schedule(
     return replace(result, problem=problem, plan=None, cost=None, bound=None, status="stopped", reason=reason)
 
 
-def agent_config(name_or_path: str | Path) -> PipelineAgentConfig:
+def agent_config(name_or_path: str | Path) -> PipelineAgentDocument:
     """The shipped agent of that name, or the one in that YAML file.
 
     Raises:

@@ -12,7 +12,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.envs.pipeline.encoding import encode
 from automap_models.envs.pipeline.env import Floats, Problems, States
-from automap_models.planners.agent_yaml import PipelineAgentConfig
+from automap_models.planners.agent_yaml import PipelineAgentDocument
 from automap_models.planners.staged.costs import plain
 from automap_models.rl.episodes import IDEAL_OVER_LENGTH, PipelineAgent, empty_branches, empty_decision
 from automap_models.rl.learner import Learner
@@ -50,26 +50,26 @@ class OnlineSearch:
     """
 
     def __init__(
-        self, problem: StagedProblem, config: PipelineAgentConfig, seed: int, warm_start: StagedPlan | None = None
+        self, problem: StagedProblem, config: PipelineAgentDocument, seed: int, warm_start: StagedPlan | None = None
     ) -> None:
-        self.problem, self.config, self.episodes = problem, config, 0
+        self.problem, self.episodes, self.branches = problem, 0, config.learner.branches
+        settings, learner, several = config.agent.config(), config.learner.config(), self.branches > 1
         self.one = Problems.of(encode([plain(problem)]))
         self.index = np.zeros(COPIES, dtype=np.int64)
         self.best, self.best_s = warm_start, np.inf
         if warm_start is not None:
             cost = plan_cost(problem, warm_start)
             self.best, self.best_s = (warm_start, cost.length_s) if cost.feasible else (None, np.inf)
-        size = NetworkSize(problem.granularity, problem.stages, max(problem.cluster.devices, 2), config.hidden)
+        size = NetworkSize(problem.granularity, problem.stages, max(problem.cluster.devices, 2), config.size.hidden)
         seeds = [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(3)]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeds[0])
             online = NETWORKS[config.network](size)
         target, generator = copy.deepcopy(online).requires_grad_(False), torch.Generator().manual_seed(seeds[1])
         describe, reward = online.describe(size), IDEAL_OVER_LENGTH
-        agent = PipelineAgent(online, target, describe, size.max_stages, reward, config.agent, generator)
-        several = config.branches > 1
-        row = empty_branches(size.max_stages, config.branches) if several else empty_decision(size.max_stages)
-        replay = PrioritisedReplay(config.learner.replay, row, config.learner.alpha, config.learner.beta)
+        agent = PipelineAgent(online, target, describe, size.max_stages, reward, settings, generator)
+        row = empty_branches(size.max_stages, self.branches) if several else empty_decision(size.max_stages)
+        replay = PrioritisedReplay(learner.replay, row, learner.alpha, learner.beta)
         loss = agent.branch_loss if several else agent.decision_loss
         rng = np.random.default_rng(seeds[2])
         self.agent = agent
@@ -77,21 +77,21 @@ class OnlineSearch:
             online,
             target,
             replay,
-            config.learner,
+            learner,
             rng,
             lambda items, weights: loss(self.one.take(items["problem"]), items, weights),
         )
 
     def round(self) -> OnlineRound:
         """Play a round of episodes, then learn."""
-        epsilon, copies = self.config.agent.epsilon(self.learner.iteration), self.one.take(self.index)
-        if self.config.branches > 1:
-            played = self.agent.branch(self.index, copies, self.config.branches, epsilon)
+        epsilon, copies = self.agent.config.epsilon(self.learner.iteration), self.one.take(self.index)
+        if self.branches > 1:
+            played = self.agent.branch(self.index, copies, self.branches, epsilon)
         else:
             played = self.agent.decisions(self.index, copies, epsilon)
         self.learner.replay.add(played.items)
         lengths_s = self._rated(played.complete, played.earned)
-        for _ in range(self.config.learner.iterations):
+        for _ in range(self.learner.config.iterations):
             self.learner.learn()
         greedy_s = self._taken(self.agent.planned(self.one), 0)
         self.episodes += len(lengths_s)
