@@ -58,7 +58,8 @@ from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace, divisors, planning_space
 from automap_models.planners.staged.baselines import UniformPlanner
-from automap_models.planners.staged.frameworks import block_ends, framework_plans, layer_ends
+from automap_models.core.layers import block_ends, layer_ends
+from automap_models.planners.staged.frameworks import framework_plans
 from automap_models.simulate.step import step_cost
 
 

@@ -22,6 +22,8 @@ from automap_models.errors import BadInput
 
 Scopes = tuple[str, ...]
 _INDEX = re.compile(r"\d+$")
+MOST_LAYERS = 256
+"""A model of more layers than that is cut between blocks only."""
 
 
 def scopes(layer: str) -> Scopes:
@@ -147,6 +149,24 @@ def block_boundaries(profile: Profile) -> tuple[int, ...]:
             do="give a pattern of the layers to cut after, such as 'model.layers.*', or leave it out",
         )
     return ends
+
+
+def block_ends(profile: Profile) -> tuple[int, ...]:
+    """The last instruction of each block, ascending, but for one that ends with the model; of layers without blocks.
+
+    There are none in a profile without names, or of more than MOST_LAYERS layers that repeat no block.
+    """
+    try:
+        return block_boundaries(profile)
+    except BadInput:
+        return layer_ends(profile)
+
+
+def layer_ends(profile: Profile) -> tuple[int, ...]:
+    """The last instruction of each layer but the model's last; none of more than MOST_LAYERS."""
+    labels = profile.layers or profile.names
+    ends = tuple(i for i in range(len(labels) - 1) if labels[i] != labels[i + 1])
+    return ends if len(ends) < MOST_LAYERS else ()
 
 
 def loop_notes(profile: Profile) -> Iterator[str]:

@@ -17,13 +17,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.framework import ModelFacts
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.strategy import TransformerShape
+from automap_models.core.schedules import SCHEDULES
+from automap_models.core.strategy import RECOMPUTE, Recompute, TransformerShape
 
 MarkArray = NDArray[np.int8]
 
@@ -160,6 +162,7 @@ class ModelWork:
         dtype: element type of activations and weights, `bfloat16`, `float16` or `float32`.
         tied: number of parameters that the first and the last place share, the word embedding's, which are counted
             with the first place; 0 where none are.
+        recompute, schedules: what strategies of it may recompute, and their schedules, by name.
     """
 
     shape: TransformerShape
@@ -167,6 +170,9 @@ class ModelWork:
     order: tuple[int, ...]
     dtype: str
     tied: float = 0.0
+
+    recompute: ClassVar[tuple[Recompute, ...]] = RECOMPUTE
+    schedules: ClassVar[tuple[str, ...]] = tuple(SCHEDULES)
 
     @property
     def facts(self) -> ModelFacts:

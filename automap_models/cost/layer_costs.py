@@ -55,6 +55,7 @@ class LayerCosts:
         memory: [k, 3, 3] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed.
         parameters: [k, 2] on a device, without those of experts, and those.
         boundary_bytes: [k] handed to the next layer on a device.
+        frozen_bytes: [k] of what a layer holds and does not train.
     """
 
     times: FloatArray
@@ -62,6 +63,7 @@ class LayerCosts:
     memory: FloatArray
     parameters: FloatArray
     boundary_bytes: FloatArray
+    frozen_bytes: FloatArray
 
     @cached_property
     def passes(self) -> FloatArray:
@@ -71,13 +73,14 @@ class LayerCosts:
         return np.stack([forward + both[..., 0], inputs + again + both[..., 1], weights], axis=-1)
 
 
-class _Kernels(NamedTuple):
+class KernelCosts(NamedTuple):
     """What LayerCosts has but for ZeRO-3, with the times of each layer: [k, 12] columns as of LayerTimes."""
 
     times: FloatArray
     memory: FloatArray
     parameters: FloatArray
     boundary_bytes: FloatArray
+    frozen_bytes: FloatArray
 
 
 class LayerCosting:
@@ -97,7 +100,7 @@ class LayerCosting:
         self.work, self.cluster, self.device, self.runtime = work, cluster, device, runtime
         self.constants = device.constants
         self.blocks = frozenset(work.order[1:-1])
-        self._kernels: dict[object, _Kernels] = {}
+        self._kernels: dict[object, KernelCosts] = {}
         self._costs: dict[object, LayerCosts] = {}
         self._groups: dict[object, ProcessGroups] = {}
         self._expected: tuple[int, ...] = ()
@@ -125,7 +128,7 @@ class LayerCosting:
         if key not in self._costs:
             if of_kernels not in self._kernels:
                 sizes = self._expected if strategy.micro_batch in self._expected else (strategy.micro_batch,)
-                for size, kernels in zip(sizes, self._timed(strategy, groups, sizes), strict=True):
+                for size, kernels in zip(sizes, self.timed(strategy, groups, sizes), strict=True):
                     self._kernels[self._divided(strategy, groups, size)] = kernels
             self._costs[key] = self._with_gathers(strategy, groups, self._kernels[of_kernels])
         return self._costs[key]
@@ -141,7 +144,7 @@ class LayerCosting:
         """What a strategy makes of quantities with marks, with micro-batches of these sizes, or of its own."""
         return Shares(strategy, ITEM_BYTES[strategy.dtype] / ITEM_BYTES[self.work.dtype], sizes)
 
-    def _timed(self, strategy: Strategy, groups: ProcessGroups, sizes: tuple[int, ...]) -> list[_Kernels]:
+    def timed(self, strategy: Strategy, groups: ProcessGroups, sizes: tuple[int, ...]) -> list[KernelCosts]:
         """With micro-batches of each of these sizes."""
         shares, layers = self.shares(strategy, sizes), self.work.layers
         clock = StepClock(strategy, self.device, groups, shares, self.runtime)
@@ -154,7 +157,9 @@ class LayerCosting:
         boundary_bytes = np.stack([shares.bytes_of(layer.boundary) for layer in layers], axis=1)
         of_layers = [clock.layer(layer, i in self.blocks) for i, layer in enumerate(layers)]
         times = np.array([[[*t[:4], *chain(*t[4:])] for t in of_layer] for of_layer in of_layers])
-        return [_Kernels(times[:, i], memory[i], parameters, boundary_bytes[i]) for i in range(len(shares.samples))]
+        frozen = np.zeros(len(layers))
+        sized = zip(times.swapaxes(0, 1), memory, boundary_bytes, strict=True)
+        return [KernelCosts(of_size, saved, parameters, sent, frozen) for of_size, saved, sent in sized]
 
     def _saved_bytes(
         self, clock: StepClock, layer: LayerWork, block: bool, recompute: Recompute
@@ -174,7 +179,7 @@ class LayerCosting:
             return np.minimum(kept, saved), for_weights, np.maximum(0.0, kept - saved)
         return kept + (nothing if recompute == "selective" else core), for_weights, nothing
 
-    def _with_gathers(self, strategy: Strategy, groups: ProcessGroups, kernels: _Kernels) -> LayerCosts:
+    def _with_gathers(self, strategy: Strategy, groups: ProcessGroups, kernels: KernelCosts) -> LayerCosts:
         forward, inputs, weights, again, tensor, _, context, _, *hidden_context, experts, _ = kernels.times.T
         blocks = np.isin(np.arange(len(forward)), list(self.blocks))
         recompute = np.stack([np.zeros_like(again), again, forward + tensor + context + experts], axis=1)
@@ -191,9 +196,13 @@ class LayerCosting:
             pieces = np.where(blocks, self.runtime.gathers_a_layer, 1).tolist()
             moved = (kernels.parameters.T * weight_bytes).tolist()
             gather = np.array([groups.gather_s(*of) for of in zip(*moved, pieces, strict=True)])
+            scatter = gather
+            if kernels.frozen_bytes.any():  # gathered with the others, and without gradients
+                moved[0] = (np.array(moved[0]) + kernels.frozen_bytes).tolist()
+                gather = np.array([groups.gather_s(*of) for of in zip(*moved, pieces, strict=True)])
             overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, self.constants.overlap)
             exposed = exposed_s(gather, forward - hidden_context[0], overlap)
             computed = recompute + (inputs + weights - hidden_context[1])[:, None]
-            times[..., 10], times[..., 11] = exposed[:, None], exposed_s(2 * gather[:, None], computed, overlap)
+            times[..., 10], times[..., 11] = exposed[:, None], exposed_s((gather + scatter)[:, None], computed, overlap)
             hidden_s = gather - exposed
-        return LayerCosts(times, hidden_s, kernels.memory, kernels.parameters, kernels.boundary_bytes)
+        return LayerCosts(times, hidden_s, *kernels[1:])

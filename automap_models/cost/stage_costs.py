@@ -163,6 +163,8 @@ class StageCosting:
             held[-1, 0] += self.tied
         of_ranks = np.zeros((strategy.pp, 2))
         np.add.at(of_ranks, list(self.rank_of), held)
+        frozen = np.zeros(strategy.pp)
+        np.add.at(frozen, list(self.rank_of), counts.sum(axis=2) @ self.of_layers.frozen_bytes)
         times = self._times(counts, first_layers)
         sent = self.of_layers.boundary_bytes[last_layers[:-1]].tolist()
         return StageCosts(
@@ -173,7 +175,7 @@ class StageCosting:
             data_s=self._data_s(counts, first_layers, times, of_ranks),
             tied_s=self.tied_s,
             optimizer_s=max(self.optimizer_s(*of_rank) for of_rank in of_ranks.tolist()),
-            memory=self._memory(strategy, counts, of_ranks),
+            memory=self._memory(strategy, counts, of_ranks, frozen),
         )
 
     def _place_layers(self, strategy: Strategy) -> tuple[FloatArray, list[int], list[int]]:
@@ -273,7 +275,9 @@ class StageCosting:
 
     # ---- memory
 
-    def _memory(self, strategy: Strategy, counts: FloatArray, of_ranks: FloatArray) -> tuple[DeviceMemory, ...]:
+    def _memory(
+        self, strategy: Strategy, counts: FloatArray, of_ranks: FloatArray, frozen: FloatArray
+    ) -> tuple[DeviceMemory, ...]:
         saved, kept = np.tensordot(counts, self.of_layers.memory[..., :2], axes=2).T
         of_stages = np.where(counts > 0, self.of_layers.memory[..., 2], 0.0).max(axis=(1, 2))
         of_stages[-1] = max(of_stages[-1], self.logits_bytes)
@@ -282,6 +286,7 @@ class StageCosting:
         return device_memory(
             strategy,
             of_ranks.tolist(),
+            frozen.tolist(),
             saved.tolist(),
             kept.tolist(),
             self._gathered(strategy) if strategy.zero == 3 else [0.0] * strategy.pp,
@@ -318,7 +323,9 @@ class StageCosting:
     def _shared_parameters(self) -> list[float]:
         """[k] of a layer that a device holds together with others of its groups of data parallelism."""
         groups = self.groups.data, self.groups.expert_data
-        shared: list[float] = (self.of_layers.parameters @ np.array([float(of.size > 1) for of in groups])).tolist()
+        others, of_experts = (float(of.size > 1) for of in groups)
+        held = self.of_layers.parameters + np.outer(self.of_layers.frozen_bytes / self.weight_bytes, (1.0, 0.0))
+        shared: list[float] = (held @ (others, of_experts)).tolist()
         return shared
 
     @property

@@ -30,6 +30,7 @@ from automap_models.core.strategy import Strategy
 def device_memory(
     strategy: Strategy,
     parameters: Sequence[tuple[float, float]],
+    frozen_bytes: Sequence[float],
     saved_bytes: Sequence[float],
     kept_bytes: Sequence[float],
     gathered_parameters: Sequence[float],
@@ -43,6 +44,7 @@ def device_memory(
         strategy: how the model is trained.
         parameters: [pp] of each rank on one device: divided by tp, without those of experts; and of experts, divided by
             ep and `Strategy.expert_tensor`, which `Strategy.expert_data` devices hold.
+        frozen_bytes: [pp] of what a rank holds and does not train; ZeRO-3 divides it, too.
         saved_bytes: [pp·vp] what a virtual stage saves of a micro-batch from the forward to the backward pass, on one
             device, with the strategy's recomputation.
         kept_bytes: [pp·vp] what of that it keeps from the input-gradient to the weight-gradient pass, of schedules that
@@ -53,16 +55,19 @@ def device_memory(
         runtime_bytes: of the driver, libraries and buffers, on every device.
     """
     activations = laid_out(strategy).most_held(saved_bytes, kept_bytes)
+    state = [state_bytes(strategy, *held, gradient_bytes) for held in parameters]
     return tuple(
         DeviceMemory(
-            *state_bytes(strategy, *held, gradient_bytes),
+            weights + frozen_share(strategy) * frozen,
+            gradients,
+            optimizer,
             gathered=gathered_bytes(strategy, gathered),
             activations=saved,
             temporary=needed,
             runtime=runtime_bytes,
         )
-        for held, saved, gathered, needed in zip(
-            parameters, activations, gathered_parameters, temporary_bytes, strict=True
+        for (weights, gradients, optimizer), frozen, saved, gathered, needed in zip(
+            state, frozen_bytes, activations, gathered_parameters, temporary_bytes, strict=True
         )
     )
 
@@ -88,6 +93,11 @@ def state_bytes(
         gradient * (whole if strategy.zero < 2 else shared),
         optimizer * (whole if strategy.zero < 1 else shared),
     )
+
+
+def frozen_share(strategy: Strategy) -> float:
+    """Share that a device holds of what its rank does not train."""
+    return 1.0 / (strategy.dp * strategy.cp) if strategy.zero == 3 else 1.0
 
 
 def gathered_bytes(strategy: Strategy, gathered_parameters: float) -> float:

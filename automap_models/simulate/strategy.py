@@ -28,6 +28,7 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_costs import LayerCosting
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime, model_flop
+from automap_models.cost.profile_layers import ProfileCosting, ProfileWork
 from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes
 from automap_models.errors import BadInput
 from automap_models.simulate.rounds import PassTimes, rank_ends
@@ -71,7 +72,10 @@ class StrategyPricing:
     ) -> None:
         self.work, self.cluster = work, cluster
         self.devices = _devices(cluster, device, kinds)
-        self.layers = [LayerCosting(work, cluster, kind, runtime) for kind in self.devices]
+        if isinstance(work, ProfileWork):
+            self.layers: list[LayerCosting] = [ProfileCosting(work, cluster, kind, runtime) for kind in self.devices]
+        else:
+            self.layers = [LayerCosting(work, cluster, kind, runtime) for kind in self.devices]
         self._stages: dict[object, list[StageCosting]] = {}
         self.flop = sum(work.order.count(i) * model_flop(layer.kernels) for i, layer in enumerate(work.layers))
 

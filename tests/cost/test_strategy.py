@@ -59,7 +59,7 @@ def _memory(
     for rank, count in zip(strategy.build_schedule().rank_of, parameters, strict=True):
         of_ranks[rank] = (of_ranks[rank][0] + count, 0.0)
     kept, zeros = saved if kept is None else kept, [0.0] * strategy.pp
-    return device_memory(strategy, of_ranks, saved, kept, [gathered] * strategy.pp, zeros, gradient_bytes)
+    return device_memory(strategy, of_ranks, zeros, saved, kept, [gathered] * strategy.pp, zeros, gradient_bytes)
 
 
 def _layer_bytes(shape: TransformerShape, strategy: Strategy, sequence_parallel: bool, selective: bool) -> float:

@@ -23,8 +23,8 @@ import pytest
 
 BUDGET = {
     "automap_models": (926, 8),
-    "core": (7_076, 34),
-    "cost": (3_263, 17),
+    "core": (7_102, 34),
+    "cost": (3_463, 18),
     "envs": (1_605, 12),
     "export": (2_299, 14),
     "formats": (5_034, 21),
@@ -32,25 +32,25 @@ BUDGET = {
     "planners": (861, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_313, 17),
-    "planners/portfolio": (2_833, 18),
+    "planners/portfolio": (2_834, 18),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
-    "planners/staged": (3_542, 22),
-    "planners/strategies": (2_657, 15),
+    "planners/staged": (3_520, 22),
+    "planners/strategies": (2_661, 15),
     "plots": (1_155, 8),
     "rl": (1_088, 11),
     "run": (4_831, 25),
-    "simulate": (1_609, 8),
+    "simulate": (1_613, 8),
     "torch_export": (3_169, 14),
     "workloads": (3_959, 20),
     "zoo": (1, 1),
     "infer": (5_770, 29),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
-    "benchmarks": (3_314, 19),
+    "benchmarks": (3_315, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_037, "files": 372, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_250, "files": 373, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

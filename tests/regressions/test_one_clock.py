@@ -12,10 +12,13 @@ from strategy_problems import estimated
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import InstructionGraph
+from automap_models.core.layers import block_ends
 from automap_models.core.microbatch import rescaled
 from automap_models.core.model_work import ModelWork
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.strategy import Precision, Strategy
+from automap_models.core.strategy import Precision, Recompute, Strategy
+from automap_models.cost.layer_times import Runtime
+from automap_models.cost.profile_layers import ProfileWork
 from automap_models.formats.hardware_yaml import device_of, read_cluster, read_device
 from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph, rules_of
@@ -26,7 +29,6 @@ from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.sharding_work import DivisibleProfile, step_times
 from automap_models.hlo.step_classes import StepClasses
 from automap_models.hlo.work_marks import WorkMarks
-from automap_models.planners.staged.frameworks import block_ends
 from automap_models.simulate.step import step_cost
 from automap_models.workloads.source import Source, SourceKind, module_of, read_model_work, transformer
 from automap_models.workloads.training import required_transformer
@@ -149,6 +151,37 @@ def test_equal_stages_take_as_long_by_a_plan_as_by_a_strategy(
     cuts = tuple(ends[count - 1] for count in np.cumsum(price.stage_layers)[:-1])
     plan = StagedPlan(cuts, tuple(dp * s for s in range(1, stages)), MICRO_BATCHES, "given")
     assert step_cost(problem, plan).step_s == pytest.approx(price.step_s, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("topo", CLUSTERS)
+@pytest.mark.parametrize(("model", "precision"), CASES)
+def test_zero_and_recomputation_of_a_profile_cost_what_they_cost_of_the_model(
+    model: str, topo: str, precision: Precision, zero: int, recompute: Recompute
+) -> None:
+    """A profile of GPT-2 had neither: "data parallelism does not fit" where ZeRO-3 did.
+
+    What the framework saves of a layer is the profile's own: only its training state has to be the model's.
+    """
+    cluster = read_cluster(topo)
+    device = device_of(cluster)
+    strategy = Strategy(
+        micro_batch=SAMPLES,
+        global_batch=SAMPLES * cluster.devices * MICRO_BATCHES,
+        dp=cluster.devices,
+        zero=zero,
+        recompute=recompute,
+        precision=precision,
+    )
+    of_model, of_profile = (
+        estimated(work, strategy, cluster, device, Runtime(flash=False))
+        for work in (_work(model, precision), ProfileWork.of(clock_profile(_graph(model, precision), device)))
+    )
+    assert of_profile.step_s == pytest.approx(of_model.step_s, rel=TOLERANCE)
+    (held,), (expected,) = of_profile.memory, of_model.memory
+    assert held.state == pytest.approx(expected.state, rel=0.01)
+    assert (recompute == "full") == (held.temporary > 0.02 * held.activations)
 
 
 @pytest.mark.parametrize("tp", [2, 4])

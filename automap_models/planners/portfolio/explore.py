@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import ClassVar, get_args
 
 from automap_models.core.constraints import Constraints, Technique
+from automap_models.core.layers import block_ends
 from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Bound, Result, Status
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
@@ -32,7 +33,6 @@ from automap_models.planners.portfolio.one_stage import one_stage_plans, possibl
 from automap_models.planners.portfolio.simplicity import simplest, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
-from automap_models.planners.staged.frameworks import block_ends
 from automap_models.planners.staged.stage_devices import require_few_devices
 
 DEFAULT_BUDGET_S = 1.2

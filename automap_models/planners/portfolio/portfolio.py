@@ -19,6 +19,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from automap_models.core.constraints import BLOCKS
+from automap_models.core.layers import block_ends
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
@@ -28,7 +29,7 @@ from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs
 from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
-from automap_models.planners.staged.frameworks import balanced, block_ends, framework_plans
+from automap_models.planners.staged.frameworks import balanced, framework_plans
 from automap_models.planners.staged.improve import Moves, cut_places
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.stage_arrays import stage_arrays

@@ -16,34 +16,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from automap_models.core.layers import block_boundaries
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.errors import BadInput
 
 PLANNER = "blocks"
 """Who makes these plans."""
-MOST_LAYERS = 256
-"""A model of more layers than that is cut between blocks only."""
 _NUMBER = re.compile(r"\d+")
-
-
-def block_ends(profile: Profile) -> tuple[int, ...]:
-    """The last instruction of each block, ascending, but for one that ends with the model; of layers without blocks.
-
-    There are none in a profile without names, or of more than MOST_LAYERS layers that repeat no block.
-    """
-    try:
-        return block_boundaries(profile)
-    except BadInput:
-        return layer_ends(profile)
-
-
-def layer_ends(profile: Profile) -> tuple[int, ...]:
-    """The last instruction of each layer but the model's last; none of more than MOST_LAYERS."""
-    labels = profile.layers or profile.names
-    ends = tuple(i for i in range(len(labels) - 1) if labels[i] != labels[i + 1])
-    return ends if len(ends) < MOST_LAYERS else ()
 
 
 def framework_plans(

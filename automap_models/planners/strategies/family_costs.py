@@ -18,7 +18,7 @@ import numpy as np
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.strategy import Strategy
 from automap_models.cost.stage_costs import SENDING_ALONE, StageCosting
-from automap_models.cost.strategy import gathered_bytes, state_bytes
+from automap_models.cost.strategy import frozen_share, gathered_bytes, state_bytes
 from automap_models.planners import effort
 from automap_models.simulate.strategy import StrategyPricing, groups_of_ranks, rank_memory
 
@@ -93,11 +93,11 @@ class RankCosts:
 
     @cached_property
     def state(self) -> FloatArray:
-        """[k] bytes of a layer's training state."""
+        """[k] bytes of a layer's training state, and of what it holds and does not train."""
         costing = self.of_groups[0]
         others, of_experts = costing.of_layers.parameters.T
         parts = state_bytes(self.strategy, others, of_experts, costing.runtime.gradient_bytes)
-        return np.asarray(np.sum(parts, axis=0))
+        return np.asarray(np.sum(parts, axis=0) + frozen_share(self.strategy) * costing.of_layers.frozen_bytes)
 
     @cached_property
     def room(self) -> FloatArray:

@@ -124,7 +124,9 @@ class Grid:
             virtual, odd = divmod(len(self.fixed["layers"]), division.pp)
             if odd or not virtual:
                 return ()
-        ways = _ways(division.pp, micro_batches, self.shape.layers, self.fixed.get("schedule"), virtual)
+        schedule = self.fixed.get("schedule")
+        names = (schedule,) if schedule else self.problem.work.schedules
+        ways = _ways(division.pp, micro_batches, self.shape.layers, names, virtual)
         within = self.within
         if within is not None:
             ways = tuple(
@@ -160,9 +162,9 @@ class Grid:
 
 
 @lru_cache(maxsize=4096)
-def _ways(pp: int, micro_batches: int, layers: int, schedule: str | None, virtual: int | None) -> tuple[Way, ...]:
-    alone = pp == 1 and schedule is None and virtual in (None, 1)
-    names = (DEFAULT_SCHEDULE,) if alone else tuple(SCHEDULES) if schedule is None else (schedule,)
+def _ways(pp: int, micro_batches: int, layers: int, names: tuple[str, ...], virtual: int | None) -> tuple[Way, ...]:
+    if pp == 1 and len(names) > 1 and virtual in (None, 1):
+        names = (DEFAULT_SCHEDULE,)
     ways = []
     for name in names:
         given = virtual or SCHEDULES[name].virtual  # where it is open, these are tried:

@@ -140,7 +140,9 @@ class StrategyProblem:
     def recompute_sets(self) -> list[list[int]]:
         """Kinds of recomputation, as numbers, that blocks of a strategy may have; of several sets it has one."""
         given, within = self.fixed.get("recompute"), self.within
-        kinds: Sequence[Recompute] = RECOMPUTE if given is None else given if isinstance(given, tuple) else (given,)
+        kinds: Sequence[Recompute] = (
+            self.work.recompute if given is None else given if isinstance(given, tuple) else (given,)
+        )
         numbers = sorted({RECOMPUTE.index(kind) for kind in kinds if within is None or kind in within.recompute})
         if within is not None and within.recompute_alike:
             return [[number] for number in numbers]

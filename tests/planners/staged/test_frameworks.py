@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.layers import block_ends
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.portfolio.portfolio import Portfolio
 from automap_models.planners.portfolio.simplicity import Simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
-from automap_models.planners.staged.frameworks import balanced, block_ends, equal_blocks, framework_plans
+from automap_models.planners.staged.frameworks import balanced, equal_blocks, framework_plans
 from automap_models.simulate.step import step_cost
 
 BLOCKS, IN_A_BLOCK = 8, 7

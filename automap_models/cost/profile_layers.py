@@ -1,0 +1,174 @@
+"""The layers of a profile, as strategies of data and pipeline parallelism divide them.
+
+    instructions   0 … │ … │ … │ …   … │ … n-1          bars: where the first block begins, and where each ends
+    places         0     1   2           L+1            blocks 1 … L, and what lies before and after them
+
+A profile tells seconds, parameters and saved bytes of its micro-batch, and its clock those of other sizes
+(core.microbatch). So a rank of data parallelism takes what the profile takes with its own samples; ZeRO, recomputation,
+schedules and memory are those of every strategy (cost.stage_costs).
+
+What a profile does not tell is not divided: it has no operators for tp, cp and ep, no attention cores for selective
+recomputation, and does not say what of a backward pass makes gradients of parameters, which some schedules run apart.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
+from automap_models.core.framework import ModelFacts
+from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.layers import Block, block_ends, repeated_blocks
+from automap_models.core.microbatch import clock_factor, on_device, required_size, rescaled
+from automap_models.core.model_work import Amounts, Kernels, LayerWork, ModelWork
+from automap_models.core.profile import Profile
+from automap_models.core.strategy import RECOMPUTE, Precision, Strategy, TransformerShape
+from automap_models.cost.layer_costs import KernelCosts, LayerCosting
+from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
+from automap_models.cost.process_groups import ProcessGroups
+from automap_models.cost.stage_costs import SENDING_ALONE
+from automap_models.errors import BadInput
+
+PRECISIONS: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+"""Element type of most parameters → what a strategy calls it; others are none of a strategy."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ProfileWork(ModelWork):
+    """A profiled model as a strategy's layers.
+
+    Attributes:
+        profile: of a micro-batch that says how many samples it has.
+        begins: first instruction of each place, ascending; 0 first.
+        cuttable: whether stages are priced: no parameter is used by two places, but for one that both ends share.
+    """
+
+    profile: Profile
+    begins: tuple[int, ...]
+    cuttable: bool
+
+    recompute = tuple(kind for kind in RECOMPUTE if kind != "selective")
+    schedules = tuple(sorted({*SENDING_ALONE, "1f1b-deep"}))
+
+    @classmethod
+    def of(cls, profile: Profile) -> ProfileWork:
+        """The layers of a profile.
+
+        Raises:
+            BadInput: it does not say how many samples it has, has fewer than three layers, or parameters of a type that
+                no strategy has.
+        """
+        required_size(profile)
+        dtype = str(profile.meta.get("parameter_dtype", profile.dtype))
+        if dtype not in PRECISIONS:
+            do = f"profile it in {', '.join(PRECISIONS)}"
+            raise BadInput(f"strategies have no parameters in {dtype}", where=profile.model, do=do)
+        begins = layer_begins(profile)
+        keys = [tuple(f"{value:.9g}" for value in sums) for sums in _sums(profile, begins).T.tolist()]
+        distinct = tuple(dict.fromkeys(keys))
+        blocks = _blocks(profile)
+        series = {begin: of.series for of in blocks for begin in begins if of.first <= begin <= of.last}
+        sizes = dict.fromkeys(("hidden", "heads", "kv_heads", "ffn", "sequence", "vocabulary"), 1)
+        shared = [(_places(begins, of.instructions), of) for of in (*profile.shared_parameters, *profile.shared_frozen)]
+        both_ends = {0, len(keys) - 1}
+        tied_bytes = sum(of.nbytes for places, of in shared if places == both_ends)
+        return cls(
+            shape=TransformerShape(name=profile.model, layers=len(keys) - 2, **sizes),
+            layers=tuple(_layer(series.get(begins[keys.index(key)], "layers")) for key in distinct),
+            order=tuple(map(distinct.index, keys)),
+            dtype=dtype,
+            tied=tied_bytes / _item_bytes(dtype),
+            profile=profile,
+            begins=begins,
+            cuttable=all(len(places) == 1 or places == both_ends for places, _ in shared),
+        )
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Whether its ends are tied; nothing says its sizes."""
+        return ModelFacts(None, self.tied > 0)
+
+
+class ProfileCosting(LayerCosting):
+    """Costs of a profile's layers; see LayerCosting.
+
+    Raises:
+        BadInput: the cluster is a mixed one.
+    """
+
+    def __init__(self, work: ProfileWork, cluster: Cluster, device: Device, runtime: Runtime = DEFAULT_RUNTIME) -> None:
+        super().__init__(work, cluster, device, runtime)
+        cluster.require_uniform("a strategy of a profile", "give a cluster of equal nodes")
+        factor = clock_factor(work.profile, cluster)
+        self.profile = work.profile if factor == 1.0 else on_device(work.profile, cluster.device, factor)
+        self.begins, order = work.begins, list(work.order)
+        self.places = [order.index(layer) for layer in range(len(work.layers))]
+        self.is_block = np.isin(np.arange(len(work.layers)), list(self.blocks))
+
+    def timed(self, strategy: Strategy, groups: ProcessGroups, sizes: tuple[int, ...]) -> list[KernelCosts]:
+        """With micro-batches of each of these sizes, on a rank of data parallelism."""
+        return [self._of_samples(samples) for samples in sizes]
+
+    def _of_samples(self, samples: int) -> KernelCosts:
+        sums = _sums(rescaled(self.profile, samples), self.begins)[:, self.places]
+        forward, both, weights, frozen, saved, entering, leaving = sums
+        times = np.zeros((forward.size, 12))
+        times[:, 0], times[:, 1] = forward, both - forward
+        memory = np.zeros((forward.size, 3, 3))
+        memory[..., 0] = saved[:, None]
+        again = np.flatnonzero(self.is_block)
+        memory[again, RECOMPUTE.index("full"), 0] = entering[again]
+        memory[again, RECOMPUTE.index("full"), 2] = saved[again]
+        parameters = np.stack([weights / _item_bytes(self.work.dtype), np.zeros_like(weights)], axis=1)
+        return KernelCosts(times, memory, parameters, leaving, frozen)
+
+
+def layer_begins(profile: Profile) -> tuple[int, ...]:
+    """The first instruction of each place; see this module. Without blocks that repeat, of each layer.
+
+    Raises:
+        BadInput: there are fewer than three.
+    """
+    ends = block_ends(profile)
+    before = min((block.first for block in _blocks(profile)), default=0)
+    begins = tuple(sorted({0, before, *(end + 1 for end in ends)}))
+    if len(begins) < 3:
+        do = "profile the model with the paths of its modules, as automap-profile does"
+        raise BadInput("has no layers between which a strategy could divide it", where=profile.model, do=do)
+    return begins
+
+
+def _blocks(profile: Profile) -> tuple[Block, ...]:
+    return repeated_blocks(profile) if profile.layers or profile.names else ()
+
+
+def _sums(profile: Profile, begins: tuple[int, ...]) -> FloatArray:
+    """[7, places] seconds forward, and of both passes; bytes of parameters, frozen ones, saved, entering, leaving."""
+    firsts = np.array(begins)
+    of_places = [
+        np.add.reduceat(of, firsts) for of in (profile.C_fwd, profile.C, profile.W, profile.frozen, profile.stash)
+    ]
+    leaving = profile.A[np.append(firsts[1:], len(profile)) - 1]
+    return np.array([*of_places, np.append(0.0, leaving[:-1]), leaving])
+
+
+def _places(begins: tuple[int, ...], instructions: Iterable[int]) -> set[int]:
+    """Where a parameter is used."""
+    return {bisect_right(begins, i) - 1 for i in instructions}
+
+
+def _item_bytes(dtype: str) -> int:
+    return 4 if dtype == "float32" else 2
+
+
+def _layer(name: str) -> LayerWork:
+    """A layer that says nothing but its name: the profile has its costs."""
+    marks, flags, nothing = np.zeros(0, np.int8), np.zeros(0, np.bool_), Amounts(np.zeros(0), np.zeros(0, np.int8))
+    sizes, places = np.zeros((0, 4)), np.zeros(0, np.int64)
+    kernels = Kernels(marks, marks, flags, sizes, sizes.astype(np.int8), places, nothing.values, marks, flags)
+    return LayerWork(name, kernels, *(nothing,) * 9)

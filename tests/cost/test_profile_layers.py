@@ -1,0 +1,143 @@
+"""Strategies of a profile: the seconds and bytes of its layers by hand, and the same price as a plan's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from strategy_problems import estimated
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.device import USUAL, Device
+from automap_models.core.microbatch import rescaled
+from automap_models.core.profile import Profile, SharedParameter
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.strategy import Recompute, Strategy
+from automap_models.cost.profile_layers import ProfileCosting, ProfileWork, layer_begins
+from automap_models.errors import BadInput
+from automap_models.formats.hardware_yaml import read_cluster
+from automap_models.simulate.step import step_cost
+
+DEVICE = Device("device", {"float32": 20e12}, 20e12, 1e15, step=replace(USUAL, launch_s=1e-9))
+CLUSTER = Cluster(2, 4, 100e9, 10e9, 32e9)
+LAYERS = ("embed", *(f"blocks.{b}.{part}" for b in range(4) for part in ("attention", "mlp")), "head")
+N = len(LAYERS)
+SECONDS = 0.01 * np.array([1.0, *(2.0, 4.0) * 4, 3.0])
+WEIGHTS = 4e6 * np.array([50.0, *(4.0, 8.0) * 4, 0.0])
+SAVED = 1e6 * np.array([10.0, *(30.0, 70.0) * 4, 40.0])
+SENT = 1e6 * np.array([5.0, *(20.0, 6.0) * 4, 0.0])
+
+
+def a_profile(**fields: object) -> Profile:
+    """An embedding, four blocks of two instructions and a head, of 8 samples."""
+    meta = {"model": "small", "microbatch_size": 8, "parameter_dtype": "float32"}
+    arrays = {"C": SECONDS, "C_fwd": SECONDS / 4, "A": SENT, "W": WEIGHTS, "stash": SAVED, "layers": LAYERS}
+    return Profile.create(**{**arrays, "meta": meta, **fields})  # type: ignore[arg-type]
+
+
+def a_strategy(**fields: object) -> Strategy:
+    """Data parallelism on all devices, of 8 samples each."""
+    return Strategy(**{"micro_batch": 8, "global_batch": 256, "dp": 8, "precision": "fp32", **fields})  # type: ignore[arg-type]
+
+
+def test_places_are_what_comes_before_the_blocks_each_block_and_what_comes_after_them() -> None:
+    work = ProfileWork.of(a_profile())
+    assert work.begins == (0, 1, 3, 5, 7, 9)
+    assert (work.shape.layers, work.order) == (4, (0, 1, 2, 2, 2, 3))  # the first block is entered by fewer bytes
+    assert [work.layers[i].name for i in work.order] == ["layers", *["blocks.*"] * 4, "layers"]
+
+
+def test_layers_that_repeat_nothing_are_places_each() -> None:
+    profile = a_profile(layers=tuple("abcdefghij"))
+    assert layer_begins(profile) == tuple(range(N))
+
+
+def test_times_of_a_step_are_those_of_the_profile() -> None:
+    estimate = estimated(ProfileWork.of(a_profile()), a_strategy(), CLUSTER, DEVICE)
+    assert estimate.parts.compute == pytest.approx(4 * SECONDS.sum())  # four micro-batches
+    again = estimated(ProfileWork.of(a_profile()), a_strategy(recompute="full"), CLUSTER, DEVICE)
+    assert again.parts.recompute == pytest.approx(4 * SECONDS[1:-1].sum() / 4)  # the blocks' forward passes
+    assert again.parts.compute == pytest.approx(estimate.parts.compute)
+
+
+@pytest.mark.parametrize(("zero", "shares"), [(0, (1, 1, 1)), (1, (1, 1, 8)), (2, (1, 8, 8)), (3, (8, 8, 8))])
+def test_zero_divides_the_training_state(zero: int, shares: tuple[int, int, int]) -> None:
+    (held,) = estimated(ProfileWork.of(a_profile()), a_strategy(zero=zero), CLUSTER, DEVICE).memory
+    parts = held.weights, held.gradients, held.optimizer
+    assert parts == pytest.approx(
+        tuple(times * WEIGHTS.sum() / of for times, of in zip((1, 1, 2), shares, strict=True))
+    )
+    # FSDP holds the embedding and two blocks gathered at once.
+    assert held.gathered == pytest.approx(WEIGHTS[0] + 2 * (WEIGHTS[1] + WEIGHTS[2]) if zero == 3 else 0.0)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_recomputation_saves_what_enters_a_block_and_needs_one_block_at_a_time(recompute: Recompute) -> None:
+    (held,) = estimated(ProfileWork.of(a_profile()), a_strategy(recompute=recompute), CLUSTER, DEVICE).memory
+    ends, entering, block = SAVED[0] + SAVED[-1], SENT[0] + 3 * SENT[2], SAVED[1] + SAVED[2]
+    assert held.activations == pytest.approx(SAVED.sum() if recompute == "none" else ends + entering)
+    assert held.temporary == pytest.approx(0.0 if recompute == "none" else block, abs=1e3)
+
+
+def test_another_micro_batch_saves_in_proportion() -> None:
+    (held,) = estimated(ProfileWork.of(a_profile()), a_strategy(micro_batch=2), CLUSTER, DEVICE).memory
+    assert held.activations == pytest.approx(SAVED.sum() / 4)
+
+
+@pytest.mark.parametrize(("zero", "share"), [(0, 1), (2, 1), (3, 8)])
+def test_what_is_not_trained_is_held_once_and_has_no_gradients(zero: int, share: int) -> None:
+    """LoRA's base: 40 GB on one device, an eighth of it where ZeRO-3 divides it."""
+    frozen = np.zeros(N)
+    frozen[1] = 40e9
+    base, lora = (
+        estimated(ProfileWork.of(profile), a_strategy(zero=zero), CLUSTER, DEVICE).memory[0]
+        for profile in (a_profile(), a_profile(frozen=frozen))
+    )
+    assert lora.weights - base.weights == pytest.approx(40e9 / share)
+    assert (lora.gradients, lora.optimizer) == (base.gradients, base.optimizer)
+    # Gathered is the pair of neighbouring blocks with most: the first one, with its base, and the second.
+    assert lora.gathered - base.gathered == pytest.approx(40e9 if zero == 3 else 0.0)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_a_plan_without_zero_costs_what_the_strategy_costs(stages: int) -> None:
+    """Seconds but for latencies of collectives, which plans leave out; and bytes but for those of the runtime."""
+    profile, dp = a_profile(), 8 // stages
+    strategy = a_strategy(dp=dp, pp=stages, global_batch=32 * dp, schedule="1f1b-deep")
+    estimate = estimated(ProfileWork.of(profile), strategy, CLUSTER, DEVICE)
+    problem = StagedProblem(rescaled(profile, 8 * dp), CLUSTER, stages, 4, schedule="1f1b-deep", device=DEVICE)
+    cuts = {1: (), 2: (4,), 4: (2, 4, 6)}[stages]
+    plan = StagedPlan(cuts, tuple(dp * s for s in range(1, stages)), 4, "given")
+    cost = step_cost(problem, plan)
+    assert estimate.step_s == pytest.approx(cost.step_s, rel=2e-3)
+    held = [memory.state + memory.activations for memory in estimate.memory]
+    assert held == pytest.approx(cost.memory_bytes.tolist())
+
+
+def test_a_parameter_of_both_ends_is_tied_and_one_in_between_leaves_nothing_to_cut() -> None:
+    both = SharedParameter("embedding", float(WEIGHTS[0]), (0, N - 1))
+    work = ProfileWork.of(a_profile(shared_parameters=(both,)))
+    assert (work.tied, work.cuttable, work.facts.tied) == (WEIGHTS[0] / 4, True, True)
+    inside = SharedParameter("norm", float(WEIGHTS[1]), (1, 2))
+    assert ProfileWork.of(a_profile(shared_parameters=(inside,))).cuttable
+    across = SharedParameter("bias", float(WEIGHTS[1]), (1, 3))
+    assert not ProfileWork.of(a_profile(shared_parameters=(across,))).cuttable
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"layers": ("a", *["b"] * (N - 1))}, "no layers between which a strategy could divide it"),
+        ({"meta": {"model": "small", "parameter_dtype": "float32"}}, "how many samples"),
+        ({"meta": {"microbatch_size": 8, "parameter_dtype": "float64"}}, "strategies have no parameters in float64"),
+    ],
+)
+def test_what_strategies_cannot_divide_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        ProfileWork.of(a_profile(**fields))
+
+
+def test_a_mixed_cluster_is_refused() -> None:
+    with pytest.raises(BadInput, match="is mixed, and a strategy of a profile"):
+        ProfileCosting(ProfileWork.of(a_profile()), read_cluster("p4d-p3dn"), DEVICE)

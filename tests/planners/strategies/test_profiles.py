@@ -1,0 +1,60 @@
+"""The search of strategies of a profile, against all of its strategies priced one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from strategy_problems import DEVICE, strategies
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import Profile
+from automap_models.core.strategy import Strategy
+from automap_models.cost.profile_layers import ProfileWork
+from automap_models.planners.strategies.planner import StrategiesPlanner
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
+from automap_models.simulate.strategy import StrategyPricing
+
+TO_THE_END = StrategiesConfig(gap=0.0, exhaustive=50_000, budget_s=60.0)
+
+
+def a_profile(draw: np.random.Generator) -> Profile:
+    """A profile of two to four blocks, alike or not, some of which are not trained."""
+    blocks = int(draw.integers(2, 5))
+    layers = ("embed", *(f"blocks.{i}" for i in range(blocks)), "head")
+    n, alike = len(layers), draw.random() < 0.5
+    arrays = {name: draw.uniform(0.2, 1.0, n) for name in ("C", "A", "W", "stash", "frozen")}
+    if alike:
+        for values in arrays.values():
+            values[1:-1] = values[1]
+    arrays["frozen"] *= draw.random(n) < 0.3
+    scales = {"C": 1e-2, "A": 1e7, "W": 1e8, "stash": 1e9, "frozen": 1e9}
+    meta = {"microbatch_size": 2, "parameter_dtype": "float32", "model": "random"}
+    sized = {name: scales[name] * values for name, values in arrays.items()}
+    return Profile.create(**sized, layers=layers, meta=meta)
+
+
+def of_the_profile(strategy: Strategy, work: ProfileWork) -> bool:
+    """Whether a profile tells what the strategy needs to be priced."""
+    return strategy.schedule in work.schedules and set(strategy.recompute_kinds) <= set(work.recompute)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_best_strategy_is_that_of_all_of_them(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    work = ProfileWork.of(a_profile(draw))
+    devices = int(draw.choice([2, 4]))
+    cluster = Cluster(devices // 2, 2, 1e11, float(draw.choice([1e9, 1e10])), 1e12)
+    fixed = {} if work.shape.layers == 2 else {"pp": int(draw.choice([1, 2]))}
+    problem = StrategyProblem(work=work, cluster=cluster, device=DEVICE, global_batch=4, fixed=fixed)
+    pricing = StrategyPricing(work, cluster, DEVICE)
+    priced = [pricing.estimate(of) for of in strategies(problem) if of_the_profile(of, work)]
+    held = sorted(of.peak_memory for of in priced)
+    tight = replace(problem, cluster=replace(cluster, memory=held[len(held) // 3]))
+    least_s = min(of.step_s for of in priced if of.peak_memory <= tight.cluster.memory)
+    result = StrategiesPlanner(TO_THE_END).solve(tight)
+    assert result.plan is not None and of_the_profile(result.plan, work)
+    assert tight.fits(result.cost)
+    assert result.cost.step_s == pytest.approx(least_s, rel=1e-6)
+    assert result.bound is not None and result.bound.value <= least_s * (1 + 1e-9)
