@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,6 +150,20 @@ class LayerWork:
     causal: bool = True
 
 
+class SharedWork(NamedTuple):
+    """What layers at several places use, and every rank of the pipeline that has one of them holds.
+
+    Attributes:
+        parameters: how many.
+        frozen_bytes: of what is not trained.
+        places: ascending; the layer at the first one has it among its own.
+    """
+
+    parameters: float
+    frozen_bytes: float
+    places: tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class ModelWork:
     """A model, layer by layer.
@@ -162,6 +176,7 @@ class ModelWork:
         dtype: element type of activations and weights, `bfloat16`, `float16` or `float32`.
         tied: number of parameters that the first and the last place share, the word embedding's, which are counted
             with the first place; 0 where none are.
+        shared: beside these.
         recompute, schedules: what strategies of it may recompute, and their schedules, by name.
     """
 
@@ -170,6 +185,7 @@ class ModelWork:
     order: tuple[int, ...]
     dtype: str
     tied: float = 0.0
+    shared: tuple[SharedWork, ...] = ()
 
     recompute: ClassVar[tuple[Recompute, ...]] = RECOMPUTE
     schedules: ClassVar[tuple[str, ...]] = tuple(SCHEDULES)

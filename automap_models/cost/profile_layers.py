@@ -14,7 +14,6 @@ recomputation, and does not say what of a backward pass makes gradients of param
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +24,8 @@ from automap_models.core.framework import ModelFacts
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.layers import Block, block_ends, repeated_blocks
 from automap_models.core.microbatch import clock_factor, on_device, required_size, rescaled
-from automap_models.core.model_work import Amounts, Kernels, LayerWork, ModelWork
-from automap_models.core.profile import Profile
+from automap_models.core.model_work import Amounts, Kernels, LayerWork, ModelWork, SharedWork
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.strategy import RECOMPUTE, Precision, Strategy, TransformerShape
 from automap_models.cost.layer_costs import KernelCosts, LayerCosting
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
@@ -45,12 +44,10 @@ class ProfileWork(ModelWork):
     Attributes:
         profile: of a micro-batch that says how many samples it has.
         begins: first instruction of each place, ascending; 0 first.
-        cuttable: whether stages are priced: no parameter is used by two places, but for one that both ends share.
     """
 
     profile: Profile
     begins: tuple[int, ...]
-    cuttable: bool
 
     recompute = tuple(kind for kind in RECOMPUTE if kind != "selective")
     schedules = tuple(sorted({*SENDING_ALONE, "1f1b-deep"}))
@@ -74,18 +71,22 @@ class ProfileWork(ModelWork):
         blocks = _blocks(profile)
         series = {begin: of.series for of in blocks for begin in begins if of.first <= begin <= of.last}
         sizes = dict.fromkeys(("hidden", "heads", "kv_heads", "ffn", "sequence", "vocabulary"), 1)
-        shared = [(_places(begins, of.instructions), of) for of in (*profile.shared_parameters, *profile.shared_frozen)]
-        both_ends = {0, len(keys) - 1}
-        tied_bytes = sum(of.nbytes for places, of in shared if places == both_ends)
+        shared = [(*_shared(begins, of), 0.0) for of in profile.shared_parameters]
+        shared += [(places, 0.0, nbytes) for places, nbytes in (_shared(begins, of) for of in profile.shared_frozen)]
+        both_ends, item_bytes = (0, len(keys) - 1), _item_bytes(dtype)
         return cls(
             shape=TransformerShape(name=profile.model, layers=len(keys) - 2, **sizes),
             layers=tuple(_layer(series.get(begins[keys.index(key)], "layers")) for key in distinct),
             order=tuple(map(distinct.index, keys)),
             dtype=dtype,
-            tied=tied_bytes / _item_bytes(dtype),
+            tied=sum(trained / item_bytes for places, trained, _ in shared if places == both_ends),
+            shared=tuple(
+                SharedWork(trained / item_bytes, frozen, places)
+                for places, trained, frozen in shared
+                if len(places) > 1 and (places != both_ends or frozen)
+            ),
             profile=profile,
             begins=begins,
-            cuttable=all(len(places) == 1 or places == both_ends for places, _ in shared),
         )
 
     @property
@@ -157,9 +158,9 @@ def _sums(profile: Profile, begins: tuple[int, ...]) -> FloatArray:
     return np.array([*of_places, np.append(0.0, leaving[:-1]), leaving])
 
 
-def _places(begins: tuple[int, ...], instructions: Iterable[int]) -> set[int]:
-    """Where a parameter is used."""
-    return {bisect_right(begins, i) - 1 for i in instructions}
+def _shared(begins: tuple[int, ...], parameter: SharedParameter) -> tuple[tuple[int, ...], float]:
+    """The places that use a parameter, and its bytes."""
+    return tuple(sorted({bisect_right(begins, i) - 1 for i in parameter.instructions})), parameter.nbytes
 
 
 def _item_bytes(dtype: str) -> int:

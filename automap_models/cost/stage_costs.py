@@ -34,7 +34,7 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.estimate import DeviceMemory
-from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages
 from automap_models.core.strategy import RECOMPUTE, Strategy
@@ -83,7 +83,7 @@ class StageCosts:
         rank_of: [V] the rank that each is on.
         data_s: [S] exposed communication of data parallelism of each rank, once a step; with ZeRO-3 what it would be
             with ZeRO-1, sooner than which no rank ends.
-        tied_s: of the sum over a word embedding that the first and the last rank hold.
+        tied_s: of the sums over a word embedding that the first and the last rank hold, and over what others share.
         optimizer_s: of the update, on the slowest rank.
         memory: [S] of a device of each rank.
     """
@@ -157,7 +157,7 @@ class StageCosting:
 
     def costs(self, strategy: Strategy) -> StageCosts:
         """The costs of one of the strategies."""
-        counts, first_layers, last_layers = self._place_layers(strategy)
+        counts, stages, first_layers, last_layers = self._place_layers(strategy)
         held = counts.sum(axis=2) @ self.of_layers.parameters
         if self.tied_apart:
             held[-1, 0] += self.tied
@@ -165,6 +165,7 @@ class StageCosting:
         np.add.at(of_ranks, list(self.rank_of), held)
         frozen = np.zeros(strategy.pp)
         np.add.at(frozen, list(self.rank_of), counts.sum(axis=2) @ self.of_layers.frozen_bytes)
+        copies_s = self._hold_copies(stages, of_ranks, frozen)
         times = self._times(counts, first_layers)
         sent = self.of_layers.boundary_bytes[last_layers[:-1]].tolist()
         return StageCosts(
@@ -173,14 +174,32 @@ class StageCosting:
             sends_beside=strategy.schedule not in SENDING_ALONE,
             rank_of=self.rank_of,
             data_s=self._data_s(counts, first_layers, times, of_ranks),
-            tied_s=self.tied_s,
+            tied_s=self.tied_s + copies_s,
             optimizer_s=max(self.optimizer_s(*of_rank) for of_rank in of_ranks.tolist()),
             memory=self._memory(strategy, counts, of_ranks, frozen),
         )
 
-    def _place_layers(self, strategy: Strategy) -> tuple[FloatArray, list[int], list[int]]:
-        """[V, k, 3] how many of each distinct layer a virtual stage has with each kind of recomputation; and [V] the
-        first and the last layer of each, of an empty one the next and the one before."""
+    def _hold_copies(self, stages: IntArray, of_ranks: FloatArray, frozen: FloatArray) -> float:
+        """Add what ranks hold copies of to what they hold; returns the seconds of the sums over all copies.
+
+        Args:
+            stages: the virtual stage of each place.
+            of_ranks: [S, 2] parameters.
+            frozen: [S] bytes.
+        """
+        sums_s = 0.0
+        for parameters, frozen_bytes, places in self.work.shared:
+            _, *others = dict.fromkeys(self.rank_of[stage] for stage in stages[list(places)].tolist())
+            of_ranks[others, 0] += parameters
+            frozen[others] += frozen_bytes
+            copies = 1 + len(others)
+            sums_s += 2 * (copies - 1) / copies * self.groups.ends_sum_s(parameters * self.weight_bytes)
+        return sums_s
+
+    def _place_layers(self, strategy: Strategy) -> tuple[FloatArray, IntArray, list[int], list[int]]:
+        """[V, k, 3] how many of each distinct layer a virtual stage has with each kind of recomputation; the virtual
+        stage of each place; and [V] the first and the last layer of each, of an empty one the next and the one before.
+        """
         order = np.array(self.work.order)
         layers = strategy.stage_layers(self.work.shape)
         ends = 1 + np.cumsum(layers)
@@ -194,7 +213,7 @@ class StageCosting:
         counts = np.zeros((ends.size, len(self.work.layers), len(RECOMPUTE)))
         np.add.at(counts, (stages, order, kinds), 1.0)
         first = [order[0], *order[np.minimum(ends[:-1], order.size - 1)]]
-        return counts, first, order[ends - 1].tolist()
+        return counts, stages, first, order[ends - 1].tolist()
 
     # ---- time
 

@@ -100,10 +100,22 @@ def test_what_is_not_trained_is_held_once_and_has_no_gradients(zero: int, share:
     assert lora.gathered - base.gathered == pytest.approx(40e9 if zero == 3 else 0.0)
 
 
+SHARED = {
+    "nothing": (),
+    "both ends": (SharedParameter("embedding", 40e6, (0, N - 1)),),
+    "three places": (SharedParameter("embedding", 40e6, (0, 5, N - 1)),),
+    "two blocks": (SharedParameter("bias", 8e6, (1, 5)), SharedParameter("norm", 8e6, (3, 4))),
+}
+
+
+@pytest.mark.parametrize("shared", SHARED)
 @pytest.mark.parametrize("stages", [1, 2, 4])
-def test_a_plan_without_zero_costs_what_the_strategy_costs(stages: int) -> None:
-    """Seconds but for latencies of collectives, which plans leave out; and bytes but for those of the runtime."""
-    profile, dp = a_profile(), 8 // stages
+def test_a_plan_without_zero_costs_what_the_strategy_costs(stages: int, shared: str) -> None:
+    """Seconds but for latencies of collectives, which plans leave out; and bytes but for those of the runtime.
+
+    Strategies sum all copies over the link between the ends of the pipeline, plans over that of each parameter.
+    """
+    profile, dp = a_profile(shared_parameters=SHARED[shared]), 8 // stages
     strategy = a_strategy(dp=dp, pp=stages, global_batch=32 * dp, schedule="1f1b-deep")
     estimate = estimated(ProfileWork.of(profile), strategy, CLUSTER, DEVICE)
     problem = StagedProblem(rescaled(profile, 8 * dp), CLUSTER, stages, 4, schedule="1f1b-deep", device=DEVICE)
@@ -115,14 +127,17 @@ def test_a_plan_without_zero_costs_what_the_strategy_costs(stages: int) -> None:
     assert held == pytest.approx(cost.memory_bytes.tolist())
 
 
-def test_a_parameter_of_both_ends_is_tied_and_one_in_between_leaves_nothing_to_cut() -> None:
-    both = SharedParameter("embedding", float(WEIGHTS[0]), (0, N - 1))
-    work = ProfileWork.of(a_profile(shared_parameters=(both,)))
-    assert (work.tied, work.cuttable, work.facts.tied) == (WEIGHTS[0] / 4, True, True)
-    inside = SharedParameter("norm", float(WEIGHTS[1]), (1, 2))
-    assert ProfileWork.of(a_profile(shared_parameters=(inside,))).cuttable
-    across = SharedParameter("bias", float(WEIGHTS[1]), (1, 3))
-    assert not ProfileWork.of(a_profile(shared_parameters=(across,))).cuttable
+def test_a_parameter_of_both_ends_is_tied_and_others_are_shared() -> None:
+    works = {name: ProfileWork.of(a_profile(shared_parameters=of)) for name, of in SHARED.items()}
+    assert [(work.tied, work.facts.tied) for work in works.values()] == [
+        (0, False),
+        (10e6, True),
+        (0, False),
+        (0, False),
+    ]
+    assert [work.shared for work in works.values()] == [(), (), ((10e6, 0.0, (0, 3, 5)),), ((2e6, 0.0, (1, 3)),)]
+    frozen = a_profile(frozen=np.full(N, 1e9), shared_frozen=(SharedParameter("base", 1e9, (0, N - 1)),))
+    assert ProfileWork.of(frozen).shared == ((0.0, 1e9, (0, 5)),)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from automap_models.core.estimate import strategy_in_words
 from automap_models.core.staged import StagedProblem
-from automap_models.core.units import counted, rounds
+from automap_models.core.units import counted, rounds, seconds
 from automap_models.errors import Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.one_stage import one_stage_plans, possible_stages, staged_problems
+from automap_models.planners.portfolio.profile_strategy import best_strategy
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import untrained_in_words
 from automap_models.planners.staged.feasibility import least_share, plans_fit
@@ -47,8 +49,10 @@ def nothing_fits(space: PlanningSpace) -> tuple[Infeasible, bool]:
         do.insert(0, f"`stages={stages}` would fit")
     if (nodes := _fewest_nodes(space)) is not None:
         do.append(f"{nodes} nodes like these would fit")
-    if space.model.batch_dims is None:
-        do.append("automap-plan MODEL knows tensor parallelism and ZeRO, which a profile cannot say")
+    if (strategy := best_strategy(space)) is not None:
+        do.insert(
+            0, f"automap-plan fits it: {strategy_in_words(strategy.cost)}, {seconds(strategy.cost.step_s)} a step"
+        )
     return Infeasible(
         f"no plan fits the {have / 1e9:.4g} GB of cluster {space.cluster.name}: every one needs "
         f"{least / 1e9:.4g} GB or more on its fullest device{_nearest(plan)}",

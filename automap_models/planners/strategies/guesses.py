@@ -41,7 +41,7 @@ def guesses(
     for division in divisions:
         effort.count(effort.GUESSES, len(grid.ways(division)))
         zeros = grid.zeros(division)
-        chosen = {next((zero for zero in (2, 1, 0) if zero in zeros), zeros[0])}
+        chosen = {next((zero for zero in (2, 1, 0) if zero in zeros), zeros[0]), zeros[0]}
         if division.pp == 1 and 3 in zeros:  # without a pipeline weights are gathered once for every pass
             chosen.add(3)
         of_division = [

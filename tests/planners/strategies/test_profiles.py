@@ -9,7 +9,7 @@ import pytest
 from strategy_problems import DEVICE, strategies
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.strategy import Strategy
 from automap_models.cost.profile_layers import ProfileWork
 from automap_models.planners.strategies.planner import StrategiesPlanner
@@ -32,7 +32,9 @@ def a_profile(draw: np.random.Generator) -> Profile:
     scales = {"C": 1e-2, "A": 1e7, "W": 1e8, "stash": 1e9, "frozen": 1e9}
     meta = {"microbatch_size": 2, "parameter_dtype": "float32", "model": "random"}
     sized = {name: scales[name] * values for name, values in arrays.items()}
-    return Profile.create(**sized, layers=layers, meta=meta)
+    places = tuple(sorted(draw.choice(n, int(draw.integers(2, n)), replace=False).tolist()))
+    shared = (SharedParameter("shared", float(sized["W"][places[0]]) / 2, places),) if draw.random() < 0.5 else ()
+    return Profile.create(**sized, layers=layers, meta=meta, shared_parameters=shared)
 
 
 def of_the_profile(strategy: Strategy, work: ProfileWork) -> bool:
