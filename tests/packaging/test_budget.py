@@ -23,8 +23,8 @@ import pytest
 
 BUDGET = {
     "automap_models": (926, 8),
-    "core": (7_102, 34),
-    "cost": (3_463, 18),
+    "core": (7_118, 34),
+    "cost": (3_483, 18),
     "envs": (1_605, 12),
     "export": (2_299, 14),
     "formats": (5_034, 21),
@@ -32,7 +32,7 @@ BUDGET = {
     "planners": (861, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_313, 17),
-    "planners/portfolio": (2_834, 18),
+    "planners/portfolio": (2_891, 19),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_520, 22),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_315, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_250, "files": 373, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_343, "files": 374, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
