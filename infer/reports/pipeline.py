@@ -60,7 +60,7 @@ def report(request: InferRequest) -> Report:
 def _planned(request: InferRequest) -> PlanReport:
     profile = sized_profile(request.profile, None)
     if request.topo is None:
-        do = f"choose from {', '.join(known_clusters())} or give a YAML file"
+        do = f"give --gpus, such as 32xh100, a YAML file or one of {', '.join(known_clusters())}"
         raise BadInput("no cluster is given", where="--topo", do=do)
     with Steps() as steps:
         return planned(profile, read_cluster(request.topo), request.options, steps.watch)
