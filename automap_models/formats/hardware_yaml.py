@@ -1,7 +1,4 @@
-"""Clusters and devices by the names of shipped configs or from YAML files (formats.md, "cluster").
-
-A cluster is also devices of a kind in its usual nodes: `32xh100` is 4 nodes of 8, and `8x4xh100` 8 nodes of 4.
-"""
+"""Clusters and devices by the names of shipped configs or from YAML files (formats.md, "cluster")."""
 
 from __future__ import annotations
 
@@ -229,8 +226,7 @@ def read_cluster(name_or_path: str | Path) -> Cluster:
     """
     sized = SIZED.fullmatch(str(name_or_path))
     if sized and not is_file(Path(name_or_path)) and (sized[3] or sized[4].lower() in known_devices()):
-        nodes, devices = (None if count is None else int(count) for count in (sized[1], sized[2] or sized[5]))
-        return _sized_cluster(sized[3] or sized[4], devices or 0, nodes)
+        return _sized_cluster(sized[3] or sized[4], int(sized[2] or sized[5]), int(sized[1]) if sized[1] else None)
     return _read_cluster(name_or_path)
 
 
@@ -244,17 +240,9 @@ def _read_cluster(name_or_path: str | Path) -> Cluster:
 
 
 def _sized_cluster(kind: str, devices: int, nodes: int | None) -> Cluster:
-    """So many devices in the usual nodes of their kind: those of the cluster that its file names.
+    """Nodes of so many devices, or so many devices in all, as the cluster has them that the device's file names.
 
     A node that is not full has the links of its first devices, and of the network what is for so many.
-
-    Args:
-        kind: a shipped device, in small or large letters, or its file.
-        devices: of each node; without `nodes` of all, which are whole nodes or fewer devices than one has.
-        nodes: of so many devices each.
-
-    Raises:
-        BadInput: there is no such kind, its file names no cluster, or so many devices make no such nodes.
     """
     name = kind.lower() if kind.lower() in known_devices() else kind
     device = read_device(name)
