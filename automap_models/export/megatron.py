@@ -43,7 +43,7 @@ LIMITS = Limits(
 """ZeRO-2 and ZeRO-3 would be Megatron-FSDP, which stages of a layout do not have. Megatron-Core 0.16 refuses
 interleaved micro-batches whose last round is smaller than the pipeline (core/pipeline_parallel/schedules.py)."""
 BESIDE = (
-    "the model's norms, activation and positions, the tokenizer and the data are to be added; "
+    "the model's norms, activation and positions, the tokenizer, the data, --lr and --train-iters are to be added; "
     "--mock-data --tokenizer-type NullTokenizer --vocab-size N takes none"
 )
 _PRECISION = {"fp16": ("--fp16",), "bf16": ("--bf16",), "fp8": ("--bf16", "--fp8-format", "hybrid"), "fp32": ()}

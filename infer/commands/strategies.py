@@ -172,6 +172,7 @@ def narrow(namespace: argparse.Namespace) -> None:
         limits.ties,
         target.takes_strategies,
         limits.power_of_two,
+        name if limits.one_series else "",
     )
     namespace.equal_replicas = namespace.equal_replicas or limits.equal_replicas
     if limits.cuts != "anywhere":

@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (926, 8),
-    "core": (7_078, 34),
+    "core": (7_090, 34),
     "cost": (3_263, 17),
     "envs": (1_605, 12),
     "export": (2_328, 14),
@@ -36,7 +36,7 @@ BUDGET = {
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_542, 22),
-    "planners/strategies": (2_674, 15),
+    "planners/strategies": (2_694, 15),
     "plots": (1_155, 8),
     "rl": (1_088, 11),
     "run": (4_831, 25),
@@ -44,13 +44,13 @@ BUDGET = {
     "torch_export": (3_169, 14),
     "workloads": (3_959, 20),
     "zoo": (1, 1),
-    "infer": (5_861, 29),
+    "infer": (5_862, 29),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_238, "files": 372, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_271, "files": 372, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
