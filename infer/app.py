@@ -99,13 +99,16 @@ def _complete(parser: argparse.ArgumentParser) -> None:
     """Say which arguments are files, and which are names that are known."""
     import shtab
 
-    from automap_models.formats.hardware_yaml import known_clusters, known_devices
+    from automap_models.formats.hardware_yaml import known_clusters, known_devices, read_device
     from automap_models.workloads.catalogue import names
 
     known = {"topo": known_clusters, "what": names, **dict.fromkeys(("device", "accelerator", "host"), known_devices)}
+    sized = [kind for kind in known_devices() if read_device(kind).cluster]
     for action in parser._actions:
         if action.type is file_argument or action.dest == "profile":
             action.complete = shtab.FILE  # type: ignore[attr-defined]
+        elif "--gpus" in action.option_strings:
+            action.choices = [f"{count}x{kind}" for kind in sized for count in (8, 16, 32, 64)]
         elif action.choices is None and action.dest in known:
             # A file is as good as a name: bash offers files where no name begins so (complete -o bashdefault).
             action.choices = known[action.dest]()

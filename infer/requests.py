@@ -7,7 +7,7 @@ Nothing here imports numpy: help is to be fast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,20 +103,19 @@ class StrategyRequest:
         fields: those of `core.strategy.Strategy` that are given.
         flash: whether attention cores are flash kernels.
         price: whether nothing is searched.
-        usual: whether nothing was asked for but a global batch, so that another search takes over where the model or
-            the device is not made for this one.
+        usual: whether no field is given, so that plans of stages are searched where the model is no transformer.
         reserves: bytes that are left free: of each device under None, of devices of a rank beside that by its number.
         target: the framework that is to run it, whose limits hold; None for any.
         sizes: least and most devices of a sweep; None for the cluster as it is.
     """
 
     fields: dict[str, Any]
-    flash: bool
-    price: bool
-    usual: bool
-    reserves: dict[int | None, float]
-    target: str | None
-    sizes: tuple[int, int] | None
+    flash: bool = True
+    price: bool = False
+    usual: bool = False
+    reserves: dict[int | None, float] = field(default_factory=dict)
+    target: str | None = None
+    sizes: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +126,7 @@ class PlanRequest:
         options: what is asked of the plans.
         cached: whether results are kept and taken from the cache.
         strategy: to search or to price; None for the search of plans of stages.
+        of_stages: the option that asks for these alone, if one does.
     """
 
     source: Source
@@ -137,6 +137,7 @@ class PlanRequest:
     cached: bool
     plan: Path | None
     strategy: StrategyRequest | None
+    of_stages: str | None
 
     @property
     def cluster(self) -> Cluster:

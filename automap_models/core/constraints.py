@@ -249,7 +249,8 @@ class Constraints:
             kept = _matching(profile, pattern, _together(pattern))
             demands.append(_Demand(_together(pattern), int(kept[0]), int(kept[-1])))
         if self.cut_at is not None:
-            demands.append(_Demand(_cut_at(self.cut_at), places=_places(profile, self.cut_at)))
+            one_series = "" if self.target is None else self.target.one_series
+            demands.append(_Demand(_cut_at(self.cut_at), places=_places(profile, self.cut_at, one_series)))
         if self.max_stages is not None:
             demands.append(_Demand(f"`max_stages={self.max_stages}`", most_stages=self.max_stages))
         if "pipeline" in self.forbidden:
@@ -294,18 +295,19 @@ class _Model:
     profile: Profile = field(compare=False)
 
 
-def _places(profile: Profile, cut_at: str) -> tuple[int, ...]:
+def _places(profile: Profile, cut_at: str, one_series: str = "") -> tuple[int, ...]:
     """The instructions after which the model may be cut.
 
     Raises:
-        BadInput: no module matches, or nothing repeats.
+        BadInput: no module matches, or nothing repeats (`block_boundaries`).
     """
-    return _places_of_model(_Model(profiled_fingerprint(profile), profile.layers, profile.names, profile), cut_at)
+    model = _Model(profiled_fingerprint(profile), profile.layers, profile.names, profile)
+    return _places_of_model(model, cut_at, one_series)
 
 
 @lru_cache(maxsize=16)
-def _places_of_model(model: _Model, cut_at: str) -> tuple[int, ...]:
-    return block_boundaries(model.profile) if cut_at == BLOCKS else boundaries(model.profile, cut_at)
+def _places_of_model(model: _Model, cut_at: str, one_series: str) -> tuple[int, ...]:
+    return block_boundaries(model.profile, one_series) if cut_at == BLOCKS else boundaries(model.profile, cut_at)
 
 
 def _cut_at(pattern: str) -> str:

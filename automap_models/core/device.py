@@ -143,6 +143,7 @@ class Device:
         step: constants fitted to training steps; None where none have been, which takes the means (`constants`).
         left_out: least and largest median error of a source of measured steps under constants that are fitted to the
             other sources (benchmarks/results/measured_steps.md); None where that is not known.
+        cluster: whose nodes and links are the usual ones of such devices, by name or file; None where nobody says.
 
     Raises:
         BadInput: a number out of range, or no float32 rate.
@@ -157,6 +158,7 @@ class Device:
     sustained: float = 1.0
     step: StepConstants | None = None
     left_out: tuple[float, float] | None = None
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         where = f"device {self.name}"

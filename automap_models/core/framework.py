@@ -94,6 +94,7 @@ class StageLimits:
         ties: whether stages may share a weight.
         whole_samples: whether the replicas of a stage have equally many samples of a micro-batch.
         power_of_two: whether the number of stages has to be one.
+        one_series: its name where all blocks have to be of one series.
     """
 
     schedules: tuple[str, ...]
@@ -101,6 +102,7 @@ class StageLimits:
     ties: bool = True
     whole_samples: bool = False
     power_of_two: bool = False
+    one_series: str = ""
 
     def allows(self, stages: int, micro_batches: int, schedule: str | None, tied: bool) -> bool:
         """Whether it trains so many stages of a model, in which several layers may share a weight."""

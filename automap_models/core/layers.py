@@ -132,16 +132,24 @@ def repeated_blocks(profile: Profile, where: str = "`cut_at`") -> tuple[Block, .
     return tuple(Block(module.path, module.instructions[0], module.instructions[-1]) for module in ordered)
 
 
-def block_boundaries(profile: Profile) -> tuple[int, ...]:
+def block_boundaries(profile: Profile, one_series: str = "") -> tuple[int, ...]:
     """The instructions after which a repeated block of the model ends, ascending; the model's end is none of them.
 
         embed   layers/0   layers/1   layers/2   norm   head
                         |          |          |                 cuts at the bars
 
+    Args:
+        one_series: name of a framework that takes blocks of one series, as those of a decoder are; empty for none.
+
     Raises:
-        BadInput: nothing repeats (see `repeated_blocks`).
+        BadInput: nothing repeats (see `repeated_blocks`), or blocks of several series do.
     """
-    ends = tuple(sorted({block.last for block in repeated_blocks(profile)} - {len(profile) - 1}))
+    blocks = repeated_blocks(profile)
+    series = sorted({block.series for block in blocks})
+    if one_series and len(series) > 1:
+        what = f"{one_series} takes blocks of one series, and {profile.model} has {' and '.join(series)}"
+        raise BadInput(what, where="`target`", do="leave it out, or take galvatron or deepspeed")
+    ends = tuple(sorted({block.last for block in blocks} - {len(profile) - 1}))
     if not ends:
         raise BadInput(
             f"no blocks repeat among the layers of {profile.model}",

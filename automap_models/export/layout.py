@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
-from automap_models.core.framework import UNKNOWN, Limits, Objection
+from automap_models.core.framework import UNKNOWN, Limits, ModelFacts, Objection
 from automap_models.core.layers import Block, repeated_blocks
 from automap_models.core.microbatch import required_size
 from automap_models.core.profile import Profile
@@ -43,11 +43,13 @@ class Layout:
         model: its name.
         strategy: with the blocks of every virtual stage in `layers`.
         tensor: [pp] devices that share the operators of each rank; all `strategy.tp` but where a target takes others.
+        facts: of the model, as far as they are known.
     """
 
     model: str
     strategy: Strategy
     tensor: tuple[int, ...]
+    facts: ModelFacts = UNKNOWN
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -88,12 +90,12 @@ def layout_of(source: Source, target: str, limits: Limits) -> Layout:
         BadInput: the model was not given, or says too little.
     """
     if isinstance(source, StagedSource):
-        layout, facts = staged_layout(source.require_result(target), target, limits), UNKNOWN
+        layout = staged_layout(source.require_result(target), target, limits)
     else:
         assert isinstance(source, WrittenStrategy)
-        strategy, facts = source.strategy, source.facts
-        layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp)
-    require_none(limits.objection(layout.strategy, facts), f"plan of {layout.model}")
+        strategy = source.strategy
+        layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp, source.facts)
+    require_none(limits.objection(layout.strategy, layout.facts), f"plan of {layout.model}")
     if limits.recompute_alike:
         layout.recompute(target)
     return layout

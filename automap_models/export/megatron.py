@@ -42,6 +42,10 @@ LIMITS = Limits(
 )
 """ZeRO-2 and ZeRO-3 would be Megatron-FSDP, which stages of a layout do not have. Megatron-Core 0.16 refuses
 interleaved micro-batches whose last round is smaller than the pipeline (core/pipeline_parallel/schedules.py)."""
+BESIDE = (
+    "the model's norms, activation and positions, the tokenizer, the data, --lr and --train-iters are to be added; "
+    "--mock-data --tokenizer-type NullTokenizer --vocab-size N takes none"
+)
 _PRECISION = {"fp16": ("--fp16",), "bf16": ("--bf16",), "fp8": ("--bf16", "--fp8-format", "hybrid"), "fp32": ()}
 
 
@@ -50,8 +54,9 @@ def write(layout: Layout, path: Path) -> Written:
     lines = [
         f"# {layout.model} for Megatron-LM, written by automap-export: torchrun … pretrain_gpt.py $(grep -v '^#' FILE)"
     ]
-    lines += [shlex.join(argument) for argument in arguments(layout)]
-    return Written("\n".join(lines) + "\n")
+    written = [shlex.join(argument) for argument in arguments(layout)]
+    notes = () if layout.facts.shape is None else (BESIDE,)
+    return Written("\n".join([*lines, *written]) + "\n", notes=notes, program=" ".join(["pretrain_gpt.py", *written]))
 
 
 def arguments(layout: Layout) -> Iterator[tuple[str, ...]]:
@@ -67,6 +72,7 @@ def arguments(layout: Layout) -> Iterator[tuple[str, ...]]:
     yield "--micro-batch-size", str(s.micro_batch)
     yield "--global-batch-size", str(s.global_batch)
     yield "--num-layers", str(sum(layout.layers))
+    yield from _sizes(layout)
     if s.stages > 1:
         yield "--pipeline-model-parallel-layout", layout_text(layout.layers)
     if s.sequence_parallel and s.tp > 1:
@@ -83,6 +89,25 @@ def arguments(layout: Layout) -> Iterator[tuple[str, ...]]:
     precision = _PRECISION[s.precision]
     if precision:
         yield precision
+
+
+def _sizes(layout: Layout) -> Iterator[tuple[str, ...]]:
+    """Of the model, where they are known; its norms, activation and positions nobody says here."""
+    shape = layout.facts.shape
+    if shape is None:
+        return
+    yield "--hidden-size", str(shape.hidden)
+    yield "--ffn-hidden-size", str(shape.ffn)
+    yield "--num-attention-heads", str(shape.heads)
+    if shape.kv_heads < shape.heads:
+        yield ("--group-query-attention",)
+        yield "--num-query-groups", str(shape.kv_heads)
+    yield "--seq-length", str(shape.sequence)
+    yield "--max-position-embeddings", str(shape.sequence)
+    if shape.experts is not None:
+        yield "--num-experts", str(shape.experts)
+    if not layout.facts.tied:
+        yield ("--untie-embeddings-and-output-weights",)
 
 
 def layout_text(layers: tuple[int, ...]) -> str:

@@ -113,11 +113,13 @@ class Written:
         text: of the file itself.
         beside: ending → text of a file of the same name with that ending, which the first one names.
         notes: sentences for people.
+        program: a script of the target with its arguments, for torchrun; empty where the target reads the file.
     """
 
     text: str
     beside: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    program: str = ""
 
     def files(self, path: Path) -> dict[Path, str]:
         """All files with their text, those beside the first one last."""

@@ -29,6 +29,7 @@ READERS = {
     "data": "automap search adp",
     "hybrid": "automap search opp",
     "placement": "automap place",
+    "strategy": "automap export writes it for a framework, and automap plan",
 }
 """Kind of a plan → the commands that read it with `plan`."""
 RANKINGS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from automap_models.formats.schema import (
     shipped_names,
     wrong,
 )
+from automap_models.resources import is_file
 
 DocumentT = TypeVar("DocumentT", bound=Document)
 UNITS: Mapping[str, Unit] = {
@@ -210,24 +212,65 @@ def known_clusters() -> list[str]:
     return shipped_names("topo")
 
 
+SIZED = re.compile(r"(?:(\d{1,9}) *[xX×] *)?(\d{1,9}) *[xX×] *([^ ].*)|([^ ].*?) *[xX×] *(\d{1,9})", re.ASCII)
+"""Nodes, where they are said, devices of each or of all, and the kind; or the kind and the devices."""
+
+
 def read_cluster(name_or_path: str | Path) -> Cluster:
-    """The shipped cluster of that name, or the one in that YAML file (`./A` is a file, `A` is the shipped one).
+    """The shipped cluster of that name, the one in that YAML file (`./A` is a file, `A` is the shipped one), or devices
+    of a kind in its usual nodes: `32xh100`, `h100x32`, or nodes × devices, `8x4xh100`.
 
     Raises:
-        BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
+        BadInput: neither a known name nor a readable file nor devices of a kind that has usual nodes, or a key that is
+            missing, unknown or has a wrong value.
     """
-    path = find_yaml(name_or_path, "topo", "cluster")
+    sized = SIZED.fullmatch(str(name_or_path))
+    if sized and not is_file(Path(name_or_path)) and (sized[3] or sized[4].lower() in known_devices()):
+        return _sized_cluster(sized[3] or sized[4], int(sized[2] or sized[5]), int(sized[1]) if sized[1] else None)
+    return _read_cluster(name_or_path)
+
+
+def _read_cluster(name_or_path: str | Path) -> Cluster:
+    """The shipped cluster of that name, or the one in that file."""
+    path = find_yaml(name_or_path, "topo", "cluster", or_else=" or devices × kind, such as 32xh100")
     document = load_yaml(path, CLUSTER_KEYS)
     mixed = isinstance(document, dict) and "groups" in document
     kind = hardware(document, ClusterDocument, where=str(path), do=GROUP_KEYS if mixed else CLUSTER_KEYS)
     return kind.cluster(str(path), path.stem)
 
 
+def _sized_cluster(kind: str, devices: int, nodes: int | None) -> Cluster:
+    """Nodes of so many devices, or so many devices in all, as the cluster has them that the device's file names.
+
+    A node that is not full has the links of its first devices, and of the network what is for so many.
+    """
+    name = kind.lower() if kind.lower() in known_devices() else kind
+    device = read_device(name)
+    if not device.cluster:
+        do = "give a YAML file or a shipped cluster of it, or in the device's file `cluster: NAME`"
+        raise BadInput("has no usual nodes", where=f"device {device.name}", do=do)
+    usual = _read_cluster(device.cluster)
+    usual.require_uniform("devices × kind", "name another one in the device's file")
+    most = usual.devices_per_node
+    called = "x".join(map(str, (devices, device.name) if nodes is None else (nodes, devices, device.name)))
+    if nodes is None:
+        nodes, devices = (devices // most, most) if devices >= most and devices % most == 0 else (1, devices)
+    if not 1 <= devices <= most:
+        what = f"nodes of {device.name} have up to {most} devices, each equally many"
+        do = f"give {most}x{device.name}, {2 * most}x{device.name}, … or nodes × devices, as in 2x{most}x{device.name}"
+        raise BadInput(what, where=f"cluster {called}", do=do)
+    links = tuple(row[:devices] for row in usual.links[:devices])
+    intra, inter = usual.intra, usual.inter * devices / most
+    if devices > 1 and links:
+        intra *= min(map(sum, links)) / max(map(sum, usual.links))
+    return Cluster(nodes, devices, intra, inter, usual.memory, called, device=name, links=links)
+
+
 DEFAULT_DEVICE = "v100"
 """What clusters that do not say are taken to be made of."""
 DEVICE_KEYS = (
     "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector and bandwidth, "
-    "and may have name, winograd, multiprocessors, sustained, step and left_out"
+    "and may have name, winograd, multiprocessors, sustained, step, left_out and cluster"
 )
 
 
@@ -267,6 +310,7 @@ class DeviceDocument(Document):
     sustained: float = 1.0
     step: StepConstantsDocument | None = None
     left_out: tuple[float, float] | None = None
+    cluster: Text | None = None
     name: Text = ""
     compute_efficiency: float | UnsetType = UNSET
     bandwidth_efficiency: float | UnsetType = UNSET

@@ -28,7 +28,7 @@ from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strate
 from automap_models.cost.layer_times import Runtime
 from automap_models.cost.measured import Family, MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
-from automap_models.formats.hardware_yaml import read_cluster
+from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.formats.measured_systems import System, split_layers, system_named, year_named
 from automap_models.formats.schema import Count, Foreign, Index, Positive, Text, read_json
 
@@ -45,18 +45,18 @@ FAMILIES: Mapping[str, Family] = {
 HARDWARE = (
     (r"pcie|\bnvl\b", "", ""),
     (r"\bgb200", "gb200", "gb200-nvl72"),
-    (r"\bb200", "b200", "dgx-b200-4"),
-    (r"\bh200", "h200", "dgx-h200-4"),
-    (r"\bh100.*(\b96 ?gb|hbm2e)", "h100-96", "grand-teton-4"),
-    (r"\bh[18]00", "h100", "dgx-h100-4"),
-    (r"\ba100.*\b40 ?gb", "a100-40", "oci-a100-40-4"),
-    (r"\ba[18]00", "a100", "dgx-a100-4"),
+    (r"\bb200", "b200", ""),
+    (r"\bh200", "h200", ""),
+    (r"\bh100.*(\b96 ?gb|hbm2e)", "h100-96", ""),
+    (r"\bh[18]00", "h100", ""),
+    (r"\ba100.*\b40 ?gb", "a100-40", ""),
+    (r"\ba[18]00", "a100", ""),
     (r"\bv100.*\b16 ?gb", "v100", "v100-edr-4"),
-    (r"\bv100", "v100", "v100-32-edr-4"),
-    (r"\bt4\b", "t4", "g4dn-4"),
+    (r"\bv100", "v100", ""),
+    (r"\bt4\b", "t4", ""),
 )
-"""Pattern of a row's `gpu_type` → the shipped device, and the shipped cluster whose links and memory it has; the first
-that matches counts, and an empty name is none."""
+"""Pattern of a row's `gpu_type` → the shipped device, and the shipped cluster whose links and memory it has, where that
+is not the device's usual one; the first that matches counts, and an empty device is none."""
 WITHOUT_FLASH = frozenset({"v100", "t4"})
 """Devices for which no kernel computes attention as a whole: FlashAttention asks for compute capability 8.0."""
 HOPPER = frozenset({"h100", "h100-96", "h200", "b200", "gb200"})
@@ -277,7 +277,7 @@ def _hardware(row: RowDocument, source: SourceDocument) -> tuple[str, Cluster]:
     device, topo = next(((device, topo) for pattern, device, topo in HARDWARE if re.search(pattern, kind)), ("", ""))
     if not device:
         raise BadInput(f"no device is shipped for {row.gpu_type!r}", where="`gpu_type`")
-    usual = _read_once(row.topo or topo)
+    usual = _read_once(row.topo or topo or read_device(device).cluster or "")
     per_node = row.gpus_per_node or usual.devices_per_node
     nodes, rest = divmod(row.gpus, per_node) if row.gpus > per_node else (1, 0)
     if rest:

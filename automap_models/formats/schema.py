@@ -235,13 +235,14 @@ def shipped_names(group: str) -> list[str]:
     return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
 
 
-def find_yaml(name_or_path: str | Path, group: str, kind: str) -> Path:
+def find_yaml(name_or_path: str | Path, group: str, kind: str, or_else: str = "") -> Path:
     """The shipped file of that name, or else that file (`./A` is a file, `A` is the shipped one).
 
     Args:
         name_or_path: what the user gave.
         group: folder of the shipped configs.
         kind: what such a file describes, for messages.
+        or_else: what else can be given, for messages.
 
     Raises:
         BadInput: neither a shipped name nor an existing path.
@@ -254,7 +255,7 @@ def find_yaml(name_or_path: str | Path, group: str, kind: str) -> Path:
         raise BadInput(
             f"{_SHORT.repr(str(name_or_path))} is neither a known {kind} nor a file",
             where=kind,
-            do=f"choose from {', '.join(known)} or give a YAML file",
+            do=f"choose from {', '.join(known)} or give a YAML file{or_else}",
         )
     return path
 

@@ -250,7 +250,7 @@ _OPTION = re.compile(r"(?m)^ *((?:-\w, )?--[\w-]+)(?: (\S+))?(?:  +|\n)")
 _TYPES: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("N", "S", "M", "B", "K", "Q"), at_least(1)),
     **dict.fromkeys(("FILE", "FILE|FOLDER"), file_argument),
-    **dict.fromkeys(("NAME|FILE", "KIND|FILE", "policy|FILE", "K|CLUSTER"), name_argument),
+    **dict.fromkeys(("NAME|FILE", "KIND|FILE", "policy|FILE", "K|CLUSTER", "N×KIND"), name_argument),
     **dict.fromkeys(("cpus", "seed", "warmup"), at_least(0)),
     "X": float,
     "SHARE": quantity(SHARE),
@@ -291,12 +291,14 @@ def _print_clusters() -> None:
 
 
 def add_topo(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """--topo: which cluster is meant; --list-clusters: which are known by name."""
+    """--topo and --gpus: which cluster is meant; --list-clusters: which are known by name."""
     text = """
         --topo NAME|FILE  a shipped cluster (A, B, C, …; see --list-clusters) or a YAML file
-        --list-clusters   print the shipped clusters and exit
+        --gpus N×KIND     devices of a kind in its usual nodes (8; t4: 4): 32xh100, or nodes × devices × kind: 8x4xh100
     """
-    add_options(parser, text, topo={"required": required}, list_clusters={"action": Show, "show": _print_clusters})
+    add_options(parser.add_mutually_exclusive_group(required=required), text, gpus={"dest": "topo"})
+    listed = "--list-clusters  print the shipped clusters and exit"
+    add_options(parser, listed, list_clusters={"action": Show, "show": _print_clusters})
 
 
 STEP = """

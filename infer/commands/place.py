@@ -60,8 +60,11 @@ exit codes: 0 done, 1 --verify found a difference, 2 the input or the arguments 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to place, and how."""
     parser.add_argument("what", metavar="GRAPH", type=name_argument, help="what to place, see below")
-    problem = """
+    devices = """
         --devices K|CLUSTER  accelerators (default: the graph's); for --objective step also a cluster, by name or file
+        --gpus N×KIND        for --objective step: devices of a kind in its usual nodes, such as 8xh100
+    """
+    problem = """
         --cpus L             CPUs (default: the graph's; 0 for models)
         --memory SIZE        memory of one accelerator (default: the graph's; 32 GB)
         --objective          the largest load of a device, the time of one micro-batch through subgraphs, or the
@@ -71,8 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         --split-passes       minimise the largest forward load plus the largest backward load
         --pieces Q           subgraphs an accelerator (latency; default 1)
     """
+    group = parser.add_argument_group("what to plan")
+    add_options(group.add_mutually_exclusive_group(), devices, gpus={"dest": "devices"})
     add_options(
-        parser.add_argument_group("what to plan"),
+        group,
         problem,
         memory_bytes={"type": quantity(BYTES)},
         objective={"choices": tuple(DEFAULT_PLANNERS)},

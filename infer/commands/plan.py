@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 from automap_models.core.schedules import SCHEDULES, WARM_UPS, require_schedule
 from automap_models.core.units import BYTES, SECONDS
@@ -10,7 +13,7 @@ from automap_models.errors import BadInput
 from automap_models.planners.options import ExploreOptions
 from automap_models.workloads.source import transformer
 
-from ..requests import PlanRequest
+from ..requests import PlanRequest, StrategyRequest
 from ..runner import Command, Output, Report, reported_by
 from .parsing import (
     DEVICE,
@@ -29,7 +32,7 @@ from .parsing import (
     refuse,
     source_of,
 )
-from .strategies import PLANNED_FOR, TARGET, add_strategy, narrow, strategy_request
+from .strategies import PLANNED_FOR, TARGET, add_strategy, narrow, of_stages, strategy_request
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
 LIMITS = """
@@ -54,26 +57,22 @@ OF_SEARCHING = (
 )
 """Options that a plan made before has no use for."""
 EPILOG = f"""Two searches:
-  strategies         with --global-batch, for a built-in transformer or a config.json on devices that have constants of
-                     training steps (step:). It chooses tp, cp, ep, pp, vp, dp, micro-batch, schedule, ZeRO, sequence
-                     parallelism, cuts and recomputation of each stage, and leaves fields that are given as they are.
-                     With --price nothing is searched.
-  plans of stages    in all other cases, and with any of --pin, --keep-together, --max-stages, --forbid,
-                     --equal-replicas, --cut-at, --min-gain, --objective length, --thorough, --batch, --dtype and
-                     --state-factor, which strategies do not know
+  strategies         for a built-in transformer or a config.json. It chooses tp, cp, ep, pp, vp, dp, micro-batch,
+                     schedule, ZeRO, sequence parallelism, cuts and recomputation of each stage, and leaves fields that
+                     are given as they are. With --price nothing is searched.
+  plans of stages    for any other model, and for all with an option that only they know: --batch, --state-factor,
+                     --pin, --keep-together, --max-stages, --cut-at PATTERN, --min-gain, --min-stage,
+                     --objective length, --for torch-split-spec
 
 {kinds_of_models("bert48, t5_11b, gpt3_7b, …: see automap-profile --list")}
   a profile                  of automap-profile or another tool: no operations, so no plans that partition them
 
 examples:
-  automap-plan t5_11b --topo C --global-batch 256                   data, operators, stages, or a hybrid of them?
+  automap-plan llama3-8b --gpus 32xh100 --for megatron              the best strategy, and its whole command line
+  automap-plan t5_11b --topo C --global-batch 256 --out plan.json --plot plans.png
   automap-plan Llama-3.1-405B/config.json --device h100 --topo p4d-4 --sequence 4096 --global-batch 256
-  automap-plan gpt3_7b --device a100 --topo p4d-4 --out plan.json --plot plans.png
-  automap-plan my_models:make_step --topo my-cluster.yaml --thorough
   automap-plan examples/bert48_v100.npz --topo B --forbid data --max-stages 4
   automap-plan bert48 --topo A --memory '16 GB' --keep-together 'block_0/*' --pin loss=1
-  automap-plan t5_3b --topo B --json | jq .best.step_s
-  automap-plan gpt3_7b --device a100 --topo p4d-4 --plan plan.json  cost and show a plan made before
   automap-plan llama3-70b --device h100 --topo dgx-h100-4 --global-batch 128 --tp 8 --reserve '4 GB'
                                                                     the best strategy of tensor parallelism 8
   automap-plan gpt3_7b --device a100 --topo p4d-4 --global-batch 256 --tp 4 --pp 4 --recompute full --price
@@ -91,7 +90,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="MODEL|FILE", type=name_argument, help="what to train, see below")
     add_topo(parser)
     add_options(parser.add_argument_group("which training step"), STEP + DEVICE + PROFILED_SIZE)
-    batch = "--global-batch B  samples between two updates (default: 16 micro-batches of the profiled size)"
+    batch = """
+        --global-batch B  samples between two updates (default: of strategies usual for the model's size, 0.5 to 4 M
+            tokens; of plans of stages 16 micro-batches of the profiled size)
+    """
     add_options(parser.add_argument_group("what to plan"), batch + STATE_FACTOR)
     add_options(
         parser.add_argument_group("what the plan must be like"),
@@ -111,33 +113,44 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
     """What is asked for."""
     if namespace.plan is not None:
         refuse(namespace, OF_SEARCHING, "the plan read has its own")
-    strategy = strategy_request(namespace)
+    strategy, others = strategy_request(namespace), of_stages(namespace)
     narrow(namespace)
     if strategy is None and namespace.schedule is not None:
         require_schedule(namespace.schedule)
     source, schedule = source_of(vars(namespace)), namespace.schedule if namespace.schedule in WARM_UPS else None
     seed, forbidden = namespace.seed or 0, namespace.forbid
     options = filled(ExploreOptions, namespace, schedule=schedule, seed=seed, forbidden=forbidden)
+    cached = not namespace.no_cache
     return filled(
-        PlanRequest, namespace, source=source, options=options, cached=not namespace.no_cache, strategy=strategy
+        PlanRequest, namespace, source=source, options=options, cached=cached, strategy=strategy, of_stages=others
     )
 
 
 def report(request: PlanRequest) -> Report:
     """The price of a strategy, or the best one; or all kinds of plans, ranked; or the one that is given."""
-    wanted = request.strategy
-    searched = wanted is not None and not (wanted.usual and not _applies(request))
-    return reported_by("strategies" if searched else "exploration")(request)
+    wanted = request.strategy if request.plan is None else _written(request.plan)
+    if wanted is not None and (not wanted.usual or _is_transformer(request)):
+        request = replace(request, strategy=wanted)
+        return reported_by("strategies")(request)
+    explored = reported_by("exploration")(request)
+    if request.plan is not None or request.of_stages is None or not _is_transformer(request):
+        return explored
+    note = f"note: no strategies were searched: {request.of_stages} is of plans of stages alone"
+    return replace(explored, remarks=(*explored.remarks, note))
 
 
-def _applies(request: PlanRequest) -> bool:
-    """Whether the model has layers that strategies divide, and all devices constants of training steps."""
-    from automap_models.formats.hardware_yaml import device_of, read_cluster, read_kinds
+def _written(path: Path) -> StrategyRequest | None:
+    """To price the strategy in a file; None where there is a plan of another kind."""
+    from automap_models.formats.document_kind import read_document
+    from automap_models.formats.strategy_json import StrategyDocument, written_strategy
 
-    cluster = read_cluster(request.topo)
-    device = device_of(cluster, request.device)
-    if any(kind.step is None for kind in read_kinds(cluster).values() or (device,)):
-        return False
+    with suppress(BadInput), read_document(path, StrategyDocument) as document:
+        return StrategyRequest(vars(written_strategy(document).strategy), price=True)
+    return None
+
+
+def _is_transformer(request: PlanRequest) -> bool:
+    """Whether the model has layers that strategies divide."""
     try:
         transformer(request.source).shape()
     except BadInput:

@@ -14,7 +14,7 @@ from automap_models.errors import BadInput
 from automap_models.planners.options import COMPETING
 
 from ..requests import StrategyRequest
-from .parsing import add_options, at_least, given, positive, refuse
+from .parsing import add_options, at_least, flag, given, positive, refuse
 
 STRATEGY = """
     --tp N               tensor parallelism: devices that share every operator
@@ -45,9 +45,15 @@ FIELDS = (
     *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "layers"),
 )
 """Fields of a strategy that have an option of the same name; `schedule` and `global_batch` are of searches, too."""
-OF_PROFILES = ("batch", "dtype", "trainable", "microbatch_size", "state_factor", "plan", "min_gain", "min_stage")
-OF_PLANS = ("pins", "together", "max_stages", "forbid", "equal_replicas", "cut_at", "seed")
-"""Options of the search of plans of stages, which knows no strategies."""
+OF_STAGES = (
+    *("batch", "trainable", "microbatch_size", "state_factor", "plan", "pins", "together", "max_stages", "cut_at"),
+    *("min_gain", "min_stage"),
+)
+"""Options of plans of stages that strategies do not know."""
+FORBIDDEN = {"data": ("dp",), "operator": ("tp",), "pipeline": ("pp", "vp")}
+"""Kind of parallelism that is not to be used → the fields of a strategy that are then 1."""
+PRECISION_OF = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+"""Type that the layers compute in → the precision of a strategy."""
 
 
 def add_strategy(group: argparse._ArgumentGroup) -> None:
@@ -87,30 +93,37 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(number(part) for part in text.split(","))
 
 
+def of_stages(namespace: argparse.Namespace) -> str | None:
+    """The option that is given and only plans of stages know; None where strategies can do what is asked.
+
+    Strategies have equal replicas and cut where blocks end, and their search draws no random numbers.
+    """
+    names = [name for name, value in given(namespace, *OF_STAGES).items() if value not in ([], BLOCKS)]
+    names += ["objective"] * (namespace.objective == "length")
+    names += ["target"] * (namespace.target not in (None, *STRATEGIES_FOR))
+    return flag(names[0]) if names else None
+
+
 def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
-    """What is to be searched or priced; None where an option belongs to the search of plans of stages."""
-    fields, target = given(namespace, *FIELDS), namespace.target
-    others = given(namespace, "no_flash", "reserve", "devices", "price")
-    fields |= given(namespace, "schedule")
-    chosen = {*fields, *others} - ({"schedule"} if fields.get("schedule") in WARM_UPS else set())
-    other_search = namespace.objective == "length" or any(
-        getattr(namespace, name) not in (None, False, []) for name in (*OF_PROFILES, *OF_PLANS, "thorough")
-    )
-    if not chosen and (namespace.global_batch is None or other_search or target not in (None, *STRATEGIES_FOR)):
+    """What is to be searched or priced; None where an option is of plans of stages alone."""
+    fields, target, others = given(namespace, *FIELDS, "schedule"), namespace.target, of_stages(namespace)
+    running = given(namespace, "no_flash", "reserve", "devices", "price")
+    chosen = [name for name in (*fields, *running) if name != "schedule" or fields[name] not in WARM_UPS]
+    if others and not chosen:
         return None
-    if chosen:
-        first = min(chosen, key=[*FIELDS, "schedule", *others].index).replace("_", "-")
-        refuse(namespace, (*OF_PROFILES, *OF_PLANS), f"is not for a strategy, which --{first} gives")
-    if other_search:
-        do = "leave it out"
-        raise BadInput("is not for a strategy", where="`thorough`" if namespace.thorough else "`objective`", do=do)
-    if namespace.global_batch is None:
-        raise BadInput("a strategy needs it", where="`global_batch`", do="give the samples of a step")
-    if target not in (None, *STRATEGIES_FOR):
+    if others == flag("target"):
         do = f"choose from {', '.join(STRATEGIES_FOR)}, or give no field of a strategy"
-        raise BadInput(f"{target} takes no strategies", where="`target`", do=do)
+        raise BadInput(f"{target} takes no strategies", where=others, do=do)
+    if others:
+        raise BadInput(f"is not for a strategy, which {flag(chosen[0])} gives", where=others, do="leave it out")
+    if namespace.dtype in PRECISION_OF:
+        refuse(namespace, ("precision",), f"is what --dtype {namespace.dtype} says, too")
+        fields["precision"] = PRECISION_OF[namespace.dtype]
+    for kind in namespace.forbid:
+        refuse(namespace, FORBIDDEN[kind], f"is forbidden by --forbid {kind}")
+        fields |= dict.fromkeys(FORBIDDEN[kind], 1)
     if namespace.price:
-        of_searching = ("devices", "reserve", "budget_s", "plot", "target")
+        of_searching = ("devices", "reserve", "budget_s", "thorough", "plot", "target")
         refuse(namespace, of_searching, "is for a search, and --price searches nothing")
     return StrategyRequest(
         fields,
@@ -159,6 +172,7 @@ def narrow(namespace: argparse.Namespace) -> None:
         limits.ties,
         target.takes_strategies,
         limits.power_of_two,
+        name if limits.one_series else "",
     )
     namespace.equal_replicas = namespace.equal_replicas or limits.equal_replicas
     if limits.cuts != "anywhere":

@@ -122,7 +122,7 @@ def print_explored(explored: Explored) -> None:
     space, best = exploration.space, exploration.best
     samples = "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')} a step"
     print_parts(
-        [f"{heading(space.model.profile, space.cluster)}{samples}"],
+        [f"{heading(space.model.profile.model, space.cluster)}{samples}"],
         [ranking(exploration)],
         [f"best: [bold]{plain(best.name)}[/bold], {shape(best)}"],
         [stages(best)],
@@ -133,7 +133,7 @@ def print_explored(explored: Explored) -> None:
 def print_candidate(plan: Candidate) -> None:
     """Print one plan for people."""
     print_parts(
-        [heading(plan.problem.profile, plan.problem.cluster), f"[bold]{plain(plan.name)}[/bold], {shape(plan)}"],
+        [heading(plan.problem.profile.model, plan.problem.cluster), f"[bold]{plain(plan.name)}[/bold], {shape(plan)}"],
         [stages(plan)],
         [fact_table(plan_facts(plan), _about_samples(plan))],
     )

@@ -60,7 +60,7 @@ def report(request: InferRequest) -> Report:
 def _planned(request: InferRequest) -> PlanReport:
     profile = sized_profile(request.profile, None)
     if request.topo is None:
-        do = f"choose from {', '.join(known_clusters())} or give a YAML file"
+        do = f"give --gpus, such as 32xh100, a YAML file or one of {', '.join(known_clusters())}"
         raise BadInput("no cluster is given", where="--topo", do=do)
     with Steps() as steps:
         return planned(profile, read_cluster(request.topo), request.options, steps.watch)
@@ -85,16 +85,16 @@ def print_report(report: PlanReport, next_steps: Iterable[tuple[str, str]] = (),
     shown = [*shorter_facts(report), *(facts(report) if verbose else ()), *next_steps]
     print_parts(
         [f"[bold]{plain(headline(report))}[/bold]", plain(f"{optimality_in_words(report)}; {times_in_words(report)}")],
-        [heading(report.problem.profile, report.problem.cluster), stage_table(report)],
+        [heading(report.problem.profile.model, report.problem.cluster), stage_table(report)],
         [search_log_table(report.search_log)] if verbose and report.search_log else [],
         [fact_table(shown, map(in_options, report.notes))],
     )
 
 
-def heading(profile: Profile, cluster: Cluster) -> str:
+def heading(model: str, cluster: Cluster) -> str:
     """The model, `on C: 4 nodes of 8 devices with 32.0 GB, 130 GB/s inside a node, 3.12 GB/s between nodes`."""
     where = "; ".join(_group_in_words(group, named=bool(cluster.groups)) for group in cluster.node_groups)
-    return f"[bold]{plain(profile.model)}[/bold] on {plain(f'{cluster.name}: {where}')}"
+    return f"[bold]{plain(model)}[/bold] on {plain(f'{cluster.name}: {where}')}"
 
 
 def _group_in_words(group: NodeGroup, named: bool) -> str:

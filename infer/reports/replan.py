@@ -92,7 +92,7 @@ def print_adjustment(result: ReplanResult, report: PlanReport, *, names_correcte
     """
     print_parts(
         [
-            heading(report.problem.profile, report.problem.cluster),
+            heading(report.problem.profile.model, report.problem.cluster),
             f"plan [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}",
         ],
         [stage_table(replace(report, result=replace(report.result, cost=result.cost)))],

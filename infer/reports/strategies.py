@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.cluster import RESERVE, Cluster
@@ -15,12 +18,12 @@ from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from automap_models.core.strategy import PARTS as DIVIDED
 from automap_models.core.strategy import Strategy, TransformerShape, require_parts
-from automap_models.core.units import percent, seconds, size, span
+from automap_models.core.units import counted, percent, seconds, size, span
 from automap_models.cost.layer_times import Runtime
 from automap_models.errors import BadInput
-from automap_models.export.targets import strategy_limits
+from automap_models.export.targets import strategy_limits, target_by_name
 from automap_models.formats.hardware_yaml import device_of, read_kinds
-from automap_models.formats.strategy_json import estimate_document
+from automap_models.formats.strategy_json import WrittenStrategy, estimate_document
 from automap_models.planners import effort
 from automap_models.planners.portfolio.work import work_once
 from automap_models.planners.strategies.compare import Alternative, Compared, compared, of_sizes
@@ -28,6 +31,7 @@ from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import (
     StrategiesConfig,
     StrategyProblem,
+    usual_batch,
     usual_precision,
 )
 from automap_models.planners.strategies.remedies import what_would_fit
@@ -35,12 +39,15 @@ from automap_models.plots.strategies import draw_strategies
 from automap_models.simulate.strategy import StrategyPricing, require_device
 from automap_models.workloads.source import notes_of, transformer
 
+from ..commands.strategies import STRATEGIES_FOR
 from ..requests import PlanRequest
 from ..runner import Report
+from .pipeline import heading
 from .text import Column, Steps, Table, fact_table, plain, print_parts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.console import RenderableType
 
 StrategyResult = Result[StrategyProblem, Strategy]
 
@@ -50,10 +57,12 @@ class Searched:
     """What the command came to.
 
     Attributes:
+        title: the model, the cluster and the samples of a step.
         compared: the result of the search, and what it was compared with.
         sizes: results on clusters of other sizes, with a sweep.
     """
 
+    title: str
     compared: Compared
     sizes: Sequence[StrategyResult] = ()
 
@@ -73,7 +82,8 @@ def report(request: PlanRequest) -> Report:
     """The price of a strategy; or the best one, and what its choices buy."""
     if request.strategy is not None and request.strategy.price:
         estimate, notes = _priced(request), notes_of(request.source)
-        return Report(partial(print_estimate, estimate), partial(estimate_document, estimate), warnings=notes)
+        show = partial(print_estimate, estimate, _title(request, estimate))
+        return Report(show, partial(estimate_document, estimate), warnings=notes)
     searched = _searched(request)
     return Report(
         partial(print_searched, searched),
@@ -86,6 +96,8 @@ def report(request: PlanRequest) -> Report:
 def _searched(request: PlanRequest) -> Searched:
     wanted, cluster, usual = request.strategy, request.cluster, StrategiesConfig()
     assert wanted is not None
+    if request.options.thorough:
+        usual = replace(usual, gap=0.0, budget_s=math.inf)
     budget_s = request.options.budget_s or usual.budget_s
     with Steps() as steps:
 
@@ -119,7 +131,16 @@ def _searched(request: PlanRequest) -> Searched:
             raise what_would_fit(problem, result.reason, steps.watch)
         comparing_s = max(1.5, (1 - searching) / searching * searched_s)
         best = compared(result, config, steps.watch, min(comparing_s, (1 - searching) * budget_s))
-        return Searched(best, of_sizes(best.result, clusters, config, steps.watch))
+        title = _title(request, best.result.cost)
+        return Searched(title, best, of_sizes(best.result, clusters, config, steps.watch))
+
+
+def _title(request: PlanRequest, estimate: Estimate) -> str:
+    """`gpt2 on 8xa100: 1 node of 8 devices …; by the clock of a100, 512 samples of 1,024 tokens a step`."""
+    samples, sequence = estimate.strategy.global_batch, transformer(request.source).shape().sequence
+    where = f"{heading(estimate.model, request.cluster)}; by the clock of {plain(estimate.device)}"
+    usual = "" if request.options.global_batch else " (--global-batch)"
+    return f"{where}, {counted(samples, 'sample')} of {sequence:,} tokens a step{usual}"
 
 
 def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:
@@ -150,13 +171,42 @@ def print_searched(searched: Searched) -> None:
     result, compared = searched.result, searched.compared
     print_estimate(
         searched.best,
+        searched.title,
         "best strategy",
         [kinds_table(searched)] if len(compared.kinds) > 1 else [],
         [choices_table(searched)] if compared.choices else [],
         [less_memory_table(compared.memory)] if len(compared.memory) > 1 else [],
         [sizes_table(searched.sizes)] if searched.sizes else [],
         further=[*_order(result), *_limits(searched), *_uneven(searched), *_proof(result)],
+        below=list(_next(searched)),
     )
+
+
+def command_line(searched: Searched) -> tuple[str | None, tuple[str, ...]]:
+    """What starts the strategy under the framework that it is for, and notes; None where that reads a file instead."""
+    within, best, cluster = searched.result.problem.within, searched.best, searched.result.problem.cluster
+    if within is None:
+        return None, ()
+    strategy = replace(best.strategy, layers=best.stage_layers)
+    written = target_by_name(within.name).write(WrittenStrategy(best.model, strategy, best.facts), Path("plan"))
+    where = f"--nnodes {cluster.nodes} --nproc-per-node {cluster.devices_per_node}"
+    return (f"torchrun {where} {written.program}", written.notes) if written.program else (None, ())
+
+
+def _next(searched: Searched) -> Iterator[RenderableType]:
+    """The command that starts the strategy, and what to type next."""
+    from rich.text import Text
+
+    within, (command, notes) = searched.result.problem.within, command_line(searched)
+    if command is not None:
+        arguments = command.replace(" ", "\xa0").replace("\xa0--", " --")  # an option and its value stand on one line
+        lines = textwrap.wrap(arguments, 94, break_long_words=False, break_on_hyphens=False)
+        yield Text(" \\\n    ".join(lines).replace("\xa0", " ") + "\n", no_wrap=True, overflow="ignore")
+    if within is None:
+        further = f"--for {', '.join(STRATEGIES_FOR)}: the best strategy that it runs"
+    else:
+        further = f"--out strategy.json; automap-export strategy.json --to {within.name} --check"
+    yield fact_table([("next", further)], notes)
 
 
 def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
@@ -296,6 +346,7 @@ def searched_document(searched: Searched) -> dict[str, Any]:
         document["node_order"] = [group.device for group in result.problem.cluster.groups]
     if result.problem.within is not None:
         document |= {"for": result.problem.within.name, "without_limits": _document(searched.compared.unlimited)}
+        document["command"], _ = command_line(searched)
     if searched.sizes:
         document["sizes"] = [
             {
@@ -331,9 +382,10 @@ def _priced(request: PlanRequest) -> Estimate:
     wanted, cluster = request.strategy, request.cluster
     assert wanted is not None
     kinds, device = read_kinds(cluster), device_of(cluster, request.device)
-    devices = [*kinds.values()] or [device]
-    fields = {"precision": usual_precision(devices), "global_batch": request.options.global_batch, **wanted.fields}
-    strategy = _strategy(fields, cluster, transformer(request.source).shape())
+    devices, shape = [*kinds.values()] or [device], transformer(request.source).shape()
+    samples = request.options.global_batch or usual_batch(shape, cluster.devices)
+    fields = {"precision": usual_precision(devices), "global_batch": samples, **wanted.fields}
+    strategy = _strategy(fields, cluster, shape)
     for kind in devices:
         require_device(kind, strategy)
     with Steps() as steps:
@@ -370,26 +422,28 @@ def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerSha
 
 def print_estimate(
     estimate: Estimate,
+    title: str,
     what: str = "strategy",
     *tables: Sequence[Table],
     further: Iterable[tuple[str, str]] = (),
+    below: Sequence[RenderableType] = (),
 ) -> None:
     """Print a price for people, and what else is known of the strategy.
 
     Args:
+        title: the first lines.
         what: how the strategy is called.
         tables: below its own.
         further: labels and sentences below its own.
+        below: all of this.
     """
     print_parts(
-        [
-            f"[bold]{plain(estimate.model)}[/bold] on {plain(estimate.cluster)} ({plain(estimate.device)})",
-            f"{what}: {strategy_in_words(estimate)}",
-        ],
+        [title, f"{what}: {strategy_in_words(estimate)}"],
         [parts_table(estimate)],
         [memory_table(estimate)],
         *tables,
         [fact_table([*facts(estimate), *further])],
+        below,
     )
 
 

@@ -56,6 +56,10 @@ def test_blocks_of_encoder_and_decoder_are_both_found_and_what_repeats_inside_is
         *("encoder/norm", "decoder/block_0", "decoder/block_1", "head"),
     ]
     assert block_boundaries(profile_of(layers)) == (2, 4, 6, 7)
+    with pytest.raises(
+        BadInput, match=r"`target`: megatron takes blocks of one series, and .* has decoder.* and encoder"
+    ):
+        block_boundaries(profile_of(layers), "megatron")
     assert boundaries(profile_of(layers), "decoder/*") == (6, 7)
     assert boundaries(profile_of(layers), "encoder") == (5,)
 

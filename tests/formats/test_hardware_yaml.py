@@ -135,6 +135,63 @@ def test_what_yaml_writes_is_read_back(nodes: int, intra: float, inter: float, m
         assert read_cluster(file) == Cluster(nodes, 2, intra, inter, float(memory), "cluster")
 
 
+@pytest.mark.parametrize("text", ["32xh100", "32xH100", "32 x h100", "h100x32", "4x8xh100", "32×h100"])
+def test_devices_of_a_kind_are_nodes_as_its_data_sheet_has_them(text: str) -> None:
+    """NVIDIA's data sheet of the DGX H100: 8 GPUs of 80 GB, NVLink 900 GB/s in both directions, 8 × 400 Gb/s."""
+    sized = read_cluster(text)
+    assert sized.name == ("4x8xh100" if text.startswith("4x8") else "32xh100")
+    assert replace(sized, name="") == Cluster(4, 8, 450e9, 8 * 400e9 / 8, 80e9, "", device="h100")
+
+
+def test_fewer_devices_than_a_node_has_are_one_and_nodes_that_are_not_full_have_their_part_of_the_network() -> None:
+    """DGX A100: NVLink 600 GB/s in both directions, 8 × 200 Gb/s; g4dn.12xlarge has 4 T4 at 50 Gb/s."""
+    assert (read_cluster("4xa100").shape, read_cluster("4xa100").intra) == ("1 × 4", 300e9)
+    assert (read_cluster("3x4xa100").shape, read_cluster("3x4xa100").inter) == ("3 × 4", 4 * 200e9 / 8)
+    assert (read_cluster("8xt4").shape, read_cluster("8xt4").inter) == ("2 × 4", 50e9 / 8)
+
+
+def test_a_part_of_a_node_without_a_switch_has_the_links_of_its_devices() -> None:
+    """Device 0 of a DGX-1 has 6 NVLinks of 25 GB/s, 1 + 1 + 2 of them to devices 1 to 3; no other has fewer there."""
+    four = read_cluster("4xv100")
+    assert (four.links[0], min(map(sum, four.links))) == ((0, 1, 1, 2), 4)
+    assert four.intra == 4 * 25e9
+    assert (read_cluster("64xv100").intra, read_cluster("1xv100").shape) == (6 * 25e9, "1 × 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("12xh100", "cluster 12xh100: nodes of h100 have up to 8 devices, each equally many; give 8xh100, 16xh100, …"),
+        ("0xh100", "cluster 0xh100: nodes of h100 have up to 8"),
+        ("2x16xh100", "cluster 2x16xh100: nodes of h100 have up to 8"),
+        ("8xcpu", "device cpu: has no usual nodes; give a YAML file or a shipped cluster of it"),
+        ("8xh1000", "device: 'h1000' is neither a known device nor a file; choose from a100"),
+        ("h1000x8", "'h1000x8' is neither a known cluster nor a file; .* or devices × kind, such as 32xh100"),
+        ("999999999xh100", "give at most 65536 devices in all|nodes of h100 have up to 8"),
+        ("2x0xh100", "nodes of h100 have up to 8"),
+        ("0x8xh100", "nodes is 0"),
+    ],
+)
+def test_devices_that_make_no_nodes_are_refused_in_a_sentence(text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        read_cluster(text)
+
+
+def test_a_file_s_device_has_the_nodes_that_the_file_names_and_never_those_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    peaks = "{matrix: {float32: 1e12}, vector: 1e12, bandwidth: 1e12, cluster: "
+    Path("mine.yaml").write_text(f"{peaks}p4d-4}}")
+    assert replace(read_cluster("16xmine.yaml"), name="") == Cluster(2, 8, 300e9, 50e9, 40e9, "", device="mine.yaml")
+    for other, message in (("8xmine.yaml", "neither a known cluster nor a file"), ("p3-g4dn", "is mixed")):
+        Path("mine.yaml").write_text(f"{peaks}{other}}}")
+        with pytest.raises(BadInput, match=message):
+            read_cluster("16xmine.yaml")
+    Path("8xa100").write_text(yaml.safe_dump(GOOD))
+    assert read_cluster("8xa100").name == "mine"
+
+
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(BadInput, match=r"'Z' is neither a known cluster nor a file; choose from A, B, C, dgx-1"):
         read_cluster("Z")

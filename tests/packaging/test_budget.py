@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (926, 8),
-    "core": (7_118, 34),
+    "core": (7_132, 34),
     "cost": (3_483, 18),
     "envs": (1_605, 12),
-    "export": (2_299, 14),
-    "formats": (5_034, 21),
+    "export": (2_328, 14),
+    "formats": (5_080, 21),
     "hlo": (7_909, 39),
     "planners": (861, 6),
     "planners/online": (311, 3),
@@ -36,7 +36,7 @@ BUDGET = {
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_520, 22),
-    "planners/strategies": (2_661, 15),
+    "planners/strategies": (2_698, 15),
     "plots": (1_155, 8),
     "rl": (1_088, 11),
     "run": (4_831, 25),
@@ -44,13 +44,13 @@ BUDGET = {
     "torch_export": (3_169, 14),
     "workloads": (3_959, 20),
     "zoo": (1, 1),
-    "infer": (5_770, 29),
+    "infer": (5_862, 29),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_315, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_343, "files": 374, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_561, "files": 374, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -24,6 +24,8 @@ from automap_models.planners.strategies.problem import StrategiesConfig, Strateg
 
 StrategyResult = Result[StrategyProblem, Strategy]
 EQUAL_LAYERS = "with equal cuts"
+PARTS = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
+"""Degree of a strategy → the kind of parallelism."""
 
 
 @dataclass(frozen=True)
@@ -157,14 +159,13 @@ class Comparisons:
         Data parallelism, with whatever stage of ZeRO, goes with all kinds. A kind that comes to a strategy of another
         one is left out, as is one that the best strategy is of, too.
         """
-        parts = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
         alternatives, none = [Alternative(kind_of(self.best), self.result.cost)], []
         for used in ((), ("tp",), ("cp",), ("pp",), ("tp", "cp"), ("tp", "pp"), ("cp", "pp")):
-            alone = {name: 1 for name in parts if name not in used}
+            alone = {name: 1 for name in PARTS if name not in used}
             if any(self.problem.fixed.get(name, 1) != 1 for name in alone) or _has(self.best, alone):
                 continue
             try:
-                kind = self.search(_listed(["data", *(parts[name] for name in used)]), self.with_fields(**alone))
+                kind = self.search(_listed(["data", *(PARTS[name] for name in used)]), self.with_fields(**alone))
             except BadInput:
                 continue
             if kind.estimate is None:
@@ -174,6 +175,23 @@ class Comparisons:
             if all(other.name != named.name for other in alternatives):
                 alternatives.append(named)
         return [*sorted(alternatives, key=lambda of: of.estimate.step_s if of.estimate else 0.0), *none]
+
+    def prefer_fewer(self, kinds: Sequence[Alternative]) -> bool:
+        """Go on with the best strategy of fewer kinds of parallelism where it is longer by less than 1 %.
+
+        Returns: whether there is one.
+        """
+        best: Estimate = self.result.cost
+        for estimate in (of.estimate for of in kinds if of.estimate is not None):
+            spared = [name for name in PARTS if getattr(estimate.strategy, name) == 1 < getattr(self.best, name)]
+            more = any(getattr(estimate.strategy, name) > 1 == getattr(self.best, name) for name in PARTS)
+            if spared and not more and estimate.step_s * (1 - 0.01) < best.step_s:
+                restricted, self.shortest = self.with_fields(**dict.fromkeys(spared, 1)), None
+                self.search("fewer kinds of parallelism", restricted)
+                if self.shortest is not None:
+                    self.result = _with_plan_of(replace(self.result, problem=restricted), self.shortest)
+                    return True
+        return False
 
     # ---- memory
 
@@ -233,20 +251,22 @@ def compared(
     while True:
         choices, kinds, memory = beside.choices(), beside.kinds(), beside.of_memory()
         shorter = beside.shortest
-        if shorter is None or shorter.cost.step_s >= beside.result.cost.step_s:
+        if shorter is not None and shorter.cost.step_s < beside.result.cost.step_s:
+            beside.result = _with_plan_of(beside.result, shorter)
+        elif not beside.prefer_fewer(kinds):
             break
-        beside.result = _with_plan_of(beside.result, shorter)
     unlimited = None if beside.problem.within is None else beside.without_limits()
     return Compared(beside.result, choices, kinds, memory, unlimited, uneven)
 
 
 def _with_plan_of(result: StrategyResult, shorter: StrategyResult) -> StrategyResult:
-    """The result of a search with the plan of another one, which is of a part of its problem."""
+    """The result of a search with the plan of another one, which is of a part of its problem and perhaps simpler."""
     problem = replace(result.problem, cluster=shorter.problem.cluster)
     bound = result.bound
     if bound is not None and bound.value > shorter.cost.step_s:
         bound = replace(bound, value=shorter.cost.step_s)
-    return replace(result, problem=problem, plan=shorter.plan, cost=shorter.cost, bound=bound)
+    status = "feasible" if shorter.cost.step_s > result.cost.step_s else result.status
+    return replace(result, problem=problem, plan=shorter.plan, cost=shorter.cost, bound=bound, status=status)
 
 
 def front(estimates: Sequence[Estimate]) -> list[Estimate]:

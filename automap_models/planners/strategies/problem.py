@@ -14,7 +14,7 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.framework import Limits
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.model_work import ModelWork
-from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy
+from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy, TransformerShape
 from automap_models.core.units import size
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
@@ -42,6 +42,21 @@ def usual_precision(devices: Sequence[Device], within: Limits | None = None) -> 
     if not any(rates.values()):
         return "fp32"
     return max(rates, key=rates.__getitem__)
+
+
+def usual_batch(shape: TransformerShape, devices: int) -> int:
+    """Samples of a step where nobody says: a power of two for each device, or for each of a part of the devices.
+
+    They have about the tokens of GPT-3's models of that size: 0.5 M below 1 B parameters, 1 M below 5 B, 2 M below
+    50 B, and 3.2 M (arXiv 2005.14165, Table 2.1).
+    """
+    parameters = shape.layers * shape.hidden * (4 * shape.hidden + 3 * shape.ffn * (shape.experts or 1))
+    tokens, samples = 2**19 << sum(parameters > most for most in (1e9, 5e9, 5e10)), devices
+    while 2 * samples * shape.sequence <= tokens:
+        samples *= 2
+    while samples * shape.sequence > tokens and samples % 2 == 0:
+        samples //= 2
+    return samples
 
 
 FREE = tuple(f.name for f in fields(Strategy) if f.name != "global_batch")
@@ -115,14 +130,16 @@ class StrategyProblem:
 
         Args:
             work: type that layers compute in → the model's work.
-            others: further fields; None is the usual reserve.
+            others: further fields; None is the usual reserve, or the usual batch.
         """
         kinds, fixed = read_kinds(cluster), others["fixed"]
         precision = fixed.get("precision") or usual_precision([*kinds.values()] or [device], others.get("within"))
         if others.get("reserve_bytes") is None:
             others["reserve_bytes"] = RESERVE * cluster.memory
         dtype = Strategy(micro_batch=1, global_batch=1, precision=precision).dtype
-        return cls(work=work(dtype), cluster=cluster, device=device, kinds=kinds, **others)
+        model = work(dtype)
+        others["global_batch"] = others["global_batch"] or usual_batch(model.shape, cluster.devices)
+        return cls(work=model, cluster=cluster, device=device, kinds=kinds, **others)
 
     @property
     def precision(self) -> Precision:

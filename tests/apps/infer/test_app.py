@@ -204,6 +204,19 @@ def test_the_shipped_clusters_are_listed(command: list[str], capsys: pytest.Capt
     assert lines == [line.rstrip() for line in lines]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gpus", "8xh100", "--topo", "A"], "--topo: not allowed with argument --gpus"),
+        ([], "one of the arguments --topo --gpus is required"),
+        (["--gpus", "12xh100"], "cluster 12xh100: nodes of h100 have up to 8 devices"),
+    ],
+)
+def test_a_cluster_is_given_once(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["plan", "gpt2", "--no-cache", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_the_list_of_clusters_takes_no_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["plan", "--list-clusters=A"]) == 2
     assert "--list-clusters: ignored explicit argument 'A'" in capsys.readouterr().err

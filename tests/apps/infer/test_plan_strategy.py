@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -78,9 +79,9 @@ def test_the_price_is_the_library_s(files: tuple[str, ...], cache: Path, capsys:
     assert [held["total"] for held in printed["memory"]] == [held.total for held in estimate.memory]
     assert (printed["fits"], printed["mfu"]) == (estimate.fits, estimate.mfu)
 
-    print_estimate(estimate)
+    print_estimate(estimate, "gpt2 on pair")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith(" on pair (tiny)")
+    assert lines[0] == "gpt2 on pair"
     assert lines[1].startswith("strategy: tp 2, dp 2, pp 2, 8 micro-batches of 1 sample, 1f1b, full recomputation, ")
     firsts = [line.split("  ")[0] for line in lines]
     parts = {"compute", "recomputation", "sums of tensor parallelism", "idle time (bubble)", "step"}
@@ -113,11 +114,12 @@ def test_the_price_is_the_library_s(files: tuple[str, ...], cache: Path, capsys:
         (("--precision", "fp16", "--global-batch", "8", "--price"), "has no rate for matrix products in float16"),
         (("--layers", "8,x", "--global-batch", "8"), "argument --layers: 'x' is no whole number"),
         (("--layers", "4,4", "--global-batch", "8", "--price"), "--layers: 2 numbers of layers for 1 × 1 stages"),
-        (("--tp", "2"), "--global-batch: a strategy needs it; give the samples of a step"),
         (("--tp", "2", "--global-batch", "8", "--batch", "4"), "--batch: is not for a strategy, which --tp gives"),
         (("--tp", "2", "--global-batch", "8", "--max-stages", "4"), "--max-stages: is not for a strategy"),
-        (("--no-flash",), "--global-batch: a strategy needs it; give the samples of a step"),
-        (("--schedule", "zb-v"), "--global-batch: a strategy needs it; give the samples of a step"),
+        (("--tp", "2", "--objective", "length"), "--objective: is not for a strategy, which --tp gives"),
+        (("--tp", "2", "--forbid", "operator"), "--tp: is forbidden by --forbid operator; leave it out"),
+        (("--precision", "fp32", "--dtype", "float32"), "--precision: is what --dtype float32 says, too"),
+        (("--price", "--thorough"), "--thorough: is for a search, and --price"),
         (
             ("--tp", "2", "--global-batch", "8", "--price", "--reserve", "1 GB"),
             "--reserve: is for a search, and --price",
@@ -210,6 +212,9 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
     assert 0 < printed["bound_s"] <= printed["step_s"]
     assert [size["devices"] for size in printed["sizes"]] == [4, 8]
     assert all(of["best"] is None or of["best"]["step_s"] >= printed["bound_s"] for of in printed["choices"])
+    assert main([*files, "--plan", str(out), "--json"]) == 0
+    again: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (again["strategy"]["tp"], again["step_s"]) == (2, pytest.approx(printed["step_s"]))
 
 
 def test_a_strategy_for_a_framework_is_one_that_its_exporter_writes_and_what_that_costs_is_said(
@@ -229,6 +234,57 @@ def test_a_strategy_for_a_framework_is_one_that_its_exporter_writes_and_what_tha
     capsys.readouterr()
     assert main([*files, *options]) == 0
     assert "for megatron  costs " in capsys.readouterr().out
+
+
+def test_the_shortest_question_has_an_answer_and_the_command_that_runs_it(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model, a cluster and a framework; a step of so small a model is GPT-3's of 0.5 M tokens (its Table 2.1)."""
+    question = (*files, "--for", "megatron", "--budget", "0.5")
+    assert main([*question, "--json"]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert printed["strategy"]["global_batch"] * CONFIG["n_positions"] == 2**19
+    words = shlex.split(printed["command"])
+    assert words[:6] == ["torchrun", "--nnodes", "2", "--nproc-per-node", "4", "pretrain_gpt.py"]
+    sizes = {"hidden-size": 64, "num-layers": 8, "num-attention-heads": 4, "seq-length": 64, "ffn-hidden-size": 4 * 64}
+    assert {name: words[words.index(f"--{name}") + 1] for name in sizes} == {k: str(v) for k, v in sizes.items()}
+    assert "--num-query-groups" not in words
+    assert "--untie-embeddings-and-output-weights" not in words  # GPT-2's are tied
+
+    assert main(question) == 0
+    shown = capsys.readouterr().out
+    assert "pair: 2 nodes of 4 devices with 16.0 GB, 10.0 GB/s inside a node, 1.25 GB/s between nodes" in " ".join(
+        shown.split()
+    )
+    assert shlex.split(shown[shown.index("torchrun") : shown.index(" next ")].replace("\\\n", "")) == words
+    assert "--vocab-size N" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        (("--forbid", "pipeline", "--forbid", "operator"), {"pp": 1, "vp": 1, "tp": 1}),
+        (("--forbid", "data"), {"dp": 1}),
+        (("--dtype", "float32", "--thorough", "--seed", "1"), {"precision": "fp32"}),
+        (("--equal-replicas", "--cut-at", "blocks"), {}),
+    ],
+)
+def test_options_of_all_plans_hold_for_strategies(
+    files: tuple[str, ...], options: tuple[str, ...], fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*files, *options, "--global-batch", "16", "--budget", "0.5", "--json"]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert printed["kind"] == "strategy"
+    assert {name: printed["strategy"][name] for name in fields} == fields
+
+
+def test_an_option_of_plans_of_stages_is_named_where_no_strategies_are_searched(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*files, "--max-stages", "2", "--global-batch", "16", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["kind"] == "explored"
+    assert printed.err == "note: no strategies were searched: --max-stages is of plans of stages alone\n"
 
 
 def test_the_options_know_for_which_targets_there_are_strategies() -> None:

@@ -45,6 +45,7 @@ def completed(script: Path, *words: str) -> set[str]:
         (("automap", "infer", "x.npz", "--to"), {"--topo"}),
         (("automap-infer", "x.npz", "--schedule", "1f"), {"1f1b", "1f1b-deep"}),
         (("automap-plan", "bert48", "--topo", "dgx"), {"dgx-1", "dgx-a100-4", "dgx-h100-4"}),
+        (("automap-plan", "bert48", "--gpus", "8xa"), {"8xa100", "8xa100-40"}),
         (("automap-plan", "gpt3"), {"gpt3_7b", "gpt3_13b"}),
         (("automap-search", "opp", "bert48", "--device", "h"), {"h100", "h200"}),
     ],

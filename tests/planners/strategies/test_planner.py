@@ -11,11 +11,11 @@ from gpt_work import gpt_work
 from strategy_problems import DEVICE, best_of_all, random_problem, small_work, strategies
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.strategy import Strategy
+from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem, usual_precision
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem, usual_batch, usual_precision
 from automap_models.simulate.strategy import StrategyPricing
 from automap_models.workloads.source import read_model_work
 
@@ -157,3 +157,26 @@ def test_a_plan_that_a_person_would_try_first_is_not_better_than_a_search_that_i
     assert problem.fits(price)
     result = StrategiesPlanner(StrategiesConfig(budget_s=6.0)).solve(problem)
     assert result.cost.step_s <= price.step_s
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "heads", "tokens"),
+    [
+        *((12, 768, 12, 0.5e6), (24, 1024, 16, 0.5e6), (24, 1536, 16, 0.5e6), (24, 2048, 24, 1e6)),
+        *((32, 2560, 32, 1e6), (32, 4096, 32, 2e6), (40, 5140, 40, 2e6), (96, 12288, 96, 3.2e6)),
+    ],
+)
+def test_a_step_that_nobody_gives_has_the_tokens_of_gpt_3(layers: int, hidden: int, heads: int, tokens: float) -> None:
+    """arXiv 2005.14165, Table 2.1: layers, width, heads and tokens in a batch of its eight models, of 2,048 tokens."""
+    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": heads, "ffn": 4 * hidden}
+    shape = TransformerShape(name="GPT-3", **sizes, sequence=2048, vocabulary=50257)
+    assert usual_batch(shape, 32) * 2048 == pytest.approx(tokens, rel=0.35)
+
+
+@pytest.mark.parametrize(("devices", "samples"), [(24, 24 * 8), (1024, 256), (65536, 256), (17, 17 * 8)])
+def test_samples_that_nobody_gives_are_a_power_of_two_for_each_device_or_for_a_part_of_them(
+    devices: int, samples: int
+) -> None:
+    """2^19 tokens are 256 samples of 2,048."""
+    sizes = {"layers": 12, "hidden": 768, "heads": 12, "kv_heads": 12, "ffn": 3072, "sequence": 2048}
+    assert usual_batch(TransformerShape(name="GPT-3", **sizes, vocabulary=50257), devices) == samples
