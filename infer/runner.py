@@ -22,10 +22,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from automap_models.core.streams import BROKEN_PIPE, flush_stdout, give_up_streams, printing, say
 from automap_models.errors import AutomapError, BadInput, RunFailed, UserCodeError
+from automap_models.requests import solve
 from automap_models.version import __version__
 
 from .commands.parsing import file_argument, in_options
@@ -200,11 +201,15 @@ def _write(report: Report, output: Output, path: Path) -> None:
 
 
 def reported_by(module: str) -> Callable[[Any], Report]:
-    """The function `report` of a module of reports, which is imported when there is a request."""
+    """Has a request met, and the answer told by the function `report` of a module of reports."""
 
     def report(request: object) -> Report:
-        answer: Report = import_module(f".reports.{module}", __package__).report(request)
-        return answer
+        from .reports.text import Steps
+
+        with Steps() as steps:
+            answer = solve(request, steps.watch)
+        told_by = import_module(f".reports.{module}", __package__)
+        return cast("Report", told_by.report(request, answer))
 
     return report
 

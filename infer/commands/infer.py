@@ -10,8 +10,8 @@ import argparse
 from automap_models.core.units import SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, PlanOptions
+from automap_models.requests import InferRequest, ReplanRequest, SweepRequest, narrowed
 
-from ..requests import InferRequest, ReplanRequest, SweepRequest
 from ..runner import Command, Output, Report, reported_by
 from .parsing import (
     RESTRICTIONS,
@@ -26,7 +26,7 @@ from .parsing import (
     refuse,
     whole_number,
 )
-from .strategies import PLANNED_FOR, TARGET, narrow
+from .strategies import PLANNED_FOR, TARGET
 
 EPILOG = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
@@ -150,7 +150,7 @@ def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | Repl
 def _plan_options(namespace: argparse.Namespace) -> PlanOptions:
     if namespace.no_refine:
         refuse(namespace, ("refine_s",), "--no-refine refines nothing")
-    narrow(namespace)
+    vars(namespace).update(narrowed(vars(namespace)))
     return filled(PlanOptions, namespace, refine_s=0.0 if namespace.no_refine else namespace.refine_s)
 
 

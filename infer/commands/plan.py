@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from automap_models.core.schedules import SCHEDULES, WARM_UPS, require_schedule
+from automap_models.core.schedules import SCHEDULES
 from automap_models.core.units import BYTES, SECONDS
-from automap_models.errors import BadInput
-from automap_models.planners.options import ExploreOptions
-from automap_models.workloads.source import transformer
+from automap_models.requests import ExploreRequest, StrategyRequest
 
-from ..requests import PlanRequest
 from ..runner import Command, Output, Report, reported_by
 from .parsing import (
     DEVICE,
@@ -22,14 +19,13 @@ from .parsing import (
     add_objective,
     add_options,
     add_topo,
-    filled,
     kinds_of_models,
     name_argument,
     positive,
     refuse,
     source_of,
 )
-from .strategies import PLANNED_FOR, TARGET, add_strategy, narrow, strategy_request
+from .strategies import PLANNED_FOR, TARGET, add_strategy, plan_options
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
 LIMITS = """
@@ -49,7 +45,7 @@ SEARCHING = f"""
 """
 OF_SEARCHING = (
     *("schedule", "min_gain", "min_stage", "equal_replicas", "cut_at", "target"),
-    *("global_batch", "state_factor", "pins", "together", "max_stages", "memory_bytes", "forbid"),
+    *("global_batch", "state_factor", "pins", "together", "max_stages", "memory_bytes", "forbidden"),
     *("budget_s", "thorough", "seed", "out", "plot"),
 )
 """Options that a plan made before has no use for."""
@@ -99,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         pins={"default": []},
         together={"default": []},
         memory_bytes={"type": positive(BYTES)},
-        forbid={"choices": FORBIDDABLE, "default": []},
+        forbidden={"choices": FORBIDDABLE, "default": []},
         target={"choices": PLANNED_FOR},
     )
     add_objective(parser.add_argument_group("what to make small"), SCHEDULES)
@@ -107,42 +103,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument_group("how long to look"), SEARCHING, budget_s={"type": positive(SECONDS)})
 
 
-def request(namespace: argparse.Namespace) -> PlanRequest:
+def request(namespace: argparse.Namespace) -> ExploreRequest | StrategyRequest:
     """What is asked for."""
+    from automap_models.requests.plan import plan_request
+
     if namespace.plan is not None:
         refuse(namespace, OF_SEARCHING, "the plan read has its own")
-    strategy = strategy_request(namespace)
-    narrow(namespace)
-    if strategy is None and namespace.schedule is not None:
-        require_schedule(namespace.schedule)
-    source, schedule = source_of(vars(namespace)), namespace.schedule if namespace.schedule in WARM_UPS else None
-    seed, forbidden = namespace.seed or 0, namespace.forbid
-    options = filled(ExploreOptions, namespace, schedule=schedule, seed=seed, forbidden=forbidden)
-    return filled(
-        PlanRequest, namespace, source=source, options=options, cached=not namespace.no_cache, strategy=strategy
-    )
+    if namespace.price:
+        refuse(namespace, ("plot",), "is for a search, and --price searches nothing")
+    shared = {name: getattr(namespace, name) for name in ("device", "microbatch_size", "plan", "price")}
+    source, cached = source_of(vars(namespace)), not namespace.no_cache
+    return plan_request(source, namespace.topo, plan_options(namespace), cached=cached, **shared)
 
 
-def report(request: PlanRequest) -> Report:
+def report(request: ExploreRequest | StrategyRequest) -> Report:
     """The price of a strategy, or the best one; or all kinds of plans, ranked; or the one that is given."""
-    wanted = request.strategy
-    searched = wanted is not None and not (wanted.usual and not _applies(request))
-    return reported_by("strategies" if searched else "exploration")(request)
-
-
-def _applies(request: PlanRequest) -> bool:
-    """Whether the model has layers that strategies divide, and all devices constants of training steps."""
-    from automap_models.formats.hardware_yaml import device_of, read_cluster, read_kinds
-
-    cluster = read_cluster(request.topo)
-    device = device_of(cluster, request.device)
-    if any(kind.step is None for kind in read_kinds(cluster).values() or (device,)):
-        return False
-    try:
-        transformer(request.source).shape()
-    except BadInput:
-        return False
-    return True
+    return reported_by("strategies" if isinstance(request, StrategyRequest) else "exploration")(request)
 
 
 COMMAND = Command(

@@ -6,9 +6,9 @@ import argparse
 
 from automap_models.core.schedules import SCHEDULES
 from automap_models.errors import BadInput
+from automap_models.requests import RunRequest
 from automap_models.workloads.source import MODELS
 
-from ..requests import RunRequest
 from ..runner import Command, Output, reported_by
 from .parsing import STEP, add_options, file_argument, filled, name_argument, source_of
 

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from automap_models.errors import BadInput
+from automap_models.requests import OnlineRequest, SearchRequest
 from automap_models.workloads.source import MODELS, STEPS, Source
 
-from ..requests import OnlineRequest, SearchRequest
 from ..runner import Command, Output, reported_by
 from .parsing import (
     DEVICE,

@@ -7,14 +7,14 @@ Nothing here imports numpy: help is to be fast."""
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
+from typing import Any
 
-from automap_models.core.schedules import WARM_UPS
 from automap_models.core.units import BYTES
-from automap_models.errors import BadInput
-from automap_models.planners.options import COMPETING
+from automap_models.planners.options import ExploreOptions
+from automap_models.requests import FIELDS
 
-from ..requests import StrategyRequest
-from .parsing import add_options, at_least, given, positive, refuse
+from .parsing import add_options, at_least, positive
 
 STRATEGY = """
     --tp N               tensor parallelism: devices that share every operator
@@ -40,14 +40,6 @@ STRATEGY = """
 """
 RECOMPUTE = ("none", "selective", "full")  # core.strategy knows these two, too; a test holds them together
 PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
-FIELDS = (
-    *("tp", "pp", "dp", "vp", "cp", "ep"),
-    *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "layers"),
-)
-"""Fields of a strategy that have an option of the same name; `schedule` and `global_batch` are of searches, too."""
-OF_PROFILES = ("batch", "dtype", "trainable", "microbatch_size", "state_factor", "plan", "min_gain", "min_stage")
-OF_PLANS = ("pins", "together", "max_stages", "forbid", "equal_replicas", "cut_at", "seed")
-"""Options of the search of plans of stages, which knows no strategies."""
 
 
 def add_strategy(group: argparse._ArgumentGroup) -> None:
@@ -87,84 +79,22 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(number(part) for part in text.split(","))
 
 
-def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
-    """What is to be searched or priced; None where an option belongs to the search of plans of stages."""
-    fields, target = given(namespace, *FIELDS), namespace.target
-    others = given(namespace, "no_flash", "reserve", "devices", "price")
-    fields |= given(namespace, "schedule")
-    chosen = {*fields, *others} - ({"schedule"} if fields.get("schedule") in WARM_UPS else set())
-    other_search = namespace.objective == "length" or any(
-        getattr(namespace, name) not in (None, False, []) for name in (*OF_PROFILES, *OF_PLANS, "thorough")
-    )
-    if not chosen and (namespace.global_batch is None or other_search or target not in (None, *STRATEGIES_FOR)):
-        return None
-    if chosen:
-        first = min(chosen, key=[*FIELDS, "schedule", *others].index).replace("_", "-")
-        refuse(namespace, (*OF_PROFILES, *OF_PLANS), f"is not for a strategy, which --{first} gives")
-    if other_search:
-        do = "leave it out"
-        raise BadInput("is not for a strategy", where="`thorough`" if namespace.thorough else "`objective`", do=do)
-    if namespace.global_batch is None:
-        raise BadInput("a strategy needs it", where="`global_batch`", do="give the samples of a step")
-    if target not in (None, *STRATEGIES_FOR):
-        do = f"choose from {', '.join(STRATEGIES_FOR)}, or give no field of a strategy"
-        raise BadInput(f"{target} takes no strategies", where="`target`", do=do)
-    if namespace.price:
-        of_searching = ("devices", "reserve", "budget_s", "plot", "target")
-        refuse(namespace, of_searching, "is for a search, and --price searches nothing")
-    return StrategyRequest(
-        fields,
-        flash=not namespace.no_flash,
-        price=bool(namespace.price),
-        usual=not chosen,
-        reserves=dict(namespace.reserve or ()),
-        target=target,
-        sizes=namespace.devices,
-    )
+def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
+    """All options of plans by name, as `plan_request` takes them."""
+    names = [of.name for of in fields(ExploreOptions)]
+    options = {name: getattr(namespace, name) for name in (*names, *FIELDS, "devices")}
+    options["reserve"] = None if namespace.reserve is None else dict(namespace.reserve)
+    if namespace.no_flash:
+        from automap_models.cost.layer_times import Runtime
+
+        options["runtime"] = Runtime(flash=False)
+    return options
 
 
 PLANNED_FOR = ("torch-split-spec", "torchtitan", "megatron", "deepspeed", "galvatron")
 """Targets that restrict where a model is cut or how devices are shared out."""
-STRATEGIES_FOR = ("torchtitan", "megatron", "deepspeed", "galvatron")
-"""Those that strategies can be written for; a test holds them and the targets together."""
-BLOCKS = "blocks"  # core.constraints knows it, too; a test holds them together
-
-
 TARGET = f"""
     --for TARGET  only plans that automap-export can write for it ({", ".join(PLANNED_FOR)}): equal stages, cut where
         blocks end, under a schedule that it runs; of strategies, with the ZeRO and recomputation that it has
 """
 """Option: within what a framework can express."""
-
-
-def narrow(namespace: argparse.Namespace) -> None:
-    """Ask of plans what the target asks of them; `--equal-replicas`, `--cut-at` and `--forbid` are set accordingly.
-
-    Stages that divide operators, each by its own number of devices, are left out where the target has one number."""
-    name, namespace.target = namespace.target, None
-    if name is None:
-        return
-    from automap_models.core.framework import StageLimits
-    from automap_models.export.targets import target_by_name
-
-    target = target_by_name(name)
-    limits = target.limits
-    assert limits is not None
-    if namespace.schedule is not None and namespace.schedule not in limits.schedules:
-        do = f"choose from {', '.join(limits.schedules)}"
-        raise BadInput(f"{name} does not run schedule {namespace.schedule}", where="`schedule`", do=do)
-    namespace.target = StageLimits(
-        tuple(schedule for schedule in COMPETING if schedule in limits.schedules),
-        limits.filled,
-        limits.ties,
-        target.takes_strategies,
-        limits.power_of_two,
-    )
-    namespace.equal_replicas = namespace.equal_replicas or limits.equal_replicas
-    if limits.cuts != "anywhere":
-        if namespace.cut_at not in (None, BLOCKS):
-            raise BadInput(f"{name} cuts where blocks end", where="`cut_at`", do="leave it out")
-        namespace.cut_at = BLOCKS
-    forbidden = getattr(namespace, "forbid", None)
-    if limits.sharding != "by stage" and forbidden is not None and "operator" not in forbidden:
-        namespace.forbid = [*forbidden, "operator"]

@@ -2,140 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.cluster import RESERVE, Cluster
+from automap_models.core.cluster import RESERVE
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
-from automap_models.core.model_work import ModelWork
-from automap_models.core.result import Result
-from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
-from automap_models.core.strategy import PARTS as DIVIDED
-from automap_models.core.strategy import Strategy, TransformerShape, require_parts
 from automap_models.core.units import percent, seconds, size, span
-from automap_models.cost.layer_times import Runtime
-from automap_models.errors import BadInput
-from automap_models.export.targets import strategy_limits
-from automap_models.formats.hardware_yaml import device_of, read_kinds
 from automap_models.formats.strategy_json import estimate_document
-from automap_models.planners import effort
-from automap_models.planners.portfolio.work import work_once
-from automap_models.planners.strategies.compare import Alternative, Compared, compared, of_sizes
-from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import (
-    StrategiesConfig,
-    StrategyProblem,
-    usual_precision,
-)
-from automap_models.planners.strategies.remedies import what_would_fit
+from automap_models.planners.strategies.compare import Alternative, StrategyResult
 from automap_models.plots.strategies import draw_strategies
-from automap_models.simulate.strategy import StrategyPricing, require_device
-from automap_models.workloads.source import notes_of, transformer
+from automap_models.requests import StrategyRequest
+from automap_models.requests.strategies import Searched
+from automap_models.workloads.source import notes_of
 
-from ..requests import PlanRequest
 from ..runner import Report
-from .text import Column, Steps, Table, fact_table, plain, print_parts
+from .text import Column, Table, fact_table, plain, print_parts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-StrategyResult = Result[StrategyProblem, Strategy]
 
-
-@dataclass(frozen=True)
-class Searched:
-    """What the command came to.
-
-    Attributes:
-        compared: the result of the search, and what it was compared with.
-        sizes: results on clusters of other sizes, with a sweep.
-    """
-
-    compared: Compared
-    sizes: Sequence[StrategyResult] = ()
-
-    @property
-    def result(self) -> StrategyResult:
-        """Of the search."""
-        return self.compared.result
-
-    @property
-    def best(self) -> Estimate:
-        """The price of the best strategy."""
-        cost: Estimate = self.result.cost
-        return cost
-
-
-def report(request: PlanRequest) -> Report:
+def report(request: StrategyRequest, answer: Searched | Estimate) -> Report:
     """The price of a strategy; or the best one, and what its choices buy."""
-    if request.strategy is not None and request.strategy.price:
-        estimate, notes = _priced(request), notes_of(request.source)
-        return Report(partial(print_estimate, estimate), partial(estimate_document, estimate), warnings=notes)
-    searched = _searched(request)
+    notes = notes_of(request.source)
+    if isinstance(answer, Estimate):
+        return Report(partial(print_estimate, answer), partial(estimate_document, answer), warnings=notes)
     return Report(
-        partial(print_searched, searched),
-        partial(searched_document, searched),
-        draw=partial(draw_searched, searched),
-        warnings=notes_of(request.source),
+        partial(print_searched, answer),
+        partial(searched_document, answer),
+        draw=partial(draw_searched, answer),
+        warnings=notes,
     )
-
-
-def _searched(request: PlanRequest) -> Searched:
-    wanted, cluster, usual = request.strategy, request.cluster, StrategiesConfig()
-    assert wanted is not None
-    budget_s = request.options.budget_s or usual.budget_s
-    with Steps() as steps:
-
-        def work(dtype: str) -> ModelWork:
-            source = replace(request.source, dtype=dtype)
-            transformer(source).shape()
-            return work_once(source, request.cache, steps.begin)
-
-        problem = StrategyProblem.of(
-            work,
-            cluster,
-            device_of(cluster, request.device),
-            global_batch=request.options.global_batch,
-            fixed=wanted.fields,
-            within=None if wanted.target is None else strategy_limits(wanted.target),
-            reserve_bytes=wanted.reserves.get(None),
-            rank_reserve_bytes={rank: nbytes for rank, nbytes in wanted.reserves.items() if rank is not None},
-            runtime=Runtime(flash=wanted.flash),
-        )
-        clusters = [] if wanted.sizes is None else _clusters(cluster, *wanted.sizes)
-        # Searches of the best strategy, on the cluster, on others, without a target's limits, share 0.8 of the budget.
-        # What its choices buy has the rest, or, where that took less, as large a share of what it took; but 1.5 counted
-        # seconds, as far as the budget has them.
-        searching, searches = 0.8, 1 + len(clusters) + (wanted.target is not None)
-        config = replace(usual, budget_s=searching * budget_s / searches)
-        begun_s = effort.counted_s()
-        result = StrategiesPlanner(config).solve(problem, watch=steps.watch)
-        searched_s = effort.counted_s() - begun_s
-        if result.plan is None:
-            assert result.reason is not None
-            raise what_would_fit(problem, result.reason, steps.watch)
-        comparing_s = max(1.5, (1 - searching) / searching * searched_s)
-        best = compared(result, config, steps.watch, min(comparing_s, (1 - searching) * budget_s))
-        return Searched(best, of_sizes(best.result, clusters, config, steps.watch))
-
-
-def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:
-    """Clusters of the same nodes, with twice as many devices each as the one before."""
-    cluster.require_uniform("a sweep of sizes", "leave --devices out")
-    clusters, devices = [], least
-    while devices <= most:
-        nodes, odd = divmod(devices, cluster.devices_per_node)
-        if odd:
-            what = f"{devices} devices are no whole nodes of {cluster.devices_per_node}"
-            raise BadInput(what, where="--devices", do=f"begin with a multiple of {cluster.devices_per_node}")
-        clusters.append(replace(cluster, nodes=nodes))
-        devices *= 2
-    if not clusters:
-        raise BadInput(f"{least} to {most} are none", where="--devices", do="give the smaller number first")
-    return clusters
 
 
 def gap(result: StrategyResult) -> float | None:
@@ -324,48 +223,6 @@ PARTS = {
     "optimizer": "optimizer",
 }
 """Field of `StepParts` → how people call it."""
-
-
-def _priced(request: PlanRequest) -> Estimate:
-    """The price of a strategy; what is wrong with it shows before the model is traced."""
-    wanted, cluster = request.strategy, request.cluster
-    assert wanted is not None
-    kinds, device = read_kinds(cluster), device_of(cluster, request.device)
-    devices = [*kinds.values()] or [device]
-    fields = {"precision": usual_precision(devices), "global_batch": request.options.global_batch, **wanted.fields}
-    strategy = _strategy(fields, cluster, transformer(request.source).shape())
-    for kind in devices:
-        require_device(kind, strategy)
-    with Steps() as steps:
-        work = work_once(replace(request.source, dtype=strategy.dtype), request.cache, steps.begin)
-    return StrategyPricing(work, cluster, device, Runtime(flash=wanted.flash), kinds).estimate(strategy)
-
-
-def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerShape) -> Strategy:
-    """The strategy of a model on a cluster, with the fields that are open as `Strategy` has them.
-
-    Data parallelism takes the devices that are left, and the schedule is 1F1B, with virtual stages the interleaved one.
-    """
-    fields = {"micro_batch": 1, **fields}
-    require_parts(shape, **{key: fields[key] for key in DIVIDED if key in fields})
-    shared = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
-    if "dp" not in fields and cluster.devices % shared:
-        what = f"tp × cp × pp are {shared} devices, which do not divide the {cluster.devices} of cluster {cluster.name}"
-        raise BadInput(what, where="`dp`", do="let the product of all be the number of devices")
-    fields.setdefault("dp", cluster.devices // shared)
-    fields.setdefault("schedule", "interleaved" if fields.get("vp", 1) > 1 else DEFAULT_SCHEDULE)
-    fields.setdefault("vp", SCHEDULES[fields["schedule"]].virtual or 1)
-    try:
-        strategy = Strategy(**fields)
-    except BadInput as error:
-        if error.where != "`micro_batches`":
-            raise
-        samples = fields["dp"] * fields["micro_batch"]
-        do = f"{error.do}, of {samples} sample(s) each (dp × micro-batch)"
-        raise BadInput(error.what, where="`global_batch`", do=do) from None
-    strategy.require_cluster(cluster)
-    strategy.require_model(shape)
-    return strategy
 
 
 def print_estimate(

@@ -205,9 +205,10 @@ class Steps:
         self._redirected.__enter__()
         if self._progress is not None:
             from automap_models.core.compiled import when_compiling
+            from automap_models.planners.base import Progress
 
             self._progress.start()
-            when_compiling(lambda: self.begin("compiling searches, once: about 15 s"))
+            when_compiling(lambda: self.watch(Progress("compiling searches, once: about 15 s")))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -215,18 +216,11 @@ class Steps:
             self._progress.stop()
         self._redirected.__exit__(None, None, None)
 
-    def begin(self, what: str) -> None:
-        """A step of unknown length begins."""
-        self.advance(0, None, what)
-
-    def advance(self, done: int, total: int | None, what: str) -> None:
-        """That much of a step is done; `what` comes next."""
-        if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], description=what, completed=done, total=total)
-
     def watch(self, news: Progress) -> None:
-        """What a planner tells while it works (planners.base)."""
-        self.advance(news.done or 0, news.total, news.what)
+        """That much of a step is done, or one of unknown length begins (planners.base)."""
+        if self._progress is not None:
+            task = self._progress.task_ids[0]
+            self._progress.update(task, description=news.what, completed=news.done or 0, total=news.total)
 
 
 def _progress() -> ProgressBar:

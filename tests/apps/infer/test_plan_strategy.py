@@ -15,12 +15,11 @@ import automap_models as am
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Precision, Recompute
 from automap_models.export.target import read_source
-from automap_models.export.targets import target_by_name
 from automap_models.formats.atomic import Cache, decode_record
 from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.infer.app import export
 from automap_models.infer.app import plan as main
-from automap_models.infer.commands.strategies import PLANNED_FOR, PRECISIONS, RECOMPUTE, STRATEGIES_FOR
+from automap_models.infer.commands.strategies import PRECISIONS, RECOMPUTE
 from automap_models.infer.reports.strategies import print_estimate
 
 CONFIG = {
@@ -229,11 +228,6 @@ def test_a_strategy_for_a_framework_is_one_that_its_exporter_writes_and_what_tha
     capsys.readouterr()
     assert main([*files, *options]) == 0
     assert "for megatron  costs " in capsys.readouterr().out
-
-
-def test_the_options_know_for_which_targets_there_are_strategies() -> None:
-    taking = [name for name in PLANNED_FOR if WrittenStrategy in target_by_name(name).sources]
-    assert taking == list(STRATEGIES_FOR)
 
 
 def test_nothing_fits_and_the_least_change_that_would_is_named(

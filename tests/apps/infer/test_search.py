@@ -194,12 +194,13 @@ def test_ctrl_c_returns_the_best_plan_so_far(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from automap_models.infer.reports.text import Steps
+    from automap_models.planners.base import Progress
 
-    def interrupting(_: Steps, what: str) -> None:
-        if what.startswith("episode"):
+    def interrupting(_: Steps, news: Progress) -> None:
+        if news.what.startswith("episode"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Steps, "begin", interrupting)
+    monkeypatch.setattr(Steps, "watch", interrupting)
     out = tmp_path / "plan.json"
     assert main(["opp", model, "--topo", "A", "--mesh", "4", *COUNT, "--out", str(out)]) == 0
     assert "interrupted after 16 episodes: the best plan until then" in " ".join(capsys.readouterr().out.split())

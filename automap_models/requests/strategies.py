@@ -1,0 +1,164 @@
+"""The best strategy of a transformer on a cluster, and what its choices buy; or the price of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
+from automap_models.core.estimate import Estimate
+from automap_models.core.model_work import ModelWork
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
+from automap_models.core.strategy import PARTS, Strategy, TransformerShape, require_parts
+from automap_models.errors import BadInput
+from automap_models.export.targets import strategy_limits
+from automap_models.formats.hardware_yaml import read_kinds
+from automap_models.planners import effort
+from automap_models.planners.base import Watch
+from automap_models.planners.portfolio.work import work_once
+from automap_models.planners.strategies.compare import Compared, StrategyResult, compared, of_sizes
+from automap_models.planners.strategies.planner import StrategiesPlanner
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem, usual_precision
+from automap_models.planners.strategies.remedies import what_would_fit
+from automap_models.requests import StrategyRequest, cache_of, device_on
+from automap_models.requests.profile import begin_of
+from automap_models.simulate.strategy import StrategyPricing, require_device
+from automap_models.workloads.source import Source, transformer
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What the command came to.
+
+    Attributes:
+        compared: the result of the search, and what it was compared with.
+        sizes: results on clusters of other sizes, with a sweep.
+    """
+
+    compared: Compared
+    sizes: Sequence[StrategyResult] = ()
+
+    @property
+    def result(self) -> StrategyResult:
+        """Of the search."""
+        return self.compared.result
+
+    @property
+    def best(self) -> Estimate:
+        """The price of the best strategy."""
+        cost: Estimate = self.result.cost
+        return cost
+
+
+def solve(request: StrategyRequest, watch: Watch) -> Searched | Estimate:
+    """The price of a strategy; or the best one, and what its choices buy."""
+    if request.price:
+        return _priced(request, watch)
+    cluster, usual = request.cluster, StrategiesConfig()
+    budget_s = request.options.budget_s or usual.budget_s
+    problem = StrategyProblem.of(
+        lambda dtype: _work(request, dtype, watch),
+        cluster,
+        device_on(cluster, request.device),
+        global_batch=request.options.global_batch,
+        fixed=request.fields,
+        within=None if request.target is None else strategy_limits(request.target),
+        reserve_bytes=request.reserve.get(None),
+        rank_reserve_bytes={rank: nbytes for rank, nbytes in request.reserve.items() if rank is not None},
+        runtime=request.runtime,
+    )
+    clusters = [] if request.devices is None else _clusters(cluster, *request.devices)
+    # Searches of the best strategy, on the cluster, on others, without a target's limits, share 0.8 of the budget.
+    # What its choices buy has the rest, or, where that took less, as large a share of what it took; but 1.5 counted
+    # seconds, as far as the budget has them.
+    searching, searches = 0.8, 1 + len(clusters) + (request.target is not None)
+    config = replace(usual, budget_s=searching * budget_s / searches)
+    begun_s = effort.counted_s()
+    result = StrategiesPlanner(config).solve(problem, watch=watch)
+    searched_s = effort.counted_s() - begun_s
+    if result.plan is None:
+        assert result.reason is not None
+        raise what_would_fit(problem, result.reason, watch)
+    comparing_s = max(1.5, (1 - searching) / searching * searched_s)
+    best = compared(result, config, watch, min(comparing_s, (1 - searching) * budget_s))
+    return Searched(best, of_sizes(best.result, clusters, config, watch))
+
+
+def _shape(source: Source) -> TransformerShape:
+    """The sizes of the model, which show what is wrong before it is traced."""
+    return source.model.shape if isinstance(source.model, ModelWork) else transformer(source).shape()
+
+
+def _work(request: StrategyRequest, dtype: str, watch: Watch) -> ModelWork:
+    source = replace(request.source, dtype=dtype)
+    _shape(source)
+    return work_once(source, cache_of(request.cached), begin_of(watch))
+
+
+def divides(source: Source, cluster: Cluster, device: str | Device | None) -> bool:
+    """Whether the model has layers that strategies divide, and all devices constants of training steps."""
+    if any(kind.step is None for kind in read_kinds(cluster).values() or (device_on(cluster, device),)):
+        return False
+    try:
+        _shape(source)
+    except BadInput:
+        return False
+    return True
+
+
+def _priced(request: StrategyRequest, watch: Watch) -> Estimate:
+    """The price of a strategy; what is wrong with it shows before the model is traced."""
+    cluster = request.cluster
+    kinds, device = read_kinds(cluster), device_on(cluster, request.device)
+    devices = [*kinds.values()] or [device]
+    fields = {"precision": usual_precision(devices), "global_batch": request.options.global_batch, **request.fields}
+    strategy = _strategy(fields, cluster, _shape(request.source))
+    for kind in devices:
+        require_device(kind, strategy)
+    work = _work(request, strategy.dtype, watch)
+    return StrategyPricing(work, cluster, device, request.runtime, kinds).estimate(strategy)
+
+
+def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:
+    """Clusters of the same nodes, with twice as many devices each as the one before."""
+    cluster.require_uniform("a sweep of sizes", "leave `devices` out")
+    clusters, devices = [], least
+    while devices <= most:
+        nodes, odd = divmod(devices, cluster.devices_per_node)
+        if odd:
+            what = f"{devices} devices are no whole nodes of {cluster.devices_per_node}"
+            raise BadInput(what, where="`devices`", do=f"begin with a multiple of {cluster.devices_per_node}")
+        clusters.append(replace(cluster, nodes=nodes))
+        devices *= 2
+    if not clusters:
+        raise BadInput(f"{least} to {most} are none", where="`devices`", do="give the smaller number first")
+    return clusters
+
+
+def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerShape) -> Strategy:
+    """The strategy of a model on a cluster, with the fields that are open as `Strategy` has them.
+
+    Data parallelism takes the devices that are left, and the schedule is 1F1B, with virtual stages the interleaved one.
+    """
+    fields = {"micro_batch": 1, **fields}
+    require_parts(shape, **{key: fields[key] for key in PARTS if key in fields})
+    shared = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
+    if "dp" not in fields and cluster.devices % shared:
+        what = f"tp × cp × pp are {shared} devices, which do not divide the {cluster.devices} of cluster {cluster.name}"
+        raise BadInput(what, where="`dp`", do="let the product of all be the number of devices")
+    fields.setdefault("dp", cluster.devices // shared)
+    fields.setdefault("schedule", "interleaved" if fields.get("vp", 1) > 1 else DEFAULT_SCHEDULE)
+    fields.setdefault("vp", SCHEDULES[fields["schedule"]].virtual or 1)
+    try:
+        strategy = Strategy(**fields)
+    except BadInput as error:
+        if error.where != "`micro_batches`":
+            raise
+        samples = fields["dp"] * fields["micro_batch"]
+        do = f"{error.do}, of {samples} sample(s) each (dp × micro-batch)"
+        raise BadInput(error.what, where="`global_batch`", do=do) from None
+    strategy.require_cluster(cluster)
+    strategy.require_model(shape)
+    return strategy
