@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from automap_models.api import (
         ExploredResult,
         PlannedResult,
-        estimate,
-        explore,
+        StrategyResult,
+        export,
         plan,
+        price,
         profile,
         read_plan,
-        search_strategies,
+        run,
     )
     from automap_models.core.cluster import Cluster
     from automap_models.core.device import Device
@@ -54,18 +55,19 @@ __all__ = [
     "StagedPlan",
     "StagedProblem",
     "Strategy",
-    "estimate",
-    "explore",
+    "StrategyResult",
+    "export",
     "make_planner",
     "plan",
     "plan_batch",
     "plan_cost",
+    "price",
     "profile",
     "read_cluster",
     "read_model_work",
     "read_plan",
     "read_profile",
-    "search_strategies",
+    "run",
 ]
 
 _WHERE = {
@@ -84,20 +86,26 @@ _WHERE = {
     "StagedPlan": "automap_models.core.staged",
     "StagedProblem": "automap_models.core.staged",
     "Strategy": "automap_models.core.strategy",
-    "estimate": "automap_models.api",
-    "explore": "automap_models.api",
+    "StrategyResult": "automap_models.api",
+    "export": "automap_models.api",
     "make_planner": "automap_models.planners.registry",
     "plan": "automap_models.api",
     "plan_batch": "automap_models.planners.staged.batch",
     "plan_cost": "automap_models.cost.staged",
+    "price": "automap_models.api",
     "profile": "automap_models.api",
     "read_cluster": "automap_models.formats.hardware_yaml",
     "read_model_work": "automap_models.workloads.source",
     "read_plan": "automap_models.api",
     "read_profile": "automap_models.formats.files",
-    "search_strategies": "automap_models.api",
+    "run": "automap_models.api",
 }
 """Public name → the module that defines it."""
+
+
+for _name in ("export", "run"):  # a package takes its name here when it is first imported; from then on it is free
+    import_module(f"{__name__}.{_name}")
+    del globals()[_name]
 
 
 def __getattr__(name: str) -> object:

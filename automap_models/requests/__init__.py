@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
 from automap_models.planners.options import COMPETING, ExploreOptions, PlanOptions
+from automap_models.workloads.source import MODELS
 
 if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
@@ -209,6 +210,12 @@ class StrategyRequest(PlanRequest):
     target: str | None = None
     devices: tuple[int, int] | None = None
 
+    def __post_init__(self) -> None:
+        sizes: object = self.devices
+        pair = isinstance(sizes, tuple) and len(sizes) == 2 and all(isinstance(n, int) and n > 0 for n in sizes)
+        if sizes is not None and not pair:
+            raise BadInput(f"is {sizes!r}", where="`devices`", do="give the least and the most number, such as (8, 64)")
+
 
 FIELDS = (
     *("tp", "pp", "dp", "vp", "cp", "ep"),
@@ -293,6 +300,10 @@ class ReplanRequest:
     names_corrected: bool
 
 
+_OF_RUNS = {"device": (None, "cpu", "cuda"), "executor": (None, "torch", "automap"), "zero": (0, 2, 3)}
+"""Option of a run → what it may be."""
+
+
 @dataclass(frozen=True)
 class RunRequest:
     """`automap run`; `virtual` is the number of stages that share a rank's devices."""
@@ -309,6 +320,19 @@ class RunRequest:
     warmup: int = 1
     seed: int = 0
     check: bool = False
+
+    def __post_init__(self) -> None:
+        if self.source.kind not in MODELS:
+            do = "give a model that can run, such as a factory"
+            raise BadInput(self.source.kind.value, where=self.source.what, do=do)
+        for name, least in (("steps", 1), ("warmup", 0), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise BadInput(f"is {value!r}", where=f"`{name}`", do=f"give a whole number ≥ {least}")
+        for name, choices in _OF_RUNS.items():
+            if getattr(self, name) not in choices:
+                do = f"choose from {', '.join(map(str, choices))}"
+                raise BadInput(f"is {getattr(self, name)!r}", where=f"`{name}`", do=do)
 
 
 @dataclass(frozen=True)

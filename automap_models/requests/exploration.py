@@ -14,12 +14,11 @@ from automap_models.formats.plan_reader import read_plan
 from automap_models.planners.base import Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
-from automap_models.planners.portfolio.model import profiled_once
 from automap_models.planners.portfolio.planning import explore_config, space_to_explore
 from automap_models.planners.portfolio.store import StoredExploration
 from automap_models.planners.staged.evaluate import evaluate
-from automap_models.requests import ExploreRequest, cache_of, device_on
-from automap_models.requests.profile import begin_of
+from automap_models.requests import ExploreRequest, cache_of
+from automap_models.requests.profile import profiled_model
 from automap_models.version import __version__
 
 
@@ -47,9 +46,8 @@ class Explored:
 
 def solve(request: ExploreRequest, watch: Watch) -> Explored | Candidate:
     """All plans, the best one first; or the plan that is given."""
-    begun, cluster, cache = time.perf_counter(), request.cluster, cache_of(request.cached)
-    device = device_on(cluster, request.device)
-    key, model = profiled_once(request.source, device, request.microbatch_size, cluster, cache, begin_of(watch))
+    begun, cluster = time.perf_counter(), request.cluster
+    key, model = profiled_model(request, cluster, watch, cached=request.cached)
     if request.plan is not None:
         read = read_plan(request.plan, model, cluster)
         return Candidate(read.problem, read.required_plan(), read.cost, read.bound)
@@ -64,7 +62,7 @@ def solve(request: ExploreRequest, watch: Watch) -> Explored | Candidate:
         fresh.append(result.facts["exploration"])
         return StoredExploration.of(fresh[0])
 
-    stored = cache.once(key, StoredExploration, explore)
+    stored = cache_of(request.cached).once(key, StoredExploration, explore)
     exploration = fresh[0] if fresh else stored.of_space(space)
     return Explored(exploration, request.options.seed, time.perf_counter() - begun, cached=not fresh)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from automap_models.core.profiled_model import ProfiledModel
 from automap_models.cost.layer_times import DEFAULT_RUNTIME
 from automap_models.errors import BadInput
 from automap_models.export.exporter import Exported, export_plan
@@ -15,10 +14,9 @@ from automap_models.export.targets import target_by_name
 from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.planners.base import Watch
 from automap_models.planners.options import ExploreOptions
-from automap_models.requests import ExportRequest, StrategyRequest, cache_of, device_on
+from automap_models.requests import ExportRequest, StrategyRequest
 from automap_models.requests import solve as answer
-from automap_models.requests.profile import begin_of
-from automap_models.workloads.source import Source
+from automap_models.requests.profile import profiled_model
 
 
 def solve(request: ExportRequest, watch: Watch) -> Exported:
@@ -27,7 +25,8 @@ def solve(request: ExportRequest, watch: Watch) -> Exported:
     source = read_source(plan) if isinstance(plan, Path) else plan
     target.require_source(source)
     if isinstance(source, StagedSource) and request.source is not None and isinstance(plan, Path):
-        source = with_model(source, plan, _profiled(request, request.source, source, watch))
+        _, model = profiled_model(request, source.written.cluster, watch, cached=True)
+        source = with_model(source, plan, model)
     if isinstance(source, WrittenStrategy):
         price = _price(request)
     elif request.topo is not None:
@@ -52,12 +51,3 @@ def _price(request: ExportRequest) -> Price | None:
         source=source, topo=cluster, device=request.device, options=options, cached=True, runtime=runtime, price=True
     )
     return lambda strategy: float(answer(replace(priced, fields=asdict(strategy))).step_s)
-
-
-def _profiled(request: ExportRequest, model: Source, plan: StagedSource, watch: Watch) -> ProfiledModel:
-    """The model as it was planned, on the cluster of the plan."""
-    from automap_models.planners.portfolio.model import profiled_once
-
-    cluster, begin = plan.written.cluster, begin_of(watch)
-    device = device_on(cluster, request.device)
-    return profiled_once(model, device, request.microbatch_size, cluster, cache_of(True), begin)[1]

@@ -10,6 +10,7 @@ from typing import Any
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.schedules import WARM_UPS
+from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME
 from automap_models.errors import BadInput
 from automap_models.export.targets import strategy_limits, target_by_name
@@ -18,7 +19,9 @@ from automap_models.planners.options import ExploreOptions
 from automap_models.requests import FIELDS, ExploreRequest, StrategyRequest, cluster_of, narrowed
 from automap_models.workloads.source import Source
 
-OF_STRATEGIES = (*FIELDS, "schedule", "runtime", "reserve", "devices")
+FREE = (*FIELDS, *(of.name for of in fields(Strategy) if of.name not in (*FIELDS, "schedule", "global_batch")))
+"""Fields of a strategy that only strategies have, those with an option of a command first."""
+OF_STRATEGIES = (*FREE, "schedule", "runtime", "reserve", "devices")
 """Options that plans of stages do not know, and the schedule, which may be one that only strategies have."""
 OF_STAGES = (
     *("batch", "dtype", "trainable", "microbatch_size", "state_factor", "plan", "min_gain", "min_stage"),
@@ -71,7 +74,7 @@ def plan_request(
     return StrategyRequest(
         **common,
         options=ExploreOptions(batch, **{k: options[k] for k in ("budget_s", "memory_bytes") if k in options}),
-        fields={name: options[name] for name in (*FIELDS, "schedule") if name in options},
+        fields={name: options[name] for name in (*FREE, "schedule") if name in options},
         runtime=options.get("runtime", DEFAULT_RUNTIME),
         price=price,
         reserve=reserve if isinstance(reserve, Mapping) else {None: reserve},
@@ -82,7 +85,7 @@ def plan_request(
 
 def _is_given(name: str, value: object) -> bool:
     """Whether an option says something: of a strategy's field, that it is False does."""
-    return value is not None and (name in FIELDS or not (value is False or value in ((), [])))
+    return value is not None and (name in FREE or not (value is False or value in ((), [])))
 
 
 def _require_strategy(first: str, others: Sequence[str], options: Mapping[str, Any], price: bool) -> None:

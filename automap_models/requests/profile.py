@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.microbatch import sized
 from automap_models.core.profile import Profile
+from automap_models.core.profiled_model import ProfiledModel
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
 from automap_models.planners.base import Progress, Watch
-from automap_models.requests import ProfileRequest
+from automap_models.requests import ExploreRequest, ExportRequest, ProfileRequest, cache_of, device_on
 from automap_models.workloads.source import Advance, Begin, Framework, Source, profile_source, require_no_model
 
 
@@ -35,6 +37,21 @@ def profiled(
     """The profile of a source by the clock of a device, or measured; see `profile_source`."""
     timed = device if isinstance(device, Device) else read_device(device or DEFAULT_DEVICE)
     return profile_source(source, framework, timed, measuring, begin_of(watch), advance_of(watch))
+
+
+def profiled_model(
+    request: ExploreRequest | ExportRequest, cluster: Cluster, watch: Watch, *, cached: bool
+) -> tuple[str, ProfiledModel]:
+    """What identifies a model, and the model with what its operators can be partitioned by on a cluster."""
+    from automap_models.planners.portfolio.model import profiled_once
+
+    source, size = request.source, request.microbatch_size
+    assert source is not None
+    model = source.model
+    if isinstance(model, ProfiledModel):
+        return model.profile.fingerprint, replace(model, profile=sized(model.profile, size))
+    device = device_on(cluster, request.device)
+    return profiled_once(source, device, size, cluster, cache_of(cached), begin_of(watch))
 
 
 def begin_of(watch: Watch) -> Begin:

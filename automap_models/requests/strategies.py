@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
@@ -15,6 +15,7 @@ from automap_models.core.strategy import PARTS, Strategy, TransformerShape, requ
 from automap_models.errors import BadInput
 from automap_models.export.targets import strategy_limits
 from automap_models.formats.hardware_yaml import read_kinds
+from automap_models.formats.strategy_json import estimate_document
 from automap_models.planners import effort
 from automap_models.planners.base import Watch
 from automap_models.planners.portfolio.work import work_once
@@ -26,6 +27,9 @@ from automap_models.requests import StrategyRequest, cache_of, device_on
 from automap_models.requests.profile import begin_of
 from automap_models.simulate.strategy import StrategyPricing, require_device
 from automap_models.workloads.source import Source, transformer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,14 @@ class Searched:
         """The price of the best strategy."""
         cost: Estimate = self.result.cost
         return cost
+
+    def draw(self) -> Figure:
+        """The parts of the best strategy's step and its memory beside those of the others."""
+        from automap_models.plots.strategies import draw_strategies
+
+        named = [(of.name, of.estimate) for of in (*self.compared.choices, *self.compared.kinds)]
+        sizes = [(of.problem.cluster.devices, of.cost) for of in self.sizes]
+        return draw_strategies(self.best, named, self.compared.memory, sizes)
 
 
 def solve(request: StrategyRequest, watch: Watch) -> Searched | Estimate:
@@ -92,6 +104,8 @@ def _shape(source: Source) -> TransformerShape:
 
 
 def _work(request: StrategyRequest, dtype: str, watch: Watch) -> ModelWork:
+    if isinstance(request.source.model, ModelWork):
+        return request.source.model
     source = replace(request.source, dtype=dtype)
     _shape(source)
     return work_once(source, cache_of(request.cached), begin_of(watch))
@@ -162,3 +176,46 @@ def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerSha
     strategy.require_cluster(cluster)
     strategy.require_model(shape)
     return strategy
+
+
+def gap(result: StrategyResult) -> float | None:
+    """By which share of the step any other strategy can be shorter at most; None where nothing is proven."""
+    if result.bound is None or result.plan is None:
+        return None
+    return max(0.0, 1.0 - result.bound.value / float(result.cost.step_s))
+
+
+def searched_document(searched: Searched) -> dict[str, Any]:
+    """The same as plain JSON types: the best strategy as of a price, and what was proven."""
+    result = searched.result
+    document = estimate_document(searched.best)
+    document |= {
+        "status": result.status,
+        "bound_s": None if result.bound is None else result.bound.value,
+        "gap": gap(result),
+        "search": dict(result.facts),
+        "search_s": result.taken_s,
+        "choices": [{"choice": of.name, "best": _document(of.estimate)} for of in searched.compared.choices],
+        "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in searched.compared.kinds],
+        "memory": [estimate_document(of) for of in searched.compared.memory],
+    }
+    if searched.compared.uneven is not None:
+        document["unequal_layers"] = estimate_document(searched.compared.uneven)
+    if result.problem.cluster.groups:
+        document["node_order"] = [group.device for group in result.problem.cluster.groups]
+    if result.problem.within is not None:
+        document |= {"for": result.problem.within.name, "without_limits": _document(searched.compared.unlimited)}
+    if searched.sizes:
+        document["sizes"] = [
+            {
+                "devices": of.problem.cluster.devices,
+                "bound_s": None if of.bound is None else of.bound.value,
+                "best": _document(of.cost),
+            }
+            for of in searched.sizes
+        ]
+    return document
+
+
+def _document(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else estimate_document(estimate)

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from automap_models.core.cluster import RESERVE
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
 from automap_models.core.units import percent, seconds, size, span
 from automap_models.formats.strategy_json import estimate_document
 from automap_models.planners.strategies.compare import Alternative, StrategyResult
-from automap_models.plots.strategies import draw_strategies
 from automap_models.requests import StrategyRequest
-from automap_models.requests.strategies import Searched
+from automap_models.requests.strategies import Searched, gap, searched_document
 from automap_models.workloads.source import notes_of
 
 from ..runner import Report
 from .text import Column, Table, fact_table, plain, print_parts
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 
 def report(request: StrategyRequest, answer: Searched | Estimate) -> Report:
@@ -32,16 +31,9 @@ def report(request: StrategyRequest, answer: Searched | Estimate) -> Report:
     return Report(
         partial(print_searched, answer),
         partial(searched_document, answer),
-        draw=partial(draw_searched, answer),
+        draw=answer.draw,
         warnings=notes,
     )
-
-
-def gap(result: StrategyResult) -> float | None:
-    """By which share of the step any other strategy can be shorter at most; None where nothing is proven."""
-    if result.bound is None or result.plan is None:
-        return None
-    return max(0.0, 1.0 - result.bound.value / float(result.cost.step_s))
 
 
 def print_searched(searched: Searched) -> None:
@@ -165,50 +157,6 @@ def sizes_table(results: Sequence[StrategyResult]) -> Table:
         columns["fullest device"],
     )
     return Table((*layout, columns["strategy"]), layout)
-
-
-def draw_searched(searched: Searched) -> Figure:
-    """The parts of the best strategy's step and its memory beside those of the others."""
-    compared = searched.compared
-    named = [(of.name, of.estimate) for of in (*compared.choices, *compared.kinds)]
-    sizes = [(of.problem.cluster.devices, of.cost) for of in searched.sizes]
-    return draw_strategies(searched.best, named, compared.memory, sizes)
-
-
-def searched_document(searched: Searched) -> dict[str, Any]:
-    """The same as plain JSON types: the best strategy as of a price, and what was proven."""
-    result = searched.result
-    document = estimate_document(searched.best)
-    document |= {
-        "status": result.status,
-        "bound_s": None if result.bound is None else result.bound.value,
-        "gap": gap(result),
-        "search": dict(result.facts),
-        "search_s": result.taken_s,
-        "choices": [{"choice": of.name, "best": _document(of.estimate)} for of in searched.compared.choices],
-        "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in searched.compared.kinds],
-        "memory": [estimate_document(of) for of in searched.compared.memory],
-    }
-    if searched.compared.uneven is not None:
-        document["unequal_layers"] = estimate_document(searched.compared.uneven)
-    if result.problem.cluster.groups:
-        document["node_order"] = [group.device for group in result.problem.cluster.groups]
-    if result.problem.within is not None:
-        document |= {"for": result.problem.within.name, "without_limits": _document(searched.compared.unlimited)}
-    if searched.sizes:
-        document["sizes"] = [
-            {
-                "devices": of.problem.cluster.devices,
-                "bound_s": None if of.bound is None else of.bound.value,
-                "best": _document(of.cost),
-            }
-            for of in searched.sizes
-        ]
-    return document
-
-
-def _document(estimate: Estimate | None) -> dict[str, Any] | None:
-    return None if estimate is None else estimate_document(estimate)
 
 
 PARTS = {

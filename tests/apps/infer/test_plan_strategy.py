@@ -71,7 +71,7 @@ def test_the_price_is_the_library_s(files: tuple[str, ...], cache: Path, capsys:
     strategy = am.Strategy(micro_batch=1, global_batch=16, tp=2, pp=2, dp=2, recompute="full", sequence_parallel=True)
     (entry,) = cache.iterdir()
     work = decode_record(Cache(cache).read(entry.name) or b"", ModelWork)
-    estimate = am.estimate(work, cluster, strategy, device=device)
+    estimate = am.price(work, cluster, strategy, device=device)
     assert printed["step_s"] == estimate.step_s == pytest.approx(sum(printed["parts"].values()))
     assert printed["strategy"]["dp"] == 2
     assert [held["total"] for held in printed["memory"]] == [held.total for held in estimate.memory]
@@ -203,7 +203,7 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
     _, _, device, _, cluster = files
     (entry,) = cache.iterdir()
     work = decode_record(Cache(cache).read(entry.name) or b"", ModelWork)
-    estimate = am.estimate(work, cluster, written.strategy, device=device)
+    estimate = am.price(work, cluster, written.strategy, device=device)
     assert estimate.fits
     assert printed["step_s"] == pytest.approx(estimate.step_s)
     assert 0 < printed["bound_s"] <= printed["step_s"]
