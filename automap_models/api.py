@@ -15,13 +15,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
-from automap_models.core.estimate import Estimate, strategy_in_words
+from automap_models.core.estimate import Estimate
 from automap_models.core.model_work import ModelWork
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
@@ -39,6 +39,8 @@ from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.hlo.step import TrainingStep
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions, PlanOptions
+from automap_models.plots.figures import drawn
+from automap_models.plots.html import plan_html
 from automap_models.requests import (
     ExportRequest,
     InferRequest,
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
 
     from automap_models.export.exporter import Exported
     from automap_models.planners.portfolio.explore import Exploration
-    from automap_models.requests.strategies import Searched
+    from automap_models.requests.strategies import StrategyResult
 
 PathLike = str | os.PathLike[str]
 
@@ -74,7 +76,7 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
     @classmethod
     def of(cls, report: PlanReport, **others: Any) -> Self:
         """The result in a report, and what else it has."""
-        return cls(**_fields(report.result), report=report, **others)
+        return cls(**vars(report.result), report=report, **others)
 
     def __repr__(self) -> str:
         plan, cluster = self.required_plan(), self.problem.cluster
@@ -85,8 +87,6 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
 
     def _repr_html_(self) -> str:
         """The table of the stages and their schedule, as a notebook shows a result."""
-        from automap_models.plots.html import plan_html
-
         return plan_html(self.report)
 
     def save(self, path: PathLike) -> None:
@@ -111,7 +111,7 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
         from automap_models.simulate.step import timeline
 
         name = require_schedule(schedule or self.problem.schedule or DEFAULT_SCHEDULE)
-        return _drawn(path, lambda: draw(self.report, timeline(self.cost, self.required_plan().micro_batches, name)))
+        return drawn(path, lambda: draw(self.report, timeline(self.cost, self.required_plan().micro_batches, name)))
 
     def to_split_spec(self) -> dict[str, Any]:
         """What `torch.distributed.pipelining.pipeline(model, mb_args, split_spec=…)` takes.
@@ -140,41 +140,7 @@ class ExploredResult(PlannedResult):
             return super().plot(path, schedule)
         from automap_models.plots.exploration import draw_candidates
 
-        return _drawn(path, lambda: draw_candidates(self.exploration))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class StrategyResult(Result[Any, Strategy]):
-    """The fastest strategy, what it costs, what is proven about it, and what its choices buy.
-
-    Attributes:
-        searched: what it was compared with, and results on clusters of other sizes.
-    """
-
-    searched: Searched
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.cost.model} on {self.cost.cluster}: {strategy_in_words(self.cost)})"
-
-    def _repr_html_(self) -> str:
-        """The parts of the step and the memory of every rank, as a notebook shows a result."""
-        from automap_models.plots.html import strategy_html
-
-        return strategy_html(self.cost)
-
-    def save(self, path: PathLike) -> None:
-        """Write strategy.json, whole or not at all, as `automap-plan --out` does; `export` reads it.
-
-        Raises:
-            BadInput: the file cannot be written.
-        """
-        from automap_models.requests.strategies import searched_document
-
-        write_json(path, searched_document(self.searched))
-
-    def plot(self, path: PathLike | None = None) -> Figure:
-        """The parts of its step and its memory beside those of other strategies; see `PlannedResult.plot`."""
-        return _drawn(path, self.searched.draw)
+        return drawn(path, lambda: draw_candidates(self.exploration))
 
 
 def profile(
@@ -259,7 +225,7 @@ def plan(
     request = plan_request(source, topo, options, device=device, microbatch_size=microbatch_size)
     answer = solve(request)
     if isinstance(request, StrategyRequest):
-        return StrategyResult(**_fields(answer.result), searched=answer)
+        return cast("StrategyResult", answer)
     return ExploredResult.of(answer.report, exploration=answer.exploration)
 
 
@@ -450,11 +416,6 @@ def _module_inputs(inputs: object) -> object:
     raise BadInput(is_of_type(inputs), where="`inputs`", do=do)
 
 
-def _fields(result: Result[Any, Any]) -> dict[str, Any]:
-    """What a result holds, by name."""
-    return {field.name: getattr(result, field.name) for field in fields(Result)}
-
-
 def _path(path: object, where: str) -> Path:
     """The path of a file."""
     if not isinstance(path, (str, os.PathLike)):
@@ -472,7 +433,7 @@ def _plan_source(plan: object) -> Any:
         )
         document = msgspec.convert(plan_document(plan.report), PlanDocument)
         return StagedSource(written_plan(document, "the plan"), plan, model)
-    priced = plan.cost if isinstance(plan, StrategyResult) else plan
+    priced = plan.cost if isinstance(plan, Result) else plan
     if isinstance(priced, Estimate):
         return WrittenStrategy(priced.model, replace(priced.strategy, layers=priced.stage_layers), priced.facts)
     do = "give a result of `am.plan`, a price, or the file of a plan"
@@ -481,14 +442,3 @@ def _plan_source(plan: object) -> Any:
 
 def _topo(cluster: Cluster | PathLike) -> str | Cluster:
     return cluster if isinstance(cluster, Cluster) else os.fspath(cluster)
-
-
-def _drawn(path: PathLike | None, draw: Any) -> Figure:
-    """A picture, written where there is a path; whether it can be is known before it is drawn."""
-    from automap_models.plots.figures import require_plotting, save_figure
-
-    require_plotting(Path("figure.png") if path is None else Path(path))
-    figure: Figure = draw()
-    if path is not None:
-        save_figure(Path(path), figure)
-    return figure

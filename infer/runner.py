@@ -200,16 +200,16 @@ def _write(report: Report, output: Output, path: Path) -> None:
         write_json(path, report.document())
 
 
-def reported_by(module: str) -> Callable[[Any], Report]:
-    """Has a request met, and the answer told by the function `report` of a module of reports."""
+def reported_by(module: str | Mapping[type, str]) -> Callable[[Any], Report]:
+    """Has a request met, and the answer told by the function `report` of a module of reports, perhaps by its type."""
 
     def report(request: object) -> Report:
-        from .reports.text import Steps
+        from .reports.text import watching
 
-        with Steps() as steps:
-            answer = solve(request, steps.watch)
-        told_by = import_module(f".reports.{module}", __package__)
-        return cast("Report", told_by.report(request, answer))
+        with watching() as watch:
+            answer = solve(request, watch)
+        name = module if isinstance(module, str) else module[type(request)]
+        return cast("Report", import_module(f".reports.{name}", __package__).report(request, answer))
 
     return report
 

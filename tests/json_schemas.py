@@ -13,6 +13,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
+from automap_models.core.mesh import PlanKind
 from automap_models.core.strategy import TransformerShape
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.npz import SharedDocument
@@ -22,7 +23,6 @@ from automap_models.formats.plan_json import PlanDocument
 from automap_models.formats.sharding_json import AxisDocument, TwoAxesDocument
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference" / "schemas"
-Kind = Literal["data", "operator", "pipeline", "hybrid"]
 
 
 class Known(TypedDict):
@@ -148,7 +148,7 @@ class Degrees(TypedDict):
 class Candidate(TypedDict):
     """`automap plan --plan`: a plan, what it costs and what that consists of."""
 
-    kind: Kind
+    kind: PlanKind
     name: str
     planner: str
     stages: int
@@ -165,34 +165,32 @@ class Candidate(TypedDict):
     optimality: Proven | None
 
 
-class RankedCandidate(Candidate):
-    why: str
+RankedCandidate = TypedDict("RankedCandidate", {**Candidate.__annotations__, "why": str})
 
 
-class Missing(TypedDict):
-    kind: Kind
-    name: str
-    why: str
-
-
-class Explored(TypedDict):
-    """`automap plan`: every kind of plan, the best one first, and kinds of which there is none."""
-
-    schema: Literal[1]
-    kind: Literal["explored"]
-    model: str
-    cluster: ClusterDocument
-    global_batch: int | None
-    objective: Literal["step", "length"]
-    schedule: str | None
-    best: PlanDocument
-    candidates: list[RankedCandidate]
-    absent: list[Missing]
-    optimality: Proven
-    batch_dims: dict[str, int] | None
-    notes: list[str]
-    exploring_s: float
-    cached: bool
+# Keys such as `why` are no names in Python (tests/packaging/test_names.py).
+Missing = TypedDict("Missing", {"kind": PlanKind, "name": str, "why": str})  # noqa: UP013
+Explored = TypedDict(  # noqa: UP013
+    "Explored",
+    {
+        "schema": Literal[1],
+        "kind": Literal["explored"],
+        "model": str,
+        "cluster": ClusterDocument,
+        "global_batch": int | None,
+        "objective": Literal["step", "length"],
+        "schedule": str | None,
+        "best": PlanDocument,
+        "candidates": list[RankedCandidate],
+        "absent": list[Missing],
+        "optimality": Proven,
+        "batch_dims": dict[str, int] | None,
+        "notes": list[str],
+        "exploring_s": float,
+        "cached": bool,
+    },
+)
+"""`automap plan`: every kind of plan, the best one first, and kinds of which there is none."""
 
 
 class Priced(TypedDict):

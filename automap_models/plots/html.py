@@ -19,8 +19,6 @@ from automap_models.simulate.step import timeline
 
 DRAWN = {**COLOURS, "update": "currentColor"}
 """Kind of box → its colour, of which none is lost on a white or on a black page."""
-WIDTH, ROW = 720, 18
-"""Of the picture, and of a rank in it, pixels."""
 
 
 def plan_html(report: PlanReport) -> str:
@@ -70,19 +68,19 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
-def _picture(drawn: Timeline) -> str:
+def _picture(drawn: Timeline, width: int = 720, row: int = 18) -> str:
     """A row of boxes a rank, one for whatever takes its time; a sentence where these are too many for a page."""
     boxes = [i for i in drawn.intervals if not i.is_send and i.end_s > i.start_s]
     if len(boxes) > 2_000:
         return f"<p>{len(boxes):,} passes are too many for a page; plot() draws them.</p>"
-    x, ranks = WIDTH / drawn.length_s, 1 + max(i.resource for i in boxes)
+    x, ranks = width / drawn.length_s, 1 + max(i.resource for i in boxes)
     boxed = "".join(
-        f'<rect x="{i.start_s * x:.1f}" y="{i.resource * ROW}" width="{(i.end_s - i.start_s) * x:.1f}" '
-        f'height="{ROW - 2}" fill="{DRAWN[i.kind]}"/>'
+        f'<rect x="{i.start_s * x:.1f}" y="{i.resource * row}" width="{(i.end_s - i.start_s) * x:.1f}" '
+        f'height="{row - 2}" fill="{DRAWN[i.kind]}"/>'
         for i in boxes
     )
     kinds = [kind for kind in DRAWN if any(i.kind == kind for i in boxes)]
     legend = ", ".join(f'<span style="color:{DRAWN[kind]}">&#9632;</span> {escape(LABELS[kind])}' for kind in kinds)
-    where = f'viewBox="0 0 {WIDTH} {ranks * ROW}" width="{WIDTH}" style="max-width:100%"'
+    where = f'viewBox="0 0 {width} {ranks * row}" width="{width}" style="max-width:100%"'
     picture = f'<svg xmlns="http://www.w3.org/2000/svg" {where}>{boxed}</svg>'
     return f"{picture}<p>{escape(drawn.schedule)}, {seconds(drawn.length_s)}, a row a rank: {legend}</p>"

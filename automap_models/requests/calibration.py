@@ -13,18 +13,7 @@ from automap_models.formats.npz import read_npz
 from automap_models.planners.base import Watch
 from automap_models.requests import CalibrateRequest, cache_of
 from automap_models.requests.profile import advance_of, begin_of
-from automap_models.simulate.calibration import (
-    PULL,
-    MeasuredKind,
-    SourceErrors,
-    errors_by_source,
-    errors_of_all,
-    fit_constants,
-    left_out_s,
-    pass_observation,
-    predicted_s,
-    step_observation,
-)
+from automap_models.simulate import calibration
 from automap_models.workloads.measured import MeasuredWorks, described_model, measured_passes
 
 
@@ -50,9 +39,9 @@ class Calibrated:
     skipped: list[SkippedStep]
     others: int
     links: bool
-    fitted: list[SourceErrors]
-    left_out: list[SourceErrors]
-    together: tuple[SourceErrors, SourceErrors | None]
+    fitted: list[calibration.SourceErrors]
+    left_out: list[calibration.SourceErrors]
+    together: tuple[calibration.SourceErrors, calibration.SourceErrors | None]
 
 
 def solve(request: CalibrateRequest, watch: Watch) -> Calibrated:
@@ -62,21 +51,21 @@ def solve(request: CalibrateRequest, watch: Watch) -> Calibrated:
     names = {device.name for device in devices}
     measured = [row for row in rows if row.device in names and row.step_s is not None]
     usual = devices[0].step or USUAL if profiles and not measured else USUAL
-    pull = PULL if request.pull is None else request.pull
+    pull = calibration.PULL if request.pull is None else request.pull
     works = MeasuredWorks(cache_of(True))
     observations, begin, advance = [], begin_of(watch), advance_of(watch)
     for done, step in enumerate(measured):
         advance(done, len(measured) + len(profiles), f"tracing {step.shape.name}")
-        observations.append(step_observation(step, works.of(step)))
+        observations.append(calibration.step_observation(step, works.of(step)))
     for done, passes in enumerate(profiles, start=len(measured)):
         advance(done, len(measured) + len(profiles), f"tracing the model of {passes.name}")
-        observations.append(pass_observation(passes, works.of_passes(passes)))
+        observations.append(calibration.pass_observation(passes, works.of_passes(passes)))
     begin(f"fitting {len(observations)} steps")
-    kind = MeasuredKind(observations, devices)
-    constants = fit_constants(kind, usual, usual, pull)
-    fitted_s = predicted_s(kind, constants)
+    kind = calibration.MeasuredKind(observations, devices)
+    constants = calibration.fit_constants(kind, usual, usual, pull)
+    fitted_s = calibration.predicted_s(kind, constants)
     begin("leaving every source out in turn")
-    rest_s = left_out_s(kind, constants, usual, pull)
+    rest_s = calibration.left_out_s(kind, constants, usual, pull)
     return Calibrated(
         device=replace(devices[0], step=constants),
         usual=usual,
@@ -84,9 +73,12 @@ def solve(request: CalibrateRequest, watch: Watch) -> Calibrated:
         skipped=skipped,
         others=len(rows) - len(measured),
         links=bool(measured),
-        fitted=errors_by_source(observations, fitted_s),
-        left_out=errors_by_source(observations, rest_s),
-        together=(errors_of_all(observations, fitted_s), errors_of_all(observations, rest_s) if rest_s.size else None),
+        fitted=calibration.errors_by_source(observations, fitted_s),
+        left_out=calibration.errors_by_source(observations, rest_s),
+        together=(
+            calibration.errors_of_all(observations, fitted_s),
+            calibration.errors_of_all(observations, rest_s) if rest_s.size else None,
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from automap_models.export.targets import strategy_limits, target_by_name
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions
 from automap_models.requests import FIELDS, ExploreRequest, StrategyRequest, cluster_of, narrowed
+from automap_models.requests.strategies import divides
 from automap_models.workloads.source import Source
 
 FREE = (*FIELDS, *(of.name for of in fields(Strategy) if of.name not in (*FIELDS, "schedule", "global_batch")))
@@ -64,10 +65,11 @@ def plan_request(
     others = [name for name in OF_STAGES if of_stages.get(name) is not None]
     others += ["objective"] if options.get("objective") == "length" else []
     batch, target = options.get("global_batch"), options.get("target")
+    takes = target is None or target_by_name(target).takes_strategies
     common: dict[str, Any] = {"source": source, "topo": topo, "device": device, "cached": cached}
     if chosen:
         _require_strategy(chosen[0], others, options, price)
-    elif batch is None or others or not _divides(source, topo, device, target):
+    elif batch is None or others or not (takes and divides(source, cluster_of(topo), device)):
         within = config_of(ExploreOptions, "plan", **narrowed({"forbidden": (), **options}))
         return ExploreRequest(**common, options=within, microbatch_size=microbatch_size, plan=plan)
     reserve = options.get("reserve", {})
@@ -100,10 +102,3 @@ def _require_strategy(first: str, others: Sequence[str], options: Mapping[str, A
         if price and name in options:
             what = "is for a search, and `price` searches nothing"
             raise BadInput(what, where=f"`{name}`", do="leave it out")
-
-
-def _divides(source: Source, topo: str | Cluster, device: str | Device | None, target: str | None) -> bool:
-    """Whether strategies are for this model, this cluster and this framework."""
-    from automap_models.requests.strategies import divides
-
-    return (target is None or target_by_name(target).takes_strategies) and divides(source, cluster_of(topo), device)

@@ -78,8 +78,8 @@ def replanned(request: ReplanRequest, watch: Watch) -> Result[ReplanProblem, Pla
     return make_planner("replan", kind="replan", starts=(starts,)).solve(again, watch=watch)
 
 
-def trained(request: OnlineRequest, watch: Watch) -> Result[StagedProblem, StagedPlan]:
-    """The plan that an agent learns on the profile; its facts tell how the training went."""
+def trained(request: OnlineRequest, watch: Watch) -> PlanReport:
+    """The plan that an agent learns on the profile; the result's search log tells how the training went."""
     from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, agent_config
 
     cluster = cluster_of(request.topo)
@@ -92,8 +92,7 @@ def trained(request: OnlineRequest, watch: Watch) -> Result[StagedProblem, Stage
     )
     watch(Progress("training"))
     result = OnlinePlanner(config).solve(problem, watch=watch)
-    result.required_plan()
-    return result
+    return evaluate(result, seed=request.seed)
 
 
 def _warm_start(name: str | None, problem: StagedProblem) -> StagedPlan | None:

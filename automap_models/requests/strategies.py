@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
-from automap_models.core.estimate import Estimate
+from automap_models.core.estimate import Estimate, strategy_in_words
 from automap_models.core.model_work import ModelWork
+from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from automap_models.core.strategy import PARTS, Strategy, TransformerShape, require_parts
 from automap_models.errors import BadInput
 from automap_models.export.targets import strategy_limits
+from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import read_kinds
 from automap_models.formats.strategy_json import estimate_document
 from automap_models.planners import effort
 from automap_models.planners.base import Watch
 from automap_models.planners.portfolio.work import work_once
-from automap_models.planners.strategies.compare import Compared, StrategyResult, compared, of_sizes
+from automap_models.planners.strategies.compare import Compared, compared, of_sizes
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem, usual_precision
 from automap_models.planners.strategies.remedies import what_would_fit
+from automap_models.plots.figures import drawn
+from automap_models.plots.html import strategy_html
 from automap_models.requests import StrategyRequest, cache_of, device_on
 from automap_models.requests.profile import begin_of
 from automap_models.simulate.strategy import StrategyPricing, require_device
@@ -32,39 +37,43 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
-class Searched:
-    """What the command came to.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StrategyResult(Result[StrategyProblem, Strategy]):
+    """The fastest strategy, what it costs, what is proven about it, and what its choices buy.
 
     Attributes:
-        compared: the result of the search, and what it was compared with.
+        compared: what it was compared with.
         sizes: results on clusters of other sizes, with a sweep.
     """
 
     compared: Compared
-    sizes: Sequence[StrategyResult] = ()
+    sizes: Sequence[Result[StrategyProblem, Strategy]] = ()
 
-    @property
-    def result(self) -> StrategyResult:
-        """Of the search."""
-        return self.compared.result
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.cost.model} on {self.cost.cluster}: {strategy_in_words(self.cost)})"
 
-    @property
-    def best(self) -> Estimate:
-        """The price of the best strategy."""
-        cost: Estimate = self.result.cost
-        return cost
+    def _repr_html_(self) -> str:
+        """The parts of the step and the memory of every rank, as a notebook shows a result."""
+        return strategy_html(self.cost)
 
-    def draw(self) -> Figure:
-        """The parts of the best strategy's step and its memory beside those of the others."""
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write strategy.json, whole or not at all, as `automap-plan --out` does; `export` reads it.
+
+        Raises:
+            BadInput: the file cannot be written.
+        """
+        write_json(path, searched_document(self))
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """The parts of its step and its memory beside those of other strategies; a notebook shows it as it is."""
         from automap_models.plots.strategies import draw_strategies
 
         named = [(of.name, of.estimate) for of in (*self.compared.choices, *self.compared.kinds)]
         sizes = [(of.problem.cluster.devices, of.cost) for of in self.sizes]
-        return draw_strategies(self.best, named, self.compared.memory, sizes)
+        return drawn(path, lambda: draw_strategies(self.cost, named, self.compared.memory, sizes))
 
 
-def solve(request: StrategyRequest, watch: Watch) -> Searched | Estimate:
+def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
     """The price of a strategy; or the best one, and what its choices buy."""
     if request.price:
         return _priced(request, watch)
@@ -95,7 +104,8 @@ def solve(request: StrategyRequest, watch: Watch) -> Searched | Estimate:
         raise what_would_fit(problem, result.reason, watch)
     comparing_s = max(1.5, (1 - searching) / searching * searched_s)
     best = compared(result, config, watch, min(comparing_s, (1 - searching) * budget_s))
-    return Searched(best, of_sizes(best.result, clusters, config, watch))
+    sizes = of_sizes(best.result, clusters, config, watch)
+    return StrategyResult(**vars(best.result), compared=best, sizes=sizes)
 
 
 def _shape(source: Source) -> TransformerShape:
@@ -178,41 +188,40 @@ def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerSha
     return strategy
 
 
-def gap(result: StrategyResult) -> float | None:
+def gap(result: Result[StrategyProblem, Strategy]) -> float | None:
     """By which share of the step any other strategy can be shorter at most; None where nothing is proven."""
     if result.bound is None or result.plan is None:
         return None
     return max(0.0, 1.0 - result.bound.value / float(result.cost.step_s))
 
 
-def searched_document(searched: Searched) -> dict[str, Any]:
+def searched_document(result: StrategyResult) -> dict[str, Any]:
     """The same as plain JSON types: the best strategy as of a price, and what was proven."""
-    result = searched.result
-    document = estimate_document(searched.best)
+    document = estimate_document(result.cost)
     document |= {
         "status": result.status,
         "bound_s": None if result.bound is None else result.bound.value,
         "gap": gap(result),
         "search": dict(result.facts),
         "search_s": result.taken_s,
-        "choices": [{"choice": of.name, "best": _document(of.estimate)} for of in searched.compared.choices],
-        "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in searched.compared.kinds],
-        "memory": [estimate_document(of) for of in searched.compared.memory],
+        "choices": [{"choice": of.name, "best": _document(of.estimate)} for of in result.compared.choices],
+        "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in result.compared.kinds],
+        "memory": [estimate_document(of) for of in result.compared.memory],
     }
-    if searched.compared.uneven is not None:
-        document["unequal_layers"] = estimate_document(searched.compared.uneven)
+    if result.compared.uneven is not None:
+        document["unequal_layers"] = estimate_document(result.compared.uneven)
     if result.problem.cluster.groups:
         document["node_order"] = [group.device for group in result.problem.cluster.groups]
     if result.problem.within is not None:
-        document |= {"for": result.problem.within.name, "without_limits": _document(searched.compared.unlimited)}
-    if searched.sizes:
+        document |= {"for": result.problem.within.name, "without_limits": _document(result.compared.unlimited)}
+    if result.sizes:
         document["sizes"] = [
             {
                 "devices": of.problem.cluster.devices,
                 "bound_s": None if of.bound is None else of.bound.value,
                 "best": _document(of.cost),
             }
-            for of in searched.sizes
+            for of in result.sizes
         ]
     return document
 

@@ -12,7 +12,7 @@ from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, PlanOptions
 from automap_models.requests import InferRequest, ReplanRequest, SweepRequest, narrowed
 
-from ..runner import Command, Output, Report, reported_by
+from ..runner import Command, Output, reported_by
 from .parsing import (
     RESTRICTIONS,
     STATE_FACTOR,
@@ -179,14 +179,6 @@ def _replan_request(namespace: argparse.Namespace) -> ReplanRequest:
     )
 
 
-REPORTS = {InferRequest: "pipeline", SweepRequest: "sweep", ReplanRequest: "replan"}
-
-
-def report(request: InferRequest | SweepRequest | ReplanRequest) -> Report:
-    """The plan, evaluated; many of them; or the next plan of a running job."""
-    return reported_by(REPORTS[type(request)])(request)
-
-
 COMMAND = Command(
     description="Plan how to train a profiled model on a cluster: where to cut it into pipeline stages, "
     "and which devices each stage gets.",
@@ -201,5 +193,5 @@ COMMAND = Command(
     json="print the plan as JSON and nothing else",
     inputs=("profile", "plan", "policy", "observed", "sweep"),
     request=request,
-    report=report,
+    report=reported_by({InferRequest: "pipeline", SweepRequest: "sweep", ReplanRequest: "replan"}),
 )

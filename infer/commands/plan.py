@@ -8,7 +8,7 @@ from automap_models.core.schedules import SCHEDULES
 from automap_models.core.units import BYTES, SECONDS
 from automap_models.requests import ExploreRequest, StrategyRequest
 
-from ..runner import Command, Output, Report, reported_by
+from ..runner import Command, Output, reported_by
 from .parsing import (
     DEVICE,
     PROFILED_SIZE,
@@ -116,11 +116,6 @@ def request(namespace: argparse.Namespace) -> ExploreRequest | StrategyRequest:
     return plan_request(source, namespace.topo, plan_options(namespace), cached=cached, **shared)
 
 
-def report(request: ExploreRequest | StrategyRequest) -> Report:
-    """The price of a strategy, or the best one; or all kinds of plans, ranked; or the one that is given."""
-    return reported_by("strategies" if isinstance(request, StrategyRequest) else "exploration")(request)
-
-
 COMMAND = Command(
     description="Find the best way of training a model on a cluster: data parallelism, operator partitioning, "
     "pipeline stages, or stages that do the others inside, all priced by one model and ranked.",
@@ -133,5 +128,5 @@ COMMAND = Command(
     json="print all plans as JSON and nothing else",
     inputs=("what", "topo", "plan"),
     request=request,
-    report=report,
+    report=reported_by({StrategyRequest: "strategies", ExploreRequest: "exploration"}),
 )

@@ -170,7 +170,7 @@ def _command(search: str) -> Command[Any]:
         json="print the plan as JSON and nothing else",
         inputs=("what", "warm_start") if training else ("what", "plan"),
         request=_training if training else partial(request, search),
-        report=reported_by("online" if training else "search"),
+        report=reported_by("pipeline" if training else "search"),
     )
 
 

@@ -20,8 +20,9 @@ from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.formats.chrome_trace import trace_document, write_trace
 from automap_models.formats.plan_json import plan_document
 from automap_models.planners.base import maker_in_words
+from automap_models.plots.exploration import draw_online
 from automap_models.plots.pipeline import draw
-from automap_models.requests import InferRequest
+from automap_models.requests import InferRequest, OnlineRequest
 from automap_models.simulate.engine import Timeline
 from automap_models.simulate.step import timeline
 
@@ -37,8 +38,11 @@ _OUTCOMES = {
 }
 
 
-def report(request: InferRequest, answer: PlanReport) -> Report:
-    """The plan, its picture and its trace."""
+def report(request: InferRequest | OnlineRequest, answer: PlanReport) -> Report:
+    """The plan, its picture and its trace; of an agent's plan, a picture of how the training went."""
+    if isinstance(request, OnlineRequest):
+        shown, drawing = partial(print_report, answer), partial(draw_online, answer.result)
+        return Report(shown, partial(plan_document, answer), draw=drawing)
 
     def drawn() -> Timeline:
         schedule = request.options.schedule or answer.problem.schedule or DEFAULT_SCHEDULE

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 from automap_models.core.cluster import RESERVE
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
+from automap_models.core.result import Result
+from automap_models.core.strategy import Strategy
 from automap_models.core.units import percent, seconds, size, span
 from automap_models.formats.strategy_json import estimate_document
-from automap_models.planners.strategies.compare import Alternative, StrategyResult
+from automap_models.planners.strategies.compare import Alternative
+from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.requests import StrategyRequest
-from automap_models.requests.strategies import Searched, gap, searched_document
+from automap_models.requests.strategies import StrategyResult, gap, searched_document
 from automap_models.workloads.source import notes_of
 
 from ..runner import Report
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     pass
 
 
-def report(request: StrategyRequest, answer: Searched | Estimate) -> Report:
+def report(request: StrategyRequest, answer: StrategyResult | Estimate) -> Report:
     """The price of a strategy; or the best one, and what its choices buy."""
     notes = notes_of(request.source)
     if isinstance(answer, Estimate):
@@ -31,22 +34,22 @@ def report(request: StrategyRequest, answer: Searched | Estimate) -> Report:
     return Report(
         partial(print_searched, answer),
         partial(searched_document, answer),
-        draw=answer.draw,
+        draw=answer.plot,
         warnings=notes,
     )
 
 
-def print_searched(searched: Searched) -> None:
+def print_searched(searched: StrategyResult) -> None:
     """Print the best strategy for people."""
-    result, compared = searched.result, searched.compared
+    compared = searched.compared
     print_estimate(
-        searched.best,
+        searched.cost,
         "best strategy",
         [kinds_table(searched)] if len(compared.kinds) > 1 else [],
         [choices_table(searched)] if compared.choices else [],
         [less_memory_table(compared.memory)] if len(compared.memory) > 1 else [],
         [sizes_table(searched.sizes)] if searched.sizes else [],
-        further=[*_order(result), *_limits(searched), *_uneven(searched), *_proof(result)],
+        further=[*_order(searched), *_limits(searched), *_uneven(searched), *_proof(searched)],
     )
 
 
@@ -60,11 +63,11 @@ def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
     yield "search", f"took {seconds(result.taken_s)}"
 
 
-def _uneven(searched: Searched) -> Iterator[tuple[str, str]]:
+def _uneven(searched: StrategyResult) -> Iterator[tuple[str, str]]:
     """What equally many layers in all stages cost, which are simpler to run."""
     uneven = searched.compared.uneven
-    if uneven is not None and uneven.step_s < searched.best.step_s:
-        share = percent(1 - uneven.step_s / searched.best.step_s)
+    if uneven is not None and uneven.step_s < searched.cost.step_s:
+        share = percent(1 - uneven.step_s / searched.cost.step_s)
         yield "unequal layers", f"would be {share} shorter ({strategy_in_words(uneven)}); give them by --layers"
 
 
@@ -76,9 +79,9 @@ def _order(result: StrategyResult) -> Iterator[tuple[str, str]]:
         yield "order of nodes", f"ranks of the pipeline have, from the first on, {', '.join(kinds)}"
 
 
-def _limits(searched: Searched) -> Iterator[tuple[str, str]]:
+def _limits(searched: StrategyResult) -> Iterator[tuple[str, str]]:
     """What it costs that a framework is to run the strategy."""
-    within, free, best = searched.result.problem.within, searched.compared.unlimited, searched.best
+    within, free, best = searched.problem.within, searched.compared.unlimited, searched.cost
     if within is None or free is None:
         return
     if free.step_s >= best.step_s:
@@ -107,9 +110,9 @@ def _step(alternative: Alternative) -> str:
     return "nothing fits" if alternative.ruled_out else "none found"
 
 
-def kinds_table(searched: Searched) -> Table:
+def kinds_table(searched: StrategyResult) -> Table:
     """One row a kind of parallelism with its best strategy, and why it is not the best one; or that stands below."""
-    best, kinds = searched.best, searched.compared.kinds
+    best, kinds = searched.cost, searched.compared.kinds
     reasons = {of.name: why_not(of, best) for of in kinds}
     columns = _columns(kinds, best.step_s)
     narrow = (Column("parallelism", list(reasons), left=True), columns["step"], columns["fullest device"])
@@ -138,16 +141,16 @@ def less_memory_table(estimates: Sequence[Estimate]) -> Table:
     return Table((*layout, columns["strategy"]), layout)
 
 
-def choices_table(searched: Searched) -> Table:
+def choices_table(searched: StrategyResult) -> Table:
     """One row a choice that the best strategy makes: the best one without it."""
-    rows = [Alternative("best", searched.best), *searched.compared.choices]
-    columns = _columns(rows, searched.best.step_s)
+    rows = [Alternative("best", searched.cost), *searched.compared.choices]
+    columns = _columns(rows, searched.cost.step_s)
     strategy = columns.pop("strategy")
     layout = (Column("what each choice buys", [of.name for of in rows], left=True), *columns.values())
     return Table((*layout, strategy), layout)
 
 
-def sizes_table(results: Sequence[StrategyResult]) -> Table:
+def sizes_table(results: Sequence[Result[StrategyProblem, Strategy]]) -> Table:
     """One row a size of the cluster."""
     columns = _columns([Alternative("", of.cost, ruled_out=True) for of in results], 1.0)
     layout = (
