@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from automap_models.api import (
         ExploredResult,
         PlannedResult,
-        estimate,
-        explore,
+        export,
         plan,
+        price,
         profile,
         read_plan,
-        search_strategies,
+        run,
     )
     from automap_models.core.cluster import Cluster
     from automap_models.core.device import Device
@@ -36,17 +36,11 @@ if TYPE_CHECKING:
     from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.planners.registry import make_planner
     from automap_models.planners.staged.batch import Outcome, plan_batch
+    from automap_models.requests.strategies import StrategyResult
     from automap_models.workloads.source import read_model_work
 
-__all__ = [
-    "AutomapError",
-    "BadInput",
-    "Cluster",
-    "Device",
-    "Estimate",
-    "ExploredResult",
-    "Infeasible",
-    "Outcome",
+__all__ = ["AutomapError", "BadInput", "Cluster", "Device", "Estimate", "ExploredResult", "Infeasible", "Outcome"]
+__all__ += [
     "PlannedResult",
     "Profile",
     "Result",
@@ -54,50 +48,36 @@ __all__ = [
     "StagedPlan",
     "StagedProblem",
     "Strategy",
-    "estimate",
-    "explore",
-    "make_planner",
-    "plan",
-    "plan_batch",
-    "plan_cost",
-    "profile",
-    "read_cluster",
-    "read_model_work",
-    "read_plan",
-    "read_profile",
-    "search_strategies",
+    "StrategyResult",
 ]
+__all__ += ["export", "make_planner", "plan", "plan_batch", "plan_cost", "price", "profile"]
+__all__ += ["read_cluster", "read_model_work", "read_plan", "read_profile", "run"]
 
-_WHERE = {
-    "AutomapError": "automap_models.errors",
-    "BadInput": "automap_models.errors",
-    "Cluster": "automap_models.core.cluster",
-    "Device": "automap_models.core.device",
-    "Estimate": "automap_models.core.estimate",
-    "ExploredResult": "automap_models.api",
-    "Infeasible": "automap_models.errors",
-    "Outcome": "automap_models.planners.staged.batch",
-    "PlannedResult": "automap_models.api",
-    "Profile": "automap_models.core.profile",
-    "Result": "automap_models.core.result",
-    "Runtime": "automap_models.cost.layer_times",
-    "StagedPlan": "automap_models.core.staged",
-    "StagedProblem": "automap_models.core.staged",
-    "Strategy": "automap_models.core.strategy",
-    "estimate": "automap_models.api",
-    "explore": "automap_models.api",
-    "make_planner": "automap_models.planners.registry",
-    "plan": "automap_models.api",
-    "plan_batch": "automap_models.planners.staged.batch",
-    "plan_cost": "automap_models.cost.staged",
-    "profile": "automap_models.api",
-    "read_cluster": "automap_models.formats.hardware_yaml",
-    "read_model_work": "automap_models.workloads.source",
-    "read_plan": "automap_models.api",
-    "read_profile": "automap_models.formats.files",
-    "search_strategies": "automap_models.api",
+_NAMES = {
+    "api": "ExploredResult PlannedResult export plan price profile read_plan run",
+    "core.cluster": "Cluster",
+    "core.device": "Device",
+    "core.estimate": "Estimate",
+    "core.profile": "Profile",
+    "core.result": "Result",
+    "core.staged": "StagedPlan StagedProblem",
+    "core.strategy": "Strategy",
+    "cost.layer_times": "Runtime",
+    "cost.staged": "plan_cost",
+    "errors": "AutomapError BadInput Infeasible",
+    "formats.files": "read_profile",
+    "formats.hardware_yaml": "read_cluster",
+    "planners.registry": "make_planner",
+    "planners.staged.batch": "Outcome plan_batch",
+    "requests.strategies": "StrategyResult",
+    "workloads.source": "read_model_work",
 }
-"""Public name → the module that defines it."""
+"""Module → the public names that it defines."""
+_WHERE = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
+
+for _name in ("export", "run"):  # a package takes its name here when it is first imported; from then on it is free
+    import_module(f"{__name__}.{_name}")
+    del globals()[_name]
 
 
 def __getattr__(name: str) -> object:

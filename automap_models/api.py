@@ -1,21 +1,23 @@
 """What `import automap_models as am` offers: a profile of one's own model, plans for it, and what to do with a plan.
 
     profile = am.profile(model, inputs)     # of a PyTorch module or a JAX training step
-    result = am.plan(profile, "C")          # or am.explore(model, "C", inputs, global_batch=256): every kind of plan
+    result = am.plan(profile, "C")          # or am.plan(model, "C", inputs, global_batch=256): every kind of plan
     result.save("plan.json")                # or .plot("plan.png"), .to_split_spec()
+    am.export(result, "torchtitan")         # or am.run(result, "my_models:make_model", check=True)
 
-It stands above the planners as the commands do, and does the same with the same options. Frameworks are imported only
-where a model of theirs is given.
+Each function makes the request that the command of its name makes, and has it met in the same way. Frameworks are
+imported only where a model of theirs is given.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import msgspec
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
@@ -24,29 +26,39 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import PlanReport, Result
+from automap_models.core.run_record import RunRecord
 from automap_models.core.schedules import DEFAULT_SCHEDULE, require_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput, is_of_type
-from automap_models.export.targets import strategy_limits
-from automap_models.formats.atomic import Cache, write_json
-from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, device_of, read_cluster, read_device, read_kinds
-from automap_models.formats.plan_json import plan_document
-from automap_models.formats.plan_reader import read_plan as read_plan_file
+from automap_models.formats.atomic import write_json
+from automap_models.formats.plan_json import PlanDocument, plan_document
+from automap_models.formats.plan_reader import written_plan
+from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.hlo.step import TrainingStep
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions, PlanOptions
-from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
-from automap_models.planners.portfolio.planning import explore_config, planned, space_to_explore
-from automap_models.planners.staged.evaluate import evaluate
-from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
-from automap_models.simulate.strategy import StrategyPricing
-from automap_models.workloads.source import Source, SourceKind, framework_of, read_model_work, source_kind
+from automap_models.plots.figures import drawn
+from automap_models.plots.html import plan_html
+from automap_models.requests import (
+    ExportRequest,
+    InferRequest,
+    ProfileRequest,
+    RunRequest,
+    StrategyRequest,
+    narrowed,
+    solve,
+)
+from automap_models.requests.plan import OF_STRATEGIES, plan_request
+from automap_models.workloads.source import Source, SourceKind, framework_of, source_kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from automap_models.export.exporter import Exported
+    from automap_models.planners.portfolio.explore import Exploration
+    from automap_models.requests.strategies import StrategyResult
 
 PathLike = str | os.PathLike[str]
 
@@ -62,10 +74,9 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
     report: PlanReport
 
     @classmethod
-    def of(cls, report: PlanReport) -> PlannedResult:
-        """The result in a report."""
-        own = {field.name: getattr(report.result, field.name) for field in fields(Result)}
-        return cls(**own, report=report)
+    def of(cls, report: PlanReport, **others: Any) -> Self:
+        """The result in a report, and what else it has."""
+        return cls(**vars(report.result), report=report, **others)
 
     def __repr__(self) -> str:
         plan, cluster = self.required_plan(), self.problem.cluster
@@ -73,6 +84,10 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
             f"{type(self).__name__}({self.problem.profile.model} on {cluster.name}: {plan.stages} stage(s), "
             f"{plan.micro_batches} micro-batches, by {plan.planner}, {self.status})"
         )
+
+    def _repr_html_(self) -> str:
+        """The table of the stages and their schedule, as a notebook shows a result."""
+        return plan_html(self.report)
 
     def save(self, path: PathLike) -> None:
         """Write plan.json, whole or not at all; `read_plan` and the commands' `--plan` read it.
@@ -96,7 +111,7 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
         from automap_models.simulate.step import timeline
 
         name = require_schedule(schedule or self.problem.schedule or DEFAULT_SCHEDULE)
-        return _drawn(path, lambda: draw(self.report, timeline(self.cost, self.required_plan().micro_batches, name)))
+        return drawn(path, lambda: draw(self.report, timeline(self.cost, self.required_plan().micro_batches, name)))
 
     def to_split_spec(self) -> dict[str, Any]:
         """What `torch.distributed.pipelining.pipeline(model, mb_args, split_spec=…)` takes.
@@ -125,14 +140,14 @@ class ExploredResult(PlannedResult):
             return super().plot(path, schedule)
         from automap_models.plots.exploration import draw_candidates
 
-        return _drawn(path, lambda: draw_candidates(self.exploration))
+        return drawn(path, lambda: draw_candidates(self.exploration))
 
 
 def profile(
     model: object,
     inputs: object = None,
     *,
-    device: str | Device = DEFAULT_DEVICE,
+    device: str | Device | None = None,
     measure: bool = False,
     name: str | None = None,
     **options: Any,
@@ -145,7 +160,7 @@ def profile(
         inputs: of a module, a tensor, a tuple of positional or a dict of keyword arguments; of a function, the tuple of
             its arguments, the trainable parameters first and the batch last, as arrays or their shapes. Only shapes and
             element types count, unless the step is measured.
-        device: by whose clock the times are, by name, file or record.
+        device: by whose clock the times are, by name, file or record; None is v100.
         measure: run the step on this machine and take its times instead.
         name: of the model.
         options: of measuring (`repeats`, `warmup`, `seed`); of a name (`batch`, `sequence`, `dtype`,
@@ -155,38 +170,17 @@ def profile(
         BadInput: the model or an option cannot be used.
         UserCodeError: the model's own code raised.
     """
-    from automap_models.workloads.source import profile_source
-
     request = config_of(_ProfileOptions, "profile", **options)
     measuring = {key: value for key in ("repeats", "warmup", "seed") if (value := getattr(request, key)) is not None}
     if measuring and not measure:
         raise BadInput("nothing is measured", where=f"`{next(iter(measuring))}`", do="give `measure=True`, too")
     source = _source(model, inputs, request)
-    timed = device if isinstance(device, Device) else read_device(device)
-    profiled = profile_source(
-        source, None, timed, measuring if measure else None, lambda what: None, lambda *progress: None
-    )
     name = name or (source.what if source.model is not None else None)
-    return profiled if name is None else replace(profiled, meta={**profiled.meta, "model": name})
+    profiled: Profile = solve(ProfileRequest(source, None, name, device, measuring if measure else None))
+    return profiled
 
 
-def plan(profile: Profile | PathLike, cluster: Cluster | PathLike, **options: Any) -> PlannedResult:
-    """The best plan of pipeline stages for a profiled model, or data parallelism where that is faster.
-
-    Args:
-        profile: as `profile` makes it, or a file.
-        cluster: a record, a shipped one's name ("A", "C", "p4d-4", …) or a YAML file.
-        options: fields of `planners.options.PlanOptions`: `stages`, `micro_batches`, `global_batch`, `schedule`, ….
-
-    Raises:
-        BadInput: an argument cannot be used.
-        Infeasible: no plan fits the memory.
-    """
-    request = config_of(PlanOptions, "plan", **options)
-    return PlannedResult.of(planned(_profile(profile), _cluster(cluster), request))
-
-
-def explore(
+def plan(
     model: object,
     cluster: Cluster | PathLike,
     inputs: object = None,
@@ -194,39 +188,57 @@ def explore(
     device: str | Device | None = None,
     microbatch_size: int | None = None,
     **options: Any,
-) -> ExploredResult:
-    """The best plan of every kind: data parallelism, partitioned operators, pipelines, and hybrids of them.
+) -> PlannedResult | StrategyResult:
+    """The best plan of a model on a cluster, as `automap infer` makes it of a profile and `automap plan` of a model.
 
     Args:
-        model, inputs: as of `profile`; or a Profile, which has no operations, so that no plan partitions them.
-        cluster: a record, a shipped one's name or a YAML file.
+        model: a Profile or the file of one, whose stages are planned; or what `profile` takes, with `inputs`, of which
+            every kind of plan competes: data parallelism, partitioned operators, pipelines, and hybrids of them; or a
+            transformer by name, a config.json or the ModelWork of one, of which strategies are searched as well.
+        cluster: a record, a shipped one's name ("A", "C", "p4d-4", …) or a YAML file.
         device: by whose clock a model's times are; None is the kind that the cluster is made of.
         microbatch_size: samples in the profiled micro-batch of a profile that does not say.
-        options: fields of `planners.options.ExploreOptions`: `global_batch`, `pins`, `max_stages`, `forbidden`, ….
+        options: of a profile, fields of `planners.options.PlanOptions`: `stages`, `micro_batches`, `global_batch`,
+            `schedule`, …; of a model (and with one of them of a profile, too), fields of ExploreOptions: `pins`,
+            `max_stages`, `forbidden`, `budget_s`, …. A `global_batch` alone, or a field of `Strategy` with it, asks for
+            a strategy, with fields that are given; then `runtime`, `reserve` (bytes of each device that are left free,
+            or by rank) and `devices` (least and most of a sweep) are options. `target` is the framework of
+            `automap-export` that is to run the plan. `batch`, `sequence`, `dtype`, `dropout` and `trainable` say which
+            training step of a model by name is meant.
+
+    Returns:
+        A PlannedResult of a profile, an ExploredResult, or the StrategyResult of a strategy.
 
     Raises:
         BadInput: an argument cannot be used.
         Infeasible: no plan fits the memory.
         UserCodeError: the model's own code raised.
     """
-    request = config_of(ExploreOptions, "explore", **options)
-    limited, _ = request.limited(_cluster(cluster)), request.constraints
-    profiled = _profiled_model(model, inputs, limited, _device(device, limited), microbatch_size)
-    result = ExplorePlanner(explore_config(request)).solve(space_to_explore(profiled, limited, request))
-    result.required_plan()
-    best = PlannedResult.of(evaluate(result, seed=request.seed))
-    return ExploredResult(**vars(best), exploration=result.facts["exploration"])
+    of_source = {name: options.pop(name) for name in _OF_SOURCES if name in options}
+    source, topo = _source(model, inputs, config_of(_ProfileOptions, "plan", **of_source)), _topo(cluster)
+    of_stages = {of.name for of in fields(PlanOptions)}
+    others = {*OF_STRATEGIES, *(of.name for of in fields(ExploreOptions))} - of_stages
+    if source.kind is SourceKind.PROFILE and not isinstance(model, ProfiledModel) and not options.keys() & others:
+        profile = model if isinstance(model, Profile) else Path(source.what)
+        wanted = config_of(PlanOptions, "plan", **narrowed(options), microbatch_size=microbatch_size)
+        return PlannedResult.of(solve(InferRequest(profile, topo, wanted)))
+    request = plan_request(source, topo, options, device=device, microbatch_size=microbatch_size)
+    answer = solve(request)
+    if isinstance(request, StrategyRequest):
+        return cast("StrategyResult", answer)
+    return ExploredResult.of(answer.report, exploration=answer.exploration)
 
 
-def estimate(
-    model: ModelWork | PathLike,
+def price(
+    model: object,
     cluster: Cluster | PathLike,
-    strategy: Strategy,
+    strategy: Strategy | None = None,
     *,
     device: str | Device | None = None,
     sequence: int | None = None,
     dropout: bool = False,
     runtime: Runtime = DEFAULT_RUNTIME,
+    **fields: Any,
 ) -> Estimate:
     """What a strategy costs on a cluster: the step, what it consists of, and the memory of every rank.
 
@@ -234,9 +246,9 @@ def estimate(
         model: the name of a built-in transformer or a Hugging Face config.json; or the ModelWork that `read_model_work`
             makes of one, which is worth its while where many strategies are priced.
         cluster: a record, a shipped one's name or a YAML file.
-        strategy: how the model is trained.
-        device: what the cluster is made of, with constants of training steps; None is the kind that the cluster
-            names. A mixed one names several.
+        strategy: how the model is trained; or its `fields`, `global_batch` and what differs from `automap plan --price`
+            without options.
+        device: what the cluster is made of; None is the kind that the cluster names. A mixed one names several.
         sequence: tokens of a sample; None is the model's own number.
         dropout: whether the model has the dropout that its config.json says.
         runtime: how the framework runs it.
@@ -245,75 +257,83 @@ def estimate(
         BadInput: an argument cannot be used, or the strategy divides the model or the cluster otherwise than these can
             be divided.
     """
-    if not isinstance(model, (ModelWork, str, os.PathLike)):
-        do = "give the name of a built-in model, a config.json, or what `read_model_work` makes of one"
-        raise BadInput(is_of_type(model), where="`model`", do=do)
-    for name, value in (("sequence", sequence), ("dropout", dropout)):
-        if isinstance(model, ModelWork) and value:
-            raise BadInput("is for the name of a model", where=f"`{name}`", do="leave it out: the work has its own")
-    placed = _cluster(cluster)
-    chips = _device(device, placed)
-    strategy.require_cluster(placed)
-    if not isinstance(model, ModelWork):
-        model = read_model_work(os.fspath(model), sequence=sequence, dtype=strategy.dtype, dropout=dropout)
-    return StrategyPricing(model, placed, chips, runtime, read_kinds(placed)).estimate(strategy)
+    source = _source(model, None, _ProfileOptions(sequence=sequence, dropout=dropout))
+    of_strategy = {} if strategy is None else asdict(strategy)
+    options = {**of_strategy, **fields, "runtime": runtime}
+    priced: Estimate = solve(plan_request(source, _topo(cluster), options, device=device, price=True))
+    return priced
 
 
-def search_strategies(
-    model: ModelWork | PathLike,
-    cluster: Cluster | PathLike,
-    global_batch: int,
-    *,
-    device: str | Device | None = None,
-    sequence: int | None = None,
-    target: str | None = None,
-    reserve_bytes: float | None = None,
-    rank_reserve_bytes: Mapping[int, float] = MappingProxyType({}),
-    budget_s: float = 20.0,
-    gap: float = 0.01,
-    runtime: Runtime = DEFAULT_RUNTIME,
-    **fixed: Any,
-) -> Result[StrategyProblem, Strategy]:
-    """The fastest strategy of a model on a cluster, and how much shorter any other can be at most.
+def run(plan: PlannedResult | PathLike, model: PathLike, **options: Any) -> RunRecord | None:
+    """Run a plan for some steps, one process a device, and hold it against its prediction, as `automap run` does.
 
     Args:
-        model, cluster, device, sequence, runtime: as of `estimate`.
-        global_batch: samples of a step.
-        target: a framework of `automap-export` that is to run it, such as "megatron"; None for any.
-        reserve_bytes: of each device that is left free; None is RESERVE of its memory, 8 %.
-        rank_reserve_bytes: of devices of a rank beside that, by its number, from the last one on below 0.
-        budget_s: counted seconds (see docs/explanation/proofs.md) after which the search ends.
-        gap: share of the step by which another strategy may be shorter at most when it ends before.
-        fixed: fields of `Strategy` that are given, by name; the others are searched.
+        plan: a result, or the file of a plan of stages or of shardings.
+        model: what its profile was made of: the name of a model, a config.json or "my_models:make_model". An object of
+            one's own runs in `automap_models.run.Pipeline`.
+        options: fields of RunRequest: `backend`, `device`, `schedule`, `virtual`, `executor`, `zero`, `steps`,
+            `warmup`, `seed`, `check`; and `batch`, `sequence`, `dtype` of a model by name.
 
     Returns:
-        The strategy as `plan`, its Estimate as `cost`, and a bound on the simulated step.
+        Measured times of every step and what the check found; None in a process that another one reports for.
 
     Raises:
-        BadInput: an argument cannot be used, or fields that are given contradict the model, the cluster or one another.
-        Infeasible: no strategy fits the memory.
+        BadInput: the plan, the model, an option or the machine cannot be used.
+        RunFailed: a worker has ended.
+        UserCodeError: the model's own code raised.
     """
-    placed = _cluster(cluster)
+    if not isinstance(model, (str, os.PathLike)):
+        do = "give the name of a model or my_package.my_module:make_model; Pipeline of automap_models.run takes objects"
+        raise BadInput(is_of_type(model), where="`model`", do=do)
+    of_source = {name: options.pop(name) for name in _OF_SOURCES if name in options}
+    source = _source(model, None, config_of(_ProfileOptions, "run", **of_source))
+    written = _plan_source(plan).written if isinstance(plan, PlannedResult) else _path(plan, "`plan`")
+    record: RunRecord | None = solve(config_of(RunRequest, "run", plan=written, source=source, **options))
+    return record
 
-    def work(dtype: str) -> ModelWork:
-        if isinstance(model, ModelWork):
-            return model
-        return read_model_work(os.fspath(model), sequence=sequence, dtype=dtype)
 
-    problem = StrategyProblem.of(
-        work,
-        placed,
-        _device(device, placed),
-        global_batch=global_batch,
-        fixed=fixed,
-        within=None if target is None else strategy_limits(target),
-        reserve_bytes=reserve_bytes,
-        rank_reserve_bytes=rank_reserve_bytes,
-        runtime=runtime,
-    )
-    result = StrategiesPlanner(StrategiesConfig(gap=gap, budget_s=budget_s)).solve(problem)
-    result.required_plan()
-    return result
+def export(
+    plan: PlannedResult | StrategyResult | Estimate | PathLike,
+    target: str,
+    model: object = None,
+    *,
+    out: PathLike | None = None,
+    snap: bool = False,
+    check: bool = False,
+    cluster: Cluster | PathLike | None = None,
+    device: str | Device | None = None,
+    microbatch_size: int | None = None,
+    **options: Any,
+) -> Exported:
+    """A plan in the words of a framework, as `automap export` writes it.
+
+    Args:
+        plan: a result, a price, or the file of a plan.
+        target: the framework: a key of `automap_models.export.targets.TARGETS`.
+        model: what the plan in a file was made for, as `plan` takes it; a result brings its own.
+        out: where the text is written, too.
+        snap: write the nearest plan that the target has words for, where it has none for this one.
+        check: have the target's own parser, which must be installed, read the text back.
+        cluster, device: of a strategy, to say what a snapped one loses; needs the model.
+        microbatch_size: as of `plan`.
+        options: `batch`, `sequence`, `dtype`, `dropout`, `trainable`, as of `plan`.
+
+    Returns:
+        `written.text` is the file, `written.beside` those beside it, `snapped` what was changed.
+
+    Raises:
+        BadInput: an argument cannot be used, or the target has no words for the plan.
+        Infeasible: the snapped plan does not fit the memory.
+    """
+    source = None if model is None else _source(model, None, config_of(_ProfileOptions, "export", **options))
+    written = _path(plan, "`plan`") if isinstance(plan, (str, os.PathLike)) else _plan_source(plan)
+    path, topo = None if out is None else Path(out), None if cluster is None else _topo(cluster)
+    exported: Exported = solve(ExportRequest(written, source, target, path, snap, check, topo, device, microbatch_size))
+    if path is not None:
+        from automap_models.export.exporter import write_files
+
+        write_files(path, exported.written)
+    return exported
 
 
 def read_plan(
@@ -330,10 +350,13 @@ def read_plan(
         BadInput: the file is no such plan, belongs to another profile or cluster, or contradicts itself.
         Infeasible: a stage does not fit the memory.
     """
-    own = model if isinstance(model, ProfiledModel) else _profile(model)
-    result = read_plan_file(path, own, None if cluster is None else _cluster(cluster))
-    report = evaluate(result, notes=(f"read from {os.fspath(path)}, costed again",))
-    return PlannedResult.of(report)
+    profile = model if isinstance(model, (Profile, ProfiledModel)) else _path(model, "`model`")
+    topo = None if cluster is None else _topo(cluster)
+    return PlannedResult.of(solve(InferRequest(profile, topo, PlanOptions(), _path(path, "`path`"))))
+
+
+_OF_SOURCES = ("batch", "sequence", "dtype", "dropout", "trainable")
+"""Options that say which training step of a model by name is meant."""
 
 
 @dataclass(frozen=True)
@@ -361,16 +384,21 @@ def _source(model: object, inputs: object, options: _ProfileOptions) -> Source:
             raise BadInput(f"{what} {kind.value}", where="`dropout`", do="leave it out")
         sizes = options.batch, options.sequence, options.dtype
         return Source(what, kind, *sizes, options.trainable, options.dropout)
-    for name in ("batch", "sequence", "dtype", "trainable", "dropout"):
+    for name in _OF_SOURCES:
         if getattr(options, name):
-            raise BadInput("is for the name of a model", where=f"`{name}`", do="leave it out: the inputs say it")
+            raise BadInput("is for the name of a model", where=f"`{name}`", do="leave it out: the model has its own")
+    if isinstance(model, (Profile, ProfiledModel)):
+        model = ProfiledModel(model) if isinstance(model, Profile) else model
+        return Source(model.profile.model, SourceKind.PROFILE, model=model)
+    if isinstance(model, ModelWork):
+        return Source(model.shape.name, SourceKind.WORKLOAD, model=model)
     name = str(getattr(model, "name", None) or getattr(model, "__name__", None) or type(model).__name__)
     if framework_of(model) == "torch":
         return Source(name, SourceKind.FACTORY, model=(model, _module_inputs(inputs)))
     if isinstance(model, TrainingStep):
         return Source(name, SourceKind.FACTORY, model=model)
     if not callable(model):
-        do = "give a PyTorch module, a JAX training step, the name of a model or a file"
+        do = "give a Profile, a PyTorch module, a JAX training step, the name of a model or a file"
         raise BadInput(is_of_type(model), where="`model`", do=do)
     if not isinstance(inputs, (tuple, list)):
         do = "give the tuple of the step's arguments, the trainable parameters first and the batch last"
@@ -388,46 +416,29 @@ def _module_inputs(inputs: object) -> object:
     raise BadInput(is_of_type(inputs), where="`inputs`", do=do)
 
 
-def _profiled_model(
-    model: object, inputs: object, cluster: Cluster, device: Device, microbatch_size: int | None
-) -> ProfiledModel:
-    from automap_models.core.microbatch import sized
-
-    if isinstance(model, Profile):
-        model = ProfiledModel(model)
-    if isinstance(model, ProfiledModel):
-        return replace(model, profile=sized(model.profile, microbatch_size))
-    from automap_models.planners.portfolio.model import profiled_once
-
-    source = _source(model, inputs, _ProfileOptions())
-    return profiled_once(source, device, microbatch_size, cluster, Cache(None), lambda what: None)[1]
+def _path(path: object, where: str) -> Path:
+    """The path of a file."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise BadInput(is_of_type(path), where=where, do="give the path of a file")
+    return Path(path)
 
 
-def _profile(profile: Profile | PathLike) -> Profile:
-    if isinstance(profile, Profile):
-        return profile
-    if not isinstance(profile, (str, os.PathLike)):
-        do = "give a Profile, which `am.profile` makes, or the file of one"
-        raise BadInput(is_of_type(profile), where="`profile`", do=do)
-    from automap_models.formats.files import read_profile
+def _plan_source(plan: object) -> Any:
+    """What is exported of a result or a price, as its file would tell it."""
+    from automap_models.export.target import StagedSource
 
-    return read_profile(profile)
-
-
-def _cluster(cluster: Cluster | PathLike) -> Cluster:
-    return cluster if isinstance(cluster, Cluster) else read_cluster(os.fspath(cluster))
-
-
-def _device(device: str | Device | None, cluster: Cluster) -> Device:
-    return device if isinstance(device, Device) else device_of(cluster, device)
+    if isinstance(plan, PlannedResult):
+        model = (
+            plan.exploration.space.model if isinstance(plan, ExploredResult) else ProfiledModel(plan.problem.profile)
+        )
+        document = msgspec.convert(plan_document(plan.report), PlanDocument)
+        return StagedSource(written_plan(document, "the plan"), plan, model)
+    priced = plan.cost if isinstance(plan, Result) else plan
+    if isinstance(priced, Estimate):
+        return WrittenStrategy(priced.model, replace(priced.strategy, layers=priced.stage_layers), priced.facts)
+    do = "give a result of `am.plan`, a price, or the file of a plan"
+    raise BadInput(is_of_type(plan), where="`plan`", do=do)
 
 
-def _drawn(path: PathLike | None, draw: Any) -> Figure:
-    """A picture, written where there is a path; whether it can be is known before it is drawn."""
-    from automap_models.plots.figures import require_plotting, save_figure
-
-    require_plotting(Path("figure.png") if path is None else Path(path))
-    figure: Figure = draw()
-    if path is not None:
-        save_figure(Path(path), figure)
-    return figure
+def _topo(cluster: Cluster | PathLike) -> str | Cluster:
+    return cluster if isinstance(cluster, Cluster) else os.fspath(cluster)

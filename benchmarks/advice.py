@@ -47,6 +47,7 @@ from common import CLUSTERS, add_profiles, print_rows, profile_files
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import stages_without_work
+from automap_models.core.layers import block_ends, layer_ends
 from automap_models.core.profile import Profile
 from automap_models.core.result import TIE
 from automap_models.core.staged import StagedPlan, StagedProblem
@@ -58,7 +59,6 @@ from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace, divisors, planning_space
 from automap_models.planners.staged.baselines import UniformPlanner
-from automap_models.core.layers import block_ends, layer_ends
 from automap_models.planners.staged.frameworks import framework_plans
 from automap_models.simulate.step import step_cost
 

@@ -22,10 +22,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from automap_models.core.streams import BROKEN_PIPE, flush_stdout, give_up_streams, printing, say
 from automap_models.errors import AutomapError, BadInput, RunFailed, UserCodeError
+from automap_models.requests import solve
 from automap_models.version import __version__
 
 from .commands.parsing import file_argument, in_options
@@ -199,12 +200,16 @@ def _write(report: Report, output: Output, path: Path) -> None:
         write_json(path, report.document())
 
 
-def reported_by(module: str) -> Callable[[Any], Report]:
-    """The function `report` of a module of reports, which is imported when there is a request."""
+def reported_by(module: str | Mapping[type, str]) -> Callable[[Any], Report]:
+    """Has a request met, and the answer told by the function `report` of a module of reports, perhaps by its type."""
 
     def report(request: object) -> Report:
-        answer: Report = import_module(f".reports.{module}", __package__).report(request)
-        return answer
+        from .reports.text import watching
+
+        with watching() as watch:
+            answer = solve(request, watch)
+        name = module if isinstance(module, str) else module[type(request)]
+        return cast("Report", import_module(f".reports.{name}", __package__).report(request, answer))
 
     return report
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import automap_models as am
-from automap_models.infer.app import infer
+from automap_models.infer.app import export, infer
 
 PROFILE = Path(__file__).parents[1] / "examples" / "vgg19_v100.npz"
 QUICK = {"stages": 4, "planner": "policy", "certify_s": 0.0}
@@ -60,6 +60,30 @@ def test_a_result_draws_itself(result: am.PlannedResult, tmp_path: Path) -> None
         result.plot(tmp_path / "plan.gif")
 
 
+def test_a_result_is_exported_as_its_file_is(
+    result: am.PlannedResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file alone says the schedule; of a cut in the model only the profile tells, which a result has."""
+    plan, program = tmp_path / "plan.json", tmp_path / "pipeline.py"
+    result.save(plan)
+    assert export([str(plan), "--to", "torch-csv"]) == 0
+    assert am.export(result, "torch-csv").written.text == capsys.readouterr().out
+    assert am.export(plan, "torch-csv").written.text == am.export(result, "torch-csv", out=program).written.text
+    assert program.read_text() == am.export(result, "torch-csv").written.text
+    by_file = am.export(plan, "galvatron", am.read_profile(PROFILE), snap=True, out=tmp_path / "a.json")
+    assert by_file.written.text == am.export(result, "galvatron", snap=True, out=tmp_path / "b.json").written.text
+
+
+def test_a_plan_of_a_profile_is_of_every_kind_where_an_option_asks_for_that() -> None:
+    """As `automap plan`, which knows --max-stages, and not as `automap infer`, which knows --stages."""
+    explored = am.plan(PROFILE, "A", max_stages=2, budget_s=0.2)
+    assert isinstance(explored, am.ExploredResult)
+    assert {candidate.kind for candidate in explored.exploration.candidates} == {"data", "pipeline"}
+    assert explored.plan.stages <= 2
+    with pytest.raises(am.BadInput, match="plan: has no option 'stages'; it has "):
+        am.plan(PROFILE, "A", max_stages=2, stages=2)
+
+
 def test_reprs_are_one_line(result: am.PlannedResult) -> None:
     assert repr(result) == "PlannedResult(vgg19 on C: 4 stage(s), 16 micro-batches, by policy, feasible)"
     assert repr(result.problem.profile).startswith("Profile(vgg19: 282 instructions, ")
@@ -100,7 +124,7 @@ def test_a_function_of_jax_is_a_training_step() -> None:
 
 def test_every_kind_of_plan_is_explored(mlp) -> None:
     module, samples = mlp
-    explored = am.explore(module, "A", samples, global_batch=64, budget_s=1.0, max_stages=2)
+    explored = am.plan(module, "A", samples, global_batch=64, budget_s=1.0, max_stages=2)
     best = explored.exploration.best
     assert (explored.plan, explored.cost.step_s) == (best.plan, best.step_s)
     assert explored.problem.micro_batches * explored.problem.profile.meta["microbatch_size"] == 64
@@ -117,22 +141,65 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
             lambda: am.plan(PROFILE, "C", global_batch=7, objective="length"),
             "`global_batch`: 7 samples are no multiple of the ",
         ),
-        (lambda: am.plan(3, "C"), "`profile`: is of type int; give a Profile, which `am.profile` makes, or the file"),
-        (lambda: am.profile(3), "`model`: is of type int; give a PyTorch module, a JAX training step, the name of"),
+        (lambda: am.plan(3, "C"), "`model`: is of type int; give a Profile, a PyTorch module, a JAX"),
+        (
+            lambda: am.profile(3),
+            "`model`: is of type int; give a Profile, a PyTorch module, a JAX",
+        ),
         (lambda: am.profile(print), "`inputs`: is None; give the tuple of the step's arguments"),
         (lambda: am.profile("vgg19", 3), "`inputs`: vgg19 brings its own; leave it out"),
         (lambda: am.profile("vgg19", repeats=3), "`repeats`: nothing is measured; give `measure=True`, too"),
-        (lambda: am.profile(print, (1, 2), batch=3), "`batch`: is for the name of a model; leave it out"),
+        (
+            lambda: am.profile(print, (1, 2), batch=3),
+            "`batch`: is for the name of a model; leave it out: the model has its own",
+        ),
         (lambda: am.plan(PROFILE, "C", min_gain="5 %"), "`min_gain`: is of type str; give a share from 0 to 1"),
         (lambda: am.plan(PROFILE, "C", state_factor="4"), "`state_factor`: is of type str; give a number"),
         (lambda: am.plan(PROFILE, "C", certify_s="1 s"), "`certify_s`: is of type str; give a number"),
         (lambda: am.plan(PROFILE, "C", equal_replicas=3), "`equal_replicas`: is of type int; give True or False"),
         (lambda: am.plan(PROFILE, "C", cut_at=3), "`cut_at`: is of type int; give a pattern of layers, or 'blocks'"),
         (lambda: am.plan(PROFILE, "C", policy=3), "`policy`: is of type int; give the path of a file"),
-        (lambda: am.explore(PROFILE, "C", forbidden=3), "`forbidden`: is of type int; give a text or several"),
-        (lambda: am.explore(PROFILE, "C", budget_s="1 s"), "`budget_s`: is of type str; give a number"),
-        (lambda: am.explore(PROFILE, "C", pins="head"), "`pins`: 'head' is not LAYER=STAGE"),
-        (lambda: am.explore(PROFILE, "C", microbatch_size=3), "`microbatch_size`: the profile says "),
+        (lambda: am.plan(PROFILE, "C", forbidden=3), "`forbidden`: is of type int; give a text or several"),
+        (lambda: am.plan(PROFILE, "C", budget_s="1 s"), "`budget_s`: is of type str; give a number"),
+        (lambda: am.plan(PROFILE, "C", pins="head"), "`pins`: 'head' is not LAYER=STAGE"),
+        (lambda: am.plan(PROFILE, "C", microbatch_size=3), "`microbatch_size`: the profile says "),
+        (
+            lambda: am.plan(PROFILE, "C", tp=2, global_batch=8),
+            "`tp`: the profile of vgg19 has no operations that devices could share; choose from 1, or name a transformer",
+        ),
+        (lambda: am.price(PROFILE, "C", schedule="zb-h1"), "`schedule`: the profile of vgg19 has no times of gradients"),
+        (lambda: am.plan(PROFILE, "C", precision="bf16"), "`precision`: the profile of vgg19 has no times of another"),
+        (lambda: am.plan("gpt2", "p4d-4", tp=2, max_stages=4), "`max_stages`: is not for a strategy, which `tp` gives"),
+        (lambda: am.plan("gpt2", "p4d-4", tensor=2), "plan: has no option 'tensor'; it has "),
+        (
+            lambda: am.plan("gpt2", "p4d-4", tp=2, global_batch=8, devices=3),
+            "`devices`: is 3; give the least and the most",
+        ),
+        (lambda: am.price(PROFILE, "C", recompute="selective"), "`recompute`: the profile of vgg19 has no attention"),
+        (
+            lambda: am.price("gpt2", "p4d-4", tp=2, global_batch=8, budget_s=3),
+            "`budget_s`: is for a search, and `price`",
+        ),
+        (
+            lambda: am.run("plan.json", print),
+            "`model`: is of type builtin_function_or_method; give the name of a model",
+        ),
+        (lambda: am.run(3, "gpt2"), "`plan`: is of type int; give the path of a file"),
+        (
+            lambda: am.run("plan.json", PROFILE),
+            f"{PROFILE}: is a profile, with times and sizes of its own; give a model",
+        ),
+        (lambda: am.run("plan.json", "gpt2", steps=0), "`steps`: is 0; give a whole number ≥ 1"),
+        (lambda: am.run("plan.json", "gpt2", zero=1), "`zero`: is 1; choose from 0, 2, 3"),
+        (lambda: am.run("plan.json", "gpt2", step=3), "run: has no option 'step'; it has "),
+        (
+            lambda: am.export(3, "megatron"),
+            "`plan`: is of type int; give a result of `am.plan`, a price, or the file of",
+        ),
+        (
+            lambda: am.export("plan.json", "tensorflow"),
+            "`target`: unknown target 'tensorflow'; choose from torch-csv, ",
+        ),
     ],
 )
 def test_errors_name_arguments(call, message: str) -> None:

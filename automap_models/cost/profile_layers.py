@@ -14,7 +14,9 @@ recomputation, and does not say what of a backward pass makes gradients of param
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +52,7 @@ class ProfileWork(ModelWork):
     begins: tuple[int, ...]
 
     recompute = tuple(kind for kind in RECOMPUTE if kind != "selective")
-    schedules = tuple(sorted({*SENDING_ALONE, "1f1b-deep"}))
+    schedules = tuple(sorted(SENDING_ALONE))
 
     @classmethod
     def of(cls, profile: Profile) -> ProfileWork:
@@ -88,6 +90,27 @@ class ProfileWork(ModelWork):
             profile=profile,
             begins=begins,
         )
+
+    def fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of a strategy of the profile, with the precision that it was profiled in.
+
+        Raises:
+            BadInput: one is given that needs what a profile does not tell.
+        """
+        fields = {"precision": PRECISIONS[self.dtype], **given}
+        wanted = fields.get("recompute")
+        for name, allowed, lacks in (
+            *((name, (1,), "operations that devices could share") for name in ("tp", "cp", "ep")),
+            ("sequence_parallel", (False,), "operations that devices could share"),
+            ("precision", (PRECISIONS[self.dtype],), "times of another type of elements"),
+            ("schedule", (*self.schedules, "1f1b-deep"), "times of gradients of parameters alone, which it runs apart"),
+            *(("recompute", self.recompute, "attention cores") for _ in range(wanted is not None)),
+        ):
+            values = fields[name] if isinstance(fields.get(name), tuple) else (fields.get(name, allowed[0]),)
+            if not set(values) <= set(allowed):
+                do = f"choose from {', '.join(map(str, allowed))}, or name a transformer"
+                raise BadInput(f"the profile of {self.shape.name} has no {lacks}", where=f"`{name}`", do=do)
+        return fields
 
     @property
     def facts(self) -> ModelFacts:

@@ -371,7 +371,9 @@ class StageCosting:
 
     @property
     def logits_bytes(self) -> float:
-        """Logits in fp32 and what the loss makes of them, but for what of them is counted as saved."""
+        """Logits in fp32 and what the loss makes of them, but for what is counted as saved; a profile has it all."""
+        if self.work.facts.shape is None:
+            return 0.0
         shape, strategy = self.work.shape, self.strategy
         copies = self.runtime.loss_copies if strategy.tp == 1 else self.runtime.tensor_loss_copies
         outputs = shape.outputs or shape.vocabulary

@@ -44,6 +44,6 @@ def target_by_name(name: str) -> Target:
         BadInput: there is none of that name.
     """
     if name not in TARGETS:
-        raise BadInput(f"unknown target {name!r}", where="`to`", do=f"choose from {', '.join(TARGETS)}")
+        raise BadInput(f"unknown target {name!r}", where="`target`", do=f"choose from {', '.join(TARGETS)}")
     target: Target = import_module(f"automap_models.export.{name.replace('-', '_')}").TARGET
     return target

@@ -210,7 +210,7 @@ class PlanOptions(StageOptions):
 
 @dataclass(frozen=True)
 class ExploreOptions(StageOptions):
-    """The best plan of every kind: `automap-plan`, `automap_models.explore`.
+    """The best plan of every kind: `automap-plan`, `automap_models.plan` of a model.
 
     Attributes:
         pins: layers with the stage that each shall run in, as "layer=stage".

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,3 +49,16 @@ def save_figure(path: Path, figure: Figure) -> None:
         warnings.simplefilter("ignore")  # a glyph that the font lacks is no reason to talk
         figure.savefig(drawn, format=kind, dpi=150, metadata=undated)
     write_bytes(path, drawn.getvalue())
+
+
+def drawn(path: str | os.PathLike[str] | None, draw: Callable[[], Figure]) -> Figure:
+    """A picture, written where there is a path; whether it can be is known before it is drawn.
+
+    Raises:
+        BadInput: see `save_figure`.
+    """
+    require_plotting(Path("figure.png" if path is None else path))
+    figure = draw()
+    if path is not None:
+        save_figure(Path(path), figure)
+    return figure

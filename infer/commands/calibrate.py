@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 
-from ..requests import CalibrateRequest
+from automap_models.requests import CalibrateRequest
+
 from ..runner import Command, Output, reported_by
 from .parsing import add_options, file_argument, filled
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from automap_models.export.targets import TARGETS
+from automap_models.requests import ExportRequest
 
-from ..requests import ExportRequest
 from ..runner import Command, Output, reported_by
 from .parsing import (
     DEVICE,

@@ -10,9 +10,9 @@ import argparse
 from automap_models.core.units import SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, PlanOptions
+from automap_models.requests import InferRequest, ReplanRequest, SweepRequest, narrowed
 
-from ..requests import InferRequest, ReplanRequest, SweepRequest
-from ..runner import Command, Output, Report, reported_by
+from ..runner import Command, Output, reported_by
 from .parsing import (
     RESTRICTIONS,
     STATE_FACTOR,
@@ -26,7 +26,7 @@ from .parsing import (
     refuse,
     whole_number,
 )
-from .strategies import PLANNED_FOR, TARGET, narrow
+from .strategies import PLANNED_FOR, TARGET
 
 EPILOG = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
@@ -150,7 +150,7 @@ def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | Repl
 def _plan_options(namespace: argparse.Namespace) -> PlanOptions:
     if namespace.no_refine:
         refuse(namespace, ("refine_s",), "--no-refine refines nothing")
-    narrow(namespace)
+    vars(namespace).update(narrowed(vars(namespace)))
     return filled(PlanOptions, namespace, refine_s=0.0 if namespace.no_refine else namespace.refine_s)
 
 
@@ -179,14 +179,6 @@ def _replan_request(namespace: argparse.Namespace) -> ReplanRequest:
     )
 
 
-REPORTS = {InferRequest: "pipeline", SweepRequest: "sweep", ReplanRequest: "replan"}
-
-
-def report(request: InferRequest | SweepRequest | ReplanRequest) -> Report:
-    """The plan, evaluated; many of them; or the next plan of a running job."""
-    return reported_by(REPORTS[type(request)])(request)
-
-
 COMMAND = Command(
     description="Plan how to train a profiled model on a cluster: where to cut it into pipeline stages, "
     "and which devices each stage gets.",
@@ -201,5 +193,5 @@ COMMAND = Command(
     json="print the plan as JSON and nothing else",
     inputs=("profile", "plan", "policy", "observed", "sweep"),
     request=request,
-    report=report,
+    report=reported_by({InferRequest: "pipeline", SweepRequest: "sweep", ReplanRequest: "replan"}),
 )

@@ -12,17 +12,15 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from automap_models.core.schedules import WARM_UPS
 from automap_models.core.units import BYTES_PER_S, SECONDS, SHARE, Unit
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, COMPETING, DEFAULT_OBJECTIVE, OBJECTIVES
+from automap_models.requests import given
 from automap_models.workloads.catalogue import MODEL_TYPES
-from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, require_no_model, source_kind
-
-if TYPE_CHECKING:
-    from automap_models.core.profile import Profile
+from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, source_kind
 
 RequestT = TypeVar("RequestT")
 
@@ -50,7 +48,8 @@ _ALIKE = """
     backend batch beam communication cpus cut_at device dropout dtype equal_replicas executor framework global_batch
     granularity max_stages measure mesh micro_batches model microbatch_size min_gain min_stage nodes objective out
     pieces plan planner policy rules schedule sequence split split_passes stages state_factor thorough
-    trainable verify tp pp dp vp cp ep micro_batch recompute zero sequence_parallel precision layers check snap to
+    trainable verify devices price reserve seed warm_start
+    tp pp dp vp cp ep micro_batch recompute zero sequence_parallel precision layers check snap to
     topo
 """
 _DESTINATIONS = {
@@ -58,6 +57,7 @@ _DESTINATIONS = {
     "--certify-budget": "certify_s",
     "--finetune": "finetune_s",
     "--for": "target",
+    "--forbid": "forbidden",
     "--keep-together": "together",
     "--link": "link_bytes_per_s",
     "--memory": "memory_bytes",
@@ -71,10 +71,10 @@ ARGUMENTS: Mapping[str, str] = {
     **{name: f"--{name.replace('_', '-')}" for name in _ALIKE.split()},
     **{name: option for option, name in _DESTINATIONS.items()},
     "accelerators": "--devices",
-    "forbidden": "--forbid",
     "network": "--devices",
     "ranks": "--pp",
     "reserve_bytes": "--reserve",
+    "runtime": "--no-flash",
     "virtual": "--vp",
 }
 """Argument of the library, as its messages name it → the commands' option for it."""
@@ -98,11 +98,6 @@ def in_options(text: str) -> str:
         return ARGUMENTS[name] + (f" {value.strip(chr(39))}" if value else "")
 
     return _MENTION.sub(option, text)
-
-
-def given(arguments: object, *names: str) -> dict[str, Any]:
-    """Those of the named arguments, or fields of a request, that are not None."""
-    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def refuse(namespace: argparse.Namespace, names: Iterable[str], reason: str, do: str = "leave it out") -> None:
@@ -391,16 +386,3 @@ def source_of(options: Mapping[str, Any]) -> Source:
             raise BadInput(f"does not apply: {what} {kind.value}", where=flag(name), do="leave it out")
     sizes = options["batch"], options["sequence"], options["dtype"]
     return Source(what, kind, *sizes, tuple(options["trainable"] or ()), options["dropout"])
-
-
-def sized_profile(path: Path, size: int | None) -> Profile:
-    """The profile in a file, with the micro-batch size that the user gives it.
-
-    Raises:
-        BadInput: it cannot be read, or says another size itself.
-    """
-    require_no_model(path)
-    from automap_models.core.microbatch import sized
-    from automap_models.formats.files import read_profile
-
-    return sized(read_profile(path), size)

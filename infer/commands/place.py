@@ -7,9 +7,9 @@ import math
 
 from automap_models.core.units import BYTES
 from automap_models.errors import BadInput
+from automap_models.requests import PlaceRequest, given
 from automap_models.workloads.source import MODELS, SourceKind
 
-from ..requests import PlaceRequest
 from ..runner import Command, Output, reported_by
 from .parsing import (
     SEED,
@@ -18,7 +18,6 @@ from .parsing import (
     at_least,
     filled,
     flag,
-    given,
     name_argument,
     quantity,
     refuse,

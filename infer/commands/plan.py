@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
 
-from automap_models.core.schedules import SCHEDULES, WARM_UPS, require_schedule
+from automap_models.core.schedules import SCHEDULES
 from automap_models.core.units import BYTES, SECONDS
-from automap_models.errors import BadInput
-from automap_models.planners.options import ExploreOptions
-from automap_models.workloads.source import transformer
+from automap_models.requests import ExploreRequest, StrategyRequest
 
-from ..requests import PlanRequest, StrategyRequest
-from ..runner import Command, Output, Report, reported_by
+from ..runner import Command, Output, reported_by
 from .parsing import (
     DEVICE,
     PROFILED_SIZE,
@@ -25,14 +19,13 @@ from .parsing import (
     add_objective,
     add_options,
     add_topo,
-    filled,
     kinds_of_models,
     name_argument,
     positive,
     refuse,
     source_of,
 )
-from .strategies import PLANNED_FOR, TARGET, add_strategy, narrow, of_stages, strategy_request
+from .strategies import PLANNED_FOR, TARGET, add_strategy, plan_options
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
 LIMITS = """
@@ -52,17 +45,19 @@ SEARCHING = f"""
 """
 OF_SEARCHING = (
     *("schedule", "min_gain", "min_stage", "equal_replicas", "cut_at", "target"),
-    *("global_batch", "state_factor", "pins", "together", "max_stages", "memory_bytes", "forbid"),
+    *("global_batch", "state_factor", "pins", "together", "max_stages", "memory_bytes", "forbidden"),
     *("budget_s", "thorough", "seed", "out", "plot"),
 )
 """Options that a plan made before has no use for."""
 EPILOG = f"""Two searches:
-  strategies         for a built-in transformer or a config.json. It chooses tp, cp, ep, pp, vp, dp, micro-batch,
-                     schedule, ZeRO, sequence parallelism, cuts and recomputation of each stage, and leaves fields that
-                     are given as they are. With --price nothing is searched.
-  plans of stages    for any other model, and for all with an option that only they know: --batch, --state-factor,
+  strategies         tp, cp, ep, pp, vp, dp, micro-batch, schedule, ZeRO, sequence parallelism, cuts between blocks and
+                     recomputation of each stage; fields that are given stay as they are. Of a built-in transformer or
+                     a config.json all of them; of other models, which they are profiled of, without tp, cp and ep.
+                     With --price nothing is searched.
+  plans of stages    on any numbers of devices, cut anywhere, and operators partitioned one by one: of models that are
+                     no transformers both are searched, and the shorter is the answer. Only these know --state-factor,
                      --pin, --keep-together, --max-stages, --cut-at PATTERN, --min-gain, --min-stage,
-                     --objective length, --for torch-split-spec
+                     --objective length, --for torch-split-spec; and of transformers --batch
 
 {kinds_of_models("bert48, t5_11b, gpt3_7b, …: see automap-profile --list")}
   a profile                  of automap-profile or another tool: no operations, so no plans that partition them
@@ -91,8 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topo(parser)
     add_options(parser.add_argument_group("which training step"), STEP + DEVICE + PROFILED_SIZE)
     batch = """
-        --global-batch B  samples between two updates (default: of strategies usual for the model's size, 0.5 to 4 M
-            tokens; of plans of stages 16 micro-batches of the profiled size)
+        --global-batch B  samples between two updates (default: of a transformer usual for its size, 0.5 to 4 M tokens;
+            of other models 16 micro-batches of the profiled size)
     """
     add_options(parser.add_argument_group("what to plan"), batch + STATE_FACTOR)
     add_options(
@@ -101,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         pins={"default": []},
         together={"default": []},
         memory_bytes={"type": positive(BYTES)},
-        forbid={"choices": FORBIDDABLE, "default": []},
+        forbidden={"choices": FORBIDDABLE, "default": []},
         target={"choices": PLANNED_FOR},
     )
     add_objective(parser.add_argument_group("what to make small"), SCHEDULES)
@@ -109,53 +104,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument_group("how long to look"), SEARCHING, budget_s={"type": positive(SECONDS)})
 
 
-def request(namespace: argparse.Namespace) -> PlanRequest:
+def request(namespace: argparse.Namespace) -> ExploreRequest | StrategyRequest:
     """What is asked for."""
+    from automap_models.requests.plan import plan_request
+
     if namespace.plan is not None:
         refuse(namespace, OF_SEARCHING, "the plan read has its own")
-    strategy, others = strategy_request(namespace), of_stages(namespace)
-    narrow(namespace)
-    if strategy is None and namespace.schedule is not None:
-        require_schedule(namespace.schedule)
-    source, schedule = source_of(vars(namespace)), namespace.schedule if namespace.schedule in WARM_UPS else None
-    seed, forbidden = namespace.seed or 0, namespace.forbid
-    options = filled(ExploreOptions, namespace, schedule=schedule, seed=seed, forbidden=forbidden)
-    cached = not namespace.no_cache
-    return filled(
-        PlanRequest, namespace, source=source, options=options, cached=cached, strategy=strategy, of_stages=others
-    )
-
-
-def report(request: PlanRequest) -> Report:
-    """The price of a strategy, or the best one; or all kinds of plans, ranked; or the one that is given."""
-    wanted = request.strategy if request.plan is None else _written(request.plan)
-    if wanted is not None and (not wanted.usual or _is_transformer(request)):
-        request = replace(request, strategy=wanted)
-        return reported_by("strategies")(request)
-    explored = reported_by("exploration")(request)
-    if request.plan is not None or request.of_stages is None or not _is_transformer(request):
-        return explored
-    note = f"note: no strategies were searched: {request.of_stages} is of plans of stages alone"
-    return replace(explored, remarks=(*explored.remarks, note))
-
-
-def _written(path: Path) -> StrategyRequest | None:
-    """To price the strategy in a file; None where there is a plan of another kind."""
-    from automap_models.formats.document_kind import read_document
-    from automap_models.formats.strategy_json import StrategyDocument, written_strategy
-
-    with suppress(BadInput), read_document(path, StrategyDocument) as document:
-        return StrategyRequest(vars(written_strategy(document).strategy), price=True)
-    return None
-
-
-def _is_transformer(request: PlanRequest) -> bool:
-    """Whether the model has layers that strategies divide."""
-    try:
-        transformer(request.source).shape()
-    except BadInput:
-        return False
-    return True
+    if namespace.price:
+        refuse(namespace, ("plot",), "is for a search, and --price searches nothing")
+    shared = {name: getattr(namespace, name) for name in ("device", "microbatch_size", "plan")}
+    shared |= {"cached": not namespace.no_cache, "price": bool(namespace.price)}
+    return plan_request(source_of(vars(namespace)), namespace.topo, plan_options(namespace), **shared)
 
 
 COMMAND = Command(
@@ -170,5 +129,5 @@ COMMAND = Command(
     json="print all plans as JSON and nothing else",
     inputs=("what", "topo", "plan"),
     request=request,
-    report=report,
+    report=reported_by({StrategyRequest: "strategies", ExploreRequest: "exploration"}),
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 
 from automap_models.errors import BadInput
+from automap_models.requests import ProfileRequest, given
 from automap_models.workloads.source import SourceKind
 
-from ..requests import ProfileRequest
 from ..runner import Command, Output, reported_by
-from .parsing import STEP, add_options, filled, given, kinds_of_models, name_argument, refuse, source_of
+from .parsing import STEP, add_options, filled, kinds_of_models, name_argument, refuse, source_of
 
 MEASURING = ("repeats", "warmup", "seed")
 EPILOG = f"""{kinds_of_models("bert48, t5_base, vgg19, llama3-8b, mixtral-8x7b, …: see --list")}

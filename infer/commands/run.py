@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 
 from automap_models.core.schedules import SCHEDULES
-from automap_models.errors import BadInput
-from automap_models.workloads.source import MODELS
+from automap_models.requests import RunRequest
 
-from ..requests import RunRequest
 from ..runner import Command, Output, reported_by
 from .parsing import STEP, add_options, file_argument, filled, name_argument, source_of
 
@@ -73,10 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def request(namespace: argparse.Namespace) -> RunRequest:
     """What is asked for."""
     options = {**vars(namespace), "device": None}  # which device runs it is nothing of the model's
-    source = source_of(options)
-    if source.kind not in MODELS:
-        raise BadInput(source.kind.value, where=source.what, do="give a model that can run, such as a factory")
-    return filled(RunRequest, namespace, source=source, seed=namespace.seed or 0)
+    return filled(RunRequest, namespace, source=source_of(options), seed=namespace.seed or 0)
 
 
 COMMAND = Command(

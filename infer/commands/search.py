@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from automap_models.errors import BadInput
+from automap_models.requests import OnlineRequest, SearchRequest
 from automap_models.workloads.source import MODELS, STEPS, Source
 
-from ..requests import OnlineRequest, SearchRequest
 from ..runner import Command, Output, reported_by
 from .parsing import (
     DEVICE,
@@ -170,7 +170,7 @@ def _command(search: str) -> Command[Any]:
         json="print the plan as JSON and nothing else",
         inputs=("what", "warm_start") if training else ("what", "plan"),
         request=_training if training else partial(request, search),
-        report=reported_by("online" if training else "search"),
+        report=reported_by("pipeline" if training else "search"),
     )
 
 

@@ -7,14 +7,14 @@ Nothing here imports numpy: help is to be fast."""
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
+from typing import Any
 
-from automap_models.core.schedules import WARM_UPS
 from automap_models.core.units import BYTES
-from automap_models.errors import BadInput
-from automap_models.planners.options import COMPETING
+from automap_models.planners.options import ExploreOptions
+from automap_models.requests import FIELDS
 
-from ..requests import StrategyRequest
-from .parsing import add_options, at_least, flag, given, positive, refuse
+from .parsing import add_options, at_least, positive
 
 STRATEGY = """
     --tp N               tensor parallelism: devices that share every operator
@@ -40,20 +40,6 @@ STRATEGY = """
 """
 RECOMPUTE = ("none", "selective", "full")  # core.strategy knows these two, too; a test holds them together
 PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
-FIELDS = (
-    *("tp", "pp", "dp", "vp", "cp", "ep"),
-    *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "layers"),
-)
-"""Fields of a strategy that have an option of the same name; `schedule` and `global_batch` are of searches, too."""
-OF_STAGES = (
-    *("batch", "trainable", "microbatch_size", "state_factor", "plan", "pins", "together", "max_stages", "cut_at"),
-    *("min_gain", "min_stage"),
-)
-"""Options of plans of stages that strategies do not know."""
-FORBIDDEN = {"data": ("dp",), "operator": ("tp",), "pipeline": ("pp", "vp")}
-"""Kind of parallelism that is not to be used → the fields of a strategy that are then 1."""
-PRECISION_OF = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-"""Type that the layers compute in → the precision of a strategy."""
 
 
 def add_strategy(group: argparse._ArgumentGroup) -> None:
@@ -93,92 +79,22 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(number(part) for part in text.split(","))
 
 
-def of_stages(namespace: argparse.Namespace) -> str | None:
-    """The option that is given and only plans of stages know; None where strategies can do what is asked.
+def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
+    """All options of plans by name, as `plan_request` takes them."""
+    names = [of.name for of in fields(ExploreOptions)]
+    options = {name: getattr(namespace, name) for name in (*names, *FIELDS, "devices")}
+    options["reserve"] = None if namespace.reserve is None else dict(namespace.reserve)
+    if namespace.no_flash:
+        from automap_models.cost.layer_times import Runtime
 
-    Strategies have equal replicas and cut where blocks end, and their search draws no random numbers.
-    """
-    names = [name for name, value in given(namespace, *OF_STAGES).items() if value not in ([], BLOCKS)]
-    names += ["objective"] * (namespace.objective == "length")
-    names += ["target"] * (namespace.target not in (None, *STRATEGIES_FOR))
-    return flag(names[0]) if names else None
-
-
-def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
-    """What is to be searched or priced; None where an option is of plans of stages alone."""
-    fields, target, others = given(namespace, *FIELDS, "schedule"), namespace.target, of_stages(namespace)
-    running = given(namespace, "no_flash", "reserve", "devices", "price")
-    chosen = [name for name in (*fields, *running) if name != "schedule" or fields[name] not in WARM_UPS]
-    if others and not chosen:
-        return None
-    if others == flag("target"):
-        do = f"choose from {', '.join(STRATEGIES_FOR)}, or give no field of a strategy"
-        raise BadInput(f"{target} takes no strategies", where=others, do=do)
-    if others:
-        raise BadInput(f"is not for a strategy, which {flag(chosen[0])} gives", where=others, do="leave it out")
-    if namespace.dtype in PRECISION_OF:
-        refuse(namespace, ("precision",), f"is what --dtype {namespace.dtype} says, too")
-        fields["precision"] = PRECISION_OF[namespace.dtype]
-    for kind in namespace.forbid:
-        refuse(namespace, FORBIDDEN[kind], f"is forbidden by --forbid {kind}")
-        fields |= dict.fromkeys(FORBIDDEN[kind], 1)
-    if namespace.price:
-        of_searching = ("devices", "reserve", "budget_s", "thorough", "plot", "target")
-        refuse(namespace, of_searching, "is for a search, and --price searches nothing")
-    return StrategyRequest(
-        fields,
-        flash=not namespace.no_flash,
-        price=bool(namespace.price),
-        usual=not chosen,
-        reserves=dict(namespace.reserve or ()),
-        target=target,
-        sizes=namespace.devices,
-    )
+        options["runtime"] = Runtime(flash=False)
+    return options
 
 
 PLANNED_FOR = ("torch-split-spec", "torchtitan", "megatron", "deepspeed", "galvatron")
 """Targets that restrict where a model is cut or how devices are shared out."""
-STRATEGIES_FOR = ("torchtitan", "megatron", "deepspeed", "galvatron")
-"""Those that strategies can be written for; a test holds them and the targets together."""
-BLOCKS = "blocks"  # core.constraints knows it, too; a test holds them together
-
-
 TARGET = f"""
     --for TARGET  only plans that automap-export can write for it ({", ".join(PLANNED_FOR)}): equal stages, cut where
         blocks end, under a schedule that it runs; of strategies, with the ZeRO and recomputation that it has
 """
 """Option: within what a framework can express."""
-
-
-def narrow(namespace: argparse.Namespace) -> None:
-    """Ask of plans what the target asks of them; `--equal-replicas`, `--cut-at` and `--forbid` are set accordingly.
-
-    Stages that divide operators, each by its own number of devices, are left out where the target has one number."""
-    name, namespace.target = namespace.target, None
-    if name is None:
-        return
-    from automap_models.core.framework import StageLimits
-    from automap_models.export.targets import target_by_name
-
-    target = target_by_name(name)
-    limits = target.limits
-    assert limits is not None
-    if namespace.schedule is not None and namespace.schedule not in limits.schedules:
-        do = f"choose from {', '.join(limits.schedules)}"
-        raise BadInput(f"{name} does not run schedule {namespace.schedule}", where="`schedule`", do=do)
-    namespace.target = StageLimits(
-        tuple(schedule for schedule in COMPETING if schedule in limits.schedules),
-        limits.filled,
-        limits.ties,
-        target.takes_strategies,
-        limits.power_of_two,
-        name if limits.one_series else "",
-    )
-    namespace.equal_replicas = namespace.equal_replicas or limits.equal_replicas
-    if limits.cuts != "anywhere":
-        if namespace.cut_at not in (None, BLOCKS):
-            raise BadInput(f"{name} cuts where blocks end", where="`cut_at`", do="leave it out")
-        namespace.cut_at = BLOCKS
-    forbidden = getattr(namespace, "forbid", None)
-    if limits.sharding != "by stage" and forbidden is not None and "operator" not in forbidden:
-        namespace.forbid = [*forbidden, "operator"]

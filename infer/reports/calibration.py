@@ -4,127 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from datetime import date
 from functools import partial
 from typing import Any
 
-from automap_models.core.device import USUAL, Device, StepConstants
-from automap_models.cost.measured import DescribedModel, MeasuredPasses, MeasuredStep, SkippedStep
-from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache, cache_folder
-from automap_models.formats.hardware_yaml import read_device, write_device
-from automap_models.formats.measured_rows import read_measured_steps
-from automap_models.formats.npz import read_npz
+from automap_models.formats.hardware_yaml import write_device
+from automap_models.requests import CalibrateRequest
+from automap_models.requests.calibration import Calibrated
 from automap_models.simulate.calibration import (
-    PULL,
-    MeasuredKind,
-    SourceErrors,
     ends_of_ranges,
-    errors_by_source,
-    errors_of_all,
-    fit_constants,
-    left_out_s,
-    pass_observation,
-    predicted_s,
-    step_observation,
 )
-from automap_models.workloads.measured import MeasuredWorks, described_model, measured_passes
 
-from ..requests import CalibrateRequest
 from ..runner import Report
-from .text import Column, Steps, Table, plain, print_parts
+from .text import Column, Table, plain, print_parts
 
 
-@dataclass(frozen=True, eq=False)
-class Calibrated:
-    """What a calibration came to.
-
-    Attributes:
-        device: with the fitted constants.
-        usual: what constants were pulled to.
-        steps: that they were fitted to.
-        skipped: rows that cannot be priced.
-        others: rows of other kinds of devices, or without seconds.
-        links: whether steps of several devices may say something of links and of overlap.
-        fitted: errors by source.
-        left_out: the same of fits without the source; empty where there is only one.
-        together: errors of all in the fit, and of all when left out.
-    """
-
-    device: Device
-    usual: StepConstants
-    steps: int
-    skipped: list[SkippedStep]
-    others: int
-    links: bool
-    fitted: list[SourceErrors]
-    left_out: list[SourceErrors]
-    together: tuple[SourceErrors, SourceErrors | None]
-
-
-def report(request: CalibrateRequest) -> Report:
-    """Read the files, trace their models, fit, and leave every source out in turn."""
-    calibrated = _calibrated(request)
+def report(request: CalibrateRequest, answer: Calibrated) -> Report:
+    """The constants, and errors by source."""
     rows = ", ".join(path.name for path in request.files)
     return Report(
-        partial(print_calibration, calibrated),
-        partial(calibration_document, calibrated),
-        {"device": lambda path: write_device(path, calibrated.device, device_comment(calibrated, rows))},
+        partial(print_calibration, answer),
+        partial(calibration_document, answer),
+        {"device": lambda path: write_device(path, answer.device, device_comment(answer, rows))},
     )
-
-
-def _calibrated(request: CalibrateRequest) -> Calibrated:
-    devices = [read_device(name) for name in (request.device, *request.also)]
-    rows, profiles, skipped = _read(request)
-    names = {device.name for device in devices}
-    measured = [row for row in rows if row.device in names and row.step_s is not None]
-    usual = devices[0].step or USUAL if profiles and not measured else USUAL
-    pull = PULL if request.pull is None else request.pull
-    works = MeasuredWorks(Cache(cache_folder()))
-    observations = []
-    with Steps() as steps:
-        for done, step in enumerate(measured):
-            steps.advance(done, len(measured) + len(profiles), f"tracing {step.shape.name}")
-            observations.append(step_observation(step, works.of(step)))
-        for done, passes in enumerate(profiles, start=len(measured)):
-            steps.advance(done, len(measured) + len(profiles), f"tracing the model of {passes.name}")
-            observations.append(pass_observation(passes, works.of_passes(passes)))
-        steps.begin(f"fitting {len(observations)} steps")
-        kind = MeasuredKind(observations, devices)
-        constants = fit_constants(kind, usual, usual, pull)
-        fitted_s = predicted_s(kind, constants)
-        steps.begin("leaving every source out in turn")
-        rest_s = left_out_s(kind, constants, usual, pull)
-    return Calibrated(
-        device=replace(devices[0], step=constants),
-        usual=usual,
-        steps=len(observations),
-        skipped=skipped,
-        others=len(rows) - len(measured),
-        links=bool(measured),
-        fitted=errors_by_source(observations, fitted_s),
-        left_out=errors_by_source(observations, rest_s),
-        together=(errors_of_all(observations, fitted_s), errors_of_all(observations, rest_s) if rest_s.size else None),
-    )
-
-
-def _read(request: CalibrateRequest) -> tuple[list[MeasuredStep], list[MeasuredPasses], list[SkippedStep]]:
-    """The steps and the passes in the files, and rows that cannot be priced."""
-    stated: DescribedModel | None = None if request.model is None else described_model(request.model)
-    rows, profiles = [], []
-    for path in request.files:
-        if path.suffix == ".npz":
-            profiles.append(measured_passes(read_npz(path), str(path), stated, request.sequence))
-        else:
-            rows += read_measured_steps(path)
-    measured_on = {passes.device: passes.name for passes in profiles}
-    if len(measured_on) > 1:
-        (one, first), (other, second) = list(measured_on.items())[:2]
-        do = "give profiles of one kind of device at a time"
-        raise BadInput(f"was measured on {other!r}, {first} on {one!r}", where=second, do=do)
-    skipped = [row for row in rows if isinstance(row, SkippedStep)]
-    return [row for row in rows if not isinstance(row, SkippedStep)], profiles, skipped
 
 
 def print_calibration(calibrated: Calibrated) -> None:

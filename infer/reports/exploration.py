@@ -3,117 +3,53 @@
 from __future__ import annotations
 
 import textwrap
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.estimate import strategy_in_words
 from automap_models.core.microbatch import microbatch_size
-from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.result import Bound, PlanReport
+from automap_models.core.result import Bound
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
-from automap_models.formats.atomic import fingerprint, write_json
-from automap_models.formats.hardware_yaml import ClusterDocument, device_of
+from automap_models.formats.atomic import write_json
+from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.plan_json import SCHEMA, plan_document
-from automap_models.formats.plan_reader import read_plan
 from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
-from automap_models.planners.portfolio.model import profiled_once
-from automap_models.planners.portfolio.planning import explore_config, sample_notes, space_to_explore
-from automap_models.planners.portfolio.store import StoredExploration
-from automap_models.planners.staged.evaluate import evaluate
+from automap_models.planners.portfolio.explore import Exploration
+from automap_models.planners.portfolio.planning import sample_notes
 from automap_models.plots.exploration import SIZES, TIMES, draw_candidates
+from automap_models.requests import ExploreRequest
+from automap_models.requests.exploration import Explored
+from automap_models.requests.strategies import StrategyResult
 from automap_models.simulate.breakdown import Breakdown
-from automap_models.version import __version__
 from automap_models.workloads.source import notes_of
 
-from ..commands.parsing import in_options
-from ..requests import PlanRequest
+from ..commands.parsing import flag, in_options
 from ..runner import Report
+from . import strategies
 from .pipeline import heading, listed, stage_columns, tied_facts, time_columns
-from .text import Column, Steps, Table, fact_table, plain, print_parts
+from .text import Column, Table, fact_table, plain, print_parts
 
 KIND = "explored"
 
 
-@dataclass(frozen=True)
-class Explored:
-    """What the command came to.
-
-    Attributes:
-        exploration: the plans.
-        seed: of random draws.
-        taken_s: from the request to the plans.
-        cached: whether they come from the cache.
-    """
-
-    exploration: Exploration
-    seed: int
-    taken_s: float
-    cached: bool
-
-
-def report(request: PlanRequest) -> Report:
-    """The ranking of all plans and the best one, or the one that is given."""
-    if request.plan is not None:
-        plan, notes = _read_back(request, request.plan), notes_of(request.source)
-        return Report(partial(print_candidate, plan), partial(candidate_document, plan), warnings=notes)
-    explored = _explored(request)
+def report(request: ExploreRequest, answer: Explored | StrategyResult | Candidate) -> Report:
+    """All plans, ranked, and the best one; the best strategy, where that is shorter; or the plan that is given."""
+    if isinstance(answer, StrategyResult):
+        return strategies.report(request, answer)
+    notes, of_stages = notes_of(request.source), request.of_stages and flag(request.of_stages)
+    if isinstance(answer, Candidate):
+        return Report(partial(print_candidate, answer), partial(candidate_document, answer), warnings=notes)
     return Report(
-        partial(print_explored, explored),
-        partial(explored_document, explored),
-        {"plan": lambda path: write_json(path, plan_document(_best_report(explored)))},
-        partial(draw_candidates, explored.exploration),
-        warnings=notes_of(request.source),
+        partial(print_explored, answer),
+        partial(explored_document, answer),
+        {"plan": lambda path: write_json(path, plan_document(answer.report))},
+        partial(draw_candidates, answer.exploration),
+        warnings=notes,
+        remarks=(f"note: no strategies were searched: {of_stages} is of plans of stages alone",) if of_stages else (),
     )
-
-
-def _explored(request: PlanRequest) -> Explored:
-    """Profile once, search every kind of plan; or take what a former run of the same request came to."""
-    begun = time.perf_counter()
-    options, cluster, cache = request.options, request.cluster, request.cache
-    with Steps() as steps:
-        key, model = _profiled(request, cluster, steps)
-        space = space_to_explore(model, cluster, options)
-        key = f"plans-{fingerprint({'model': key, **_identity(request, cluster)})}"
-        fresh: list[Exploration] = []
-
-        def explore() -> StoredExploration:
-            result = ExplorePlanner(explore_config(options)).solve(space, watch=lambda news: steps.begin(news.what))
-            result.required_plan()
-            fresh.append(result.facts["exploration"])
-            return StoredExploration.of(fresh[0])
-
-        stored = cache.once(key, StoredExploration, explore)
-        exploration = fresh[0] if fresh else stored.of_space(space)
-    return Explored(exploration, options.seed, time.perf_counter() - begun, cached=not fresh)
-
-
-def _read_back(request: PlanRequest, path: Path) -> Candidate:
-    """The plan in a file, whichever kind it is of, costed again."""
-    cluster = request.cluster
-    with Steps() as steps:
-        _, model = _profiled(request, cluster, steps)
-    read = read_plan(path, model, cluster)
-    return Candidate(read.problem, read.required_plan(), read.cost, read.bound)
-
-
-def _profiled(request: PlanRequest, cluster: Cluster, steps: Steps) -> tuple[str, ProfiledModel]:
-    """What identifies the model, and the model."""
-    device = device_of(cluster, request.device)
-    return profiled_once(request.source, device, request.microbatch_size, cluster, request.cache, steps.begin)
-
-
-def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
-    """Everything but the model that the plans depend on, as plain data."""
-    identity = {"microbatch_size": request.microbatch_size, **asdict(request.options)}
-    identity["rates"] = [group.rates for group in cluster.groups]
-    return {**identity, "cluster": ClusterDocument.of(cluster).builtins(), "automap": __version__}
 
 
 def print_explored(explored: Explored) -> None:
@@ -220,6 +156,10 @@ def facts(explored: Explored) -> Iterator[tuple[str, str]]:
         where = f"dimension {dims[0]}" if len(dims) == 1 else f"dimensions {', '.join(map(str, dims))}"
         yield "data", f"replicas partition {counted(len(inputs), 'input')} along {where}, proven by propagation"
     yield "pure plans", ", ".join(_against_pure(exploration))
+    if (strategy := explored.strategy) is not None:
+        longer = strategy.cost.step_s / best.step_s - 1.0
+        beside = f"{percent(longer)} longer" if longer >= 0.0 else f"{percent(-longer)} shorter, less than --min-gain"
+        yield "strategies", f"{strategy_in_words(strategy.cost)}: {seconds(strategy.cost.step_s)}, {beside}"
     yield "optimum", proof_in_words(exploration)
     origin = "from the cache; looking for plans took" if explored.cached else "looking for plans"
     yield "time", f"{seconds(explored.taken_s)}, {origin} {seconds(exploration.exploring_s)}"
@@ -307,7 +247,7 @@ def explored_document(explored: Explored) -> dict[str, Any]:
         "global_batch": exploration.space.global_batch,
         "objective": "length" if exploration.space.schedule is None else "step",
         "schedule": exploration.space.schedule,
-        "best": plan_document(_best_report(explored)),
+        "best": plan_document(explored.report),
         "candidates": [
             {**candidate_document(candidate), "why": exploration.reason(candidate)}
             for candidate in exploration.candidates
@@ -322,11 +262,6 @@ def explored_document(explored: Explored) -> dict[str, Any]:
         "exploring_s": exploration.exploring_s,
         "cached": explored.cached,
     }
-
-
-def _best_report(explored: Explored) -> PlanReport:
-    """The best plan, whose baselines have as many micro-batches; what else was searched the exploration says."""
-    return evaluate(replace(explored.exploration.result, search_log=()), seed=explored.seed)
 
 
 def candidate_document(candidate: Candidate) -> dict[str, Any]:

@@ -17,20 +17,18 @@ from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, shortened, size, span
 from automap_models.cost.staged import StagedCost, plan_tied_sums
-from automap_models.errors import BadInput
 from automap_models.formats.chrome_trace import trace_document, write_trace
-from automap_models.formats.hardware_yaml import known_clusters, read_cluster
 from automap_models.formats.plan_json import plan_document
 from automap_models.planners.base import maker_in_words
-from automap_models.planners.portfolio.planning import planned
+from automap_models.plots.exploration import draw_online
 from automap_models.plots.pipeline import draw
+from automap_models.requests import InferRequest, OnlineRequest
 from automap_models.simulate.engine import Timeline
 from automap_models.simulate.step import timeline
 
-from ..commands.parsing import in_options, sized_profile
-from ..requests import InferRequest
+from ..commands.parsing import in_options
 from ..runner import Report
-from .text import Column, Steps, Table, fact_table, plain, print_parts
+from .text import Column, Table, fact_table, plain, print_parts
 
 _OUTCOMES = {
     "planned": "not proven in time",
@@ -40,38 +38,23 @@ _OUTCOMES = {
 }
 
 
-def report(request: InferRequest) -> Report:
-    """Plan, or read the plan that is given; evaluate it."""
-    plan = _planned(request) if request.plan is None else _read_back(request)
+def report(request: InferRequest | OnlineRequest, answer: PlanReport) -> Report:
+    """The plan, its picture and its trace; of an agent's plan, a picture of how the training went."""
+    if isinstance(request, OnlineRequest):
+        shown, drawing = partial(print_report, answer), partial(draw_online, answer.result)
+        return Report(shown, partial(plan_document, answer), draw=drawing)
 
     def drawn() -> Timeline:
-        schedule = request.options.schedule or plan.problem.schedule or DEFAULT_SCHEDULE
-        return timeline(plan.cost, plan.plan.micro_batches, schedule)
+        schedule = request.options.schedule or answer.problem.schedule or DEFAULT_SCHEDULE
+        return timeline(answer.cost, answer.plan.micro_batches, schedule)
 
-    steps = next_commands(plan, str(request.profile), request.topo, request.out) if request.plan is None else ()
+    steps = next_commands(answer, str(request.profile), request.topo, request.out) if request.plan is None else ()
     return Report(
-        lambda: print_report(plan, steps, verbose=request.verbose),
-        partial(plan_document, plan),
+        lambda: print_report(answer, steps, verbose=request.verbose),
+        partial(plan_document, answer),
         {"trace": lambda path: write_trace(path, trace_document(drawn()))},
-        lambda: draw(plan, drawn()),
+        lambda: draw(answer, drawn()),
     )
-
-
-def _planned(request: InferRequest) -> PlanReport:
-    profile = sized_profile(request.profile, None)
-    if request.topo is None:
-        do = f"give --gpus, such as 32xh100, a YAML file or one of {', '.join(known_clusters())}"
-        raise BadInput("no cluster is given", where="--topo", do=do)
-    with Steps() as steps:
-        return planned(profile, read_cluster(request.topo), request.options, steps.watch)
-
-
-def _read_back(request: InferRequest) -> PlanReport:
-    """A plan in a file, costed again."""
-    from automap_models.api import read_plan
-
-    assert request.plan is not None
-    return read_plan(request.plan, sized_profile(request.profile, None), request.topo).report
 
 
 def print_report(report: PlanReport, next_steps: Iterable[tuple[str, str]] = (), *, verbose: bool = False) -> None:
@@ -391,7 +374,7 @@ def tuned_data_parallelism(report: PlanReport) -> str:
     return "data parallelism" + ("" if tuned is None else f" in {rounds(tuned)}")
 
 
-def next_commands(report: PlanReport, profile: str, topo: str | None, out: Path | None) -> Iterator[tuple[str, str]]:
+def next_commands(report: PlanReport, profile: str, topo: object, out: Path | None) -> Iterator[tuple[str, str]]:
     """The commands to type next: write the plan where it is not written yet, run it, hand it to a framework."""
     plan, held = str(out or "plan.json"), np.diff([0, *report.plan.device_cuts, report.problem.cluster.devices])
     if out is None:

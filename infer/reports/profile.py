@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,55 +17,37 @@ from automap_models import workloads
 from automap_models.core.layers import loop_notes
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.units import counted, percent, seconds, shortened, size
-from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, known_devices, read_device
+from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.npz import shared_document, write_npz
 from automap_models.plots.profile import draw_profile
-from automap_models.workloads.source import Framework, Source, profile_source
+from automap_models.requests import ProfileRequest
 
-from ..requests import ProfileRequest
 from ..runner import Report
-from .text import Column, Steps, Table, fact_table, plain, print_parts
+from .text import Column, Table, fact_table, plain, print_parts
 
 SHOWN = 10
 _DIGITS = re.compile(r"\d+")
 
 
-def report(request: ProfileRequest) -> Report:
-    """Make the profile: tables on standard output, warnings and the summary on standard error; or list the models."""
-    if request.source is None:
+def report(request: ProfileRequest, answer: Profile | None) -> Report:
+    """Tables on standard output, warnings and the summary on standard error; or the models that are known."""
+    if answer is None:
         return Report(print_known, known_document)
-    profile = profile_of(request.source, request.device, request.framework, request.measuring)
-    if request.model is not None:
-        profile = replace(profile, meta={**profile.meta, "model": request.model})
 
     def show() -> None:
         if request.show:
-            print_profile(profile)
+            print_profile(answer)
         if request.instructions:
-            print(*every_instruction(profile), sep="\n")
+            print(*every_instruction(answer), sep="\n")
 
     return Report(
         show,
-        partial(summary_document, profile),
-        {"profile": lambda path: write_npz(path, profile)},
-        partial(draw_profile, profile),
-        warnings=tuple(warnings(profile)),
-        remarks=(summary_line(profile),),
+        partial(summary_document, answer),
+        {"profile": lambda path: write_npz(path, answer)},
+        partial(draw_profile, answer),
+        warnings=tuple(warnings(answer)),
+        remarks=(summary_line(answer),),
     )
-
-
-def profile_of(
-    source: Source, device: str | None, framework: Framework | None = None, measuring: Mapping[str, Any] | None = None
-) -> Profile:
-    """Read, trace, cost or measure: whatever the profile takes.
-
-    Raises:
-        BadInput: it cannot be made.
-        UserCodeError: the user's own code raised.
-    """
-    timed = read_device(device or DEFAULT_DEVICE)
-    with Steps() as steps:
-        return profile_source(source, framework, timed, measuring, steps.begin, steps.advance)
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,12 @@ from automap_models.core.observed import PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.units import counted, percent, seconds, size
-from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.formats.npz import write_npz
-from automap_models.formats.observed_json import read_observed, read_running
 from automap_models.formats.plan_json import plan_document
-from automap_models.formats.plan_reader import read_plan
-from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.evaluate import evaluate
+from automap_models.requests import ReplanRequest
 from automap_models.simulate.step import step_cost
 
-from ..commands.parsing import sized_profile
-from ..requests import ReplanRequest
 from ..runner import Report
 from .pipeline import heading, shape, stage_table
 from .text import fact_table, plain, print_parts
@@ -31,27 +26,15 @@ from .text import fact_table, plain, print_parts
 ReplanResult = Result[ReplanProblem, PlacedPlan]
 
 
-def report(request: ReplanRequest) -> Report:
-    """Read profile, plan and times, and plan again: the stages, what the times say, the corrected profile."""
-    result = _replanned(request)
-    corrected, plan = result.facts["corrected"], result.required_plan().plan
-    healthy = evaluate(Result(corrected, plan, step_cost(corrected, plan), "feasible", taken_s=result.taken_s))
+def report(request: ReplanRequest, answer: ReplanResult) -> Report:
+    """The stages, what the times say, the corrected profile."""
+    corrected, plan = answer.facts["corrected"], answer.required_plan().plan
+    healthy = evaluate(Result(corrected, plan, step_cost(corrected, plan), "feasible", taken_s=answer.taken_s))
     return Report(
-        partial(print_adjustment, result, healthy, names_corrected=request.names_corrected),
-        partial(adjustment_document, result, healthy),
+        partial(print_adjustment, answer, healthy, names_corrected=request.names_corrected),
+        partial(adjustment_document, answer, healthy),
         {"corrected profile": lambda path: write_npz(path, corrected.profile)},
     )
-
-
-def _replanned(request: ReplanRequest) -> ReplanResult:
-    cluster = None if request.topo is None else read_cluster(request.topo)
-    read = read_plan(request.plan, sized_profile(request.profile, request.microbatch_size), cluster)
-    problem, plan = read.problem, read.required_plan()
-    observed = read_observed(request.observed)
-    running, known = read_running(request.plan, problem, plan)
-    starts = make_planner("auto", policy=request.policy, certify_s=0.0, refine_s=0.0)
-    again = ReplanProblem(problem, running, observed, request.attribute, known, request.restart_s)
-    return make_planner("replan", kind="replan", starts=(starts,)).solve(again)
 
 
 def adjustment_document(result: ReplanResult, report: PlanReport) -> dict[str, Any]:

@@ -20,46 +20,29 @@ from automap_models.formats.observed_json import (
     predicted_shares,
     run_document,
 )
-from automap_models.formats.plan_reader import read_plan_to_run
-from automap_models.run import make_backend
-from automap_models.run.base import RunProblem, predicted_timeline, run_schedule
+from automap_models.requests import RunRequest
+from automap_models.run.base import predicted_timeline
 from automap_models.simulate.engine import Timeline
-from automap_models.workloads.source import SourceKind, framework_of
 
-from ..commands.parsing import filled
-from ..requests import RunRequest
 from ..runner import Report
-from .text import Column, Steps, Table, fact_table, print_parts
+from .text import Column, Table, fact_table, print_parts
 
 
-def report(request: RunRequest) -> Report:
-    """Run a plan: a table of stages, and what the check says.
+def report(request: RunRequest, answer: RunRecord | None) -> Report:
+    """A table of stages, and what the check says.
 
     Raises:
         SystemExit: this process is one of several, another one of which reports.
     """
-    record = _ran(request)
-    predicted = predicted_timeline(record.plan, record.schedule)
-    return Report(
-        partial(print_run, record, predicted),
-        partial(run_document, record, predicted),
-        {"trace": lambda path: write_trace(path, run_trace_document(record, predicted))},
-        exit_code=0 if record.comparison is None or record.comparison.agrees else 1,
-    )
-
-
-def _ran(request: RunRequest) -> RunRecord:
-    plan = read_plan_to_run(request.plan)
-    schedule = run_schedule(plan, request.schedule, request.virtual)
-    with Steps() as steps:
-        steps.begin(f"building {request.source.what}")
-        backend = request.backend
-        if backend is None:
-            backend = framework_of(request.source.returned()) if request.source.kind is SourceKind.FACTORY else "jax"
-        record = make_backend(backend).run(filled(RunProblem, request, plan=plan, schedule=schedule), steps.begin)
-    if record is None:
+    if answer is None:
         raise SystemExit(0)
-    return record
+    predicted = predicted_timeline(answer.plan, answer.schedule)
+    return Report(
+        partial(print_run, answer, predicted),
+        partial(run_document, answer, predicted),
+        {"trace": lambda path: write_trace(path, run_trace_document(answer, predicted))},
+        exit_code=0 if answer.comparison is None or answer.comparison.agrees else 1,
+    )
 
 
 def print_run(record: RunRecord, predicted: Timeline) -> None:

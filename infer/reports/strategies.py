@@ -2,211 +2,96 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from automap_models.core.cluster import RESERVE, Cluster
+from automap_models.core.cluster import RESERVE
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
-from automap_models.core.model_work import ModelWork
 from automap_models.core.result import Result
-from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
-from automap_models.core.strategy import PARTS as DIVIDED
-from automap_models.core.strategy import Strategy, TransformerShape, require_parts
+from automap_models.core.strategy import Strategy
 from automap_models.core.units import counted, percent, seconds, size, span
-from automap_models.cost.layer_times import Runtime
-from automap_models.errors import BadInput
-from automap_models.export.targets import strategy_limits, target_by_name
-from automap_models.formats.hardware_yaml import device_of, read_kinds
-from automap_models.formats.strategy_json import WrittenStrategy, estimate_document
-from automap_models.planners import effort
-from automap_models.planners.portfolio.work import work_once
-from automap_models.planners.strategies.compare import Alternative, Compared, compared, of_sizes
-from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import (
-    StrategiesConfig,
-    StrategyProblem,
-    usual_batch,
-    usual_precision,
-)
-from automap_models.planners.strategies.remedies import what_would_fit
-from automap_models.plots.strategies import draw_strategies
-from automap_models.simulate.strategy import StrategyPricing, require_device
-from automap_models.workloads.source import notes_of, transformer
+from automap_models.export.targets import target_by_name
+from automap_models.formats.strategy_json import estimate_document
+from automap_models.planners.strategies.compare import Alternative
+from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.requests import PlanRequest
+from automap_models.requests.strategies import StrategyResult, command_line, gap, searched_document
+from automap_models.workloads.source import notes_of
 
-from ..commands.strategies import STRATEGIES_FOR
-from ..requests import PlanRequest
+from ..commands.strategies import PLANNED_FOR
 from ..runner import Report
 from .pipeline import heading
-from .text import Column, Steps, Table, fact_table, plain, print_parts
+from .text import Column, Table, fact_table, plain, print_parts
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.console import RenderableType
 
-StrategyResult = Result[StrategyProblem, Strategy]
 
-
-@dataclass(frozen=True)
-class Searched:
-    """What the command came to.
-
-    Attributes:
-        title: the model, the cluster and the samples of a step.
-        compared: the result of the search, and what it was compared with.
-        sizes: results on clusters of other sizes, with a sweep.
-    """
-
-    title: str
-    compared: Compared
-    sizes: Sequence[StrategyResult] = ()
-
-    @property
-    def result(self) -> StrategyResult:
-        """Of the search."""
-        return self.compared.result
-
-    @property
-    def best(self) -> Estimate:
-        """The price of the best strategy."""
-        cost: Estimate = self.result.cost
-        return cost
-
-
-def report(request: PlanRequest) -> Report:
+def report(request: PlanRequest, answer: StrategyResult | Estimate) -> Report:
     """The price of a strategy; or the best one, and what its choices buy."""
-    if request.strategy is not None and request.strategy.price:
-        estimate, notes = _priced(request), notes_of(request.source)
-        show = partial(print_estimate, estimate, _title(request, estimate))
-        return Report(show, partial(estimate_document, estimate), warnings=notes)
-    searched = _searched(request)
+    notes = notes_of(request.source)
+    if isinstance(answer, Estimate):
+        show = partial(print_estimate, answer, _title(request, answer))
+        return Report(show, partial(estimate_document, answer), warnings=notes)
     return Report(
-        partial(print_searched, searched),
-        partial(searched_document, searched),
-        draw=partial(draw_searched, searched),
-        warnings=notes_of(request.source),
+        partial(print_searched, answer, _title(request, answer.cost)),
+        partial(searched_document, answer),
+        draw=answer.plot,
+        warnings=notes,
     )
-
-
-def _searched(request: PlanRequest) -> Searched:
-    wanted, cluster, usual = request.strategy, request.cluster, StrategiesConfig()
-    assert wanted is not None
-    if request.options.thorough:
-        usual = replace(usual, gap=0.0, budget_s=math.inf)
-    budget_s = request.options.budget_s or usual.budget_s
-    with Steps() as steps:
-
-        def work(dtype: str) -> ModelWork:
-            source = replace(request.source, dtype=dtype)
-            transformer(source).shape()
-            return work_once(source, request.cache, steps.begin)
-
-        problem = StrategyProblem.of(
-            work,
-            cluster,
-            device_of(cluster, request.device),
-            global_batch=request.options.global_batch,
-            fixed=wanted.fields,
-            within=None if wanted.target is None else strategy_limits(wanted.target),
-            reserve_bytes=wanted.reserves.get(None),
-            rank_reserve_bytes={rank: nbytes for rank, nbytes in wanted.reserves.items() if rank is not None},
-            runtime=Runtime(flash=wanted.flash),
-        )
-        clusters = [] if wanted.sizes is None else _clusters(cluster, *wanted.sizes)
-        # Searches of the best strategy, on the cluster, on others, without a target's limits, share 0.8 of the budget.
-        # What its choices buy has the rest, or, where that took less, as large a share of what it took; but 1.5 counted
-        # seconds, as far as the budget has them.
-        searching, searches = 0.8, 1 + len(clusters) + (wanted.target is not None)
-        config = replace(usual, budget_s=searching * budget_s / searches)
-        begun_s = effort.counted_s()
-        result = StrategiesPlanner(config).solve(problem, watch=steps.watch)
-        searched_s = effort.counted_s() - begun_s
-        if result.plan is None:
-            assert result.reason is not None
-            raise what_would_fit(problem, result.reason, steps.watch)
-        comparing_s = max(1.5, (1 - searching) / searching * searched_s)
-        best = compared(result, config, steps.watch, min(comparing_s, (1 - searching) * budget_s))
-        title = _title(request, best.result.cost)
-        return Searched(title, best, of_sizes(best.result, clusters, config, steps.watch))
 
 
 def _title(request: PlanRequest, estimate: Estimate) -> str:
     """`gpt2 on 8xa100: 1 node of 8 devices …; by the clock of a100, 512 samples of 1,024 tokens a step`."""
-    samples, sequence = estimate.strategy.global_batch, transformer(request.source).shape().sequence
-    where = f"{heading(estimate.model, request.cluster)}; by the clock of {plain(estimate.device)}"
+    shape, samples = estimate.facts.shape, counted(estimate.strategy.global_batch, "sample")
+    tokens = "" if shape is None else f" of {shape.sequence:,} tokens"
     usual = "" if request.options.global_batch else " (--global-batch)"
-    return f"{where}, {counted(samples, 'sample')} of {sequence:,} tokens a step{usual}"
+    where = f"{heading(estimate.model, request.cluster)}; by the clock of {plain(estimate.device)}"
+    return f"{where}, {samples}{tokens} a step{usual}"
 
 
-def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:
-    """Clusters of the same nodes, with twice as many devices each as the one before."""
-    cluster.require_uniform("a sweep of sizes", "leave --devices out")
-    clusters, devices = [], least
-    while devices <= most:
-        nodes, odd = divmod(devices, cluster.devices_per_node)
-        if odd:
-            what = f"{devices} devices are no whole nodes of {cluster.devices_per_node}"
-            raise BadInput(what, where="--devices", do=f"begin with a multiple of {cluster.devices_per_node}")
-        clusters.append(replace(cluster, nodes=nodes))
-        devices *= 2
-    if not clusters:
-        raise BadInput(f"{least} to {most} are none", where="--devices", do="give the smaller number first")
-    return clusters
-
-
-def gap(result: StrategyResult) -> float | None:
-    """By which share of the step any other strategy can be shorter at most; None where nothing is proven."""
-    if result.bound is None or result.plan is None:
-        return None
-    return max(0.0, 1.0 - result.bound.value / float(result.cost.step_s))
-
-
-def print_searched(searched: Searched) -> None:
-    """Print the best strategy for people."""
-    result, compared = searched.result, searched.compared
+def print_searched(searched: StrategyResult, title: str) -> None:
+    """Print the best strategy for people; `title` are the first lines."""
+    compared = searched.compared
     print_estimate(
-        searched.best,
-        searched.title,
+        searched.cost,
+        title,
         "best strategy",
         [kinds_table(searched)] if len(compared.kinds) > 1 else [],
         [choices_table(searched)] if compared.choices else [],
         [less_memory_table(compared.memory)] if len(compared.memory) > 1 else [],
         [sizes_table(searched.sizes)] if searched.sizes else [],
-        further=[*_order(result), *_limits(searched), *_uneven(searched), *_proof(result)],
+        further=[*_order(searched), *_limits(searched), *_uneven(searched), *_stages(searched), *_proof(searched)],
         below=list(_next(searched)),
     )
 
 
-def command_line(searched: Searched) -> tuple[str | None, tuple[str, ...]]:
-    """What starts the strategy under the framework that it is for, and notes; None where that reads a file instead."""
-    within, best, cluster = searched.result.problem.within, searched.best, searched.result.problem.cluster
-    if within is None:
-        return None, ()
-    strategy = replace(best.strategy, layers=best.stage_layers)
-    written = target_by_name(within.name).write(WrittenStrategy(best.model, strategy, best.facts), Path("plan"))
-    where = f"--nnodes {cluster.nodes} --nproc-per-node {cluster.devices_per_node}"
-    return (f"torchrun {where} {written.program}", written.notes) if written.program else (None, ())
-
-
-def _next(searched: Searched) -> Iterator[RenderableType]:
+def _next(searched: StrategyResult) -> Iterator[RenderableType]:
     """The command that starts the strategy, and what to type next."""
     from rich.text import Text
 
-    within, (command, notes) = searched.result.problem.within, command_line(searched)
+    within, (command, notes) = searched.problem.within, command_line(searched)
     if command is not None:
         arguments = command.replace(" ", "\xa0").replace("\xa0--", " --")  # an option and its value stand on one line
         lines = textwrap.wrap(arguments, 94, break_long_words=False, break_on_hyphens=False)
         yield Text(" \\\n    ".join(lines).replace("\xa0", " ") + "\n", no_wrap=True, overflow="ignore")
     if within is None:
-        further = f"--for {', '.join(STRATEGIES_FOR)}: the best strategy that it runs"
+        targets = (name for name in PLANNED_FOR if target_by_name(name).takes_strategies)
+        further = f"--for {', '.join(targets)}: the best strategy that it runs"
     else:
         further = f"--out strategy.json; automap-export strategy.json --to {within.name} --check"
     yield fact_table([("next", further)], notes)
+
+
+def _stages(searched: StrategyResult) -> Iterator[tuple[str, str]]:
+    """How much longer the best plan of stages takes, which has unequal devices or cuts inside blocks, but no ZeRO."""
+    plan = searched.stages
+    if plan is not None:
+        longer = percent(plan.step_s / searched.cost.step_s - 1.0)
+        yield "without these", f"ZeRO and recomputation: {plan.name}, {seconds(plan.step_s)}, {longer} longer"
 
 
 def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
@@ -219,11 +104,11 @@ def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
     yield "search", f"took {seconds(result.taken_s)}"
 
 
-def _uneven(searched: Searched) -> Iterator[tuple[str, str]]:
+def _uneven(searched: StrategyResult) -> Iterator[tuple[str, str]]:
     """What equally many layers in all stages cost, which are simpler to run."""
     uneven = searched.compared.uneven
-    if uneven is not None and uneven.step_s < searched.best.step_s:
-        share = percent(1 - uneven.step_s / searched.best.step_s)
+    if uneven is not None and uneven.step_s < searched.cost.step_s:
+        share = percent(1 - uneven.step_s / searched.cost.step_s)
         yield "unequal layers", f"would be {share} shorter ({strategy_in_words(uneven)}); give them by --layers"
 
 
@@ -235,9 +120,9 @@ def _order(result: StrategyResult) -> Iterator[tuple[str, str]]:
         yield "order of nodes", f"ranks of the pipeline have, from the first on, {', '.join(kinds)}"
 
 
-def _limits(searched: Searched) -> Iterator[tuple[str, str]]:
+def _limits(searched: StrategyResult) -> Iterator[tuple[str, str]]:
     """What it costs that a framework is to run the strategy."""
-    within, free, best = searched.result.problem.within, searched.compared.unlimited, searched.best
+    within, free, best = searched.problem.within, searched.compared.unlimited, searched.cost
     if within is None or free is None:
         return
     if free.step_s >= best.step_s:
@@ -266,9 +151,9 @@ def _step(alternative: Alternative) -> str:
     return "nothing fits" if alternative.ruled_out else "none found"
 
 
-def kinds_table(searched: Searched) -> Table:
+def kinds_table(searched: StrategyResult) -> Table:
     """One row a kind of parallelism with its best strategy, and why it is not the best one; or that stands below."""
-    best, kinds = searched.best, searched.compared.kinds
+    best, kinds = searched.cost, searched.compared.kinds
     reasons = {of.name: why_not(of, best) for of in kinds}
     columns = _columns(kinds, best.step_s)
     narrow = (Column("parallelism", list(reasons), left=True), columns["step"], columns["fullest device"])
@@ -297,16 +182,16 @@ def less_memory_table(estimates: Sequence[Estimate]) -> Table:
     return Table((*layout, columns["strategy"]), layout)
 
 
-def choices_table(searched: Searched) -> Table:
+def choices_table(searched: StrategyResult) -> Table:
     """One row a choice that the best strategy makes: the best one without it."""
-    rows = [Alternative("best", searched.best), *searched.compared.choices]
-    columns = _columns(rows, searched.best.step_s)
+    rows = [Alternative("best", searched.cost), *searched.compared.choices]
+    columns = _columns(rows, searched.cost.step_s)
     strategy = columns.pop("strategy")
     layout = (Column("what each choice buys", [of.name for of in rows], left=True), *columns.values())
     return Table((*layout, strategy), layout)
 
 
-def sizes_table(results: Sequence[StrategyResult]) -> Table:
+def sizes_table(results: Sequence[Result[StrategyProblem, Strategy]]) -> Table:
     """One row a size of the cluster."""
     columns = _columns([Alternative("", of.cost, ruled_out=True) for of in results], 1.0)
     layout = (
@@ -316,51 +201,6 @@ def sizes_table(results: Sequence[StrategyResult]) -> Table:
         columns["fullest device"],
     )
     return Table((*layout, columns["strategy"]), layout)
-
-
-def draw_searched(searched: Searched) -> Figure:
-    """The parts of the best strategy's step and its memory beside those of the others."""
-    compared = searched.compared
-    named = [(of.name, of.estimate) for of in (*compared.choices, *compared.kinds)]
-    sizes = [(of.problem.cluster.devices, of.cost) for of in searched.sizes]
-    return draw_strategies(searched.best, named, compared.memory, sizes)
-
-
-def searched_document(searched: Searched) -> dict[str, Any]:
-    """The same as plain JSON types: the best strategy as of a price, and what was proven."""
-    result = searched.result
-    document = estimate_document(searched.best)
-    document |= {
-        "status": result.status,
-        "bound_s": None if result.bound is None else result.bound.value,
-        "gap": gap(result),
-        "search": dict(result.facts),
-        "search_s": result.taken_s,
-        "choices": [{"choice": of.name, "best": _document(of.estimate)} for of in searched.compared.choices],
-        "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in searched.compared.kinds],
-        "memory": [estimate_document(of) for of in searched.compared.memory],
-    }
-    if searched.compared.uneven is not None:
-        document["unequal_layers"] = estimate_document(searched.compared.uneven)
-    if result.problem.cluster.groups:
-        document["node_order"] = [group.device for group in result.problem.cluster.groups]
-    if result.problem.within is not None:
-        document |= {"for": result.problem.within.name, "without_limits": _document(searched.compared.unlimited)}
-        document["command"], _ = command_line(searched)
-    if searched.sizes:
-        document["sizes"] = [
-            {
-                "devices": of.problem.cluster.devices,
-                "bound_s": None if of.bound is None else of.bound.value,
-                "best": _document(of.cost),
-            }
-            for of in searched.sizes
-        ]
-    return document
-
-
-def _document(estimate: Estimate | None) -> dict[str, Any] | None:
-    return None if estimate is None else estimate_document(estimate)
 
 
 PARTS = {
@@ -375,49 +215,6 @@ PARTS = {
     "optimizer": "optimizer",
 }
 """Field of `StepParts` → how people call it."""
-
-
-def _priced(request: PlanRequest) -> Estimate:
-    """The price of a strategy; what is wrong with it shows before the model is traced."""
-    wanted, cluster = request.strategy, request.cluster
-    assert wanted is not None
-    kinds, device = read_kinds(cluster), device_of(cluster, request.device)
-    devices, shape = [*kinds.values()] or [device], transformer(request.source).shape()
-    samples = request.options.global_batch or usual_batch(shape, cluster.devices)
-    fields = {"precision": usual_precision(devices), "global_batch": samples, **wanted.fields}
-    strategy = _strategy(fields, cluster, shape)
-    for kind in devices:
-        require_device(kind, strategy)
-    with Steps() as steps:
-        work = work_once(replace(request.source, dtype=strategy.dtype), request.cache, steps.begin)
-    return StrategyPricing(work, cluster, device, Runtime(flash=wanted.flash), kinds).estimate(strategy)
-
-
-def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerShape) -> Strategy:
-    """The strategy of a model on a cluster, with the fields that are open as `Strategy` has them.
-
-    Data parallelism takes the devices that are left, and the schedule is 1F1B, with virtual stages the interleaved one.
-    """
-    fields = {"micro_batch": 1, **fields}
-    require_parts(shape, **{key: fields[key] for key in DIVIDED if key in fields})
-    shared = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
-    if "dp" not in fields and cluster.devices % shared:
-        what = f"tp × cp × pp are {shared} devices, which do not divide the {cluster.devices} of cluster {cluster.name}"
-        raise BadInput(what, where="`dp`", do="let the product of all be the number of devices")
-    fields.setdefault("dp", cluster.devices // shared)
-    fields.setdefault("schedule", "interleaved" if fields.get("vp", 1) > 1 else DEFAULT_SCHEDULE)
-    fields.setdefault("vp", SCHEDULES[fields["schedule"]].virtual or 1)
-    try:
-        strategy = Strategy(**fields)
-    except BadInput as error:
-        if error.where != "`micro_batches`":
-            raise
-        samples = fields["dp"] * fields["micro_batch"]
-        do = f"{error.do}, of {samples} sample(s) each (dp × micro-batch)"
-        raise BadInput(error.what, where="`global_batch`", do=do) from None
-    strategy.require_cluster(cluster)
-    strategy.require_model(shape)
-    return strategy
 
 
 def print_estimate(
@@ -476,8 +273,11 @@ def memory_table(estimate: Estimate) -> Table:
 def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
     yield "step time", seconds(estimate.step_s)
-    yield "throughput", f"{estimate.tokens_per_s_per_device:,.0f} tokens/s on a device"
-    yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
+    if estimate.facts.shape is None:
+        yield "throughput", f"{estimate.strategy.global_batch / estimate.step_s:,.3g} samples/s"
+    else:
+        yield "throughput", f"{estimate.tokens_per_s_per_device:,.0f} tokens/s on a device"
+        yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
     if estimate.unfitted:
         names = ", ".join(estimate.unfitted)
         yield "clock", f"unfitted: data sheet of {names}, and the mean constants of devices that have a fit"

@@ -7,7 +7,6 @@ import io
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -19,47 +18,26 @@ from automap_models.errors import Infeasible
 from automap_models.formats.atomic import write_json, write_text
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.plan_json import SCHEMA
-from automap_models.formats.sweep_yaml import read_sweep
 from automap_models.planners.base import maker_in_words
-from automap_models.planners.options import AUTO
-from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows, combinations, sweep
+from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows
 from automap_models.plots.sweep import draw_sweep
+from automap_models.requests import SweepRequest
 from automap_models.version import __version__
 
-from ..commands.parsing import in_options, sized_profile
-from ..requests import SweepRequest
+from ..commands.parsing import in_options
 from ..runner import Report
-from .text import Column, Steps, Table, fact_table, plain, print_parts
+from .text import Column, Table, fact_table, plain, print_parts
 
 
-def report(request: SweepRequest) -> Report:
-    """Plan every combination in a file: a table, a picture, and the rows as JSON or CSV."""
-    swept = _swept(request)
+def report(request: SweepRequest, answer: Sweep) -> Report:
+    """A table, a picture, and the rows as JSON or CSV."""
     return Report(
-        partial(print_sweep, swept),
-        partial(sweep_document, swept),
-        {"plan": lambda path: write_rows(path, sweep_document(swept))},
-        lambda: draw_sweep(swept.profile.model, swept.rows, same_batch=swept.global_batch is not None),
+        partial(print_sweep, answer),
+        partial(sweep_document, answer),
+        {"plan": lambda path: write_rows(path, sweep_document(answer))},
+        lambda: draw_sweep(answer.profile.model, answer.rows, same_batch=answer.global_batch is not None),
         names={"plan": "rows"},
     )
-
-
-def _swept(request: SweepRequest) -> Sweep:
-    options = request.options
-    spec, profile = read_sweep(request.sweep), sized_profile(request.profile, options.microbatch_size)
-    quick = options.make_planner("tables" if options.policy is None else "policy")
-    of_problems = {
-        **options.given("state_factor", "granularity"),
-        "schedule": options.step_schedule,
-        "constraints": options.constraints,
-    }
-    chosen = combinations(spec, profile, of_problems, quick.out_of_range, str(request.sweep))
-    with Steps() as steps:
-        steps.begin(f"planning {len(chosen)} combinations")
-        unproven = options.planner == AUTO and options.step_schedule is not None  # proofs by L take milliseconds
-        planner = replace(options, certify_s=options.certify_s or 0.0) if unproven else options
-        progress = partial(steps.advance, what="planning")
-        return Sweep(profile, sweep(chosen, planner.make_planner(), progress=progress), spec.global_batch)
 
 
 def print_sweep(sweep: Sweep) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as ProgressBar
 
     from automap_models.core.cluster import Cluster, NodeGroup
-    from automap_models.planners.base import Progress
+    from automap_models.planners.base import Watch
 
 
 def console() -> Console:
@@ -190,43 +190,27 @@ def _of_groups(cluster: Cluster, text: Callable[[NodeGroup], str]) -> str:
     return "\n".join(map(text, cluster.node_groups))
 
 
-class Steps:
-    """A context in which one line at the bottom of the terminal (stderr), if there is one, says what goes on.
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """One line at the bottom of the terminal (stderr), if there is one, says what goes on, and leaves no trace.
 
-    It leaves no trace. What the user's own code prints goes to stderr meanwhile.
+    What the user's own code prints goes to stderr meanwhile.
     """
+    from automap_models.planners.base import SILENT, Progress
 
-    def __init__(self) -> None:
-        terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._progress = _progress() if terminal else None
-        self._redirected = redirect_stdout(sys.stderr)
+    with redirect_stdout(sys.stderr):
+        if sys.stderr is None or not sys.stderr.isatty():
+            yield SILENT
+            return
+        from automap_models.core.compiled import when_compiling
 
-    def __enter__(self) -> Steps:
-        self._redirected.__enter__()
-        if self._progress is not None:
-            from automap_models.core.compiled import when_compiling
+        with _progress() as bar:
 
-            self._progress.start()
-            when_compiling(lambda: self.begin("compiling searches, once: about 15 s"))
-        return self
+            def watch(news: Progress) -> None:
+                bar.update(bar.task_ids[0], description=news.what, completed=news.done or 0, total=news.total)
 
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-        self._redirected.__exit__(None, None, None)
-
-    def begin(self, what: str) -> None:
-        """A step of unknown length begins."""
-        self.advance(0, None, what)
-
-    def advance(self, done: int, total: int | None, what: str) -> None:
-        """That much of a step is done; `what` comes next."""
-        if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], description=what, completed=done, total=total)
-
-    def watch(self, news: Progress) -> None:
-        """What a planner tells while it works (planners.base)."""
-        self.advance(news.done or 0, news.total, news.what)
+            when_compiling(lambda: watch(Progress("compiling searches, once: about 15 s")))
+            yield watch
 
 
 def _progress() -> ProgressBar:

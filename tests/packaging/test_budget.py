@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (926, 8),
+    "automap_models": (917, 8),
     "core": (7_132, 34),
-    "cost": (3_483, 18),
+    "cost": (3_508, 18),
     "envs": (1_605, 12),
     "export": (2_328, 14),
     "formats": (5_080, 21),
@@ -32,25 +32,26 @@ BUDGET = {
     "planners": (861, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_313, 17),
-    "planners/portfolio": (2_891, 19),
+    "planners/portfolio": (2_889, 19),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_520, 22),
     "planners/strategies": (2_698, 15),
-    "plots": (1_155, 8),
+    "plots": (1_256, 9),
+    "requests": (1_509, 11),
     "rl": (1_088, 11),
     "run": (4_831, 25),
     "simulate": (1_613, 8),
     "torch_export": (3_169, 14),
     "workloads": (3_959, 20),
     "zoo": (1, 1),
-    "infer": (5_862, 29),
+    "infer": (4_688, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_315, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_561, "files": 374, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 69_011, "files": 384, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -33,7 +33,8 @@ RANK = {
     "plots": 8,
     "run": 8,
     "export": 8,
-    "api": 9,
+    "requests": 9,
+    "api": 10,
     "zoo": 7,
 }
 # Below envs and rl in rank, yet none of their business.

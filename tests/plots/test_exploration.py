@@ -16,9 +16,9 @@ PROFILE = Path(__file__).parents[2] / "examples" / "vgg19_v100.npz"
 @pytest.fixture(scope="module")
 def exploration():
     """Plans of which the largest nearly fills the memory that they may have."""
-    first = am.explore(PROFILE, "A", max_stages=2, budget_s=0.5).exploration
+    first = am.plan(PROFILE, "A", max_stages=2, budget_s=0.5).exploration
     largest = max(plan.memory_bytes for plan in first.candidates)
-    return am.explore(PROFILE, "A", max_stages=2, budget_s=0.5, memory_bytes=1.05 * largest).exploration
+    return am.plan(PROFILE, "A", max_stages=2, budget_s=0.5, memory_bytes=1.05 * largest).exploration
 
 
 def test_the_legend_of_the_plans_lies_inside_the_picture(exploration) -> None:

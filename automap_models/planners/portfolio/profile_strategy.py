@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from automap_models.core.cluster import RESERVE
 from automap_models.core.microbatch import required_size
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.cost.profile_layers import PRECISIONS, ProfileWork
 from automap_models.errors import BadInput
-from automap_models.planners.base import NEVER, SILENT, Deadline, Watch
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
@@ -42,12 +43,9 @@ def strategy_problem(space: PlanningSpace) -> StrategyProblem | None:
     )
 
 
-def best_strategy(
-    space: PlanningSpace, deadline: Deadline = NEVER, watch: Watch = SILENT
-) -> Result[StrategyProblem, Strategy] | None:
+@lru_cache(maxsize=1)
+def best_strategy(space: PlanningSpace) -> Result[StrategyProblem, Strategy] | None:
     """The fastest strategy of the space's model that fits; None where there is none, or see `strategy_problem`."""
     problem = strategy_problem(space)
-    if problem is None:
-        return None
-    result = StrategiesPlanner(PATIENT).solve(problem, deadline=deadline, watch=watch)
-    return None if result.plan is None else result
+    result = None if problem is None else StrategiesPlanner(PATIENT).solve(problem)
+    return None if result is None or result.plan is None else result

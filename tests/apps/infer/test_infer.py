@@ -372,9 +372,9 @@ def test_where_nothing_fits_the_line_says_which_plan_comes_nearest_and_what_woul
 def test_an_output_that_cannot_be_written_is_found_before_planning(
     folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from automap_models.infer.reports import pipeline
+    from automap_models.infer import runner
 
-    monkeypatch.setattr(pipeline, "report", lambda request: pytest.fail("planned all the same"))
+    monkeypatch.setattr(runner, "solve", lambda request, watch: pytest.fail("planned all the same"))
     refused("vgg.npz", "--topo", "C", "--out", "nowhere/plan.json")
 
 

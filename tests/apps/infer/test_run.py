@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import automap_models as am
 from automap_models.infer.app import main
 
 MODEL = """
@@ -83,6 +84,25 @@ def test_a_run_refuses_what_it_cannot_do_in_one_sentence(folder: Path, capsys: p
     document["stages"][1]["devices"] = [5, 2]
     change(stages=document["stages"])
     assert "$.stages[1].devices" in refused("run_models:make_model")
+
+
+@pytest.mark.slow
+def test_a_run_prints_its_times_as_json_and_python_s_function_runs_the_same(
+    folder: Path, capsys: pytest.CaptureFixture[str], printed: list[str]
+) -> None:
+    """Two stages on two processes; a result runs as its file does, with the same weights and data."""
+    Path("pair.yaml").write_text(json.dumps({**CLUSTER, "devices_per_node": 2}))
+    result = am.plan("small.npz", "pair.yaml", stages=2, micro_batches=2, min_stage=0.0, certify_s=0.0)
+    result.save("pair.json")
+    capsys.readouterr()
+    arguments = ["run", "pair.json", "run_models:make_model", "--steps", "2", "--seed", "3", "--check", "--json"]
+    assert main(arguments) == 0
+    document = json.loads(capsys.readouterr().out)
+    record = am.run(result, "run_models:make_model", steps=2, seed=3, check=True)
+    assert printed == ["run"]
+    assert record is not None and record.comparison is not None
+    assert document["run"]["check"]["agrees"] and record.comparison.agrees
+    assert [step.loss for step in record.steps] == pytest.approx(document["run"]["losses"], rel=1e-6)
 
 
 @pytest.mark.slow

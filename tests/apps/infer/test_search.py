@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -193,13 +194,14 @@ def test_a_search_is_drawn(model: str, tmp_path: Path, capsys: pytest.CaptureFix
 def test_ctrl_c_returns_the_best_plan_so_far(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from automap_models.infer.reports.text import Steps
+    from automap_models.infer.reports import text
+    from automap_models.planners.base import Progress
 
-    def interrupting(_: Steps, what: str) -> None:
-        if what.startswith("episode"):
+    def interrupting(news: Progress) -> None:
+        if news.what.startswith("episode"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Steps, "begin", interrupting)
+    monkeypatch.setattr(text, "watching", lambda: nullcontext(interrupting))
     out = tmp_path / "plan.json"
     assert main(["opp", model, "--topo", "A", "--mesh", "4", *COUNT, "--out", str(out)]) == 0
     assert "interrupted after 16 episodes: the best plan until then" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,408 @@
+"""What the commands and the functions of Python are asked for, and the one way to an answer: `solve(request)`.
+
+A request is a frozen record, checked as far as that takes no long work. A field is the option of that name, which says
+what it means in the command's help; `None` is what the user left open where the default depends on something else.
+Nothing here imports numpy: help is to be fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from automap_models.errors import BadInput
+from automap_models.planners.options import COMPETING, ExploreOptions, PlanOptions
+from automap_models.workloads.source import MODELS
+
+if TYPE_CHECKING:
+    from automap_models.core.cluster import Cluster
+    from automap_models.core.device import Device
+    from automap_models.core.observed import Attribution
+    from automap_models.core.profile import Profile
+    from automap_models.core.profiled_model import ProfiledModel
+    from automap_models.core.written_plan import WrittenPlan
+    from automap_models.cost.layer_times import Runtime
+    from automap_models.export.target import Source as PlanSource
+    from automap_models.formats.atomic import Cache
+    from automap_models.planners.base import Watch
+    from automap_models.run.base import DeviceKind, Executor
+    from automap_models.workloads.source import Framework, Source
+
+
+def solve(request: object, watch: Watch | None = None) -> Any:
+    """What a request asks for, as the module of SOLVERS that does it says; that is imported now.
+
+    Args:
+        request: one of the records below.
+        watch: is told how far it is.
+
+    Raises:
+        BadInput: the request cannot be met: a file, a model or an option is wrong.
+        Infeasible: no plan fits the memory.
+        UserCodeError: the model's own code raised.
+    """
+    from automap_models.planners.base import SILENT
+
+    module, function = SOLVERS[type(request)].split(".")
+    return getattr(import_module(f"{__name__}.{module}"), function)(request, watch or SILENT)
+
+
+def cluster_of(topo: str | Cluster) -> Cluster:
+    """The cluster itself, or the one of that name or in that file.
+
+    Raises:
+        BadInput: there is none, or it cannot be read.
+    """
+    if not isinstance(topo, str):
+        return topo
+    from automap_models.formats.hardware_yaml import read_cluster
+
+    return read_cluster(topo)
+
+
+def device_on(cluster: Cluster, device: str | Device | None) -> Device:
+    """The device itself, or the one of that name or in that file, or the kind that the cluster is made of.
+
+    Raises:
+        BadInput: there is none, or it cannot be read.
+    """
+    from automap_models.core.device import Device
+    from automap_models.formats.hardware_yaml import device_of
+
+    return device if isinstance(device, Device) else device_of(cluster, device)
+
+
+def cache_of(cached: bool) -> Cache:
+    """The cache of results, or one that keeps nothing."""
+    from automap_models.formats.atomic import Cache, cache_folder
+
+    return Cache(cache_folder() if cached else None)
+
+
+def given(arguments: object, *names: str) -> dict[str, Any]:
+    """Those of the named arguments, or fields of a request, that are not None."""
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """`automap profile`.
+
+    Attributes:
+        source: None where only the built-in models shall be listed.
+        measuring: options of measuring by name, such as repeats; None where nothing is measured.
+    """
+
+    source: Source | None
+    framework: Framework | None = None
+    model: str | None = None
+    device: str | Device | None = None
+    measuring: dict[str, Any] | None = None
+    show: bool = False
+    instructions: bool = False
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """`automap export`.
+
+    Attributes:
+        source: the model that the plan was made for; None where it is not given.
+    """
+
+    plan: Path | PlanSource
+    source: Source | None
+    to: str
+    out: Path | None = None
+    snap: bool = False
+    check: bool = False
+    topo: str | Cluster | None = None
+    device: str | Device | None = None
+    microbatch_size: int | None = None
+
+
+@dataclass(frozen=True)
+class CalibrateRequest:
+    """`automap calibrate`."""
+
+    files: tuple[Path, ...]
+    device: str
+    also: tuple[str, ...] = ()
+    model: str | None = None
+    sequence: int | None = None
+    pull: float | None = None
+
+
+@dataclass(frozen=True)
+class PlaceRequest:
+    """`automap place`.
+
+    Attributes:
+        problem: fields of the placement problem that are given in place of the graph's, by name.
+        config: options of the planner that are given, by name.
+        cluster: of the objective step, by name or file; None: as many equal devices as `problem` says.
+    """
+
+    source: Source
+    problem: dict[str, Any]
+    split_passes: bool
+    planner: str
+    config: dict[str, Any]
+    time_limit_s: float | None
+    plan: Path | None
+    nodes: int | None
+    accelerator: str | None
+    host: str | None
+    link_bytes_per_s: float | None
+    cluster: str | None
+    verify: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """`automap plan`.
+
+    Attributes:
+        options: what is asked of the plans; of strategies, the batch, the memory and how long to look.
+        microbatch_size: samples in the micro-batch of a profile that does not say.
+        cached: whether what was traced and found is kept, and taken from the cache.
+    """
+
+    source: Source
+    topo: str | Cluster
+    device: str | Device | None = None
+    options: ExploreOptions
+    microbatch_size: int | None = None
+    cached: bool = False
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster, perhaps with less memory."""
+        return self.options.limited(cluster_of(self.topo))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExploreRequest(PlanRequest):
+    """Every kind of plan competes.
+
+    Attributes:
+        plan: is costed and shown, where it is given, and nothing searched.
+        of_stages: the option of plans of stages for which no strategies of a transformer are searched, if one is given.
+    """
+
+    plan: Path | None = None
+    of_stages: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyRequest(PlanRequest):
+    """A strategy is searched, or priced.
+
+    Attributes:
+        fields: those of `core.strategy.Strategy` that are given.
+        runtime: how the framework runs it.
+        price: whether nothing is searched.
+        reserve: bytes that are left free: of each device under None, of devices of a rank beside that by its number.
+        target: the framework that is to run it, whose limits hold; None for any.
+        devices: least and most devices of a sweep; None for the cluster as it is.
+    """
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    runtime: Runtime
+    price: bool = False
+    reserve: Mapping[int | None, float] = field(default_factory=dict)
+    target: str | None = None
+    devices: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        sizes: object = self.devices
+        pair = isinstance(sizes, tuple) and len(sizes) == 2 and all(isinstance(n, int) and n > 0 for n in sizes)
+        if sizes is not None and not pair:
+            raise BadInput(f"is {sizes!r}", where="`devices`", do="give the least and the most number, such as (8, 64)")
+
+
+FIELDS = (
+    *("tp", "pp", "dp", "vp", "cp", "ep"),
+    *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "layers"),
+)
+"""Fields of a strategy that are options; `schedule` and `global_batch` are of plans of stages, too."""
+
+
+def narrowed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of plans of stages within what the framework that `target` names can express.
+
+    `equal_replicas`, `cut_at` and, where it is an option, `forbidden` are set accordingly. Stages that divide
+    operators, each by its own number of devices, are left out where the framework has one number.
+
+    Raises:
+        BadInput: there is no such framework, it takes no plans of stages, or does not run the schedule.
+    """
+    name, options = options.get("target"), dict(options)
+    if not isinstance(name, str):
+        return options
+    from automap_models.core.constraints import BLOCKS
+    from automap_models.core.framework import StageLimits
+    from automap_models.export.targets import target_by_name
+
+    target, schedule = target_by_name(name), options.get("schedule")
+    limits = target.limits
+    if limits is None:
+        raise BadInput(f"{name} restricts no plan of stages", where="`target`", do="leave it out")
+    if schedule is not None and schedule not in limits.schedules:
+        do = f"choose from {', '.join(limits.schedules)}"
+        raise BadInput(f"{name} does not run schedule {schedule}", where="`schedule`", do=do)
+    schedules = tuple(schedule for schedule in COMPETING if schedule in limits.schedules)
+    options["target"] = StageLimits(
+        schedules,
+        limits.filled,
+        limits.ties,
+        target.takes_strategies,
+        limits.power_of_two,
+        name if limits.one_series else "",
+    )
+    options["equal_replicas"] = options.get("equal_replicas") or limits.equal_replicas
+    if limits.cuts != "anywhere":
+        if options.get("cut_at") not in (None, BLOCKS):
+            raise BadInput(f"{name} cuts where blocks end", where="`cut_at`", do="leave it out")
+        options["cut_at"] = BLOCKS
+    forbidden = options.get("forbidden")
+    if limits.sharding != "by stage" and forbidden is not None and "operator" not in forbidden:
+        options["forbidden"] = (*forbidden, "operator")
+    return options
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """`automap infer`: one plan. `options` are what is asked of it; `plan` is costed, where it is given."""
+
+    profile: Path | Profile | ProfiledModel
+    topo: str | Cluster | None
+    options: PlanOptions
+    plan: Path | None = None
+    verbose: bool = False
+    out: Path | None = None
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """`automap infer --sweep`: a plan for every combination in a file."""
+
+    profile: Path
+    sweep: Path
+    options: PlanOptions
+
+
+@dataclass(frozen=True)
+class ReplanRequest:
+    """`automap infer --observed`: the next plan of a running job.
+
+    Attributes:
+        names_corrected: whether the user knows where the corrected profile goes.
+    """
+
+    profile: Path
+    topo: str | None
+    microbatch_size: int | None
+    plan: Path
+    observed: Path
+    policy: Path | None
+    attribute: Attribution | None
+    restart_s: float
+    names_corrected: bool
+
+
+_OF_RUNS = {"device": (None, "cpu", "cuda"), "executor": (None, "torch", "automap"), "zero": (0, 2, 3)}
+"""Option of a run → what it may be."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """`automap run`; `virtual` is the number of stages that share a rank's devices."""
+
+    plan: Path | WrittenPlan
+    source: Source
+    backend: str | None = None
+    device: DeviceKind | None = None
+    schedule: str | None = None
+    virtual: int | None = None
+    executor: Executor | None = None
+    zero: int = 0
+    steps: int = 3
+    warmup: int = 1
+    seed: int = 0
+    check: bool = False
+
+    def __post_init__(self) -> None:
+        if self.source.kind not in MODELS:
+            do = "give a model that can run, such as a factory"
+            raise BadInput(self.source.kind.value, where=self.source.what, do=do)
+        for name, least in (("steps", 1), ("warmup", 0), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise BadInput(f"is {value!r}", where=f"`{name}`", do=f"give a whole number ≥ {least}")
+        for name, choices in _OF_RUNS.items():
+            if getattr(self, name) not in choices:
+                do = f"choose from {', '.join(map(str, choices))}"
+                raise BadInput(f"is {getattr(self, name)!r}", where=f"`{name}`", do=do)
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """`automap search opp` and `adp`.
+
+    Attributes:
+        search: "opp" partitions trainable parameters, "adp" inputs.
+        mesh: devices along the one axis, or axes with their sizes; None for all devices of the cluster.
+    """
+
+    search: str
+    source: Source
+    topo: str
+    mesh: int | tuple[tuple[str, int], ...] | None
+    objective: str
+    device: str | None
+    rules: str
+    plan: Path | None
+    verify: bool
+    planner: str
+    agent: str | None
+    episodes: int | None
+    stop_at_optimum: bool | None
+    seed: int | None
+    show_groups: bool
+
+
+@dataclass(frozen=True)
+class OnlineRequest:
+    """`automap search pp`."""
+
+    source: Source
+    device: str | None
+    topo: str
+    stages: int | None
+    micro_batches: int | None
+    state_factor: float | None
+    agent: str
+    episodes: int
+    seed: int
+    warm_start: str | None
+
+
+SOLVERS: Mapping[type, str] = {
+    ProfileRequest: "profile.solve",
+    InferRequest: "stages.solve",
+    SweepRequest: "stages.swept",
+    ReplanRequest: "stages.replanned",
+    OnlineRequest: "stages.trained",
+    ExploreRequest: "exploration.solve",
+    StrategyRequest: "strategies.solve",
+    RunRequest: "run.solve",
+    ExportRequest: "export.solve",
+    PlaceRequest: "placement.solve",
+    SearchRequest: "sharding.solve",
+    CalibrateRequest: "calibration.solve",
+}
+"""Request → the module of this package and its function."""

@@ -1,0 +1,107 @@
+"""Every kind of plan of one model, ranked; or one plan, whichever kind it is of, costed again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.result import PlanReport, Result
+from automap_models.core.strategy import Strategy
+from automap_models.errors import Infeasible
+from automap_models.formats.atomic import fingerprint
+from automap_models.formats.hardware_yaml import ClusterDocument
+from automap_models.formats.plan_reader import read_plan
+from automap_models.planners.base import Progress, Watch
+from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
+from automap_models.planners.portfolio.planning import explore_config, space_to_explore
+from automap_models.planners.portfolio.profile_strategy import PATIENT, best_strategy
+from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.portfolio.store import StoredExploration
+from automap_models.planners.staged.evaluate import evaluate
+from automap_models.planners.strategies.compare import compared
+from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.requests import ExploreRequest, cache_of
+from automap_models.requests.profile import profiled_model
+from automap_models.requests.strategies import StrategyResult
+from automap_models.version import __version__
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What the command came to.
+
+    Attributes:
+        exploration: the plans.
+        seed: of random draws.
+        taken_s: from the request to the plans.
+        cached: whether they come from the cache.
+        strategy: the best one of equal stages with ZeRO and recomputation, which is not shorter; None where none fits.
+    """
+
+    exploration: Exploration
+    seed: int
+    taken_s: float
+    cached: bool
+    strategy: Result[StrategyProblem, Strategy] | None = None
+
+    @cached_property
+    def report(self) -> PlanReport:
+        """The best plan, whose baselines have as many micro-batches; what else was searched the exploration says."""
+        return evaluate(replace(self.exploration.result, search_log=()), seed=self.seed)
+
+
+def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | Candidate:
+    """All plans, the best one first; or the best strategy, where that is shorter; or the plan that is given."""
+    begun, cluster = time.perf_counter(), request.cluster
+    key, model = profiled_model(request, cluster, watch, cached=request.cached)
+    if request.plan is not None:
+        read = read_plan(request.plan, model, cluster)
+        return Candidate(read.problem, read.required_plan(), read.cost, read.bound)
+    space = space_to_explore(model, cluster, request.options)
+    try:
+        exploration, cached = _explored(request, space, key, watch)
+        stages = exploration.best
+    except Infeasible:
+        if best_strategy(space) is None:
+            raise
+        stages = None
+    watch(Progress("searching strategies"))
+    strategy, gain = best_strategy(space), explore_config(request.options).min_gain
+    if stages and (strategy is None or strategy.cost.step_s > stages.step_s * (1.0 - gain)):
+        return Explored(exploration, request.options.seed, time.perf_counter() - begun, cached, strategy)
+    assert strategy is not None
+    best = compared(strategy, PATIENT, watch)
+    return StrategyResult(**vars(best.result), compared=best, stages=stages)
+
+
+def _explored(request: ExploreRequest, space: PlanningSpace, model: str, watch: Watch) -> tuple[Exploration, bool]:
+    """The exploration, and whether it comes from the cache.
+
+    Args:
+        model: what identifies it.
+
+    Raises:
+        Infeasible: no plan fits the memory.
+    """
+    fresh: list[Exploration] = []
+
+    def explore() -> StoredExploration:
+        planner = ExplorePlanner(explore_config(request.options))
+        result = planner.solve(space, watch=lambda news: watch(Progress(news.what)))
+        result.required_plan()
+        fresh.append(result.facts["exploration"])
+        return StoredExploration.of(fresh[0])
+
+    key = f"plans-{fingerprint({'model': model, **_identity(request, request.cluster)})}"
+    stored = cache_of(request.cached).once(key, StoredExploration, explore)
+    return (fresh[0], False) if fresh else (stored.of_space(space), True)
+
+
+def _identity(request: ExploreRequest, cluster: Cluster) -> dict[str, object]:
+    """Everything but the model that the plans depend on, as plain data."""
+    identity = {"microbatch_size": request.microbatch_size, **asdict(request.options)}
+    identity["rates"] = [group.rates for group in cluster.groups]
+    return {**identity, "cluster": ClusterDocument.of(cluster).builtins(), "automap": __version__}

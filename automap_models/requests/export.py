@@ -1,0 +1,53 @@
+"""A plan, written for another framework: the text of its files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from automap_models.cost.layer_times import DEFAULT_RUNTIME
+from automap_models.errors import BadInput
+from automap_models.export.exporter import Exported, export_plan
+from automap_models.export.snap import Price
+from automap_models.export.target import StagedSource, read_source, with_model
+from automap_models.export.targets import target_by_name
+from automap_models.formats.strategy_json import WrittenStrategy
+from automap_models.planners.base import Watch
+from automap_models.planners.options import ExploreOptions
+from automap_models.requests import ExportRequest, StrategyRequest
+from automap_models.requests import solve as answer
+from automap_models.requests.profile import profiled_model
+
+
+def solve(request: ExportRequest, watch: Watch) -> Exported:
+    """The files' text, and what was changed where the target has no words for the plan; nothing is written."""
+    target, plan, price = target_by_name(request.to), request.plan, None
+    source = read_source(plan) if isinstance(plan, Path) else plan
+    target.require_source(source)
+    if isinstance(source, StagedSource) and request.source is not None and isinstance(plan, Path):
+        _, model = profiled_model(request, source.written.cluster, watch, cached=True)
+        source = with_model(source, plan, model)
+    if isinstance(source, WrittenStrategy):
+        price = _price(request)
+    elif request.topo is not None:
+        raise BadInput("is for strategies, and the plan has its own", where="`topo`", do="leave it out")
+    path = request.out or Path(f"{plan.stem if isinstance(plan, Path) else 'plan'}{target.ending}")
+    exported = export_plan(source, target, path, snap=request.snap, check=request.check, price=price)
+    if exported.written.beside and request.out is None:
+        what = f"{request.to} takes {1 + len(exported.written.beside)} files for this plan"
+        raise BadInput(what, where="`out`", do="give the name of the first")
+    return exported
+
+
+def _price(request: ExportRequest) -> Price | None:
+    """What prices strategies of the model on its cluster; None where one of both is not given."""
+    cluster, source = request.topo, request.source
+    if cluster is None:
+        return None
+    if source is None:
+        raise BadInput("is for the price of a model, and none is given", where="`topo`", do="give the model after PLAN")
+    options, runtime = ExploreOptions(), DEFAULT_RUNTIME
+    priced = StrategyRequest(
+        source=source, topo=cluster, device=request.device, options=options, cached=True, runtime=runtime, price=True
+    )
+    return lambda strategy: float(answer(replace(priced, fields=asdict(strategy))).step_s)

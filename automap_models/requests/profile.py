@@ -1,0 +1,74 @@
+"""The profile of one micro-batch of a training step, and what else a model's source is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
+from automap_models.core.microbatch import sized
+from automap_models.core.profile import Profile
+from automap_models.core.profiled_model import ProfiledModel
+from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
+from automap_models.planners.base import Progress, Watch
+from automap_models.requests import ExportRequest, PlanRequest, ProfileRequest, cache_of, device_on
+from automap_models.workloads.source import Advance, Begin, Framework, Source, profile_source, require_no_model
+
+
+def solve(request: ProfileRequest, watch: Watch) -> Profile | None:
+    """Read, trace, cost or measure, whatever the profile takes; None where no model is meant."""
+    if request.source is None:
+        return None
+    profile = profiled(request.source, request.device, watch, request.framework, request.measuring)
+    return profile if request.model is None else replace(profile, meta={**profile.meta, "model": request.model})
+
+
+def profiled(
+    source: Source,
+    device: str | Device | None,
+    watch: Watch,
+    framework: Framework | None = None,
+    measuring: Mapping[str, Any] | None = None,
+) -> Profile:
+    """The profile of a source by the clock of a device, or measured; see `profile_source`."""
+    timed = device if isinstance(device, Device) else read_device(device or DEFAULT_DEVICE)
+    return profile_source(source, framework, timed, measuring, begin_of(watch), advance_of(watch))
+
+
+def profiled_model(
+    request: PlanRequest | ExportRequest, cluster: Cluster, watch: Watch, *, cached: bool
+) -> tuple[str, ProfiledModel]:
+    """What identifies a model, and the model with what its operators can be partitioned by on a cluster."""
+    from automap_models.planners.portfolio.model import profiled_once
+
+    source, size = request.source, request.microbatch_size
+    assert source is not None
+    model = source.model
+    if isinstance(model, ProfiledModel):
+        return model.profile.fingerprint, replace(model, profile=sized(model.profile, size))
+    device = device_on(cluster, request.device)
+    return profiled_once(source, device, size, cluster, cache_of(cached), begin_of(watch))
+
+
+def begin_of(watch: Watch) -> Begin:
+    """Tells a watcher that something of unknown length begins."""
+    return lambda what: watch(Progress(what))
+
+
+def advance_of(watch: Watch) -> Advance:
+    """Tells a watcher how much of something is done."""
+    return lambda done, total, what: watch(Progress(what, done, total))
+
+
+def sized_profile(path: Path, size: int | None = None) -> Profile:
+    """The profile in a file, with the micro-batch size that the user gives it.
+
+    Raises:
+        BadInput: it cannot be read, or says another size itself.
+    """
+    require_no_model(path)
+    return sized(read_profile(path), size)

@@ -1,0 +1,277 @@
+"""The best strategy of a transformer on a cluster, and what its choices buy; or the price of one."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.estimate import Estimate, strategy_in_words
+from automap_models.core.model_work import ModelWork
+from automap_models.core.result import Result
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
+from automap_models.core.strategy import PARTS, Strategy, TransformerShape, require_parts
+from automap_models.cost.profile_layers import ProfileWork
+from automap_models.errors import BadInput
+from automap_models.export.targets import strategy_limits, target_by_name
+from automap_models.formats.atomic import write_json
+from automap_models.formats.hardware_yaml import read_kinds
+from automap_models.formats.strategy_json import WrittenStrategy, estimate_document
+from automap_models.planners import effort
+from automap_models.planners.base import Watch
+from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.space import default_batch
+from automap_models.planners.portfolio.work import work_once
+from automap_models.planners.strategies.compare import Compared, compared, of_sizes
+from automap_models.planners.strategies.planner import StrategiesPlanner
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem, usual_batch, usual_precision
+from automap_models.planners.strategies.remedies import what_would_fit
+from automap_models.plots.figures import drawn
+from automap_models.plots.html import strategy_html
+from automap_models.requests import StrategyRequest, cache_of, device_on
+from automap_models.requests.profile import begin_of, profiled_model
+from automap_models.simulate.strategy import StrategyPricing, require_device
+from automap_models.workloads.source import Source, transformer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StrategyResult(Result[StrategyProblem, Strategy]):
+    """The fastest strategy, what it costs, what is proven about it, and what its choices buy.
+
+    Attributes:
+        compared: what it was compared with.
+        sizes: results on clusters of other sizes, with a sweep.
+        stages: the best plan of stages, which is longer, where these were searched, too.
+    """
+
+    compared: Compared
+    sizes: Sequence[Result[StrategyProblem, Strategy]] = ()
+    stages: Candidate | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.cost.model} on {self.cost.cluster}: {strategy_in_words(self.cost)})"
+
+    def _repr_html_(self) -> str:
+        """The parts of the step and the memory of every rank, as a notebook shows a result."""
+        return strategy_html(self.cost)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write strategy.json, whole or not at all, as `automap-plan --out` does; `export` reads it.
+
+        Raises:
+            BadInput: the file cannot be written.
+        """
+        write_json(path, searched_document(self))
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """The parts of its step and its memory beside those of other strategies; a notebook shows it as it is."""
+        from automap_models.plots.strategies import draw_strategies
+
+        named = [(of.name, of.estimate) for of in (*self.compared.choices, *self.compared.kinds)]
+        sizes = [(of.problem.cluster.devices, of.cost) for of in self.sizes]
+        return drawn(path, lambda: draw_strategies(self.cost, named, self.compared.memory, sizes))
+
+
+def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
+    """The price of a strategy; or the best one, and what its choices buy."""
+    if request.price:
+        return _priced(request, watch)
+    cluster, usual = request.cluster, StrategiesConfig()
+    if request.options.thorough:
+        usual = replace(usual, gap=0.0, budget_s=math.inf)
+    config = replace(usual, budget_s=request.options.budget_s or usual.budget_s)
+    work, batch, fixed = _divided(request, watch)
+    problem = StrategyProblem.of(
+        work,
+        cluster,
+        device_on(cluster, request.device),
+        global_batch=batch,
+        fixed=fixed,
+        within=None if request.target is None else strategy_limits(request.target),
+        reserve_bytes=request.reserve.get(None),
+        rank_reserve_bytes={rank: nbytes for rank, nbytes in request.reserve.items() if rank is not None},
+        runtime=request.runtime,
+    )
+    clusters = [] if request.devices is None else _clusters(cluster, *request.devices)
+    return searched(problem, config, clusters, watch)
+
+
+def searched(
+    problem: StrategyProblem, usual: StrategiesConfig, clusters: list[Cluster], watch: Watch
+) -> StrategyResult:
+    """The best strategy, and what its choices buy.
+
+    Searches of the best strategy, on the cluster, on others, without a target's limits, share 0.8 of the budget. What
+    its choices buy has the rest, or, where that took less, as large a share of what it took; but 1.5 counted seconds,
+    as far as the budget has them.
+
+    Args:
+        usual: of all searches together.
+        clusters: of other sizes, that the best strategies of are wanted, too.
+
+    Raises:
+        Infeasible: no strategy fits the memory.
+    """
+    searching, searches = 0.8, 1 + len(clusters) + (problem.within is not None)
+    config = replace(usual, budget_s=searching * usual.budget_s / searches)
+    begun_s = effort.counted_s()
+    result = StrategiesPlanner(config).solve(problem, watch=watch)
+    searched_s = effort.counted_s() - begun_s
+    if result.plan is None:
+        assert result.reason is not None
+        raise what_would_fit(problem, result.reason, watch)
+    comparing_s = max(1.5, (1 - searching) / searching * searched_s)
+    best = compared(result, config, watch, min(comparing_s, (1 - searching) * usual.budget_s))
+    sizes = of_sizes(best.result, clusters, config, watch)
+    return StrategyResult(**vars(best.result), compared=best, sizes=sizes)
+
+
+def _divided(request: StrategyRequest, watch: Watch) -> tuple[Callable[[str], ModelWork], int | None, dict[str, Any]]:
+    """Type that layers compute in → the model's work; the samples of a step, and the fields that are fixed.
+
+    Of a model that is no transformer the work is its profile's, in the type that it was profiled in.
+
+    Raises:
+        BadInput: a field is given that a profile does not say.
+    """
+    source, batch = request.source, request.options.global_batch
+    if isinstance(source.model, ModelWork):
+        model = source.model
+        return lambda dtype: model, batch, dict(request.fields)
+    if divides(source):
+        cache, begin = cache_of(request.cached), begin_of(watch)
+        return lambda dtype: work_once(replace(source, dtype=dtype), cache, begin), batch, dict(request.fields)
+    _, profiled = profiled_model(request, request.cluster, watch, cached=request.cached)
+    work = ProfileWork.of(profiled.profile)
+    return lambda dtype: work, batch or default_batch(profiled.profile), work.fields(request.fields)
+
+
+def divides(source: Source) -> bool:
+    """Whether the model has layers that all strategies divide: those of a transformer that is known."""
+    if isinstance(source.model, ModelWork):
+        return True
+    try:
+        transformer(source).shape()
+    except BadInput:
+        return False
+    return True
+
+
+def _priced(request: StrategyRequest, watch: Watch) -> Estimate:
+    """The price of a strategy; what is wrong with it shows before a transformer is traced."""
+    cluster, model = request.cluster, request.source.model
+    kinds, device = read_kinds(cluster), device_on(cluster, request.device)
+    devices = [*kinds.values()] or [device]
+    work, batch, fixed = _divided(request, watch)
+    fields = {"precision": usual_precision(devices), **fixed}
+    known = isinstance(model, ModelWork) or not divides(request.source)
+    shape = work("").shape if known else transformer(request.source).shape()
+    fields.setdefault("global_batch", batch or usual_batch(shape, cluster.devices))
+    strategy = _strategy(fields, cluster, shape)
+    for kind in devices:
+        require_device(kind, strategy)
+    return StrategyPricing(work(strategy.dtype), cluster, device, request.runtime, kinds).estimate(strategy)
+
+
+def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:
+    """Clusters of the same nodes, with twice as many devices each as the one before."""
+    cluster.require_uniform("a sweep of sizes", "leave `devices` out")
+    clusters, devices = [], least
+    while devices <= most:
+        nodes, odd = divmod(devices, cluster.devices_per_node)
+        if odd:
+            what = f"{devices} devices are no whole nodes of {cluster.devices_per_node}"
+            raise BadInput(what, where="`devices`", do=f"begin with a multiple of {cluster.devices_per_node}")
+        clusters.append(replace(cluster, nodes=nodes))
+        devices *= 2
+    if not clusters:
+        raise BadInput(f"{least} to {most} are none", where="`devices`", do="give the smaller number first")
+    return clusters
+
+
+def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerShape) -> Strategy:
+    """The strategy of a model on a cluster, with the fields that are open as `Strategy` has them.
+
+    Data parallelism takes the devices that are left, and the schedule is 1F1B, with virtual stages the interleaved one.
+    """
+    fields = {"micro_batch": 1, **fields}
+    require_parts(shape, **{key: fields[key] for key in PARTS if key in fields})
+    shared = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
+    if "dp" not in fields and cluster.devices % shared:
+        what = f"tp × cp × pp are {shared} devices, which do not divide the {cluster.devices} of cluster {cluster.name}"
+        raise BadInput(what, where="`dp`", do="let the product of all be the number of devices")
+    fields.setdefault("dp", cluster.devices // shared)
+    fields.setdefault("schedule", "interleaved" if fields.get("vp", 1) > 1 else DEFAULT_SCHEDULE)
+    fields.setdefault("vp", SCHEDULES[fields["schedule"]].virtual or 1)
+    try:
+        strategy = Strategy(**fields)
+    except BadInput as error:
+        if error.where != "`micro_batches`":
+            raise
+        samples = fields["dp"] * fields["micro_batch"]
+        do = f"{error.do}, of {samples} sample(s) each (dp × micro-batch)"
+        raise BadInput(error.what, where="`global_batch`", do=do) from None
+    strategy.require_cluster(cluster)
+    strategy.require_model(shape)
+    return strategy
+
+
+def gap(result: Result[StrategyProblem, Strategy]) -> float | None:
+    """By which share of the step any other strategy can be shorter at most; None where nothing is proven."""
+    if result.bound is None or result.plan is None:
+        return None
+    return max(0.0, 1.0 - result.bound.value / float(result.cost.step_s))
+
+
+def command_line(result: StrategyResult) -> tuple[str | None, tuple[str, ...]]:
+    """What starts the strategy under the framework that it is for, and notes; None where that reads a file instead."""
+    within, best, cluster = result.problem.within, result.cost, result.problem.cluster
+    if within is None:
+        return None, ()
+    strategy = replace(best.strategy, layers=best.stage_layers)
+    written = target_by_name(within.name).write(WrittenStrategy(best.model, strategy, best.facts), Path("plan"))
+    where = f"--nnodes {cluster.nodes} --nproc-per-node {cluster.devices_per_node}"
+    return (f"torchrun {where} {written.program}", written.notes) if written.program else (None, ())
+
+
+def searched_document(result: StrategyResult) -> dict[str, Any]:
+    """The same as plain JSON types: the best strategy as of a price, and what was proven."""
+    document = estimate_document(result.cost)
+    document |= {
+        "status": result.status,
+        "bound_s": None if result.bound is None else result.bound.value,
+        "gap": gap(result),
+        "search": dict(result.facts),
+        "search_s": result.taken_s,
+        "choices": [{"choice": of.name, "best": _document(of.estimate)} for of in result.compared.choices],
+        "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in result.compared.kinds],
+        "memory": [estimate_document(of) for of in result.compared.memory],
+    }
+    if result.compared.uneven is not None:
+        document["unequal_layers"] = estimate_document(result.compared.uneven)
+    if result.problem.cluster.groups:
+        document["node_order"] = [group.device for group in result.problem.cluster.groups]
+    if result.problem.within is not None:
+        document |= {"for": result.problem.within.name, "without_limits": _document(result.compared.unlimited)}
+        document["command"], _ = command_line(result)
+    if result.sizes:
+        document["sizes"] = [
+            {
+                "devices": of.problem.cluster.devices,
+                "bound_s": None if of.bound is None else of.bound.value,
+                "best": _document(of.cost),
+            }
+            for of in result.sizes
+        ]
+    return document
+
+
+def _document(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else estimate_document(estimate)
