@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (917, 8),
+    "automap_models": (919, 8),
     "core": (7_076, 34),
     "cost": (3_263, 17),
     "envs": (1_605, 12),
@@ -38,7 +38,7 @@ BUDGET = {
     "planners/staged": (3_542, 22),
     "planners/strategies": (2_657, 15),
     "plots": (1_256, 9),
-    "requests": (1_377, 11),
+    "requests": (1_389, 11),
     "rl": (1_088, 11),
     "run": (4_831, 25),
     "simulate": (1_609, 8),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_373, "files": 382, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_387, "files": 382, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
