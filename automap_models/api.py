@@ -216,6 +216,8 @@ def plan(
     """
     of_source = {name: options.pop(name) for name in _OF_SOURCES if name in options}
     source, topo = _source(model, inputs, config_of(_ProfileOptions, "plan", **of_source)), _topo(cluster)
+    if source.kind is SourceKind.PROFILE and device is not None:
+        raise BadInput(f"does not apply: {source.what} {source.kind.value}", where="`device`", do="leave it out")
     of_stages = {of.name for of in fields(PlanOptions)}
     others = {*OF_STRATEGIES, *(of.name for of in fields(ExploreOptions))} - of_stages
     if source.kind is SourceKind.PROFILE and not isinstance(model, ProfiledModel) and not options.keys() & others:
@@ -375,9 +377,9 @@ class _ProfileOptions:
 
 def _source(model: object, inputs: object, options: _ProfileOptions) -> Source:
     """Where the model comes from: a name or a file, or the object itself as a factory would return it."""
+    if inputs is not None and isinstance(model, (str, os.PathLike, Profile, ProfiledModel, ModelWork)):
+        raise BadInput(f"{model} brings its own", where="`inputs`", do="leave it out")
     if isinstance(model, (str, os.PathLike)):
-        if inputs is not None:
-            raise BadInput(f"{model} brings its own", where="`inputs`", do="leave it out")
         what = os.fspath(model)
         kind = source_kind(what)
         if options.dropout and kind not in (SourceKind.WORKLOAD, SourceKind.CONFIG):

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 import automap_models as am
+from automap_models.core.model_work import ModelWork
+from automap_models.core.strategy import TransformerShape
 from automap_models.infer.app import export, infer
 
 PROFILE = Path(__file__).parents[1] / "examples" / "vgg19_v100.npz"
 QUICK = {"stages": 4, "planner": "policy", "certify_s": 0.0}
+SMALL = {"layers": 4, "hidden": 8, "heads": 2, "kv_heads": 2, "ffn": 32, "sequence": 16, "vocabulary": 64}
+WORK = ModelWork(TransformerShape(name="small", **SMALL), (), (), "bfloat16")
 FLAGS = ("--stages", "4", "--planner", "policy", "--certify-budget", "0")
 
 
@@ -47,6 +51,12 @@ def test_a_saved_plan_is_read_with_its_profile(result: am.PlannedResult, tmp_pat
     assert (again.plan.cuts, again.cost.length_s) == (result.plan.cuts, result.cost.length_s)
     with pytest.raises(am.BadInput, match="belongs to another profile"):
         am.read_plan(tmp_path / "plan.json", PROFILE.with_name("bert48_v100.npz"))
+
+
+def test_a_profile_is_one_already() -> None:
+    profile = am.read_profile(PROFILE)
+    assert am.profile(profile).fingerprint == profile.fingerprint
+    assert am.profile(PROFILE).fingerprint == profile.fingerprint
 
 
 def test_a_result_draws_itself(result: am.PlannedResult, tmp_path: Path) -> None:
@@ -162,6 +172,11 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
         (lambda: am.plan(PROFILE, "C", forbidden=3), "`forbidden`: is of type int; give a text or several"),
         (lambda: am.plan(PROFILE, "C", budget_s="1 s"), "`budget_s`: is of type str; give a number"),
         (lambda: am.plan(PROFILE, "C", pins="head"), "`pins`: 'head' is not LAYER=STAGE"),
+        (lambda: am.plan(PROFILE, "C", device="a100"), f"`device`: does not apply: {PROFILE} is a profile"),
+        (lambda: am.plan(am.read_profile(PROFILE), "C", 3), "`inputs`: Profile(vgg19: 282 instructions"),
+        (lambda: am.plan(WORK, "C"), "`model`: is the work of a model, of which strategies are searched and priced"),
+        (lambda: am.profile(WORK), "`model`: is the work of a model, of which strategies are searched and priced"),
+        (lambda: am.price(WORK, "C", tp=2, sequence=8), "`sequence`: is for the name of a model; leave it out"),
         (lambda: am.plan(PROFILE, "C", microbatch_size=3), "`microbatch_size`: the profile says "),
         (
             lambda: am.plan(PROFILE, "C", tp=2, global_batch=8),

@@ -10,8 +10,10 @@ from typing import Any
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.microbatch import sized
+from automap_models.core.model_work import ModelWork
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
+from automap_models.errors import BadInput
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
 from automap_models.planners.base import Progress, Watch
@@ -35,6 +37,8 @@ def profiled(
     measuring: Mapping[str, Any] | None = None,
 ) -> Profile:
     """The profile of a source by the clock of a device, or measured; see `profile_source`."""
+    if isinstance(source.model, ProfiledModel | ModelWork):
+        return _given(source.model).profile
     timed = device if isinstance(device, Device) else read_device(device or DEFAULT_DEVICE)
     return profile_source(source, framework, timed, measuring, begin_of(watch), advance_of(watch))
 
@@ -47,11 +51,19 @@ def profiled_model(
 
     source, size = request.source, request.microbatch_size
     assert source is not None
-    model = source.model
-    if isinstance(model, ProfiledModel):
+    if isinstance(source.model, ProfiledModel | ModelWork):
+        model = _given(source.model)
         return model.profile.fingerprint, replace(model, profile=sized(model.profile, size))
     device = device_on(cluster, request.device)
     return profiled_once(source, device, size, cluster, cache_of(cached), begin_of(watch))
+
+
+def _given(model: ProfiledModel | ModelWork) -> ProfiledModel:
+    """A model that is profiled already; the work of one has no instructions."""
+    if isinstance(model, ModelWork):
+        do = "give the name of the model, or `global_batch` and no option but those of strategies"
+        raise BadInput("is the work of a model, of which strategies are searched and priced", where="`model`", do=do)
+    return model
 
 
 def begin_of(watch: Watch) -> Begin:
