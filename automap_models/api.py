@@ -32,8 +32,8 @@ from automap_models.errors import BadInput, is_of_type
 from automap_models.export.targets import strategy_limits
 from automap_models.formats.atomic import Cache, write_json
 from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, device_of, read_cluster, read_device, read_kinds
-from automap_models.formats.plan_json import plan_document
-from automap_models.formats.plan_reader import read_plan as read_plan_file
+from automap_models.formats.staged_plan import plan_document
+from automap_models.formats.staged_plan import read_plan as read_plan_file
 from automap_models.hlo.step import TrainingStep
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions, PlanOptions

@@ -73,9 +73,8 @@ def stages(rng: np.random.Generator, folder: Path) -> Any:
 
 
 def sharding(rng: np.random.Generator, _: Path) -> Source:
-    from automap_models.export.target import ShardingSource
-
-    return ShardingSource("drawn", drawn_plans.draw_sharding(rng))
+    source: Source = drawn_plans.sharding_source(drawn_plans.draw_sharding(rng))
+    return source
 
 
 def llama(rng: np.random.Generator, _: Path) -> Any:
@@ -157,8 +156,8 @@ def taken_by_llama(source: Any, path: Path) -> None:
     read = json.loads(path.read_text("utf-8"))
     styles = {f"model.{name}": style for name, style in read["base_model_tp_plan"].items()} | read["tp_plan"]
     llama_model().tp_plan = styles
-    (dims,) = source.plan.dims
-    names = [variable.name for variable in source.plan.variables]
+    (dims,) = source.plan.sharding.dims
+    names = [variable.name for variable in source.plan.sharding.variables]
     divided = {
         name.removesuffix(".weight").replace(".0.", ".*.")
         for name, dim in zip(names, dims, strict=True)

@@ -18,15 +18,7 @@ from typing import NamedTuple
 
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
-from automap_models.export.target import (
-    ShardingSource,
-    Source,
-    StagedSource,
-    Target,
-    Written,
-    parser_module,
-    require_same,
-)
+from automap_models.export.target import Source, Target, Written, parser_module, require_same
 
 NAME = "jax"
 DISTRIBUTION = "jax"
@@ -102,24 +94,23 @@ def write(source: Source, path: Path) -> Written:
         lines = [f"        {argument!r}: P({', '.join(map(repr, axes))}),\n" for argument, axes in of_arguments.items()]
         written += f"    {name!r}: {{\n{''.join(lines)}    }},\n"
     listed = "[\n" + "".join(f"    {tuple(stage)!r},\n" for stage in stages) + "]"
-    default = isinstance(source, StagedSource)
+    default = source.plan.sharding is None
     return Written(_TEXT.format(model=source.name, stages=listed, specs=f"{written}}}", default=default))
 
 
 def _parts(source: Source) -> tuple[list[_Stage], dict[str, Specs]]:
     """The stages, and what their arguments' specs are."""
-    if isinstance(source, ShardingSource):
-        plan = source.plan
+    plan = source.plan.sharding
+    if plan is not None:
         along = {axis.name: plan.by_variable(a) for a, axis in enumerate(plan.mesh)}
         specs = {
             variable.name: _axes({name: dims[variable] for name, dims in along.items()}) for variable in plan.variables
         }
         return [_Stage(0, {axis.name: int(axis.size) for axis in plan.mesh}, "plan")], {"plan": specs}
-    assert isinstance(source, StagedSource)
     return _staged_parts(source)
 
 
-def _staged_parts(source: StagedSource) -> tuple[list[_Stage], dict[str, Specs]]:
+def _staged_parts(source: Source) -> tuple[list[_Stage], dict[str, Specs]]:
     """Of a staged plan: replicas along `data`, devices that share operators along `model`."""
     result = source.require_result(NAME)
     problem, plan = result.problem, result.required_plan()
@@ -163,4 +154,4 @@ def check(source: Source, path: Path) -> None:
             require_same(argument, tuple(sharding.spec), axes)
 
 
-TARGET = Target(NAME, DISTRIBUTION, ".py", (ShardingSource, StagedSource), write, check)
+TARGET = Target(NAME, DISTRIBUTION, ".py", ("sharding", "stages"), write, check)

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
-from automap_models.core.framework import UNKNOWN, Limits, Objection
+from automap_models.core.framework import Limits, Objection
 from automap_models.core.layers import Block, repeated_blocks
 from automap_models.core.microbatch import required_size
 from automap_models.core.profile import Profile
@@ -25,8 +25,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Precision, Recompute, Strategy
 from automap_models.cost.staged import plan_tied_sums
 from automap_models.errors import BadInput
-from automap_models.export.target import Source, StagedSource, Target, Written
-from automap_models.formats.strategy_json import WrittenStrategy
+from automap_models.export.target import Source, Target, Written
 
 _PRECISIONS: dict[object, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
@@ -87,13 +86,12 @@ def layout_of(source: Source, target: str, limits: Limits) -> Layout:
         Inexpressible: the target has no words for it.
         BadInput: the model was not given, or says too little.
     """
-    if isinstance(source, StagedSource):
-        layout, facts = staged_layout(source.require_result(target), target, limits), UNKNOWN
+    strategy = source.plan.strategy
+    if strategy is None:
+        layout = staged_layout(source.require_result(target), target, limits)
     else:
-        assert isinstance(source, WrittenStrategy)
-        strategy, facts = source.strategy, source.facts
         layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp)
-    require_none(limits.objection(layout.strategy, facts), f"plan of {layout.model}")
+    require_none(limits.objection(layout.strategy, source.plan.facts), f"plan of {layout.model}")
     if limits.recompute_alike:
         layout.recompute(target)
     return layout
@@ -111,12 +109,11 @@ def layout_target(
     def layout(source: Source) -> Layout:
         return layout_of(source, limits.name, limits)
 
-    sources = (StagedSource, WrittenStrategy)
     functions = (
         (lambda source, path: write(layout(source), path)),
         (lambda source, path: read_back(layout(source), path)),
     )
-    return Target(limits.name, distribution, ending, sources, *functions, limits)
+    return Target(limits.name, distribution, ending, ("stages", "strategy"), *functions, limits)
 
 
 def require_none(objection: Objection | None, where: str) -> None:

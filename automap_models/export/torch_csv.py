@@ -15,16 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from automap_models.core.passes import Schedule
-from automap_models.export.target import (
-    ShardingSource,
-    Source,
-    StagedSource,
-    Target,
-    Written,
-    parser_module,
-    require_same,
-)
-from automap_models.formats.strategy_json import WrittenStrategy
+from automap_models.export.target import Target, Written, parser_module, require_same
 
 NAME = "torch-csv"
 DISTRIBUTION = "torch"
@@ -66,16 +57,11 @@ def load(path: Path, schedule: Schedule) -> tuple[list[list[str]], dict[int, int
     return read, dict(runtime.stage_index_to_group_rank)
 
 
-def _schedule(source: Source) -> Schedule:
-    assert not isinstance(source, ShardingSource)
-    return source.schedule
-
-
 TARGET = Target(
     NAME,
     DISTRIBUTION,
     ".csv",
-    (StagedSource, WrittenStrategy),
-    lambda source, _: Written(rows(_schedule(source))),
-    lambda source, path: check(_schedule(source), path),
+    ("stages", "strategy"),
+    lambda source, _: Written(rows(source.plan.build_schedule())),
+    lambda source, path: check(source.plan.build_schedule(), path),
 )

@@ -16,7 +16,7 @@ from automap_models.core.microbatch import required_size
 from automap_models.errors import BadInput
 from automap_models.export import torch_csv
 from automap_models.export.layout import Inexpressible, require_none, unequal_devices
-from automap_models.export.target import Source, StagedSource, Target, Written, parser_module, require_same
+from automap_models.export.target import Source, Target, Written, parser_module, require_same
 
 NAME = "torch-split-spec"
 DISTRIBUTION = "torch"
@@ -209,10 +209,9 @@ def ordered(stage, micro_batch_loss, specs):
 
 def write(source: Source, path: Path) -> Written:
     """The program."""
-    assert isinstance(source, StagedSource)
     result = source.require_result(NAME)
     problem, plan = result.problem, result.required_plan()
-    where, schedule = f"plan of {source.name}", source.schedule
+    where, schedule = f"plan of {source.name}", source.plan.build_schedule()
     require_none(LIMITS.way_objection(schedule.name, plan.stages, plan.micro_batches), where)
     objection = unequal_devices(problem, plan, NAME, LIMITS)
     if objection:
@@ -239,7 +238,7 @@ def write(source: Source, path: Path) -> Written:
     return Written(text)
 
 
-def _split_spec(source: StagedSource) -> dict[str, str]:
+def _split_spec(source: Source) -> dict[str, str]:
     """Module → BEGINNING or END, in the order of the cuts.
 
     Raises:
@@ -257,7 +256,6 @@ def _split_spec(source: StagedSource) -> dict[str, str]:
 
 def check(source: Source, path: Path) -> None:
     """Python reads the program, and its split_spec is the plan's."""
-    assert isinstance(source, StagedSource)
     parser_module("torch.distributed.pipelining", DISTRIBUTION)
     read = runpy.run_path(str(path))
     spec = {module: point.name for module, point in read["SPLIT_SPEC"].items()}
@@ -265,8 +263,8 @@ def check(source: Source, path: Path) -> None:
     require_same(
         "stages and micro-batches",
         (read["STAGES"], read["MICRO_BATCHES"]),
-        (len(spec) + 1, source.schedule.micro_batches),
+        (len(spec) + 1, source.plan.build_schedule().micro_batches),
     )
 
 
-TARGET = Target(NAME, DISTRIBUTION, ".py", (StagedSource,), write, check, LIMITS)
+TARGET = Target(NAME, DISTRIBUTION, ".py", ("stages",), write, check, LIMITS)

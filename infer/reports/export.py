@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from automap_models.core.cluster import Cluster
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.units import counted, rounds
 from automap_models.errors import BadInput
 from automap_models.export.exporter import Exported, export_plan, write_files
 from automap_models.export.snap import Price
-from automap_models.export.target import ShardingSource, StagedSource, read_source, with_model
+from automap_models.export.target import read_source
 from automap_models.export.targets import target_by_name
 from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.hardware_yaml import device_of
-from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.workloads.source import Source
 
 from ..requests import ExportRequest
@@ -39,9 +39,9 @@ def report(request: ExportRequest) -> Report:
 def _exported(request: ExportRequest) -> Exported:
     target, source, price = target_by_name(request.to), read_source(request.plan), None
     target.require_source(source)
-    if isinstance(source, StagedSource) and request.source is not None:
-        source = with_model(source, request.plan, _profiled(request, request.source, source))
-    if isinstance(source, WrittenStrategy):
+    if source.plan.kind == "stages" and request.source is not None:
+        source = read_source(request.plan, _profiled(request, request.source, source.plan.cluster))
+    if source.plan.kind == "strategy":
         price = _price(request)
     elif request.topo is not None:
         raise BadInput("is for strategies, and the plan has its own", where="`topo`", do="leave it out")
@@ -66,11 +66,12 @@ def _price(request: ExportRequest) -> Price | None:
     return lambda strategy: estimate(model, cluster, strategy, device=device, sequence=sequence, dropout=dropout).step_s
 
 
-def _profiled(request: ExportRequest, model: Source, plan: StagedSource) -> ProfiledModel:
+def _profiled(request: ExportRequest, model: Source, cluster: Cluster | None) -> ProfiledModel:
     """The model as it was planned, on the cluster of the plan."""
     from automap_models.planners.portfolio.model import profiled_once
 
-    cluster, cache = plan.written.cluster, Cache(cache_folder())
+    assert cluster is not None  # of a plan of stages
+    cache = Cache(cache_folder())
     with Steps() as steps:
         device = device_of(cluster, request.device)
         return profiled_once(model, device, request.microbatch_size, cluster, cache, steps.begin)[1]
@@ -84,12 +85,12 @@ def print_export(exported: Exported) -> None:
 
 def facts(exported: Exported) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything."""
-    source = exported.source
-    if isinstance(source, ShardingSource):
-        mesh = " and ".join(f"{axis.size} along {axis.name}" for axis in source.plan.mesh)
-        yield "plan", f"{counted(len(source.plan.variables), 'variable')} on a mesh of {mesh}"
+    plan = exported.source.plan
+    if plan.sharding is not None:
+        mesh = " and ".join(f"{axis.size} along {axis.name}" for axis in plan.sharding.mesh)
+        yield "plan", f"{counted(len(plan.sharding.variables), 'variable')} on a mesh of {mesh}"
     else:
-        schedule = source.schedule
+        schedule = plan.build_schedule()
         ranks = counted(schedule.ranks, "rank") if schedule.virtual > 1 else ""
         stages = counted(schedule.stages, "stage") + (f" on {ranks}" if ranks else "")
         yield "plan", f"{stages}, {rounds(schedule.micro_batches)}, {schedule.name}"

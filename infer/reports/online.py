@@ -8,8 +8,7 @@ from pathlib import Path
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.formats.plan_json import plan_document
-from automap_models.formats.plan_reader import read_plan
+from automap_models.formats.staged_plan import plan_document, read_plan
 from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, agent_config
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.evaluate import evaluate

@@ -20,7 +20,7 @@ from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.errors import BadInput
 from automap_models.formats.chrome_trace import trace_document, write_trace
 from automap_models.formats.hardware_yaml import known_clusters, read_cluster
-from automap_models.formats.plan_json import plan_document
+from automap_models.formats.staged_plan import plan_document
 from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.planning import planned
 from automap_models.plots.pipeline import draw

@@ -16,8 +16,7 @@ from automap_models.core.units import counted, percent, seconds, size
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.formats.npz import write_npz
 from automap_models.formats.observed_json import read_observed, read_running
-from automap_models.formats.plan_json import plan_document
-from automap_models.formats.plan_reader import read_plan
+from automap_models.formats.staged_plan import plan_document, read_plan
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.simulate.step import step_cost

@@ -20,7 +20,9 @@ from automap_models.formats.observed_json import (
     predicted_shares,
     run_document,
 )
-from automap_models.formats.plan_reader import read_plan_to_run
+from automap_models.formats.plan import written_plan
+from automap_models.formats.sharding_plan import SHARDING_DOCUMENTS
+from automap_models.formats.staged_plan import StagedDocument
 from automap_models.run import make_backend
 from automap_models.run.base import RunProblem, predicted_timeline, run_schedule
 from automap_models.simulate.engine import Timeline
@@ -49,7 +51,7 @@ def report(request: RunRequest) -> Report:
 
 
 def _ran(request: RunRequest) -> RunRecord:
-    plan = read_plan_to_run(request.plan)
+    plan = written_plan(request.plan, StagedDocument, *SHARDING_DOCUMENTS)
     schedule = run_schedule(plan, request.schedule, request.virtual)
     with Steps() as steps:
         steps.begin(f"building {request.source.what}")

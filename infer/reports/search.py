@@ -32,9 +32,8 @@ from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import device_of, read_cluster
-from automap_models.formats.sharding_json import (
+from automap_models.formats.sharding_plan import (
     ShardingReport,
-    mesh_of,
     read_sharding_plan,
     sharding_document,
 )
@@ -76,7 +75,7 @@ def _searched(request: SearchRequest) -> Sharded:
     counting = request.objective == COUNTING
     with Steps() as steps:
         device = None if counting else device_of(cluster, request.device)
-        mesh = mesh_of(request.plan) if request.plan else _mesh(request, cluster)
+        mesh = read_sharding_plan(request.plan).mesh if request.plan else _mesh(request, cluster)
         options = given(request, "agent", "episodes", "stop_at_optimum", "seed")
         planner = make_planner(request.planner, kind="sharding", **options)
         step = TracedSharding.of(request.source, rule_set, steps.begin)

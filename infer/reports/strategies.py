@@ -20,7 +20,7 @@ from automap_models.cost.layer_times import Runtime
 from automap_models.errors import BadInput
 from automap_models.export.targets import strategy_limits
 from automap_models.formats.hardware_yaml import device_of, read_kinds
-from automap_models.formats.strategy_json import estimate_document
+from automap_models.formats.staged_plan import estimate_document
 from automap_models.planners import effort
 from automap_models.planners.portfolio.work import work_once
 from automap_models.planners.strategies.compare import Alternative, Compared, compared, of_sizes

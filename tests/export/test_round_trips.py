@@ -142,7 +142,7 @@ def test_a_snapped_strategy_keeps_devices_batch_and_blocks_and_is_read_back(name
         except BadInput:
             refused += 1
             continue
-        moved = exported.source.strategy  # type: ignore[union-attr]
+        moved = exported.source.plan.strategy
         assert isinstance(moved, Strategy)
         assert (moved.devices, moved.global_batch) == (drawn.devices, drawn.global_batch)
         assert moved.layers is not None and drawn.layers is not None
@@ -186,7 +186,7 @@ def test_torch_loads_the_orders_of_all_schedules(draws: int, tmp_path: Path) -> 
         source = strategy_source(draw_strategy(rng))
         path = written(target, source, tmp_path)
         assert path is not None
-        schedule = source.schedule
+        schedule = source.plan.build_schedule()
         orders, ranks = torch_csv.load(path, schedule)
         assert orders == [[f"{a.stage}{a.kind}{a.micro_batch}" for a in order] for order in schedule.orders]
         looped = {stage: stage % schedule.ranks for stage in range(schedule.stages)}

@@ -74,7 +74,7 @@ def test_a_plan_that_is_expressible_stays_as_it_is(tmp_path: Path) -> None:
 def test_another_schedule_takes_the_place_of_one_that_the_target_does_not_run(tmp_path: Path) -> None:
     problem, plan = cut_plan(profile(6), CLUSTER, (block_end(2),), (4,), "1f1b-deep")
     moved = snapped(staged_source(problem, plan, tmp_path), "megatron", BLOCKS)
-    assert moved.source.schedule.name == "1f1b"
+    assert moved.source.plan.build_schedule().name == "1f1b"
     assert moved.changes == ("schedule 1f1b instead of 1f1b-deep, which megatron does not run",)
 
 

@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (926, 8),
-    "core": (7_076, 34),
+    "core": (7_086, 34),
     "cost": (3_263, 17),
     "envs": (1_605, 12),
-    "export": (2_299, 14),
-    "formats": (5_034, 21),
+    "export": (2_227, 14),
+    "formats": (4_965, 19),
     "hlo": (7_909, 39),
     "planners": (877, 6),
     "planners/online": (311, 3),
@@ -39,18 +39,18 @@ BUDGET = {
     "planners/strategies": (2_657, 15),
     "plots": (1_155, 8),
     "rl": (1_088, 11),
-    "run": (4_831, 25),
+    "run": (4_800, 24),
     "simulate": (1_609, 8),
     "torch_export": (3_169, 14),
     "workloads": (3_959, 20),
     "zoo": (1, 1),
-    "infer": (5_770, 29),
+    "infer": (5_769, 29),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
-    "benchmarks": (3_314, 19),
+    "benchmarks": (3_313, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_053, "files": 372, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 67_890, "files": 369, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -17,7 +17,6 @@ from automap_models.core.strategy import Precision, Recompute
 from automap_models.export.target import read_source
 from automap_models.export.targets import target_by_name
 from automap_models.formats.atomic import Cache, decode_record
-from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.infer.app import export
 from automap_models.infer.app import plan as main
 from automap_models.infer.commands.strategies import PLANNED_FOR, PRECISIONS, RECOMPUTE, STRATEGIES_FOR
@@ -197,8 +196,8 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
     options = ("--global-batch", "16", "--tp", "2", "--budget", "1", "--devices", "4..8")
     assert main([*files, *options, "--out", str(out), "--plot", str(picture), "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-    written = read_source(out)
-    assert isinstance(written, WrittenStrategy)
+    written = read_source(out).plan
+    assert written.strategy is not None
     assert written.strategy.tp == 2
     assert picture.stat().st_size > 1000
     _, _, device, _, cluster = files
@@ -232,7 +231,7 @@ def test_a_strategy_for_a_framework_is_one_that_its_exporter_writes_and_what_tha
 
 
 def test_the_options_know_for_which_targets_there_are_strategies() -> None:
-    taking = [name for name in PLANNED_FOR if WrittenStrategy in target_by_name(name).sources]
+    taking = [name for name in PLANNED_FOR if target_by_name(name).takes_strategies]
     assert taking == list(STRATEGIES_FOR)
 
 
