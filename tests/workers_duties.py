@@ -31,7 +31,7 @@ def train_and_hand_over(rank: int, plan: object, state: dict[str, object] | None
     from automap_models.run import Pipeline
 
     assert isinstance(plan, Plan)
-    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=plan.devices)
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=plan.stages[-1].devices[1] + 1)
     try:
         torch.manual_seed(rank if state else 0)  # a state makes up for other values in every process
         model, inputs = pipelines.decoder()

@@ -9,8 +9,6 @@ Checked against torch 2.13 (torch/distributed/pipelining/schedules.py).
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,14 +17,6 @@ from automap_models.export.target import Target, Written, parser_module, require
 
 NAME = "torch-csv"
 DISTRIBUTION = "torch"
-
-
-def rows(schedule: Schedule) -> str:
-    """The rows of a schedule."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows(schedule.orders)
-    return text.getvalue()
 
 
 def check(schedule: Schedule, path: Path) -> None:
@@ -62,6 +52,6 @@ TARGET = Target(
     DISTRIBUTION,
     ".csv",
     ("stages", "strategy"),
-    lambda source, _: Written(rows(source.plan.build_schedule())),
+    lambda source, _: Written(str(source.plan.build_schedule())),
     lambda source, path: check(source.plan.build_schedule(), path),
 )

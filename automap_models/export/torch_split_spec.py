@@ -14,7 +14,6 @@ from pathlib import Path
 from automap_models.core.framework import Limits
 from automap_models.core.microbatch import required_size
 from automap_models.errors import BadInput
-from automap_models.export import torch_csv
 from automap_models.export.layout import Inexpressible, require_none, unequal_devices
 from automap_models.export.target import Source, Target, Written, parser_module, require_same
 
@@ -222,7 +221,7 @@ def write(source: Source, path: Path) -> Written:
         raise Inexpressible(what, where=where, do=f"plan with micro-batches of a multiple of {replicas} samples")
     name = LIMITS.schedules[schedule.name]
     points = "".join(f"    {module!r}: SplitPoint.{point},\n" for module, point in _split_spec(source).items())
-    orders = "" if name else "\n" + _ORDERS.format(rows=torch_csv.rows(schedule))
+    orders = "" if name else "\n" + _ORDERS.format(rows=str(schedule))
     text = _TEXT.format(
         model=source.name,
         stages=plan.stages,

@@ -85,7 +85,7 @@ def write(layout: Layout, path: Path) -> Written:
         lines += [f"    pipeline_parallel_schedule={name!r},"]
         if name == BY_ROWS:
             lines += [f"    pipeline_parallel_schedule_csv={str(path.with_suffix(_ROWS_ENDING))!r},"]
-            beside[_ROWS_ENDING] = torch_csv.rows(schedule)
+            beside[_ROWS_ENDING] = str(schedule)
         lines += ["    module_fqns_per_model_part=["]
         lines += [f"        [{', '.join(parts)}]," for parts in stage_modules(layout.layers)]
         lines += ["    ],"]

@@ -179,7 +179,7 @@ def _torch_schedule(schedule: Schedule, stages: list[PipelineStage], loss: Calla
     runtime = _PipelineScheduleRuntime(stages, schedule.micro_batches, **options)  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "order.csv"
-        path.write_text("".join(",".join(map(str, order)) + "\n" for order in schedule.orders))
+        path.write_text(str(schedule))
         runtime._load_csv(str(path), format="compute_only")
     return runtime
 

@@ -223,7 +223,7 @@ def test_a_state_is_the_whole_models_and_goes_on_under_another_plan(
     for plan in (plan_of("decoder", "1-2-1", 2), plan_of("decoder", "2-2" if zero else "1-1", 2)):
         rendezvous = (tmp_path_factory.mktemp("state") / "rendezvous").as_uri()
         arguments = (workers_duties.train_and_hand_over, plan, state, zero, rendezvous)
-        loss, state = workers.run(*arguments, ranks=plan.devices)[0]
+        loss, state = workers.run(*arguments, ranks=plan.stages[-1].devices[1] + 1)[0]
         losses.append(loss)
     torch.manual_seed(0)
     model, inputs = pipelines.decoder()
