@@ -26,7 +26,7 @@ from automap_models.core.framework import Limits
 from automap_models.core.sharding import ShardingPlan
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.units import counted
-from automap_models.export.layout import Inexpressible, layout_of
+from automap_models.export.blocks import Inexpressible, block_plan
 from automap_models.export.target import Source, Target, Written, parser_module, require_same
 from automap_models.formats.atomic import json_text
 
@@ -96,7 +96,7 @@ def _staged(source: Source, notes: list[str]) -> tuple[dict[str, int], Weights, 
     sizes = {"tp_size": int(tensor), "dp_size": int(replicas), "pp_size": plan.stages}
     if plan.stages == 1:
         return sizes, weights, None
-    layers = layout_of(source, NAME, LIMITS).layers
+    layers = block_plan(source, NAME, LIMITS).layers
     even = even_layers(sum(layers), len(layers))
     if layers != even:
         what = f"its stages hold {', '.join(map(str, layers))} layers, those of transformers"

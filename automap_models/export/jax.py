@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from automap_models.core.profiled_model import WHOLE
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
 from automap_models.export.target import Source, Target, Written, parser_module, require_same
@@ -112,20 +113,18 @@ def _parts(source: Source) -> tuple[list[_Stage], dict[str, Specs]]:
 
 def _staged_parts(source: Source) -> tuple[list[_Stage], dict[str, Specs]]:
     """Of a staged plan: replicas along `data`, devices that share operators along `model`."""
-    result = source.require_result(NAME)
-    problem, plan = result.problem, result.required_plan()
+    source.require_result(NAME)
     assert source.model is not None
     inputs = dict(source.model.batch_dims or {})
     stages, specs = [], {}
-    bounds, degrees = plan.stage_devices(problem.cluster.devices), plan.degrees(problem)
-    for (first, _), (replicas, tensor), index in zip(bounds, degrees, plan.shardings, strict=True):
-        sharding = problem.all_shardings[index]
-        names = [*sharding.dims, *(name for name in inputs if name not in sharding.dims)]
-        dims = {
-            name: {"data": inputs.get(name, REPLICATED), "model": sharding.dims.get(name, REPLICATED)} for name in names
+    for stage in source.plan.stages:
+        sharding = stage.sharding or WHOLE
+        _, sharded = source.plan.shardings.get(sharding, (1, {}))
+        specs[sharding] = {
+            name: _axes({"data": inputs.get(name, REPLICATED), "model": sharded.get(name, REPLICATED)})
+            for name in {**sharded, **inputs}
         }
-        specs[sharding.name] = {name: _axes(along) for name, along in dims.items()}
-        stages.append(_Stage(int(first), {"data": int(replicas), "model": int(tensor)}, sharding.name))
+        stages.append(_Stage(stage.devices[0], {"data": stage.replicas, "model": stage.tensor}, sharding))
     return stages, specs
 
 

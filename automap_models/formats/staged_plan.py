@@ -108,23 +108,6 @@ class OptimalityDocument(Document):
     grid_bound_s: float | UnsetType = UNSET
 
 
-class SearchLogDocument(Document, kw_only=True):
-    """A number of stages and micro-batches among which the planner chose (core.staged.SearchLogEntry).
-
-    Older files call `step_s` `length_s`.
-    """
-
-    stages: int
-    micro_batches: int
-    microbatch_size: int | None
-    planner: str | None
-    step_s: float | None = None
-    bound_s: float | None
-    outcome: str
-    chosen: bool
-    length_s: float | UnsetType | None = UNSET
-
-
 class ProvenanceDocument(Document, kw_only=True):
     """Where a plan comes from."""
 
@@ -152,7 +135,7 @@ class AdjustmentDocument(Foreign):
 
 
 class StagedDocument(PlanDocument, kw_only=True):
-    """plan.json."""
+    """plan.json. `tried` has a core.staged.SearchLogEntry for each number of stages and micro-batches, for people."""
 
     remedy: ClassVar[str] = "plan again for this profile and cluster"
 
@@ -179,7 +162,7 @@ class StagedDocument(PlanDocument, kw_only=True):
     optimality: OptimalityDocument | None
     planning_s: float = 0.0
     notes: list[str] = msgspec.field(default_factory=list)
-    search_log: list[SearchLogDocument] = msgspec.field(default_factory=list, name="tried")
+    search_log: list[dict[str, Any]] = msgspec.field(default_factory=list, name="tried")
     provenance: ProvenanceDocument
     launch_s: float | UnsetType = UNSET
     shardings: dict[str, ShardingDocument] | UnsetType = UNSET
@@ -278,7 +261,7 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
         optimality=optimality,
         planning_s=report.planning_s,
         notes=list(report.notes),
-        search_log=[SearchLogDocument(**asdict(entry)) for entry in report.search_log],
+        search_log=[asdict(entry) for entry in report.search_log],
         provenance=ProvenanceDocument(
             automap_version=__version__,
             model_fingerprint=problem.profile.model_fingerprint,

@@ -35,7 +35,7 @@ class Inexpressible(BadInput):
 
 
 @dataclass(frozen=True)
-class Layout:
+class BlockPlan:
     """A plan of stages, or a strategy, as a framework is told it.
 
     Attributes:
@@ -79,8 +79,8 @@ class Layout:
         return kind  # type: ignore[return-value]
 
 
-def layout_of(source: Source, target: str, limits: Limits) -> Layout:
-    """The layout of a plan of stages or a strategy, the only kinds of which targets that have layouts take any.
+def block_plan(source: Source, target: str, limits: Limits) -> BlockPlan:
+    """The blocks of a plan of stages or a strategy, the only kinds of which targets that ask for blocks take any.
 
     Raises:
         Inexpressible: the target has no words for it.
@@ -88,30 +88,30 @@ def layout_of(source: Source, target: str, limits: Limits) -> Layout:
     """
     strategy = source.plan.strategy
     if strategy is None:
-        layout = staged_layout(source.require_result(target), target, limits)
+        plan = staged_blocks(source.require_result(target), target, limits)
     else:
-        layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp)
-    require_none(limits.objection(layout.strategy, source.plan.facts), f"plan of {layout.model}")
+        plan = BlockPlan(source.name, strategy, (strategy.tp,) * strategy.pp)
+    require_none(limits.objection(plan.strategy, source.plan.facts), f"plan of {plan.model}")
     if limits.recompute_alike:
-        layout.recompute(target)
-    return layout
+        plan.recompute(target)
+    return plan
 
 
-def layout_target(
+def block_target(
     limits: Limits,
     distribution: str,
     ending: str,
-    write: Callable[[Layout, Path], Written],
-    read_back: Callable[[Layout, Path], None],
+    write: Callable[[BlockPlan, Path], Written],
+    read_back: Callable[[BlockPlan, Path], None],
 ) -> Target:
-    """The target whose files tell the layout of a plan of stages or of a strategy; see Target."""
+    """The target whose files tell the blocks of a plan of stages or of a strategy; see Target."""
 
-    def layout(source: Source) -> Layout:
-        return layout_of(source, limits.name, limits)
+    def blocks(source: Source) -> BlockPlan:
+        return block_plan(source, limits.name, limits)
 
     functions = (
-        (lambda source, path: write(layout(source), path)),
-        (lambda source, path: read_back(layout(source), path)),
+        (lambda source, path: write(blocks(source), path)),
+        (lambda source, path: read_back(blocks(source), path)),
     )
     return Target(limits.name, distribution, ending, ("stages", "strategy"), *functions, limits)
 
@@ -126,8 +126,8 @@ def require_none(objection: Objection | None, where: str) -> None:
         raise Inexpressible(objection.what, where=where, do=objection.do)
 
 
-def staged_layout(result: Result[StagedProblem, StagedPlan], target: str, limits: Limits) -> Layout:
-    """The layout of a plan of stages.
+def staged_blocks(result: Result[StagedProblem, StagedPlan], target: str, limits: Limits) -> BlockPlan:
+    """The blocks of a plan of stages.
 
     Raises:
         Inexpressible: the target has no words for its cuts, its devices or its shardings.
@@ -159,7 +159,7 @@ def staged_layout(result: Result[StagedProblem, StagedPlan], target: str, limits
         precision=_PRECISIONS.get(profile.dtype, get_args(Precision)[0]),
         layers=tuple(stop - begin for begin, stop in pairwise(before)),
     )
-    return Layout(profile.model, strategy, tuple(t for _, t in degrees))
+    return BlockPlan(profile.model, strategy, tuple(t for _, t in degrees))
 
 
 def require_blocks(profile: Profile, target: str, limits: Limits) -> tuple[Block, ...]:
