@@ -15,6 +15,7 @@ from automap_models.core.framework import UNKNOWN, ModelFacts
 from automap_models.core.passes import Schedule, build_schedule
 from automap_models.core.sharding import ShardingPlan
 from automap_models.core.strategy import Strategy
+from automap_models.errors import BadInput
 
 PlanForm = Literal["stages", "strategy", "sharding"]
 
@@ -109,6 +110,19 @@ class Plan:
     def cut_names(self) -> tuple[str, ...]:
         """[S-1] what the cut after each stage but the last is called."""
         return tuple(stage.last_name for stage in self.stages[:-1])
+
+    def sharded_dims(self, stage: Stage) -> Mapping[str, int]:
+        """The dimension of each variable that the devices of a stage's replicas partition; others are replicated.
+
+        Raises:
+            BadInput: the plan does not describe the stage's sharding.
+        """
+        if stage.sharding is None:
+            return {}
+        if stage.sharding not in self.shardings:
+            what = f"a stage is sharded by {stage.sharding!r}, which the plan does not describe"
+            raise BadInput(what, where=self.where, do="plan again for this profile and cluster")
+        return self.shardings[stage.sharding][1]
 
     def build_schedule(self) -> Schedule:
         """The order of passes; 1F1B where the plan was made for none."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Limits
+from automap_models.core.profiled_model import WHOLE
 from automap_models.core.sharding import ShardingPlan
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.units import counted
@@ -83,18 +84,18 @@ def _sharding(plan: ShardingPlan) -> tuple[dict[str, int], Weights, None]:
 
 def _staged(source: Source, notes: list[str]) -> tuple[dict[str, int], Weights, Any]:
     """Of a staged plan likewise, and the plan of its pipeline where it has several stages."""
-    result = source.require_result(NAME)
-    problem, plan = result.problem, result.required_plan()
-    used = {problem.all_shardings[index].name: problem.all_shardings[index] for index in plan.shardings}
+    source.require_result(NAME)
+    plan = source.plan
+    used = dict.fromkeys(stage.sharding or WHOLE for stage in plan.stages)
     where = f"plan of {source.name}"
     if len(used) > 1:
         what = f"its stages have the shardings {' and '.join(used)}, and transformers one plan for all layers"
         raise Inexpressible(what, where=where, do="export it to jax, which has one for each stage")
-    (sharding,) = used.values()
-    weights = {name: (None, dim) for name, dim in sharding.dims.items() if not name.startswith("state.")}
-    (replicas, tensor), *_ = plan.degrees(problem)
-    sizes = {"tp_size": int(tensor), "dp_size": int(replicas), "pp_size": plan.stages}
-    if plan.stages == 1:
+    first, *others = plan.stages
+    dims = plan.sharded_dims(first)
+    weights = {name: (None, dim) for name, dim in dims.items() if not name.startswith("state.")}
+    sizes = {"tp_size": first.tensor, "dp_size": first.replicas, "pp_size": len(plan.stages)}
+    if not others:
         return sizes, weights, None
     layers = block_plan(source, NAME, LIMITS).layers
     even = even_layers(sum(layers), len(layers))

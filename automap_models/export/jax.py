@@ -118,8 +118,7 @@ def _staged_parts(source: Source) -> tuple[list[_Stage], dict[str, Specs]]:
     inputs = dict(source.model.batch_dims or {})
     stages, specs = [], {}
     for stage in source.plan.stages:
-        sharding = stage.sharding or WHOLE
-        _, sharded = source.plan.shardings.get(sharding, (1, {}))
+        sharding, sharded = stage.sharding or WHOLE, source.plan.sharded_dims(stage)
         specs[sharding] = {
             name: _axes({"data": inputs.get(name, REPLICATED), "model": sharded.get(name, REPLICATED)})
             for name in {**sharded, **inputs}

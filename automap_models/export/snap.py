@@ -31,7 +31,7 @@ import numpy as np
 
 from automap_models.core.framework import UNKNOWN, Limits, ModelFacts, Parts
 from automap_models.core.profile import FloatArray
-from automap_models.core.result import Result
+from automap_models.core.result import PlanReport, Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
@@ -39,6 +39,7 @@ from automap_models.core.units import percent, seconds
 from automap_models.errors import BadInput, Infeasible
 from automap_models.export.blocks import boundaries, place_in_words, require_blocks
 from automap_models.export.target import Source
+from automap_models.formats.staged_plan import staged_document
 from automap_models.simulate.step import step_cost
 
 PLANNER = "snapped"
@@ -102,9 +103,9 @@ def snapped(source: Source, target: str, limits: Limits) -> Snapped:
         what = f"stage {stage} of the plan snapped to {target} needs {cost.memory_bytes[stage] / 1e9:.1f} GB a device"
         do = again(target)
         raise Infeasible(f"{what}, which has {cost.limit_bytes[stage] / 1e9:.1f} GB", where=source.name, do=do)
-    plan_to_write = replace(source.plan, schedule=problem.schedule)
-    after = replace(source, plan=plan_to_write, result=Result(problem, moved, cost, "feasible"))
-    return Snapped(after, tuple(changes), result.cost.step_s, cost.step_s)
+    after = Result(problem, moved, cost, "feasible")
+    written = staged_document(PlanReport(after, {}, cost.step_s, None, None)).plan(source.plan.where)
+    return Snapped(replace(source, plan=written, result=after), tuple(changes), result.cost.step_s, cost.step_s)
 
 
 def snapped_source(source: Source, target: str, limits: Limits, price: Price | None) -> Snapped:

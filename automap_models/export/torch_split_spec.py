@@ -208,14 +208,13 @@ def ordered(stage, micro_batch_loss, specs):
 
 def write(source: Source, path: Path) -> Written:
     """The program."""
-    result = source.require_result(NAME)
-    problem, plan = result.problem, result.required_plan()
-    where, schedule = f"plan of {source.name}", source.plan.build_schedule()
-    require_none(LIMITS.way_objection(schedule.name, plan.stages, plan.micro_batches), where)
-    objection = unequal_devices(problem, plan, NAME, LIMITS)
+    plan, profile = source.plan, source.require_result(NAME).problem.profile
+    where, schedule = f"plan of {source.name}", plan.build_schedule()
+    require_none(LIMITS.way_objection(schedule.name, schedule.stages, schedule.micro_batches), where)
+    objection = unequal_devices(plan, NAME, LIMITS)
     if objection:
         raise Inexpressible(objection, where=where, do="run it with automap-run")
-    replicas, samples = plan.degrees(problem)[0][0], required_size(problem.profile)
+    replicas, samples = plan.stages[0].replicas, required_size(profile)
     if samples % replicas:
         what = f"{samples} samples of a micro-batch do not make {replicas} equal shares"
         raise Inexpressible(what, where=where, do=f"plan with micro-batches of a multiple of {replicas} samples")
@@ -224,11 +223,11 @@ def write(source: Source, path: Path) -> Written:
     orders = "" if name else "\n" + _ORDERS.format(rows=str(schedule))
     text = _TEXT.format(
         model=source.name,
-        stages=plan.stages,
+        stages=schedule.stages,
         replicas=replicas,
-        devices=plan.stages * replicas,
+        devices=schedule.stages * replicas,
         samples=samples,
-        micro_batches=plan.micro_batches,
+        micro_batches=schedule.micro_batches,
         schedule_class=name or "_PipelineScheduleRuntime",
         split_spec=f"{{\n{points}}}" if points else "{}",
         orders=orders,
@@ -248,8 +247,8 @@ def _split_spec(source: Source) -> dict[str, str]:
     except ImportError as error:
         what = f"a split_spec needs the torch extra ({error})"
         raise BadInput(what, do="pip install 'automap-models[torch]'") from None
-    result = source.require_result(NAME)
-    spec = split_spec(result.problem.profile, result.required_plan().cuts)
+    cuts = [stage.last for stage in source.plan.stages[:-1]]
+    spec = split_spec(source.require_result(NAME).problem.profile, cuts)
     return {module: point.name for module, point in spec.items()}
 
 

@@ -230,6 +230,11 @@ class StagedDocument(PlanDocument, kw_only=True):
 
 def plan_document(report: PlanReport) -> dict[str, Any]:
     """The report as the JSON document of formats.md: plain Python numbers, lists and dictionaries."""
+    return staged_document(report).builtins()
+
+
+def staged_document(report: PlanReport) -> StagedDocument:
+    """The report as what is written of it."""
     problem, plan, cost, bound = report.problem, report.plan, report.cost, report.bound
     optimality = None
     if bound is not None:
@@ -277,7 +282,7 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
         document.shardings = {
             sharding.name: ShardingDocument(sharding.degree, dict(sharding.dims)) for sharding in used
         }
-    return document.builtins()
+    return document
 
 
 def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> list[StageDocument]:

@@ -147,19 +147,10 @@ def layout_of(plan: Plan, schedule: Schedule) -> Layout:
     ends = [0, *accumulate(plan.stages[rank].device_count for rank in range(schedule.ranks))]
     devices = [tuple(range(ends[rank], ends[rank + 1])) for rank in schedule.rank_of]
     stages = tuple(
-        StageLayout(own, stage.replicas, stage.tensor, _dims(plan, stage.sharding), data_dims)
+        StageLayout(own, stage.replicas, stage.tensor, plan.sharded_dims(stage), data_dims)
         for stage, own in zip(plan.stages, devices, strict=True)
     )
     return Layout(schedule, stages, tuple(stage.last for stage in plan.stages[:-1]), where=plan.where)
-
-
-def _dims(plan: Plan, sharding: str | None) -> Mapping[str, int]:
-    if sharding is None:
-        return {}
-    if sharding not in plan.shardings:
-        what = f"a stage is sharded by {sharding!r}, which the plan does not describe"
-        raise BadInput(what, where=plan.where, do="plan again for this profile and cluster")
-    return plan.shardings[sharding][1]
 
 
 def sampled_layout(plan: Plan, schedule: Schedule, samples: int) -> Layout:
