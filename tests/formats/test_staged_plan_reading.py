@@ -22,6 +22,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.atomic import json_text, write_json
+from automap_models.formats.files import read_profile
 from automap_models.formats.plan import written_plan
 from automap_models.formats.staged_plan import StagedDocument, plan_document, read_plan
 
@@ -108,6 +109,31 @@ def test_a_plan_in_the_words_of_older_files_is_read(tmp_path: Path) -> None:
         stage |= {"buckets_ready_s": [0.5], "buckets_s": [0.1], "shares_link": True}
     result = read_plan(_file(tmp_path, document), PROFILE, CLUSTER)
     assert (result.problem.schedule, result.bound) == (None, Bound(30.0, "exact"))
+
+
+FORMER_PLANS = Path(__file__).parent / "former_plans"
+"""Files as they were written on 21 (hybrid), 23 (buckets) and 26 (length) November 2026."""
+
+
+def test_a_plan_with_a_bound_on_the_grid_beside_its_own_length_costs_what_it_did() -> None:
+    profile = read_profile(Path(__file__).parents[2] / "examples" / "vgg19_v100.npz")
+    result = read_plan(FORMER_PLANS / "length.json", profile)
+    assert result.cost.length_s == pytest.approx(0.21589562548216834)
+    assert result.bound == Bound(0.21589562548216834, "exact")
+
+
+def test_a_plan_with_buckets_of_gradients_is_read_as_it_is_written() -> None:
+    plan = written_plan(FORMER_PLANS / "buckets.json", StagedDocument)
+    assert (plan.step_s, plan.schedule, plan.cut_names) == (4.5307955549061925, "1f1b", ("add.6275",))
+    assert [name for stage in plan.stages for name, _ in stage.tied] == ["params/embedding"] * 2
+
+
+def test_a_plan_of_the_former_kind_is_read_as_it_is_written() -> None:
+    plan = written_plan(FORMER_PLANS / "hybrid.json", StagedDocument)
+    (stage,), name = plan.stages, "24-way, least time"
+    assert (stage.sharding, stage.tensor, stage.replicas, stage.device_count) == (name, 24, 1, 24)
+    dims = json.loads((FORMER_PLANS / "hybrid.json").read_text())["partitionings"][name]["dims"]
+    assert (plan.shardings[name], plan.sharded_dims(stage)) == ((24, dims), dims)
 
 
 def test_the_cluster_s_name_does_not_matter_and_its_figures_may_be_written_as_integers(tmp_path: Path) -> None:
