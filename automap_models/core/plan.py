@@ -73,7 +73,7 @@ class Plan:
         schedule: under which it was planned; None where it was planned by length.
         step_s: predicted seconds of a step under that schedule, or the length L; 0 where nothing is predicted.
         model_fingerprint: `Profile.model_fingerprint` of the profiled model; None where the plan does not say.
-        shardings: of the operators, by name: degree, and which dimension of each variable is partitioned.
+        shardings: of the operators, by name: which dimension of each variable is partitioned.
         cluster: it was made for; None of a strategy.
         sharding: a sharding plan's decision; else None.
         strategy: with the blocks of every virtual stage; None of other plans.
@@ -88,7 +88,7 @@ class Plan:
     schedule: str | None = None
     step_s: float = 0.0
     model_fingerprint: str | None = None
-    shardings: Mapping[str, tuple[int, Mapping[str, int]]] = field(default_factory=dict)
+    shardings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     cluster: Cluster | None = None
     sharding: ShardingPlan | None = None
     strategy: Strategy | None = None
@@ -122,7 +122,7 @@ class Plan:
         if stage.sharding not in self.shardings:
             what = f"a stage is sharded by {stage.sharding!r}, which the plan does not describe"
             raise BadInput(what, where=self.where, do="plan again for this profile and cluster")
-        return self.shardings[stage.sharding][1]
+        return self.shardings[stage.sharding]
 
     def build_schedule(self) -> Schedule:
         """The order of passes; 1F1B where the plan was made for none."""

@@ -119,13 +119,8 @@ class ShardingPlanDocument(PlanDocument, kw_only=True):
         computation is charged to the forward pass, as a product of matrices has one there and two in the backward pass.
         """
         sharding = self.sharding_plan()
-        sizes, dims = {"data": 1, "operator": 1}, dict[str, int]()
-        for a, axis in enumerate(sharding.mesh):
-            partitioned = {v.name: dim for v, dim in sharding.by_variable(a).items() if dim != REPLICATED}
-            if partitioned:
-                sizes[axis.kind] = axis.size
-                dims = partitioned if axis.kind == "operator" else dims
-        replicas, tensor = sizes["data"], sizes["operator"]
+        used = {axis.kind: axis.size for axis in sharding.mesh if sharding.partitioned_dims(axis.kind)}
+        replicas, tensor = used.get("data", 1), used.get("operator", 1)
         compute_s = self.price.compute_s if self.price else 0.0
         reduce_s = sum(self.price.all_reduce_s.values()) if self.price else 0.0
         stage = Stage(
@@ -147,7 +142,7 @@ class ShardingPlanDocument(PlanDocument, kw_only=True):
             stages=(stage,),
             micro_batches=1,
             step_s=compute_s + reduce_s,
-            shardings={_SHARDING: (tensor, dims)} if tensor > 1 else {},
+            shardings={_SHARDING: sharding.partitioned_dims("operator")} if tensor > 1 else {},
             cluster=self.cluster.cluster("$.cluster"),
             sharding=sharding,
         )

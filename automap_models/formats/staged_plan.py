@@ -223,7 +223,7 @@ class StagedDocument(PlanDocument, kw_only=True):
             schedule=self.schedule,
             step_s=self.length_s if self.step_s is None else self.step_s,
             model_fingerprint=self.provenance.model_fingerprint,
-            shardings={name: (sharding.degree, sharding.dims) for name, sharding in (self.shardings or {}).items()},
+            shardings={name: sharding.dims for name, sharding in (self.shardings or {}).items()},
             cluster=self.cluster.cluster("$.cluster"),
         )
 

@@ -20,7 +20,6 @@ from itertools import accumulate, pairwise
 
 from automap_models.core.passes import Schedule, build_schedule
 from automap_models.core.plan import Plan
-from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
 
 DATA, MODEL = "data", "model"
@@ -99,11 +98,6 @@ class Layout:
         """How many devices there have to be."""
         return 1 + max(max(processes) for processes in self.processes)
 
-    @property
-    def micro_batches(self) -> int:
-        """M."""
-        return self.schedule.micro_batches
-
     @cached_property
     def parts(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """[S][d] first sample of each replica of each stage, and the one after its last."""
@@ -139,11 +133,7 @@ def layout_of(plan: Plan, schedule: Schedule) -> Layout:
     Raises:
         BadInput: a stage has a sharding that the plan does not describe.
     """
-    data_dims = None
-    if plan.sharding is not None:
-        along = [a for a, axis in enumerate(plan.sharding.mesh) if axis.name == DATA]
-        dims = {v.name: dim for a in along for v, dim in plan.sharding.by_variable(a).items()}
-        data_dims = {name: dim for name, dim in dims.items() if dim != REPLICATED}
+    data_dims = None if plan.sharding is None else plan.sharding.partitioned_dims("data")
     ends = [0, *accumulate(plan.stages[rank].device_count for rank in range(schedule.ranks))]
     devices = [tuple(range(ends[rank], ends[rank + 1])) for rank in schedule.rank_of]
     stages = tuple(

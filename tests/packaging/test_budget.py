@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (926, 8),
-    "core": (7_145, 34),
+    "core": (7_151, 34),
     "cost": (3_263, 17),
     "envs": (1_605, 12),
     "export": (2_206, 14),
-    "formats": (4_953, 19),
+    "formats": (4_948, 19),
     "hlo": (7_909, 39),
     "planners": (877, 6),
     "planners/online": (311, 3),
@@ -39,7 +39,7 @@ BUDGET = {
     "planners/strategies": (2_657, 15),
     "plots": (1_155, 8),
     "rl": (1_088, 11),
-    "run": (4_791, 24),
+    "run": (4_781, 24),
     "simulate": (1_609, 8),
     "torch_export": (3_169, 14),
     "workloads": (3_959, 20),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_313, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 67_907, "files": 369, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 67_898, "files": 369, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
