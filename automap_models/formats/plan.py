@@ -13,6 +13,7 @@ modules of these kinds cost a plan again with its model, and refuse figures that
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from msgspec import UNSET
 
 from automap_models.core.plan import Plan
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.schema import Document, Foreign, convert, decode_json, read_bytes, wrong
+from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, wrong
 
 DocumentT = TypeVar("DocumentT", bound=Foreign)
 
@@ -84,17 +85,14 @@ def read(path: str | os.PathLike[str], *declared: type[DocumentT], do: str | Non
     if raw is not None:
         with contextlib.suppress(UnicodeDecodeError):  # decoding the whole file says so
             kind = msgspec.json.decode(bytes(raw))
-    former = kind == FORMER_HYBRID
-    kind = "pipeline" if former else kind
+    if kind == FORMER_HYBRID:
+        whole = decode_json(content, dict[str, Any], where=where, do=do)
+        kind, content = "pipeline", json.dumps(_from_hybrid(whole)).encode()
     if isinstance(kind, str) and kind not in by_kind:
         do = f"{READERS[kind]} reads it with `plan`" if kind in READERS else RANKINGS.get(kind, do)
         raise wrong("$.kind", kind, " or ".join(by_kind), where, do)
     chosen = by_kind[kind] if isinstance(kind, str) else declared[0]
-    if former:
-        whole = decode_json(content, dict[str, Any], where=where, do=chosen.remedy)
-        document = convert(_from_hybrid(whole), chosen, where=where, do=chosen.remedy)
-    else:
-        document = decode_json(content, chosen, where=where, do=chosen.remedy)
+    document = decode_json(content, chosen, where=where, do=chosen.remedy)
     try:
         yield document
     except (BadInput, Infeasible) as error:

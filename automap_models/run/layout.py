@@ -118,13 +118,13 @@ class Layout:
         """[S-1] what crosses each boundary."""
         return tuple(tuple(overlaps(*ends)) for ends in pairwise(self.parts))
 
-    def held(self, process: int) -> tuple[int, ...]:
+    def stages_of(self, process: int) -> tuple[int, ...]:
         """The stages that a process works on."""
         return tuple(s for s, processes in enumerate(self.processes) if process in processes)
 
     def replica(self, process: int) -> int:
         """Which replica of its stages a process is, where these do not share operators."""
-        return self.processes[self.held(process)[0]].index(process)
+        return self.processes[self.stages_of(process)[0]].index(process)
 
 
 def layout_of(plan: Plan, schedule: Schedule) -> Layout:

@@ -299,7 +299,7 @@ def _step(pipeline: Pipeline, optimizer: torch.optim.Optimizer, batch: Any, targ
     dist.barrier()
     start_s = time.perf_counter()
     loss = pipeline.step(batch, target, clock=clock)
-    with clock.timing("U", pipeline.layout.held(pipeline.process)[0]):
+    with clock.timing("U", pipeline.layout.stages_of(pipeline.process)[0]):
         optimizer.step()
     own = [replace(one, start_s=one.start_s - start_s, end_s=one.end_s - start_s) for one in clock.read()]
     all_passes: list[list[Pass]] = [[] for _ in range(pipeline.layout.devices)]

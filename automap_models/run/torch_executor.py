@@ -157,7 +157,7 @@ class StageExecutor:
     ) -> None:
         self.cut, self.layout, self.process, self.loss, self.device = cut, layout, process, loss, device
         self.crossings, self.seeds = crossings, seeds
-        self.held, self.replica = layout.held(process), layout.replica(process)
+        self.held, self.replica = layout.stages_of(process), layout.replica(process)
         self.order = layout.schedule.orders[layout.schedule.rank_of[self.held[0]]]
         self.splits = layout.schedule.splits_backward
         self.kept: dict[tuple[int, int], _Kept] = {}
@@ -366,7 +366,7 @@ class StageExecutor:
         for other in range(self.layout.devices):
             if other == self.process:
                 continue
-            for action in schedule.orders[schedule.rank_of[self.layout.held(other)[0]]]:
+            for action in schedule.orders[schedule.rank_of[self.layout.stages_of(other)[0]]]:
                 for key, receiver in messages(self.layout, other, action):
                     if receiver == self.process:
                         self.mail[key[0], other < self.process].order[other].append(key)
@@ -377,7 +377,7 @@ def messages(layout: Layout, process: int, action: Action) -> list[tuple[tuple[s
     kind, s, m = action
     forward = kind == "F"
     boundary, other = (s, s + 1) if forward else (s - 1, s - 1)
-    if kind == "W" or not 0 <= other < layout.schedule.stages or other in layout.held(process):
+    if kind == "W" or not 0 <= other < layout.schedule.stages or other in layout.stages_of(process):
         return []
     receivers = layout.processes[other]
     return [

@@ -143,7 +143,7 @@ class Pipeline:
             lambda m: self._rows(target, of_target, last, m),
             clock,
         )
-        with clock.timing("G", self.layout.held(self.process)[0]):
+        with clock.timing("G", self.layout.stages_of(self.process)[0]):
             self._reduce()
         part = part.to(torch.float64)  # of another type where another process has none of the loss
         dist.all_reduce(part)
@@ -200,7 +200,7 @@ class Pipeline:
     # ---- construction ------------------------------------------------------------------------------------------------
 
     def _own_samples(self) -> int:
-        begin, end = self.layout.parts[self.layout.held(self.process)[0]][self.layout.replica(self.process)]
+        begin, end = self.layout.parts[self.layout.stages_of(self.process)[0]][self.layout.replica(self.process)]
         return end - begin
 
     def _exported(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], samples: int) -> CutModel:
@@ -262,7 +262,7 @@ class Pipeline:
         """Parameters and buffers of this process's stages under the first of their names, and a catalogue of all."""
         canonical = {alias: name for name, aliases in self._names.items() for alias in aliases}
         stages = {name: self._holders_of(name, canonical) for name in self._names}
-        held = set(self.layout.held(self.process))
+        held = set(self.layout.stages_of(self.process))
         named = {
             canonical[name]: tensor
             for s in sorted(held)

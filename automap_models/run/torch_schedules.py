@@ -78,7 +78,7 @@ class ScheduleExecutor:
         zero: int = 0,
     ) -> None:
         self.cut, self.layout, self.loss, self.device, self.zero = cut, layout, loss, device, zero
-        self.held, self.replica = layout.held(process), layout.replica(process)
+        self.held, self.replica = layout.stages_of(process), layout.replica(process)
         self.inputs: Callable[[int, int], Mapping[str, Any]] = lambda _s, _m: {}
         self.targets: Callable[[int], Any] = lambda _m: None
         self.losses: list[Tensor] = []

@@ -39,7 +39,7 @@ def test_a_layout_knows_who_holds_what() -> None:
     layout = Layout(build_schedule("1f1b", 3, 4), stages, samples=6)
     assert layout.devices == 4
     assert not layout.is_even
-    assert [layout.held(process) for process in range(4)] == [(0,), (1,), (1,), (2,)]
+    assert [layout.stages_of(process) for process in range(4)] == [(0,), (1,), (1,), (2,)]
     assert [layout.replica(process) for process in range(4)] == [0, 0, 1, 0]
     assert layout.parts[1][1] == (3, 6)
     assert layout.part_sizes == (3, 6)
