@@ -79,6 +79,7 @@ def documents() -> dict[str, Target]:
     with in_folder(infer_files() | place_files()):
         whole, graph = read_profile("good.npz"), read_placement("graph.json")
         problem, hybrid = PlacementProblem.of(graph), samples.hybrid_plan(Path())
+    former = (Path(__file__).parents[1] / "formats" / "former_plans" / "hybrid.json").read_bytes()
     times = [samples.as_json(document) for document in (samples.TIMES, samples.STAGE_TIMES, samples.TRACE)]
     readers: dict[str, tuple[Callable[[Path], object], list[bytes]]] = {
         "times": (read_observed, times),
@@ -86,7 +87,7 @@ def documents() -> dict[str, Target]:
         "split": (lambda path: read_split(path, problem), [samples.as_json(samples.SPLIT)]),
         "placement": (lambda path: read_placement_plan(path, lambda _: graph), [placed]),
         "plan": (lambda path: read_plan(path, whole), [plan]),
-        "plan to run": (lambda path: written_plan(path, StagedDocument), [plan, hybrid]),
+        "plan to run": (lambda path: written_plan(path, StagedDocument), [plan, hybrid, former]),
         "hybrid plan": (lambda path: read_plan(path, layers), [hybrid]),
         "strategy": (read_source, [samples.as_json(samples.STRATEGY)]),
         "measured steps": (read_measured_steps, [samples.as_json(samples.MEASURED_STEPS)]),
