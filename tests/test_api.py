@@ -180,9 +180,9 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
         (lambda: am.plan(PROFILE, "C", microbatch_size=3), "`microbatch_size`: the profile says "),
         (
             lambda: am.plan(PROFILE, "C", tp=2, global_batch=8),
-            "`tp`: the profile of vgg19 has no operations that devices could share; choose from 1, or name a transformer",
+            "`tp`: the profile of vgg19 has no operations that devices could share; choose from 1",
         ),
-        (lambda: am.price(PROFILE, "C", schedule="zb-h1"), "`schedule`: the profile of vgg19 has no times of gradients"),
+        (lambda: am.price(PROFILE, "C", schedule="zb-h1"), "`schedule`: the profile of vgg19 has no times"),
         (lambda: am.plan(PROFILE, "C", precision="bf16"), "`precision`: the profile of vgg19 has no times of another"),
         (lambda: am.plan("gpt2", "p4d-4", tp=2, max_stages=4), "`max_stages`: is not for a strategy, which `tp` gives"),
         (lambda: am.plan("gpt2", "p4d-4", tensor=2), "plan: has no option 'tensor'; it has "),
