@@ -174,7 +174,6 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
         (lambda: am.plan(PROFILE, "C", pins="head"), "`pins`: 'head' is not LAYER=STAGE"),
         (lambda: am.plan(PROFILE, "C", device="a100"), f"`device`: does not apply: {PROFILE} is a profile"),
         (lambda: am.plan(am.read_profile(PROFILE), "C", 3), "`inputs`: Profile(vgg19: 282 instructions"),
-        (lambda: am.plan(WORK, "C"), "`model`: is the work of a model, of which strategies are searched and priced"),
         (lambda: am.profile(WORK), "`model`: is the work of a model, of which strategies are searched and priced"),
         (lambda: am.price(WORK, "C", tp=2, sequence=8), "`sequence`: is for the name of a model; leave it out"),
         (lambda: am.plan(PROFILE, "C", microbatch_size=3), "`microbatch_size`: the profile says "),
