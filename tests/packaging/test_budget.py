@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (919, 8),
+    "automap_models": (916, 8),
     "core": (7_132, 34),
     "cost": (3_508, 18),
     "envs": (1_605, 12),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_315, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_025, "files": 384, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 69_022, "files": 384, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
