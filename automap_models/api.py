@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
@@ -43,11 +43,11 @@ from automap_models.requests import (
     InferRequest,
     ProfileRequest,
     RunRequest,
-    StrategyRequest,
     narrowed,
     solve,
 )
 from automap_models.requests.plan import OF_STRATEGIES, plan_request
+from automap_models.requests.strategies import StrategyResult
 from automap_models.workloads.source import Source, SourceKind, framework_of, source_kind
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
     from automap_models.export.exporter import Exported
     from automap_models.planners.portfolio.explore import Exploration
-    from automap_models.requests.strategies import StrategyResult
 
 PathLike = str | os.PathLike[str]
 
@@ -190,21 +189,20 @@ def plan(
 
     Args:
         model: a Profile or the file of one, whose stages are planned; or what `profile` takes, with `inputs`, of which
-            every kind of plan competes: data parallelism, partitioned operators, pipelines, and hybrids of them; or a
-            transformer by name, a config.json or the ModelWork of one, of which strategies are searched as well.
-        cluster: a record, a shipped one's name ("A", "C", "p4d-4", …) or a YAML file.
+            every kind of plan competes: data parallelism, partitioned operators, pipelines, hybrids of them and
+            strategies; or a transformer by name, a config.json or the ModelWork of one: strategies are searched.
+        cluster: a record, a shipped one's name ("A", "C", "p4d-4", …), devices such as "32xh100", or a YAML file.
         device: by whose clock a model's times are; None is the kind that the cluster is made of.
         microbatch_size: samples in the profiled micro-batch of a profile that does not say.
         options: of a profile, fields of `planners.options.PlanOptions`: `stages`, `micro_batches`, `global_batch`,
             `schedule`, …; of a model (and with one of them of a profile, too), fields of ExploreOptions: `pins`,
-            `max_stages`, `forbidden`, `budget_s`, …. A `global_batch` alone, or a field of `Strategy` with it, asks for
-            a strategy, with fields that are given; then `runtime`, `reserve` (bytes of each device that are left free,
-            or by rank) and `devices` (least and most of a sweep) are options. `target` is the framework of
-            `automap-export` that is to run the plan. `batch`, `sequence`, `dtype`, `dropout` and `trainable` say which
-            training step of a model by name is meant.
+            `max_stages`, `forbidden`, `budget_s`, …; of a strategy also fields of `Strategy`, which are then given,
+            `runtime`, `reserve` (bytes of each device that are left free, or by rank) and `devices` (least and most of
+            a sweep). `target` is the framework of `automap-export` that is to run the plan. `batch`, `sequence`,
+            `dtype`, `dropout` and `trainable` say which training step of a model by name is meant.
 
     Returns:
-        A PlannedResult of a profile, an ExploredResult, or the StrategyResult of a strategy.
+        A PlannedResult of a profile; else an ExploredResult, or a StrategyResult where a strategy is the best.
 
     Raises:
         BadInput: an argument cannot be used.
@@ -221,10 +219,9 @@ def plan(
         profile = model if isinstance(model, Profile) else Path(source.what)
         wanted = config_of(PlanOptions, "plan", **narrowed(options), microbatch_size=microbatch_size)
         return PlannedResult.of(solve(InferRequest(profile, topo, wanted)))
-    request = plan_request(source, topo, options, device=device, microbatch_size=microbatch_size)
-    answer = solve(request)
-    if isinstance(request, StrategyRequest):
-        return cast("StrategyResult", answer)
+    answer = solve(plan_request(source, topo, options, device=device, microbatch_size=microbatch_size))
+    if isinstance(answer, StrategyResult):
+        return answer
     return ExploredResult.of(answer.report, exploration=answer.exploration)
 
 
@@ -243,8 +240,8 @@ def price(
 
     Args:
         model: the name of a built-in transformer or a Hugging Face config.json; or the ModelWork that `read_model_work`
-            makes of one, which is worth its while where many strategies are priced.
-        cluster: a record, a shipped one's name or a YAML file.
+            makes of one, which is worth its while where many strategies are priced; or a profile.
+        cluster: as of `plan`.
         strategy: how the model is trained; or its `fields`, `global_batch` and what differs from `automap plan --price`
             without options.
         device: what the cluster is made of; None is the kind that the cluster names. A mixed one names several.

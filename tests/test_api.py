@@ -94,6 +94,21 @@ def test_a_plan_of_a_profile_is_of_every_kind_where_an_option_asks_for_that() ->
         am.plan(PROFILE, "A", max_stages=2, stages=2)
 
 
+def test_a_strategy_is_the_answer_where_no_plan_of_stages_fits() -> None:
+    """A block has 22 GB of weights, 88 GB with Adam's state in fp32: 80 GB hold it where ZeRO divides the state."""
+    arrays = {"C": [0.3] * 4, "A": [1e6] * 4, "W": [1e8, 22e9, 22e9, 1e8], "stash": [1e6] * 4}
+    meta = {"model": "wide", "microbatch_size": 8, "device": "v100", "parameter_dtype": "float32"}
+    layers = ("embed", "blocks.0", "blocks.1", "head")
+    profile = am.Profile.create(**{key: np.array(of) for key, of in arrays.items()}, layers=layers, meta=meta)
+    cluster = am.Cluster(1, 8, 1e11, 1e11, 80e9, name="eight")
+    with pytest.raises(am.Infeasible, match="no plan fits the 80 GB of cluster eight"):
+        am.plan(profile, cluster, certify_s=0.0)
+    result = am.plan(profile, cluster, budget_s=0.2)
+    assert isinstance(result, am.StrategyResult)
+    assert result.plan.zero > 0 and result.cost.fits
+    assert "<b>wide on eight</b>" in result._repr_html_()
+
+
 def test_reprs_are_one_line(result: am.PlannedResult) -> None:
     assert repr(result) == "PlannedResult(vgg19 on C: 4 stage(s), 16 micro-batches, by policy, feasible)"
     assert repr(result.problem.profile).startswith("Profile(vgg19: 282 instructions, ")
@@ -174,14 +189,18 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
         (lambda: am.plan(PROFILE, "C", pins="head"), "`pins`: 'head' is not LAYER=STAGE"),
         (lambda: am.plan(PROFILE, "C", device="a100"), f"`device`: does not apply: {PROFILE} is a profile"),
         (lambda: am.plan(am.read_profile(PROFILE), "C", 3), "`inputs`: Profile(vgg19: 282 instructions"),
-        (lambda: am.profile(WORK), "`model`: is the work of a model, of which strategies are searched and priced"),
+        (lambda: am.plan(WORK, "C", max_stages=2), "`model`: is the work of a model, of which strategies"),
+        (lambda: am.profile(WORK), "`model`: is the work of a model, of which strategies"),
         (lambda: am.price(WORK, "C", tp=2, sequence=8), "`sequence`: is for the name of a model; leave it out"),
         (lambda: am.plan(PROFILE, "C", microbatch_size=3), "`microbatch_size`: the profile says "),
         (
             lambda: am.plan(PROFILE, "C", tp=2, global_batch=8),
             "`tp`: the profile of vgg19 has no operations that devices could share; choose from 1",
         ),
-        (lambda: am.price(PROFILE, "C", schedule="zb-h1"), "`schedule`: the profile of vgg19 has no times"),
+        (
+            lambda: am.price(PROFILE, "C", schedule="zb-h1"),
+            "`schedule`: the profile of vgg19 has no times of",
+        ),
         (lambda: am.plan(PROFILE, "C", precision="bf16"), "`precision`: the profile of vgg19 has no times of another"),
         (lambda: am.plan("gpt2", "p4d-4", tp=2, max_stages=4), "`max_stages`: is not for a strategy, which `tp` gives"),
         (lambda: am.plan("gpt2", "p4d-4", tensor=2), "plan: has no option 'tensor'; it has "),

@@ -61,7 +61,7 @@ def profiled_model(
 def _given(model: ProfiledModel | ModelWork) -> ProfiledModel:
     """A model that is profiled already; the work of one has no instructions."""
     if isinstance(model, ModelWork):
-        do = "give the name of the model, or `global_batch` and no option but those of strategies"
+        do = "give the name of the model, or no option that only plans of stages know"
         raise BadInput("is the work of a model, of which strategies are searched and priced", where="`model`", do=do)
     return model
 
