@@ -175,7 +175,7 @@ def plan(profile: Profile | PathLike, cluster: Cluster | PathLike, **options: An
 
     Args:
         profile: as `profile` makes it, or a file.
-        cluster: a record, a shipped one's name ("A", "C", "p4d-4", …) or a YAML file.
+        cluster: a record, a shipped one's name ("A", "p4d-4", …), "32xh100", or a YAML file.
         options: fields of `planners.options.PlanOptions`: `stages`, `micro_batches`, `global_batch`, `schedule`, ….
 
     Raises:

@@ -36,7 +36,7 @@ BUDGET = {
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_542, 22),
-    "planners/strategies": (2_694, 15),
+    "planners/strategies": (2_696, 15),
     "plots": (1_155, 8),
     "rl": (1_088, 11),
     "run": (4_831, 25),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_271, "files": 372, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_273, "files": 372, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
