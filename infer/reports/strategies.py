@@ -189,7 +189,8 @@ def command_line(searched: Searched) -> tuple[str | None, tuple[str, ...]]:
         return None, ()
     strategy = replace(best.strategy, layers=best.stage_layers)
     written = target_by_name(within.name).write(WrittenStrategy(best.model, strategy, best.facts), Path("plan"))
-    where = f"--nnodes {cluster.nodes} --nproc-per-node {cluster.devices_per_node}"
+    alike = cluster.nodes * cluster.devices_per_node == cluster.devices
+    where = f"--nnodes {cluster.nodes} --nproc-per-node {cluster.devices_per_node}" if alike else "…"
     return (f"torchrun {where} {written.program}", written.notes) if written.program else (None, ())
 
 

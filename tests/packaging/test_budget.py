@@ -44,13 +44,13 @@ BUDGET = {
     "torch_export": (3_169, 14),
     "workloads": (3_959, 20),
     "zoo": (1, 1),
-    "infer": (5_862, 29),
+    "infer": (5_863, 29),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_273, "files": 372, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_274, "files": 372, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
