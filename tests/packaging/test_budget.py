@@ -27,7 +27,7 @@ BUDGET = {
     "cost": (3_263, 17),
     "envs": (1_605, 12),
     "export": (2_206, 14),
-    "formats": (4_938, 19),
+    "formats": (4_940, 19),
     "hlo": (7_909, 39),
     "planners": (877, 6),
     "planners/online": (311, 3),
@@ -50,7 +50,7 @@ BUDGET = {
     "benchmarks": (3_313, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 67_888, "files": 369, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 67_890, "files": 369, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
