@@ -66,6 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("page", "packages", "skip", "outputs"),
     [
+        pytest.param("../README.md", ("flax",), ("my_module", "datagen"), 3, marks=pytest.mark.slow),
         pytest.param("tutorials/first-plan.md", (), (), 1, marks=pytest.mark.slow),
         pytest.param("tutorials/run-torch.md", ("torch",), (), 1, marks=pytest.mark.slow),
         pytest.param("tutorials/run-on-jax.md", ("jax",), (), 4, marks=pytest.mark.slow),
