@@ -286,7 +286,8 @@ def run(plan: PlannedResult | PathLike, model: PathLike, **options: Any) -> RunR
         raise BadInput(is_of_type(model), where="`model`", do=do)
     of_source = {name: options.pop(name) for name in _OF_SOURCES if name in options}
     source = _source(model, None, config_of(_ProfileOptions, "run", **of_source))
-    written = _plan_source(plan).written if isinstance(plan, PlannedResult) else _path(plan, "`plan`")
+    do = "give a plan of stages that `am.plan` made, or the file of a plan of stages or shardings"
+    written = _plan_source(plan).written if isinstance(plan, PlannedResult) else _path(plan, "`plan`", do)
     record: RunRecord | None = solve(config_of(RunRequest, "run", plan=written, source=source, **options))
     return record
 
@@ -415,10 +416,10 @@ def _module_inputs(inputs: object) -> object:
     raise BadInput(is_of_type(inputs), where="`inputs`", do=do)
 
 
-def _path(path: object, where: str) -> Path:
+def _path(path: object, where: str, do: str = "give the path of a file") -> Path:
     """The path of a file."""
     if not isinstance(path, (str, os.PathLike)):
-        raise BadInput(is_of_type(path), where=where, do="give the path of a file")
+        raise BadInput(is_of_type(path), where=where, do=do)
     return Path(path)
 
 
