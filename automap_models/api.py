@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-
-import msgspec
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate
 from automap_models.core.model_work import ModelWork
+from automap_models.core.plan import Plan
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import PlanReport, Result
@@ -33,9 +32,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput, is_of_type
 from automap_models.formats.atomic import write_json
-from automap_models.formats.plan_json import PlanDocument, plan_document
-from automap_models.formats.plan_reader import written_plan
-from automap_models.formats.strategy_json import WrittenStrategy
+from automap_models.formats.staged_plan import plan_document, staged_document
 from automap_models.hlo.step import TrainingStep
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions, PlanOptions
@@ -425,17 +422,16 @@ def _path(path: object, where: str, do: str = "give the path of a file") -> Path
 
 def _plan_source(plan: object) -> Any:
     """What is exported of a result or a price, as its file would tell it."""
-    from automap_models.export.target import StagedSource
+    from automap_models.export.target import Source as PlanSource
 
     if isinstance(plan, PlannedResult):
         model = (
             plan.exploration.space.model if isinstance(plan, ExploredResult) else ProfiledModel(plan.problem.profile)
         )
-        document = msgspec.convert(plan_document(plan.report), PlanDocument)
-        return StagedSource(written_plan(document, "the plan"), plan, model)
+        return PlanSource(staged_document(plan.report).plan("the plan"), plan, model)
     priced = plan.cost if isinstance(plan, Result) else plan
     if isinstance(priced, Estimate):
-        return WrittenStrategy(priced.model, replace(priced.strategy, layers=priced.stage_layers), priced.facts)
+        return PlanSource(Plan.of_strategy(priced))
     do = "give a result of `am.plan`, a price, or the file of a plan"
     raise BadInput(is_of_type(plan), where="`plan`", do=do)
 

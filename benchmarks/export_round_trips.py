@@ -40,8 +40,8 @@ from common import ROOT, print_rows
 from automap_models.core.cluster import Cluster
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
+from automap_models.export.blocks import Inexpressible
 from automap_models.export.exporter import write_files
-from automap_models.export.layout import Inexpressible
 from automap_models.export.target import Mismatch, Source, Target
 from automap_models.export.targets import TARGETS, target_by_name
 
@@ -73,9 +73,8 @@ def stages(rng: np.random.Generator, folder: Path) -> Any:
 
 
 def sharding(rng: np.random.Generator, _: Path) -> Source:
-    from automap_models.export.target import ShardingSource
-
-    return ShardingSource("drawn", drawn_plans.draw_sharding(rng))
+    source: Source = drawn_plans.sharding_source(drawn_plans.draw_sharding(rng))
+    return source
 
 
 def llama(rng: np.random.Generator, _: Path) -> Any:
@@ -157,8 +156,8 @@ def taken_by_llama(source: Any, path: Path) -> None:
     read = json.loads(path.read_text("utf-8"))
     styles = {f"model.{name}": style for name, style in read["base_model_tp_plan"].items()} | read["tp_plan"]
     llama_model().tp_plan = styles
-    (dims,) = source.plan.dims
-    names = [variable.name for variable in source.plan.variables]
+    (dims,) = source.plan.sharding.dims
+    names = [variable.name for variable in source.plan.sharding.variables]
     divided = {
         name.removesuffix(".weight").replace(".0.", ".*.")
         for name, dim in zip(names, dims, strict=True)

@@ -30,9 +30,9 @@ from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.step import TrainingStep
 from automap_models.run.base import gradient_errors
 from automap_models.run.jax_collectives import ProgramCollectives, program_collectives, reduction_collectives
-from automap_models.run.jax_layout import Layout, StageLayout
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
 from automap_models.run.jax_step import drawn_arguments, drawn_batch, micro_batches
+from automap_models.run.layout import Layout, StageLayout
 from automap_models.workloads.convolutional import ResNetConfig
 from automap_models.workloads.decoder import DecoderConfig
 from automap_models.workloads.t5 import T5Config
@@ -99,7 +99,7 @@ def layout(traced: TracedStep, shapes: Shapes, name: str) -> Layout:
         d, t = shapes[rank]
         devices = tuple(range(first[rank], first[rank + 1]))
         layouts.append(StageLayout(devices, d, t, sharded_dims(traced, t) if t > 1 else {}))
-    return Layout(cuts, tuple(layouts), schedule)
+    return Layout(schedule, tuple(layouts), cuts)
 
 
 def sharded_dims(traced: TracedStep, degree: int) -> dict[str, int]:

@@ -24,10 +24,10 @@ from common import print_rows
 from torch import Tensor, nn
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.plan import Plan, Stage
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.run_record import RunRecord
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
@@ -150,18 +150,18 @@ def plans(profile: Profile, stages: int, micro_batches: int) -> tuple[StagedProb
     return problem, {**cuts, "doubling": tuple(int(cut) for cut in np.searchsorted(done, doubling))}
 
 
-def run_plan(problem: StagedProblem, cost: StagedCost, plan: str, cuts: tuple[int, ...]) -> WrittenPlan:
+def run_plan(problem: StagedProblem, cost: StagedCost, plan: str, cuts: tuple[int, ...]) -> Plan:
     """The plan as automap-run takes it, one device a stage."""
     profile, ends = problem.profile, (*cuts, len(problem.profile) - 1)
     stages = tuple(
-        WrittenStage(
+        Stage(
             *(first, last, profile.name(last), (s, s), 1, 1, None),
             *(float(cost.forward_s[s]), float(cost.backward_s[s]), 0.0, 0.0),
         )
         for s, (first, last) in enumerate(zip((0, *(cut + 1 for cut in cuts)), ends, strict=True))
     )
     count, fingerprint = problem.micro_batches, profile.model_fingerprint
-    return WrittenPlan(plan, profile.model, stages, count, None, None, cost.length_s, fingerprint, {}, problem.cluster)
+    return Plan(plan, profile.model, stages, count, None, None, cost.length_s, fingerprint, {}, problem.cluster)
 
 
 def compare(name: str, micro_batches: int, repeats: int, seed: int) -> list[Comparison]:

@@ -10,6 +10,7 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.framework import UNKNOWN, ModelFacts
 from automap_models.core.mesh import MeshAxis
+from automap_models.core.plan import Plan
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import PlanReport, Result
@@ -20,11 +21,10 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput
-from automap_models.export.target import ShardingSource, StagedSource
+from automap_models.export.target import Source
 from automap_models.formats.atomic import write_json
-from automap_models.formats.plan_json import plan_document
-from automap_models.formats.plan_reader import read_written_plan
-from automap_models.formats.strategy_json import WrittenStrategy
+from automap_models.formats.plan import written_plan
+from automap_models.formats.staged_plan import StagedDocument, plan_document
 from automap_models.simulate.step import step_cost
 
 Rng = np.random.Generator
@@ -64,12 +64,12 @@ def costed(problem: StagedProblem, plan: StagedPlan) -> Result[StagedProblem, St
     return Result(problem, plan, cost, "feasible")
 
 
-def staged_source(problem: StagedProblem, plan: StagedPlan, folder: Any) -> StagedSource:
+def staged_source(problem: StagedProblem, plan: StagedPlan, folder: Any) -> Source:
     """A plan as it is read of its file."""
     report = PlanReport(costed(problem, plan), {}, 1.0, None, None)
     path = folder / "plan.json"
     write_json(path, plan_document(report))
-    return StagedSource(read_written_plan(path), report.result, ProfiledModel(problem.profile))
+    return Source(written_plan(path, StagedDocument), report.result, ProfiledModel(problem.profile))
 
 
 def cut_plan(
@@ -84,7 +84,7 @@ def cut_plan(
 class DrawnStages:
     """A staged plan and what its stages hold."""
 
-    source: StagedSource
+    source: Source
     layers: tuple[int, ...]
     replicas: int
 
@@ -134,9 +134,14 @@ def draw_strategy(rng: Rng) -> Strategy:
         )
 
 
-def strategy_source(strategy: Strategy, facts: ModelFacts = UNKNOWN) -> WrittenStrategy:
+def strategy_source(strategy: Strategy, facts: ModelFacts = UNKNOWN) -> Source:
     """A strategy as it is read of its file."""
-    return WrittenStrategy("drawn", strategy, facts)
+    return Source(Plan("drawn", "drawn", (), strategy.micro_batches, strategy=strategy, facts=facts))
+
+
+def sharding_source(plan: ShardingPlan, model: str = "drawn") -> Source:
+    """A sharding plan likewise."""
+    return Source(Plan("drawn", model, (), 1, sharding=plan))
 
 
 def draw_sharding(rng: Rng) -> ShardingPlan:
@@ -163,7 +168,7 @@ LLAMA_WEIGHTS = {
 """Module of a Llama layer → the dimension of its weight that Megatron's plan partitions."""
 
 
-def llama_plan(dims: dict[str, int], around: dict[str, int], size: int = 2) -> ShardingSource:
+def llama_plan(dims: dict[str, int], around: dict[str, int], size: int = 2) -> Source:
     """A plan of a Llama with these dimensions in every layer, and of what is around the layers."""
     of_weights = {f"model.layers.{i}.{name}.weight": dim for i in range(LLAMA_LAYERS) for name, dim in dims.items()}
     of_weights |= {f"{name}.weight": dim for name, dim in around.items()}
@@ -172,7 +177,7 @@ def llama_plan(dims: dict[str, int], around: dict[str, int], size: int = 2) -> S
         Variable(name, (8,) if "norm" in name else (8, 8), "f32", 256.0, "parameter") for name in of_weights
     )
     plan = ShardingPlan((MeshAxis("model", size),), variables, (tuple(of_weights.values()),), "drawn")
-    return ShardingSource("llama", plan)
+    return sharding_source(plan, "llama")
 
 
 def draw_llama(rng: Rng) -> tuple[dict[str, int], dict[str, int]]:

@@ -19,8 +19,8 @@ from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.npz import SharedDocument
 from automap_models.formats.observed_json import DeviceTimes, StageTimes
 from automap_models.formats.placement_plan import PlacementDocument
-from automap_models.formats.plan_json import PlanDocument
-from automap_models.formats.sharding_json import AxisDocument, TwoAxesDocument
+from automap_models.formats.sharding_plan import AxisDocument, TwoAxesDocument
+from automap_models.formats.staged_plan import StagedDocument
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference" / "schemas"
 
@@ -180,7 +180,7 @@ Explored = TypedDict(  # noqa: UP013
         "global_batch": int | None,
         "objective": Literal["step", "length"],
         "schedule": str | None,
-        "best": PlanDocument,
+        "best": StagedDocument,
         "candidates": list[RankedCandidate],
         "absent": list[Missing],
         "optimality": Proven,
@@ -391,11 +391,11 @@ class Calibrated(TypedDict):
 
 
 DOCUMENTS: Mapping[str, tuple[type, ...]] = {
-    "infer": (PlanDocument, Sweep),
+    "infer": (StagedDocument, Sweep),
     "profile": (ProfileSummary, Known),
     "plan": (Explored, Candidate, Priced, Searched),
     "place": (PlacementDocument,),
-    "search": (AxisDocument, TwoAxesDocument, PlanDocument),
+    "search": (AxisDocument, TwoAxesDocument, StagedDocument),
     "run": (Observed,),
     "export": (Exported,),
     "calibrate": (Calibrated,),

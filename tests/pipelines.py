@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.written_plan import WrittenPlan, WrittenStage
+from automap_models.core.plan import Plan, Stage
 
 SAMPLES, TOKENS, CLASSES = 6, 5, 11
 
@@ -166,7 +166,7 @@ def perceptron() -> tuple[nn.Module, tuple[Tensor]]:
 
 def plan(
     ends: list[str], devices: list[int], micro_batches: int, samples: int = SAMPLES, last: tuple[int, ...] | None = None
-) -> WrittenPlan:
+) -> Plan:
     """A plan that cuts after these modules and gives stages so many devices; its times are made up.
 
     `last` holds the last instruction of each stage, for runs that compare the plan with its model.
@@ -175,8 +175,8 @@ def plan(
     last = last or tuple(range(len(devices)))
     begins = (0, *(end + 1 for end in last))
     stages = tuple(
-        WrittenStage(begins[s], last[s], end, (first[s], first[s] + count - 1), count, 1, None, 1.0, 2.0, 0.1, 0.1)
+        Stage(begins[s], last[s], end, (first[s], first[s] + count - 1), count, 1, None, 1.0, 2.0, 0.1, 0.1)
         for s, (end, count) in enumerate(zip([*ends, "end of forward"], devices, strict=True))
     )
     cluster = Cluster(1, sum(devices), 1e9, 1e9, 1e12)
-    return WrittenPlan("a plan", "a model", stages, micro_batches, samples, "1f1b", 1.0, None, {}, cluster)
+    return Plan("a plan", "a model", stages, micro_batches, samples, "1f1b", 1.0, None, {}, cluster)

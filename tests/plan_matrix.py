@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from automap_models.core.plan import Plan
 from automap_models.core.schedules import SCHEDULES
-from automap_models.core.written_plan import WrittenPlan
 from automap_models.run import Pipeline, torch_stages
 from automap_models.torch_export.capture import Captured, capture
 
@@ -28,7 +28,7 @@ STEPS, RATE = 2, 0.1
 class Case(NamedTuple):
     """One way to run a plan; `executor` None leaves it to the pipeline."""
 
-    plan: WrittenPlan
+    plan: Plan
     schedule: str
     executor: str | None
     zero: int = 0

@@ -27,11 +27,11 @@ def train_and_hand_over(rank: int, plan: object, state: dict[str, object] | None
     import torch
     import torch.distributed as dist
 
-    from automap_models.core.written_plan import WrittenPlan
+    from automap_models.core.plan import Plan
     from automap_models.run import Pipeline
 
-    assert isinstance(plan, WrittenPlan)
-    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=plan.devices)
+    assert isinstance(plan, Plan)
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=plan.stages[-1].devices[1] + 1)
     try:
         torch.manual_seed(rank if state else 0)  # a state makes up for other values in every process
         model, inputs = pipelines.decoder()

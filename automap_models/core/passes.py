@@ -10,9 +10,12 @@ strategies by the thousand need no more than their arrays (`PassTable`), and the
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -53,6 +56,20 @@ class Action(NamedTuple):
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.micro_batch}"
 
+    @classmethod
+    def parse(cls, text: str) -> Action:
+        """The pass that `str` writes so.
+
+        Raises:
+            BadInput: none.
+        """
+        match = re.fullmatch(r"(\d+)([FBIW])(\d+)", text)
+        if match is None:
+            raise BadInput(
+                f"{text!r} is no pass", where="`orders`", do="write stage, F, B, I or W, and micro-batch: 3F0"
+            )
+        return cls(match[2], int(match[1]), int(match[3]))  # type: ignore[arg-type]
+
 
 Order = tuple[Action, ...]
 
@@ -81,6 +98,35 @@ class Schedule:
     def __post_init__(self) -> None:
         _require_complete(self)
         _ = self.turns
+
+    def __str__(self) -> str:
+        """A row a rank, its passes apart by commas: what `parse` and torch's `_load_csv` read."""
+        return "".join(",".join(map(str, order)) + "\n" for order in self.orders)
+
+    @classmethod
+    def parse(cls, text: str, name: str = "own", placement: Placement = "looping") -> Schedule:
+        """The schedule that such rows say; blanks may stand for commas.
+
+        Raises:
+            BadInput: a cell is no pass; or see Schedule.
+        """
+        rows = text.strip().split("\n")
+        orders = tuple(tuple(map(Action.parse, re.split(r"[,\s]+", row.strip()))) for row in rows)
+        passes = [action for order in orders for action in order]
+        stages, micro_batches = 1 + max(a.stage for a in passes), 1 + max(a.micro_batch for a in passes)
+        return cls(name, orders, micro_batches, -(-stages // len(orders)), placement)
+
+    def grid(self, marked: Iterable[Action] = ()) -> str:
+        """The rows with their columns aligned, and arrows around the passes that are marked: 0F0 ▸0B0◂ 0F1."""
+        cells = [[f"▸{action}◂" if action in marked else f" {action} " for action in order] for order in self.orders]
+        width = max(len(cell) for row in cells for cell in row)
+        return "\n".join(f"rank {rank}: {' '.join(f'{c:^{width}}' for c in row)}" for rank, row in enumerate(cells))
+
+    def refusal(self, what: str, do: str, marked: Collection[Action]) -> BadInput:
+        """The sentence for orders that cannot run, with the grid as a note below it."""
+        error = BadInput(f"schedule {self.name}: {what}", where="`orders`", do=do)
+        error.add_note(self.grid(marked))
+        return error
 
     @property
     def ranks(self) -> int:
@@ -118,25 +164,24 @@ class Schedule:
 def _require_complete(schedule: Schedule) -> None:
     """Every micro-batch passes every virtual stage once forward and once backward, on its rank."""
 
-    def refuse(what: str) -> BadInput:
-        return BadInput(f"schedule {schedule.name}: {what}", where="`orders`", do="give every pass once, on its rank")
+    def refuse(what: str, *marked: Action) -> BadInput:
+        return schedule.refusal(what, "give every pass once, on its rank", marked)
 
     stages, micro_batches = schedule.stages, schedule.micro_batches
-    count = {kind: [0] * (stages * micro_batches) for kind in ("F", "B", "I", "W")}
     for rank, order in enumerate(schedule.orders):
         for action in order:
-            kind, stage, micro_batch = action
-            if not (0 <= stage < stages and 0 <= micro_batch < micro_batches):
-                raise refuse(f"there is no pass {action}")
-            if schedule.rank_of[stage] != rank:
-                raise refuse(f"pass {action} is on rank {rank}, its stage on rank {schedule.rank_of[stage]}")
-            count[kind][stage * micro_batches + micro_batch] += 1
-    for i, counts in enumerate(zip(count["F"], count["B"], count["I"], count["W"], strict=True)):
+            if not (0 <= action.stage < stages and 0 <= action.micro_batch < micro_batches):
+                raise refuse(f"there is no pass {action}", action)
+            if schedule.rank_of[action.stage] != rank:
+                what = f"pass {action} is on rank {rank}, its stage on rank {schedule.rank_of[action.stage]}"
+                raise refuse(what, action)
+    count = Counter[tuple[str, int, int]](action for order in schedule.orders for action in order)
+    for stage, m in product(range(stages), range(micro_batches)):
+        counts = tuple(count[kind, stage, m] for kind in KINDS)
         if counts not in ((1, 1, 0, 0), (1, 0, 1, 1)):
-            forward, whole, inputs, weights = counts
-            kinds = f"{forward} F, {whole} B, {inputs} I and {weights} W"
-            stage, micro_batch = divmod(i, micro_batches)
-            raise refuse(f"micro-batch {micro_batch} has {kinds} on virtual stage {stage}")
+            kinds = "{} F, {} B, {} I and {} W".format(*counts)
+            passes = (Action(kind, stage, m) for kind in KINDS)
+            raise refuse(f"micro-batch {m} has {kinds} on virtual stage {stage}", *passes)
 
 
 def _turns(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
@@ -174,10 +219,10 @@ def _turns(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
                 (backward if back else forward)[stage * micro_batches + m] = True
                 if 0 <= receiver <= last:
                     looking.append(schedule.rank_of[receiver])
-    for rank, order in enumerate(orders):
-        if len(turns[rank]) < len(order):
-            what = f"schedule {schedule.name}: rank {rank} waits for ever before {order[len(turns[rank])]}"
-            raise BadInput(what, where="`orders`", do="let no pass wait for one that comes after it")
+    waiting = {rank: order[len(turns[rank])] for rank, order in enumerate(orders) if len(turns[rank]) < len(order)}
+    for rank, action in waiting.items():
+        what = f"rank {rank} waits for ever before {action}"
+        raise schedule.refusal(what, "let no pass wait for one that comes after it", waiting.values())
     return tuple(map(tuple, turns))
 
 

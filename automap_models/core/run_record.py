@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 
 from automap_models.core.passes import ActionKind, Schedule
+from automap_models.core.plan import Plan
 from automap_models.core.profile import FloatArray
-from automap_models.core.written_plan import WrittenPlan
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class RunRecord:
         notes: sentences for people.
     """
 
-    plan: WrittenPlan
+    plan: Plan
     schedule: Schedule
     backend: str
     executor: str

@@ -218,6 +218,12 @@ class ShardingPlan:
         """Each variable with the dimension that is partitioned along that axis of the mesh."""
         return dict(zip(self.variables, self.dims[axis], strict=True))
 
+    def partitioned_dims(self, kind: PlanKind) -> dict[str, int]:
+        """Names of the variables that the axis of that kind partitions, each with the dimension."""
+        along = [of_axis for axis, of_axis in zip(self.mesh, self.dims, strict=True) if axis.kind == kind]
+        pairs = ((v.name, dim) for dims in along for v, dim in zip(self.variables, dims, strict=True))
+        return {name: dim for name, dim in pairs if dim != REPLICATED}
+
     def candidates(self, axis: int = 0) -> dict[Variable, int]:
         """The variables that the plan decides on along that axis, likewise."""
         kind = CANDIDATES[self.mesh[axis].kind]

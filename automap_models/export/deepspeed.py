@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 from automap_models.core.framework import Limits
 from automap_models.core.strategy import Strategy
-from automap_models.export.layout import Layout, layout_target
+from automap_models.export.blocks import BlockPlan, block_target
 from automap_models.export.target import Written, parser_module, require_same
 
 NAME = "deepspeed"
@@ -86,20 +86,20 @@ def initialize(model, **options):
 '''
 
 
-def write(layout: Layout, path: Path) -> Written:
+def write(plan: BlockPlan, path: Path) -> Written:
     """The module."""
-    s = layout.strategy
+    s = plan.strategy
     notes = []
     if s.pp == 1:
         body = _WHOLE
-        if layout.recompute(NAME) == "full":
+        if plan.recompute(NAME) == "full":
             notes.append("without a pipeline the model has to checkpoint its blocks itself")
     else:
-        numbers = {"pp": s.pp, "tp": s.tp, "dp": s.dp, "blocks": sum(layout.layers)}
-        body = _PIPELINE.format(parts=parts(layout.layers), interval=int(layout.recompute(NAME) == "full"), **numbers)
+        numbers = {"pp": s.pp, "tp": s.tp, "dp": s.dp, "blocks": sum(plan.layers)}
+        body = _PIPELINE.format(parts=parts(plan.layers), interval=int(plan.recompute(NAME) == "full"), **numbers)
     if s.tp > 1:
         notes.append(f"the {s.tp} devices of a replica share operators as its layers do: DeepSpeed divides none itself")
-    header = _HEADER.format(model=layout.model, imports=_IMPORTS if s.pp > 1 else "", config=repr(config(s)))
+    header = _HEADER.format(model=plan.model, imports=_IMPORTS if s.pp > 1 else "", config=repr(config(s)))
     return Written(header + body, notes=tuple(notes))
 
 
@@ -118,9 +118,9 @@ def parts(layers: tuple[int, ...]) -> list[int]:
     return list(accumulate(counts, initial=0))
 
 
-def check(layout: Layout, path: Path) -> None:
+def check(plan: BlockPlan, path: Path) -> None:
     """DeepSpeed builds the bounds of the plan's stages from the module, and its batches agree."""
-    s = layout.strategy
+    s = plan.strategy
     settings = parser_module("deepspeed.runtime.config", DISTRIBUTION)
     topologies = parser_module("deepspeed.runtime.pipe.topology", DISTRIBUTION)
     parser_module("deepspeed.pipe", DISTRIBUTION)
@@ -134,19 +134,19 @@ def check(layout: Layout, path: Path) -> None:
     require_same("precision", precisions, (s.precision == "fp16", s.precision == "bf16"))
     if s.pp > 1:
         topology = topologies.PipeModelDataParallelTopology(num_pp=s.pp, num_mp=s.tp, num_dp=s.dp)
-        bounds = [_bounds(read["PlannedPipeline"], topology, rank, layout) for rank in range(topology.world_size())]
-        own = parts(layout.layers)
+        bounds = [_bounds(read["PlannedPipeline"], topology, rank, plan) for rank in range(topology.world_size())]
+        own = parts(plan.layers)
         stages = [topology.get_coord(rank).pipe for rank in range(topology.world_size())]
         require_same("bounds", bounds, [(own[stage], own[stage + 1]) for stage in stages])
 
 
-def _bounds(module: Any, topology: Any, rank: int, layout: Layout) -> tuple[int, int]:
+def _bounds(module: Any, topology: Any, rank: int, plan: BlockPlan) -> tuple[int, int]:
     """First layer and end of the stage that DeepSpeed builds on a rank."""
     built = module.__new__(module)
-    object.__setattr__(built, "__dict__", {"_topo": topology, "global_rank": rank, "num_stages": layout.strategy.pp})
-    built.__dict__["_layer_specs"] = [None] * (sum(layout.layers) + 2)
+    object.__setattr__(built, "__dict__", {"_topo": topology, "global_rank": rank, "num_stages": plan.strategy.pp})
+    built.__dict__["_layer_specs"] = [None] * (sum(plan.layers) + 2)
     built._partition_layers()
     return built._local_start, built._local_stop
 
 
-TARGET = layout_target(LIMITS, DISTRIBUTION, ".py", write, check)
+TARGET = block_target(LIMITS, DISTRIBUTION, ".py", write, check)

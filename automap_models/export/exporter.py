@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from automap_models.errors import AutomapError, BadInput
-from automap_models.export.layout import Inexpressible
+from automap_models.export.blocks import Inexpressible
 from automap_models.export.snap import Price, Snapped, again, snapped_source
-from automap_models.export.target import ShardingSource, Source, StagedSource, Target, Written
+from automap_models.export.target import Source, Target, Written
 from automap_models.formats.atomic import write_text
-from automap_models.formats.strategy_json import WrittenStrategy
 
 
 @dataclass(frozen=True)
@@ -60,13 +59,13 @@ def export_plan(
         Mismatch: the target's parser reads something else.
     """
     target.require_source(source)
-    if snap and isinstance(source, ShardingSource):
+    if snap and source.plan.kind == "sharding":
         raise BadInput("moves plans of stages and strategies", where="`snap`", do="leave it out")
     moved = None
     try:
         written = target.write(source, path)
     except Inexpressible as error:
-        if isinstance(source, ShardingSource) or target.limits is None:
+        if source.plan.kind == "sharding" or target.limits is None:
             raise
         if snap:
             moved = snapped_source(source, target.name, target.limits, price)
@@ -79,7 +78,7 @@ def export_plan(
 
 def _unchecked(source: Source, target: Target) -> tuple[str, ...]:
     """What the target asks of a model that the file of a strategy does not tell."""
-    if not isinstance(source, WrittenStrategy) or source.facts.shape is not None:
+    if source.plan.kind != "strategy" or source.plan.facts.shape is not None:
         return ()
     what = f"the file does not tell the model's sizes, which {target.name} may want divided otherwise"
     return (f"{what}: price the strategy again to have them checked",)
@@ -96,7 +95,7 @@ def write_files(path: Path, written: Written) -> None:
 
 
 def _with_nearest(
-    error: Inexpressible, source: StagedSource | WrittenStrategy, target: Target, path: Path, price: Price | None
+    error: Inexpressible, source: Source, target: Target, path: Path, price: Price | None
 ) -> Inexpressible:
     """The same refusal with the nearest plan that the target can express, where there is one."""
     assert target.limits is not None
@@ -106,7 +105,7 @@ def _with_nearest(
     except AutomapError:
         return Inexpressible(error.what, where=error.where, do=error.do or again(target.name))
     priced = f", with {moved.loss}" if moved.after_s is not None else ""
-    first = f"{error.do}, or " if error.do and isinstance(source, WrittenStrategy) else ""
+    first = f"{error.do}, or " if error.do and source.plan.kind == "strategy" else ""
     do = f"{first}`snap` writes the nearest plan: {', '.join(moved.changes)}{priced}"
     return Inexpressible(error.what, where=error.where, do=do)
 

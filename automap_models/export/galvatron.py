@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Limits
-from automap_models.export.layout import Layout, layout_target
+from automap_models.export.blocks import BlockPlan, block_target
 from automap_models.export.target import Written, parser_module, require_same
 from automap_models.formats.atomic import json_text
 
@@ -35,15 +35,15 @@ LIMITS = Limits(
 _DP_TYPES = {0: "ddp", 2: "zero2", 3: "zero3"}
 
 
-def write(layout: Layout, path: Path) -> Written:
+def write(plan: BlockPlan, path: Path) -> Written:
     """The document."""
-    note = f"run Galvatron with --mixed_precision {layout.strategy.precision}, which its file does not hold"
-    return Written(json_text(document(layout)) + "\n", notes=(note,))
+    note = f"run Galvatron with --mixed_precision {plan.strategy.precision}, which its file does not hold"
+    return Written(json_text(document(plan)) + "\n", notes=(note,))
 
 
-def document(layout: Layout) -> dict[str, Any]:
-    """Galvatron's document of a layout."""
-    s, layers = layout.strategy, layout.layers
+def document(plan: BlockPlan) -> dict[str, Any]:
+    """Galvatron's document of a plan."""
+    s, layers = plan.strategy, plan.layers
 
     def by_layer(of_stages: tuple[int, ...]) -> str:
         return _text([number for number, count in zip(of_stages, layers, strict=True) for _ in range(count)])
@@ -53,25 +53,25 @@ def document(layout: Layout) -> dict[str, Any]:
 
     return {
         "pp_deg": s.pp,
-        "tp_sizes_enc": by_layer(layout.tensor),
+        "tp_sizes_enc": by_layer(plan.tensor),
         "tp_consecutive_flags": alike(1),
         "dp_types_enc": alike(int(s.zero == 3)),
         "use_sp": alike(0),
-        "checkpoint": _text(recomputed_layers(layout)),
+        "checkpoint": _text(recomputed_layers(plan)),
         "global_bsz": s.global_batch,
         "chunks": s.micro_batches,
         "pp_division": _text(layers),
         "pipeline_type": LIMITS.schedules[s.schedule],
         "default_dp_type": _DP_TYPES[s.zero],
-        "vtp": min(layout.tensor),
+        "vtp": min(plan.tensor),
         "vsp": 0,
         "embed_sdp": int(s.zero == 3),
     }
 
 
-def recomputed_layers(layout: Layout) -> list[int]:
+def recomputed_layers(plan: BlockPlan) -> list[int]:
     """[layers] 1 for each that is recomputed: the first ones of a stage."""
-    stages = zip(layout.recomputed, layout.layers, strict=True)
+    stages = zip(plan.recomputed, plan.layers, strict=True)
     return [int(kind == "full" and i < blocks) for (kind, blocks), count in stages for i in range(count)]
 
 
@@ -79,18 +79,18 @@ def _text(numbers: Any) -> str:
     return ",".join(map(str, numbers))
 
 
-def check(layout: Layout, path: Path) -> None:
+def check(plan: BlockPlan, path: Path) -> None:
     """Galvatron's reader of strategies reads the plan's stages and degrees."""
-    s = layout.strategy
+    s = plan.strategy
     reader = parser_module("galvatron.utils.config_utils", DISTRIBUTION)
     written = json.loads(path.read_text("utf-8"))
     pp, tensor, _, dp_types, _, vocabulary, _ = reader.config2strategy(written)
-    of_layers = [t for t, count in zip(layout.tensor, layout.layers, strict=True) for _ in range(count)]
-    require_same("stages", (pp, tuple(reader.str2array(written["pp_division"]))), (s.pp, layout.layers))
-    require_same("tensor parallelism", (tensor, vocabulary), (of_layers, min(layout.tensor)))
+    of_layers = [t for t, count in zip(plan.tensor, plan.layers, strict=True) for _ in range(count)]
+    require_same("stages", (pp, tuple(reader.str2array(written["pp_division"]))), (s.pp, plan.layers))
+    require_same("tensor parallelism", (tensor, vocabulary), (of_layers, min(plan.tensor)))
     require_same("ZeRO-3", set(dp_types), {int(s.zero == 3)})
-    require_same("recomputed layers", reader.str2array(written["checkpoint"]), recomputed_layers(layout))
+    require_same("recomputed layers", reader.str2array(written["checkpoint"]), recomputed_layers(plan))
     require_same("batch", (written["global_bsz"], written["chunks"]), (s.global_batch, s.micro_batches))
 
 
-TARGET = layout_target(LIMITS, DISTRIBUTION, ".json", write, check)
+TARGET = block_target(LIMITS, DISTRIBUTION, ".json", write, check)

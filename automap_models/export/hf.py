@@ -23,18 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Limits
+from automap_models.core.profiled_model import WHOLE
+from automap_models.core.sharding import ShardingPlan
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.units import counted
-from automap_models.export.layout import Inexpressible, layout_of
-from automap_models.export.target import (
-    ShardingSource,
-    Source,
-    StagedSource,
-    Target,
-    Written,
-    parser_module,
-    require_same,
-)
+from automap_models.export.blocks import Inexpressible, block_plan
+from automap_models.export.target import Source, Target, Written, parser_module, require_same
 from automap_models.formats.atomic import json_text
 
 NAME = "hf"
@@ -65,11 +59,8 @@ def write(source: Source, path: Path) -> Written:
 def _document(source: Source) -> tuple[dict[str, Any], list[str]]:
     """The plans, of the base model and of what is around it, and sentences for people."""
     notes: list[str] = []
-    if isinstance(source, ShardingSource):
-        sizes, weights, pipeline = _sharding(source)
-    else:
-        assert isinstance(source, StagedSource)
-        sizes, weights, pipeline = _staged(source, notes)
+    sharding = source.plan.sharding
+    sizes, weights, pipeline = _staged(source, notes) if sharding is None else _sharding(sharding)
     prefix = _prefix(weights)
     styles = tp_styles(weights, source.name)
     base = {name.removeprefix(prefix): style for name, style in styles.items() if name.startswith(prefix)}
@@ -82,9 +73,8 @@ Weights = Mapping[str, tuple[tuple[int, ...] | None, int]]
 """Name of a weight → its shape, None where it is unknown, and the dimension that is partitioned."""
 
 
-def _sharding(source: ShardingSource) -> tuple[dict[str, int], Weights, None]:
+def _sharding(plan: ShardingPlan) -> tuple[dict[str, int], Weights, None]:
     """Of a sharding plan: sizes of both kinds of parallelism, and the weights."""
-    plan = source.plan
     sizes = {"operator": 1, "data": 1} | {axis.kind: int(axis.size) for axis in plan.mesh}
     along = next((a for a, axis in enumerate(plan.mesh) if axis.kind == "operator"), None)
     dims = {} if along is None else plan.by_variable(along)
@@ -92,22 +82,22 @@ def _sharding(source: ShardingSource) -> tuple[dict[str, int], Weights, None]:
     return {"tp_size": sizes["operator"], "dp_size": sizes["data"], "pp_size": 1}, weights, None
 
 
-def _staged(source: StagedSource, notes: list[str]) -> tuple[dict[str, int], Weights, Any]:
+def _staged(source: Source, notes: list[str]) -> tuple[dict[str, int], Weights, Any]:
     """Of a staged plan likewise, and the plan of its pipeline where it has several stages."""
-    result = source.require_result(NAME)
-    problem, plan = result.problem, result.required_plan()
-    used = {problem.all_shardings[index].name: problem.all_shardings[index] for index in plan.shardings}
+    source.require_result(NAME)
+    plan = source.plan
+    used = dict.fromkeys(stage.sharding or WHOLE for stage in plan.stages)
     where = f"plan of {source.name}"
     if len(used) > 1:
         what = f"its stages have the shardings {' and '.join(used)}, and transformers one plan for all layers"
         raise Inexpressible(what, where=where, do="export it to jax, which has one for each stage")
-    (sharding,) = used.values()
-    weights = {name: (None, dim) for name, dim in sharding.dims.items() if not name.startswith("state.")}
-    (replicas, tensor), *_ = plan.degrees(problem)
-    sizes = {"tp_size": int(tensor), "dp_size": int(replicas), "pp_size": plan.stages}
-    if plan.stages == 1:
+    first, *others = plan.stages
+    dims = plan.sharded_dims(first)
+    weights = {name: (None, dim) for name, dim in dims.items() if not name.startswith("state.")}
+    sizes = {"tp_size": first.tensor, "dp_size": first.replicas, "pp_size": len(plan.stages)}
+    if not others:
         return sizes, weights, None
-    layers = layout_of(source, NAME, LIMITS).layers
+    layers = block_plan(source, NAME, LIMITS).layers
     even = even_layers(sum(layers), len(layers))
     if layers != even:
         what = f"its stages hold {', '.join(map(str, layers))} layers, those of transformers"
@@ -182,4 +172,4 @@ def check(source: Source, path: Path) -> None:
     require_same("styles that transformers does not know", styles - {*parallel.ALL_PARALLEL_STYLES}, set())
 
 
-TARGET = Target(NAME, DISTRIBUTION, ".json", (ShardingSource, StagedSource), write, check, LIMITS)
+TARGET = Target(NAME, DISTRIBUTION, ".json", ("sharding", "stages"), write, check, LIMITS)

@@ -16,17 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from automap_models.core.profiled_model import WHOLE
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
-from automap_models.export.target import (
-    ShardingSource,
-    Source,
-    StagedSource,
-    Target,
-    Written,
-    parser_module,
-    require_same,
-)
+from automap_models.export.target import Source, Target, Written, parser_module, require_same
 
 NAME = "jax"
 DISTRIBUTION = "jax"
@@ -102,39 +95,35 @@ def write(source: Source, path: Path) -> Written:
         lines = [f"        {argument!r}: P({', '.join(map(repr, axes))}),\n" for argument, axes in of_arguments.items()]
         written += f"    {name!r}: {{\n{''.join(lines)}    }},\n"
     listed = "[\n" + "".join(f"    {tuple(stage)!r},\n" for stage in stages) + "]"
-    default = isinstance(source, StagedSource)
+    default = source.plan.sharding is None
     return Written(_TEXT.format(model=source.name, stages=listed, specs=f"{written}}}", default=default))
 
 
 def _parts(source: Source) -> tuple[list[_Stage], dict[str, Specs]]:
     """The stages, and what their arguments' specs are."""
-    if isinstance(source, ShardingSource):
-        plan = source.plan
+    plan = source.plan.sharding
+    if plan is not None:
         along = {axis.name: plan.by_variable(a) for a, axis in enumerate(plan.mesh)}
         specs = {
             variable.name: _axes({name: dims[variable] for name, dims in along.items()}) for variable in plan.variables
         }
         return [_Stage(0, {axis.name: int(axis.size) for axis in plan.mesh}, "plan")], {"plan": specs}
-    assert isinstance(source, StagedSource)
     return _staged_parts(source)
 
 
-def _staged_parts(source: StagedSource) -> tuple[list[_Stage], dict[str, Specs]]:
+def _staged_parts(source: Source) -> tuple[list[_Stage], dict[str, Specs]]:
     """Of a staged plan: replicas along `data`, devices that share operators along `model`."""
-    result = source.require_result(NAME)
-    problem, plan = result.problem, result.required_plan()
+    source.require_result(NAME)
     assert source.model is not None
     inputs = dict(source.model.batch_dims or {})
     stages, specs = [], {}
-    bounds, degrees = plan.stage_devices(problem.cluster.devices), plan.degrees(problem)
-    for (first, _), (replicas, tensor), index in zip(bounds, degrees, plan.shardings, strict=True):
-        sharding = problem.all_shardings[index]
-        names = [*sharding.dims, *(name for name in inputs if name not in sharding.dims)]
-        dims = {
-            name: {"data": inputs.get(name, REPLICATED), "model": sharding.dims.get(name, REPLICATED)} for name in names
+    for stage in source.plan.stages:
+        sharding, sharded = stage.sharding or WHOLE, source.plan.sharded_dims(stage)
+        specs[sharding] = {
+            name: _axes({"data": inputs.get(name, REPLICATED), "model": sharded.get(name, REPLICATED)})
+            for name in {**sharded, **inputs}
         }
-        specs[sharding.name] = {name: _axes(along) for name, along in dims.items()}
-        stages.append(_Stage(int(first), {"data": int(replicas), "model": int(tensor)}, sharding.name))
+        stages.append(_Stage(stage.devices[0], {"data": stage.replicas, "model": stage.tensor}, sharding))
     return stages, specs
 
 
@@ -163,4 +152,4 @@ def check(source: Source, path: Path) -> None:
             require_same(argument, tuple(sharding.spec), axes)
 
 
-TARGET = Target(NAME, DISTRIBUTION, ".py", (ShardingSource, StagedSource), write, check)
+TARGET = Target(NAME, DISTRIBUTION, ".py", ("sharding", "stages"), write, check)

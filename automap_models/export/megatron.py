@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Divided, Limits
-from automap_models.export.layout import Layout, layout_target
+from automap_models.export.blocks import BlockPlan, block_target
 from automap_models.export.target import Written, parser_module, require_same
 
 NAME = "megatron"
@@ -49,19 +49,19 @@ BESIDE = (
 _PRECISION = {"fp16": ("--fp16",), "bf16": ("--bf16",), "fp8": ("--bf16", "--fp8-format", "hybrid"), "fp32": ()}
 
 
-def write(layout: Layout, path: Path) -> Written:
+def write(plan: BlockPlan, path: Path) -> Written:
     """The arguments."""
     lines = [
-        f"# {layout.model} for Megatron-LM, written by automap-export: torchrun … pretrain_gpt.py $(grep -v '^#' FILE)"
+        f"# {plan.model} for Megatron-LM, written by automap-export: torchrun … pretrain_gpt.py $(grep -v '^#' FILE)"
     ]
-    written = [shlex.join(argument) for argument in arguments(layout)]
-    notes = () if layout.facts.shape is None else (BESIDE,)
+    written = [shlex.join(argument) for argument in arguments(plan)]
+    notes = () if plan.facts.shape is None else (BESIDE,)
     return Written("\n".join([*lines, *written]) + "\n", notes=notes, program=" ".join(["pretrain_gpt.py", *written]))
 
 
-def arguments(layout: Layout) -> Iterator[tuple[str, ...]]:
+def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
     """Every argument with its value."""
-    s = layout.strategy
+    s = plan.strategy
     yield "--tensor-model-parallel-size", str(s.tp)
     yield "--pipeline-model-parallel-size", str(s.pp)
     for name, degree in (("--context-parallel-size", s.cp), ("--expert-model-parallel-size", s.ep)):
@@ -71,13 +71,13 @@ def arguments(layout: Layout) -> Iterator[tuple[str, ...]]:
         yield "--expert-tensor-parallel-size", str(s.expert_tensor)
     yield "--micro-batch-size", str(s.micro_batch)
     yield "--global-batch-size", str(s.global_batch)
-    yield "--num-layers", str(sum(layout.layers))
-    yield from _sizes(layout)
+    yield "--num-layers", str(sum(plan.layers))
+    yield from _sizes(plan)
     if s.stages > 1:
-        yield "--pipeline-model-parallel-layout", layout_text(layout.layers)
+        yield "--pipeline-model-parallel-layout", layout_text(plan.layers)
     if s.sequence_parallel and s.tp > 1:
         yield ("--sequence-parallel",)
-    recompute = layout.recompute(NAME)
+    recompute = plan.recompute(NAME)
     if recompute == "selective":
         yield "--recompute-granularity", "selective"
     elif recompute == "full":
@@ -91,9 +91,9 @@ def arguments(layout: Layout) -> Iterator[tuple[str, ...]]:
         yield precision
 
 
-def _sizes(layout: Layout) -> Iterator[tuple[str, ...]]:
+def _sizes(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
     """Of the model, where they are known; its norms, activation and positions nobody says here."""
-    shape = layout.facts.shape
+    shape = plan.facts.shape
     if shape is None:
         return
     yield "--hidden-size", str(shape.hidden)
@@ -106,7 +106,7 @@ def _sizes(layout: Layout) -> Iterator[tuple[str, ...]]:
     yield "--max-position-embeddings", str(shape.sequence)
     if shape.experts is not None:
         yield "--num-experts", str(shape.experts)
-    if not layout.facts.tied:
+    if not plan.facts.tied:
         yield ("--untie-embeddings-and-output-weights",)
 
 
@@ -127,23 +127,23 @@ def _layers(count: int) -> str:
     return "" if count == 0 else "t" if count == 1 else f"t*{count}"
 
 
-def check(layout: Layout, path: Path) -> None:
+def check(plan: BlockPlan, path: Path) -> None:
     """Megatron's TransformerConfig takes the arguments, and reads the stages of the plan in the layout."""
     parsed = read_arguments(path)
-    s = layout.strategy
+    s = plan.strategy
     batches = (parsed["--micro-batch-size"], parsed["--global-batch-size"])
     require_same("samples", batches, (str(s.micro_batch), str(s.global_batch)))
     config = _transformer_config(parsed)
     degrees = (config.tensor_model_parallel_size, config.pipeline_model_parallel_size, config.context_parallel_size)
     require_same("degrees", degrees, (s.tp, s.pp, s.cp))
-    require_same("recomputation", config.recompute_granularity or "none", layout.recompute(NAME))
+    require_same("recomputation", config.recompute_granularity or "none", plan.recompute(NAME))
     require_same("sequence parallelism", config.sequence_parallel, s.sequence_parallel and s.tp > 1)
     if s.stages > 1:
         kinds = parser_module("megatron.core.transformer.enums", DISTRIBUTION).LayerType
         read = config.pipeline_model_parallel_layout
         require_same("virtual stages", read.virtual_pipeline_model_parallel_size, s.vp)
         layers = [read.layout[stage % s.pp][stage // s.pp].count(kinds.decoder) for stage in range(s.stages)]
-        require_same("layers", tuple(layers), layout.layers)
+        require_same("layers", tuple(layers), plan.layers)
 
 
 def _transformer_config(parsed: Mapping[str, str]) -> Any:
@@ -172,4 +172,4 @@ def read_arguments(path: Path) -> dict[str, str]:
     return {words[0]: " ".join(words[1:]) for words in map(shlex.split, lines)}
 
 
-TARGET = layout_target(LIMITS, DISTRIBUTION, ".args", write, check)
+TARGET = block_target(LIMITS, DISTRIBUTION, ".args", write, check)

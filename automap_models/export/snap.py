@@ -31,15 +31,15 @@ import numpy as np
 
 from automap_models.core.framework import UNKNOWN, Limits, ModelFacts, Parts
 from automap_models.core.profile import FloatArray
-from automap_models.core.result import Result
+from automap_models.core.result import PlanReport, Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
 from automap_models.core.units import percent, seconds
 from automap_models.errors import BadInput, Infeasible
-from automap_models.export.layout import boundaries, place_in_words, require_blocks
-from automap_models.export.target import StagedSource
-from automap_models.formats.strategy_json import WrittenStrategy
+from automap_models.export.blocks import boundaries, place_in_words, require_blocks
+from automap_models.export.target import Source
+from automap_models.formats.staged_plan import staged_document
 from automap_models.simulate.step import step_cost
 
 PLANNER = "snapped"
@@ -58,7 +58,7 @@ class Snapped:
         before_s, after_s: steps of both, seconds; None of strategies that nobody has priced.
     """
 
-    source: StagedSource | WrittenStrategy
+    source: Source
     changes: tuple[str, ...]
     before_s: float | None
     after_s: float | None
@@ -73,7 +73,7 @@ class Snapped:
         return f"a step of {seconds(self.after_s)} instead of {seconds(self.before_s)}, {percent(abs(change))} {word}"
 
 
-def snapped(source: StagedSource, target: str, limits: Limits) -> Snapped:
+def snapped(source: Source, target: str, limits: Limits) -> Snapped:
     """The plan of a source with the least change that makes it one that the target can express.
 
     Cuts move by as little time of the model as can be; devices are shared out equally; every stage divides its
@@ -103,11 +103,12 @@ def snapped(source: StagedSource, target: str, limits: Limits) -> Snapped:
         what = f"stage {stage} of the plan snapped to {target} needs {cost.memory_bytes[stage] / 1e9:.1f} GB a device"
         do = again(target)
         raise Infeasible(f"{what}, which has {cost.limit_bytes[stage] / 1e9:.1f} GB", where=source.name, do=do)
-    after = replace(source, result=Result(problem, moved, cost, "feasible"))
-    return Snapped(after, tuple(changes), result.cost.step_s, cost.step_s)
+    after = Result(problem, moved, cost, "feasible")
+    written = staged_document(PlanReport(after, {}, cost.step_s, None, None)).plan(source.plan.where)
+    return Snapped(replace(source, plan=written, result=after), tuple(changes), result.cost.step_s, cost.step_s)
 
 
-def snapped_source(source: StagedSource | WrittenStrategy, target: str, limits: Limits, price: Price | None) -> Snapped:
+def snapped_source(source: Source, target: str, limits: Limits, price: Price | None) -> Snapped:
     """A plan of stages or a strategy with the least change that makes it one that the target can express.
 
     Args:
@@ -116,12 +117,12 @@ def snapped_source(source: StagedSource | WrittenStrategy, target: str, limits: 
     Raises:
         BadInput, Infeasible: see `snapped` and `snapped_strategy`; or a strategy cannot be priced.
     """
-    if isinstance(source, StagedSource):
+    plan, before = source.plan, source.plan.strategy
+    if before is None:
         return snapped(source, target, limits)
-    before = source.strategy
-    after, changes = snapped_strategy(before, limits, source.facts)
+    after, changes = snapped_strategy(before, limits, plan.facts)
     steps_s = (None, None) if price is None else (price(before), price(after))
-    return Snapped(replace(source, strategy=after), changes, *steps_s)
+    return Snapped(replace(source, plan=replace(plan, strategy=after)), changes, *steps_s)
 
 
 def again(target: str) -> str:

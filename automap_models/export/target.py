@@ -15,45 +15,35 @@ from pathlib import Path
 from types import ModuleType
 
 from automap_models.core.framework import Limits
-from automap_models.core.passes import Schedule, build_schedule
+from automap_models.core.plan import Plan, PlanForm
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import Result
-from automap_models.core.sharding import ShardingPlan
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import read_document
-from automap_models.formats.plan_json import PLAN_DOCUMENTS, PlanDocument
-from automap_models.formats.plan_reader import read_plan, written_plan
-from automap_models.formats.sharding_json import SHARDING_DOCUMENTS, ShardingPlanDocument, sharding_plan
-from automap_models.formats.strategy_json import StrategyDocument, WrittenStrategy, written_strategy
+from automap_models.formats.plan import written_plan
+from automap_models.formats.sharding_plan import SHARDING_DOCUMENTS
+from automap_models.formats.staged_plan import StagedDocument, StrategyDocument, read_plan
 
 
 @dataclass(frozen=True, eq=False)
-class StagedSource:
-    """A plan of stages.
+class Source:
+    """What is exported.
 
     Attributes:
-        written: its file.
-        result: the plan costed again; None where the model was not given.
+        plan: as its file tells it.
+        result: of a plan of stages, costed again; None where the model was not given.
         model: with the shardings that its stages may use; None likewise.
     """
 
-    written: WrittenPlan
+    plan: Plan
     result: Result[StagedProblem, StagedPlan] | None = None
     model: ProfiledModel | None = None
 
     @property
     def name(self) -> str:
         """Of the model."""
-        return self.written.model
-
-    @property
-    def schedule(self) -> Schedule:
-        """The order of passes; 1F1B where the plan was made for none."""
-        name = self.written.schedule if self.result is None else self.result.problem.schedule
-        return build_schedule(name, len(self.written.stages), self.written.micro_batches)
+        return self.plan.model
 
     def require_result(self, target: str) -> Result[StagedProblem, StagedPlan]:
         """The plan with its problem.
@@ -67,42 +57,19 @@ class StagedSource:
         return self.result
 
 
-@dataclass(frozen=True)
-class ShardingSource:
-    """A plan along the axes of a mesh."""
-
-    name: str
-    plan: ShardingPlan
-
-
-Source = StagedSource | WrittenStrategy | ShardingSource
-
-
-def read_source(path: str | os.PathLike[str]) -> Source:
-    """The plan in a file, of whatever kind; a staged one without its model.
+def read_source(path: str | os.PathLike[str], model: Profile | ProfiledModel | None = None) -> Source:
+    """The plan in a file, of whatever kind; one of stages costed again where the model is given that it was made for.
 
     Raises:
-        BadInput: the file is none of these, or contradicts itself.
+        BadInput: the file is none of these, contradicts itself, or was made for another model (see `read_plan`).
+        Infeasible: the plan does not fit the cluster of the file.
     """
     do = "give what automap-infer, automap-plan or automap-search wrote"
-    with read_document(path, *PLAN_DOCUMENTS, StrategyDocument, *SHARDING_DOCUMENTS, do=do) as document:
-        if isinstance(document, PlanDocument):
-            return StagedSource(written_plan(document, str(path)))
-        if isinstance(document, ShardingPlanDocument):
-            return ShardingSource(document.model, sharding_plan(document))
-        assert isinstance(document, StrategyDocument)
-        return written_strategy(document)
-
-
-def with_model(source: StagedSource, path: str | os.PathLike[str], model: Profile | ProfiledModel) -> StagedSource:
-    """The staged plan of a file, costed again with the model that it was made for.
-
-    Raises:
-        BadInput: it was made for another one (see `read_plan`).
-        Infeasible: it does not fit the cluster of the file.
-    """
+    plan = written_plan(path, StagedDocument, StrategyDocument, *SHARDING_DOCUMENTS, do=do)
+    if model is None:
+        return Source(plan)
     profiled = ProfiledModel(model) if isinstance(model, Profile) else model
-    return StagedSource(source.written, read_plan(path, profiled), profiled)
+    return Source(plan, read_plan(path, profiled), profiled)
 
 
 @dataclass(frozen=True)
@@ -138,7 +105,7 @@ class Target:
         name: by which it is asked for.
         distribution: that pip installs.
         ending: that files of it usually have.
-        sources: kinds of plans that it takes.
+        sources: plans that it takes.
         write: the text for a source, to be written at that path. It raises Inexpressible where the target has no words
             for the plan, and BadInput where the model was not given or says too little.
         read_back: has the target's own parser read the file. It raises BadInput where the target is not installed, and
@@ -149,7 +116,7 @@ class Target:
     name: str
     distribution: str
     ending: str
-    sources: tuple[type, ...]
+    sources: tuple[PlanForm, ...]
     write: Callable[[Source, Path], Written]
     read_back: Callable[[Source, Path], None]
     limits: Limits | None = None
@@ -169,7 +136,7 @@ class Target:
     @property
     def takes_strategies(self) -> bool:
         """Whether strategies are among its sources."""
-        return WrittenStrategy in self.sources
+        return "strategy" in self.sources
 
     def require_source(self, source: Source) -> None:
         """Refuse a plan of a kind that the target has no words for.
@@ -177,16 +144,17 @@ class Target:
         Raises:
             BadInput: it is.
         """
-        if not isinstance(source, self.sources):
-            do = f"give {' or '.join(_GIVE[kind] for kind in self.sources)}"
-            raise BadInput(f"{_KINDS[type(source)]} has no words in {self.name}", where=f"plan of {source.name}", do=do)
+        kind = source.plan.kind
+        if kind not in self.sources:
+            do = f"give {' or '.join(_GIVE[form] for form in self.sources)}"
+            raise BadInput(f"{_KINDS[kind]} has no words in {self.name}", where=f"plan of {source.name}", do=do)
 
 
-_KINDS = {StagedSource: "a plan of stages", WrittenStrategy: "a strategy", ShardingSource: "a sharding plan"}
+_KINDS = {"stages": "a plan of stages", "strategy": "a strategy", "sharding": "a sharding plan"}
 _GIVE = {
-    StagedSource: "a plan of automap-infer or automap-plan",
-    WrittenStrategy: "a strategy of automap-plan",
-    ShardingSource: "a plan of automap-search",
+    "stages": "a plan of automap-infer or automap-plan",
+    "strategy": "a strategy of automap-plan",
+    "sharding": "a plan of automap-search",
 }
 
 

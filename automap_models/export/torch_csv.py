@@ -9,33 +9,14 @@ Checked against torch 2.13 (torch/distributed/pipelining/schedules.py).
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from types import SimpleNamespace
 
 from automap_models.core.passes import Schedule
-from automap_models.export.target import (
-    ShardingSource,
-    Source,
-    StagedSource,
-    Target,
-    Written,
-    parser_module,
-    require_same,
-)
-from automap_models.formats.strategy_json import WrittenStrategy
+from automap_models.export.target import Target, Written, parser_module, require_same
 
 NAME = "torch-csv"
 DISTRIBUTION = "torch"
-
-
-def rows(schedule: Schedule) -> str:
-    """The rows of a schedule."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows(schedule.orders)
-    return text.getvalue()
 
 
 def check(schedule: Schedule, path: Path) -> None:
@@ -66,16 +47,11 @@ def load(path: Path, schedule: Schedule) -> tuple[list[list[str]], dict[int, int
     return read, dict(runtime.stage_index_to_group_rank)
 
 
-def _schedule(source: Source) -> Schedule:
-    assert not isinstance(source, ShardingSource)
-    return source.schedule
-
-
 TARGET = Target(
     NAME,
     DISTRIBUTION,
     ".csv",
-    (StagedSource, WrittenStrategy),
-    lambda source, _: Written(rows(_schedule(source))),
-    lambda source, path: check(_schedule(source), path),
+    ("stages", "strategy"),
+    lambda source, _: Written(str(source.plan.build_schedule())),
+    lambda source, path: check(source.plan.build_schedule(), path),
 )

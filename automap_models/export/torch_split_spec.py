@@ -14,9 +14,8 @@ from pathlib import Path
 from automap_models.core.framework import Limits
 from automap_models.core.microbatch import required_size
 from automap_models.errors import BadInput
-from automap_models.export import torch_csv
-from automap_models.export.layout import Inexpressible, require_none, unequal_devices
-from automap_models.export.target import Source, StagedSource, Target, Written, parser_module, require_same
+from automap_models.export.blocks import Inexpressible, require_none, unequal_devices
+from automap_models.export.target import Source, Target, Written, parser_module, require_same
 
 NAME = "torch-split-spec"
 DISTRIBUTION = "torch"
@@ -209,28 +208,26 @@ def ordered(stage, micro_batch_loss, specs):
 
 def write(source: Source, path: Path) -> Written:
     """The program."""
-    assert isinstance(source, StagedSource)
-    result = source.require_result(NAME)
-    problem, plan = result.problem, result.required_plan()
-    where, schedule = f"plan of {source.name}", source.schedule
-    require_none(LIMITS.way_objection(schedule.name, plan.stages, plan.micro_batches), where)
-    objection = unequal_devices(problem, plan, NAME, LIMITS)
+    plan, profile = source.plan, source.require_result(NAME).problem.profile
+    where, schedule = f"plan of {source.name}", plan.build_schedule()
+    require_none(LIMITS.way_objection(schedule.name, schedule.stages, schedule.micro_batches), where)
+    objection = unequal_devices(plan, NAME, LIMITS)
     if objection:
         raise Inexpressible(objection, where=where, do="run it with automap-run")
-    replicas, samples = plan.degrees(problem)[0][0], required_size(problem.profile)
+    replicas, samples = plan.stages[0].replicas, required_size(profile)
     if samples % replicas:
         what = f"{samples} samples of a micro-batch do not make {replicas} equal shares"
         raise Inexpressible(what, where=where, do=f"plan with micro-batches of a multiple of {replicas} samples")
     name = LIMITS.schedules[schedule.name]
     points = "".join(f"    {module!r}: SplitPoint.{point},\n" for module, point in _split_spec(source).items())
-    orders = "" if name else "\n" + _ORDERS.format(rows=torch_csv.rows(schedule))
+    orders = "" if name else "\n" + _ORDERS.format(rows=str(schedule))
     text = _TEXT.format(
         model=source.name,
-        stages=plan.stages,
+        stages=schedule.stages,
         replicas=replicas,
-        devices=plan.stages * replicas,
+        devices=schedule.stages * replicas,
         samples=samples,
-        micro_batches=plan.micro_batches,
+        micro_batches=schedule.micro_batches,
         schedule_class=name or "_PipelineScheduleRuntime",
         split_spec=f"{{\n{points}}}" if points else "{}",
         orders=orders,
@@ -239,7 +236,7 @@ def write(source: Source, path: Path) -> Written:
     return Written(text)
 
 
-def _split_spec(source: StagedSource) -> dict[str, str]:
+def _split_spec(source: Source) -> dict[str, str]:
     """Module → BEGINNING or END, in the order of the cuts.
 
     Raises:
@@ -250,14 +247,13 @@ def _split_spec(source: StagedSource) -> dict[str, str]:
     except ImportError as error:
         what = f"a split_spec needs the torch extra ({error})"
         raise BadInput(what, do="pip install 'automap-models[torch]'") from None
-    result = source.require_result(NAME)
-    spec = split_spec(result.problem.profile, result.required_plan().cuts)
+    cuts = [stage.last for stage in source.plan.stages[:-1]]
+    spec = split_spec(source.require_result(NAME).problem.profile, cuts)
     return {module: point.name for module, point in spec.items()}
 
 
 def check(source: Source, path: Path) -> None:
     """Python reads the program, and its split_spec is the plan's."""
-    assert isinstance(source, StagedSource)
     parser_module("torch.distributed.pipelining", DISTRIBUTION)
     read = runpy.run_path(str(path))
     spec = {module: point.name for module, point in read["SPLIT_SPEC"].items()}
@@ -265,8 +261,8 @@ def check(source: Source, path: Path) -> None:
     require_same(
         "stages and micro-batches",
         (read["STAGES"], read["MICRO_BATCHES"]),
-        (len(spec) + 1, source.schedule.micro_batches),
+        (len(spec) + 1, source.plan.build_schedule().micro_batches),
     )
 
 
-TARGET = Target(NAME, DISTRIBUTION, ".py", (StagedSource,), write, check, LIMITS)
+TARGET = Target(NAME, DISTRIBUTION, ".py", ("stages",), write, check, LIMITS)

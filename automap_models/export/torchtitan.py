@@ -20,7 +20,7 @@ from automap_models.core.framework import Divided, Limits
 from automap_models.core.passes import Schedule
 from automap_models.core.strategy import Strategy
 from automap_models.export import torch_csv
-from automap_models.export.layout import Inexpressible, Layout, layout_target
+from automap_models.export.blocks import BlockPlan, Inexpressible, block_target
 from automap_models.export.target import Written, parser_module, require_same
 
 NAME = "torchtitan"
@@ -67,31 +67,31 @@ _RESHARD = {2: "never", 3: "always"}
 _PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
 
 
-def write(layout: Layout, path: Path) -> Written:
+def write(plan: BlockPlan, path: Path) -> Written:
     """The module, and the rows of a schedule that torch has no class for."""
-    schedule = _require_layers(layout)
+    schedule = _require_layers(plan)
     lines = [
-        f'"""{layout.model} for torchtitan 0.3, written by automap-export: give these to Trainer.Config."""',
+        f'"""{plan.model} for torchtitan 0.3, written by automap-export: give these to Trainer.Config."""',
         "",
         "from torchtitan.config.configs import ParallelismConfig, TrainingConfig",
         "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC",
         "",
         "parallelism = ParallelismConfig(",
-        *(f"    {key}={value!r}," for key, value in parallelism(layout.strategy).items()),
+        *(f"    {key}={value!r}," for key, value in parallelism(plan.strategy).items()),
     ]
     beside = {}
-    if layout.strategy.stages > 1:
-        name = LIMITS.schedules[layout.strategy.schedule]
+    if plan.strategy.stages > 1:
+        name = LIMITS.schedules[plan.strategy.schedule]
         lines += [f"    pipeline_parallel_schedule={name!r},"]
         if name == BY_ROWS:
             lines += [f"    pipeline_parallel_schedule_csv={str(path.with_suffix(_ROWS_ENDING))!r},"]
-            beside[_ROWS_ENDING] = torch_csv.rows(schedule)
+            beside[_ROWS_ENDING] = str(schedule)
         lines += ["    module_fqns_per_model_part=["]
-        lines += [f"        [{', '.join(parts)}]," for parts in stage_modules(layout.layers)]
+        lines += [f"        [{', '.join(parts)}]," for parts in stage_modules(plan.layers)]
         lines += ["    ],"]
     lines += [")", "training = TrainingConfig("]
-    lines += [f"    {key}={value!r}," for key, value in training(layout.strategy).items()]
-    lines += [")", f"activation_checkpoint = {_RECOMPUTE[layout.recompute(NAME)]}", ""]
+    lines += [f"    {key}={value!r}," for key, value in training(plan.strategy).items()]
+    lines += [")", f"activation_checkpoint = {_RECOMPUTE[plan.recompute(NAME)]}", ""]
     return Written("\n".join(lines), beside)
 
 
@@ -129,29 +129,29 @@ def stage_modules(layers: tuple[int, ...]) -> Iterator[list[str]]:
         yield parts
 
 
-def _require_layers(layout: Layout) -> Schedule:
-    """The order of passes of a layout whose inner virtual stages have layers.
+def _require_layers(plan: BlockPlan) -> Schedule:
+    """The order of passes of a plan whose inner virtual stages have layers.
 
     Raises:
         Inexpressible: one has none.
     """
-    for stage, count in enumerate(layout.layers[1:-1], start=1):
+    for stage, count in enumerate(plan.layers[1:-1], start=1):
         if not count:
-            raise Inexpressible(f"stage {stage} has no layer", where=f"plan of {layout.model}", do="give it one")
-    return layout.strategy.build_schedule()
+            raise Inexpressible(f"stage {stage} has no layer", where=f"plan of {plan.model}", do="give it one")
+    return plan.strategy.build_schedule()
 
 
-def check(layout: Layout, path: Path) -> None:
+def check(plan: BlockPlan, path: Path) -> None:
     """torchtitan's configs hold the plan's stages, and its placement puts them on the schedule's ranks."""
-    schedule = _require_layers(layout)
-    s = layout.strategy
+    schedule = _require_layers(plan)
+    s = plan.strategy
     pipeline = parser_module("torchtitan.distributed.pipeline_parallel", DISTRIBUTION)
     read = runpy.run_path(str(path))
     config, batches = read["parallelism"], read["training"]
     for fields, part in ((parallelism(s), config), (training(s), batches)):
         require_same("config", {key: getattr(part, key) for key in fields}, fields)
     if s.stages > 1:
-        require_same("modules", config.module_fqns_per_model_part, [*module_names(layout.layers)])
+        require_same("modules", config.module_fqns_per_model_part, [*module_names(plan.layers)])
         held = [
             pipeline._get_pp_rank_to_stage_indices_mapping(rank, s.pp, config.pipeline_parallel_schedule, s.stages)
             for rank in range(s.pp)
@@ -171,4 +171,4 @@ def module_names(layers: tuple[int, ...]) -> Iterator[list[str]]:
         yield [*first, *(f"layers.{i}" for i in range(begin, stop)), *last]
 
 
-TARGET = layout_target(LIMITS, DISTRIBUTION, ".py", write, check)
+TARGET = block_target(LIMITS, DISTRIBUTION, ".py", write, check)

@@ -12,7 +12,7 @@ import msgspec
 
 from automap_models.core.dag import find_cycle
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import READERS, plan_refused
+from automap_models.formats.plan import READERS, plan_refused
 from automap_models.formats.schema import Foreign, Whole, decode_json
 
 Id = TypeVar("Id", int, str)

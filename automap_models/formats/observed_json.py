@@ -31,14 +31,14 @@ from msgspec import UNSET, Meta, UnsetType
 
 from automap_models.core.cluster import MAX_DEVICES
 from automap_models.core.observed import Observed, PlacedPlan, Unit
+from automap_models.core.plan import Stage
 from automap_models.core.profile import LARGEST_S, FloatArray
 from automap_models.core.run_record import RunRecord
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.written_plan import WrittenStage
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import read_document
-from automap_models.formats.plan_json import PLAN_DOCUMENTS
+from automap_models.formats.plan import read
 from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, wrong
+from automap_models.formats.staged_plan import StagedDocument
 from automap_models.simulate.engine import Timeline
 
 PASSES = ("forward", "backward")
@@ -241,7 +241,7 @@ def read_running(path: Path, problem: StagedProblem, plan: StagedPlan) -> tuple[
         BadInput: the adjustment in the file is none of this plan.
     """
     devices, do = problem.cluster.devices, "write the file again"
-    with read_document(path, *PLAN_DOCUMENTS) as document:
+    with read(path, StagedDocument) as document:
         earlier = document.adjustment
         if earlier is UNSET:
             return PlacedPlan(plan, tuple(range(devices))), np.ones(devices)
@@ -308,7 +308,7 @@ def _times(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def _stage(record: RunRecord, predicted: Timeline, s: int, stage: WrittenStage) -> dict[str, Any]:
+def _stage(record: RunRecord, predicted: Timeline, s: int, stage: Stage) -> dict[str, Any]:
     idle = idle_shares(record), predicted_idle_shares(record, predicted)
     rank = record.schedule.rank_of[s]
     passes = record.plan.micro_batches

@@ -36,7 +36,7 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.step_devices import StepDevices
 from automap_models.cost.placement import PlacementCost, gap, placement_cost
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import TOLERANCE, read_document, require_same
+from automap_models.formats.plan import TOLERANCE, read, require_same
 from automap_models.formats.schema import (
     Amount,
     Document,
@@ -222,7 +222,7 @@ def read_placement_plan(
         BadInput: the file is no placement, belongs to another graph, or contradicts itself or the cost model by more
             than 1e-6.
     """
-    with read_document(path, PlacementDocument) as document:
+    with read(path, PlacementDocument) as document:
         kinds = () if document.network is None else tuple(document.network.kinds)
         graph = graph_of(kinds if document.objective == "step" else None)
         if document.provenance.graph_fingerprint != graph.fingerprint:

@@ -16,7 +16,7 @@ of `Foreign`, which ignores what we do not read. Fields without a default are re
     # BadInput: plan.json: $.stages[0].devices[1] is "eight", not a whole number; write the plan again with …
 
 Where the kind of a file decides what it holds, read its bytes once and decode them twice, first as a
-`dict[str, msgspec.Raw]`, whose keys tell the kinds apart, then as what it is (see document_kind).
+`dict[str, msgspec.Raw]`, whose keys tell the kinds apart, then as what it is (see formats.plan).
 A check that a type cannot express raises `wrong("$.stages[3].replicas", value, "the number of devices")`.
 
 A type means exactly what it says: `int` takes no 4.5 and no true, `float` takes whole numbers too, `str` takes no

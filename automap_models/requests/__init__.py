@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
     from automap_models.core.device import Device
     from automap_models.core.observed import Attribution
+    from automap_models.core.plan import Plan
     from automap_models.core.profile import Profile
     from automap_models.core.profiled_model import ProfiledModel
-    from automap_models.core.written_plan import WrittenPlan
     from automap_models.cost.layer_times import Runtime
     from automap_models.export.target import Source as PlanSource
     from automap_models.formats.atomic import Cache
@@ -322,7 +322,7 @@ _OF_RUNS = {"device": (None, "cpu", "cuda"), "executor": (None, "torch", "automa
 class RunRequest:
     """`automap run`; `virtual` is the number of stages that share a rank's devices."""
 
-    plan: Path | WrittenPlan
+    plan: Path | Plan
     source: Source
     backend: str | None = None
     device: DeviceKind | None = None

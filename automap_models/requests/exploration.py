@@ -12,7 +12,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.errors import Infeasible
 from automap_models.formats.atomic import fingerprint
 from automap_models.formats.hardware_yaml import ClusterDocument
-from automap_models.formats.plan_reader import read_plan
+from automap_models.formats.staged_plan import read_plan
 from automap_models.planners.base import Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner

@@ -9,9 +9,8 @@ from automap_models.cost.layer_times import DEFAULT_RUNTIME
 from automap_models.errors import BadInput
 from automap_models.export.exporter import Exported, export_plan
 from automap_models.export.snap import Price
-from automap_models.export.target import StagedSource, read_source, with_model
+from automap_models.export.target import read_source
 from automap_models.export.targets import target_by_name
-from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.planners.base import Watch
 from automap_models.planners.options import ExploreOptions
 from automap_models.requests import ExportRequest, StrategyRequest
@@ -24,10 +23,11 @@ def solve(request: ExportRequest, watch: Watch) -> Exported:
     target, plan, price = target_by_name(request.to), request.plan, None
     source = read_source(plan) if isinstance(plan, Path) else plan
     target.require_source(source)
-    if isinstance(source, StagedSource) and request.source is not None and isinstance(plan, Path):
-        _, model = profiled_model(request, source.written.cluster, watch, cached=True)
-        source = with_model(source, plan, model)
-    if isinstance(source, WrittenStrategy):
+    if source.plan.kind == "stages" and request.source is not None and isinstance(plan, Path):
+        assert source.plan.cluster is not None
+        _, model = profiled_model(request, source.plan.cluster, watch, cached=True)
+        source = read_source(plan, model)
+    if source.plan.kind == "strategy":
         price = _price(request)
     elif request.topo is not None:
         raise BadInput("is for strategies, and the plan has its own", where="`topo`", do="leave it out")

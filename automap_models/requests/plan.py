@@ -17,8 +17,8 @@ from automap_models.cost.layer_times import DEFAULT_RUNTIME
 from automap_models.cost.profile_layers import PRECISIONS
 from automap_models.errors import BadInput
 from automap_models.export.targets import target_by_name
-from automap_models.formats.document_kind import read_document
-from automap_models.formats.strategy_json import StrategyDocument, written_strategy
+from automap_models.formats.plan import written_plan
+from automap_models.formats.staged_plan import StrategyDocument
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions
 from automap_models.requests import FIELDS, ExploreRequest, StrategyRequest, narrowed
@@ -106,8 +106,8 @@ def plan_request(
 
 def _written(path: Path) -> Strategy | None:
     """The strategy in a file; None where there is a plan of another kind."""
-    with suppress(BadInput), read_document(path, StrategyDocument) as document:
-        return written_strategy(document).strategy
+    with suppress(BadInput):
+        return written_plan(path, StrategyDocument).strategy
     return None
 
 

@@ -11,7 +11,7 @@ from automap_models.core.mesh import AXES, Mesh, MeshAxis, PlanKind
 from automap_models.core.result import Result
 from automap_models.core.sharding import Collectives, Objective, ShardingPlan, ShardingProblem
 from automap_models.errors import BadInput
-from automap_models.formats.sharding_json import ShardingReport, mesh_of, read_sharding_plan
+from automap_models.formats.sharding_plan import ShardingReport, read_sharding_plan
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.planners.base import Watch
 from automap_models.planners.registry import make_planner
@@ -50,7 +50,7 @@ def solve(request: SearchRequest, watch: Watch) -> Sharded:
     counting = request.objective == COUNTING
     begin = begin_of(watch)
     device = None if counting else device_on(cluster, request.device)
-    mesh = mesh_of(request.plan) if request.plan else _mesh(request, cluster)
+    mesh = read_sharding_plan(request.plan).mesh if request.plan else _mesh(request, cluster)
     options = given(request, "agent", "episodes", "stop_at_optimum", "seed")
     planner = make_planner(request.planner, kind="sharding", **options)
     step = TracedSharding.of(request.source, rule_set, begin)

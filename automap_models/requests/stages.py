@@ -13,7 +13,7 @@ from automap_models.core.result import PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_clusters
-from automap_models.formats.plan_reader import read_plan
+from automap_models.formats.staged_plan import read_plan
 from automap_models.planners.base import Progress, Watch
 from automap_models.planners.options import AUTO
 from automap_models.planners.portfolio.planning import planned

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate, strategy_in_words
 from automap_models.core.model_work import ModelWork
+from automap_models.core.plan import Plan
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from automap_models.core.strategy import PARTS, Strategy, TransformerShape, require_parts
 from automap_models.cost.profile_layers import ProfileWork
 from automap_models.errors import BadInput
+from automap_models.export.target import Source as PlanSource
 from automap_models.export.targets import strategy_limits, target_by_name
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import read_kinds
-from automap_models.formats.strategy_json import WrittenStrategy, estimate_document
+from automap_models.formats.staged_plan import estimate_document
 from automap_models.planners import effort
 from automap_models.planners.base import Watch
 from automap_models.planners.portfolio.candidate import Candidate
@@ -235,8 +237,7 @@ def command_line(result: StrategyResult) -> tuple[str | None, tuple[str, ...]]:
     within, best, cluster = result.problem.within, result.cost, result.problem.cluster
     if within is None:
         return None, ()
-    strategy = replace(best.strategy, layers=best.stage_layers)
-    written = target_by_name(within.name).write(WrittenStrategy(best.model, strategy, best.facts), Path("plan"))
+    written = target_by_name(within.name).write(PlanSource(Plan.of_strategy(best)), Path("plan"))
     where = f"--nnodes {cluster.nodes} --nproc-per-node {cluster.devices_per_node}"
     return (f"torchrun {where} {written.program}", written.notes) if written.program else (None, ())
 

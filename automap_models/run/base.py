@@ -13,10 +13,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from automap_models.core.passes import Schedule, build_schedule
+from automap_models.core.plan import Plan
 from automap_models.core.profile import FloatArray
 from automap_models.core.run_record import Comparison, RunRecord
 from automap_models.core.schedules import DEFAULT_SCHEDULE, schedule_family
-from automap_models.core.written_plan import WrittenPlan
 from automap_models.cost.overlap import TiedSum
 from automap_models.errors import BadInput
 from automap_models.simulate.engine import Timeline, simulate
@@ -103,7 +103,7 @@ class RunProblem:
         seed: of weights and data.
     """
 
-    plan: WrittenPlan
+    plan: Plan
     source: Source
     schedule: Schedule
     steps: int = 3
@@ -132,7 +132,7 @@ class Backend(Protocol):
         """
 
 
-def run_schedule(plan: WrittenPlan, name: str | None, virtual: int | None) -> Schedule:
+def run_schedule(plan: Plan, name: str | None, virtual: int | None) -> Schedule:
     """The schedule that a plan's S stages run under: S / vp ranks of vp virtual stages each.
 
     Args:
@@ -161,7 +161,7 @@ def run_schedule(plan: WrittenPlan, name: str | None, virtual: int | None) -> Sc
     return schedule
 
 
-def predicted_timeline(plan: WrittenPlan, schedule: Schedule) -> Timeline:
+def predicted_timeline(plan: Plan, schedule: Schedule) -> Timeline:
     """One step as the plan's own figures predict it.
 
     Gradients are reduced, and copies of a parameter are summed, as the cost model charges.
@@ -179,7 +179,7 @@ def predicted_timeline(plan: WrittenPlan, schedule: Schedule) -> Timeline:
     return simulate(*times, schedule, np.array(late_s), column("update_s"), _tied_sums(plan), weight_s)
 
 
-def _tied_sums(plan: WrittenPlan) -> list[TiedSum]:
+def _tied_sums(plan: Plan) -> list[TiedSum]:
     """Of each parameter with copies, in the order in which stages name them."""
     holders: dict[str, list[int]] = {}
     sums_s: dict[str, float] = {}
@@ -188,10 +188,3 @@ def _tied_sums(plan: WrittenPlan) -> list[TiedSum]:
             holders.setdefault(name, []).append(s)
             sums_s[name] = sum_s
     return [TiedSum(tuple(stages), sums_s[name], name) for name, stages in holders.items()]
-
-
-def processes_of(plan: WrittenPlan, schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """[S] the processes of each stage, one a device of its rank, numbered from 0 over the ranks."""
-    counts = [plan.stages[rank].device_count for rank in range(schedule.ranks)]
-    first = np.concatenate([[0], np.cumsum(counts)])
-    return tuple(tuple(range(int(first[rank]), int(first[rank + 1]))) for rank in schedule.rank_of)

@@ -6,8 +6,9 @@ import msgspec
 
 from automap_models.core.run_record import RunRecord
 from automap_models.errors import BadInput
-from automap_models.run.base import RunProblem, Say, processes_of
+from automap_models.run.base import RunProblem, Say
 from automap_models.run.jax_process import answered, environment
+from automap_models.run.layout import layout_of
 
 
 class JaxBackend:
@@ -30,7 +31,6 @@ class JaxBackend:
             from automap_models.run.jax_run import run_plan
 
             return run_plan(problem, say)
-        devices = 1 + max(device for stage in processes_of(problem.plan, problem.schedule) for device in stage)
-        place = environment(devices, problem.device)
+        place = environment(layout_of(problem.plan, problem.schedule).devices, problem.device)
         answer = answered("automap_models.run.jax_run", problem, place, problem.plan.where, say)
         return msgspec.convert(answer, RunRecord)

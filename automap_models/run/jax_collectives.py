@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from automap_models.core.sharding import Collectives
 from automap_models.hlo.step_cut import ProgramKey
-from automap_models.run.jax_layout import DATA
 from automap_models.run.jax_programs import StepPrograms
+from automap_models.run.layout import DATA
 
 
 @dataclass(frozen=True)

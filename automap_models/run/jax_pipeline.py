@@ -27,10 +27,10 @@ from automap_models.hlo.module import MlirModule
 from automap_models.hlo.random_keys import is_typed_key, physical
 from automap_models.hlo.step import TrainingStep
 from automap_models.hlo.step_cut import cut_step, gradients
-from automap_models.run.jax_layout import Layout
 from automap_models.run.jax_passes import Held, StepPasses
 from automap_models.run.jax_programs import StepPrograms, StepShardings
 from automap_models.run.jax_step import StepResults, drawn_arguments, micro_batches, step_results
+from automap_models.run.layout import Layout
 
 
 class TracedStep:
@@ -95,7 +95,7 @@ class JaxPipeline:
             split_backward=layout.schedule.splits_backward,
         )
         self.shardings = StepShardings(traced.module, traced.graph, layout, devices)
-        self.programs = StepPrograms(traced.module, self.cut, self.shardings, layout.micro_batches)
+        self.programs = StepPrograms(traced.module, self.cut, self.shardings, layout.schedule.micro_batches)
         self.passes: tuple[Pass, ...] = ()
         self.length_s = 0.0
         on_cpu = devices[0].platform == "cpu"
@@ -192,7 +192,7 @@ class JaxPipeline:
     def _parts(self, batch: Sequence[Any]) -> list[dict[int, Any]]:
         """[M] the inputs of each micro-batch, by argument."""
         inputs = [v for v, argument in enumerate(self._traced.graph.arguments) if argument.kind == "input"]
-        parts = micro_batches(self._step, batch, self.layout.micro_batches)
+        parts = micro_batches(self._step, batch, self.layout.schedule.micro_batches)
         return [dict(zip(inputs, part, strict=True)) for part in parts]
 
     def is_finite(self, *batch: Any) -> bool:

@@ -23,8 +23,8 @@ from automap_models.hlo.sharded_step import communication
 from automap_models.hlo.sharding_classes import NO_CLASS, sharding_classes
 from automap_models.hlo.step_classes import StepClasses
 from automap_models.hlo.step_cut import Program, ProgramKey, StepCut
-from automap_models.run.jax_layout import DATA, MODEL, Layout, StageLayout
 from automap_models.run.jax_local_sums import LocalSumFinder, LocalSums
+from automap_models.run.layout import DATA, MODEL, Layout, StageLayout
 
 _RULES = "shardy"
 _NAMES = {

@@ -12,20 +12,21 @@ import jax
 import numpy as np
 
 from automap_models.core.instruction_graph import InstructionGraph
+from automap_models.core.plan import Plan
 from automap_models.core.profile import Profile
 from automap_models.core.run_record import RunRecord, StepRecord
+from automap_models.core.sharding import ShardingPlan
 from automap_models.core.units import size
-from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
 from automap_models.run.base import RunProblem, Say, compare, tolerance_of
 from automap_models.run.jax_collectives import program_collectives, reduction_collectives
-from automap_models.run.jax_layout import layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
 from automap_models.run.jax_process import serve
 from automap_models.run.jax_step import drawn_arguments, drawn_batch
+from automap_models.run.layout import layout_of, on_one_device
 from automap_models.user_code import user_code
 from automap_models.workloads.registry import step_of
 from automap_models.workloads.source import Source, SourceKind, framework_of, module_of, training_step_of
@@ -77,7 +78,7 @@ def run_plan(problem: RunProblem, say: Say) -> RunRecord:
     return RunRecord(plan, problem.schedule, *who, tuple(steps), problem.warmup, comparison, notes)
 
 
-def _step(source: Source, plan: WrittenPlan) -> TrainingStep:
+def _step(source: Source, plan: Plan) -> TrainingStep:
     """The step of one micro-batch.
 
     Raises:
@@ -107,7 +108,7 @@ def traceable(source: Source) -> TrainingStep:
     return step_of(source.what, returned, source.dtype)
 
 
-def require_model(plan: WrittenPlan, traced: TracedStep, source: Source) -> None:
+def require_model(plan: Plan, traced: TracedStep, source: Source) -> None:
     """Refuse another model than the plan's.
 
     A profile of a built-in model with many blocks has other names than the whole trace, in the same places: it was made
@@ -116,8 +117,8 @@ def require_model(plan: WrittenPlan, traced: TracedStep, source: Source) -> None
     Raises:
         BadInput: its forward instructions or parameters are not those that the plan was made for.
     """
-    if plan.arguments:
-        _require_arguments(plan, traced)
+    if plan.sharding is not None:
+        _require_arguments(plan, plan.sharding, traced)
         return
     profile = _profile(traced.graph)
     same = _is_model(plan, profile)
@@ -131,7 +132,7 @@ def require_model(plan: WrittenPlan, traced: TracedStep, source: Source) -> None
         raise BadInput(what, where=plan.where, do=do)
 
 
-def _require_arguments(plan: WrittenPlan, traced: TracedStep) -> None:
+def _require_arguments(plan: Plan, sharding: ShardingPlan, traced: TracedStep) -> None:
     """Refuse a step whose arguments are not those of a sharding plan.
 
     Raises:
@@ -139,10 +140,10 @@ def _require_arguments(plan: WrittenPlan, traced: TracedStep) -> None:
     """
     graph = traced.graph
     shapes = {own.name: tuple(shape) for own, shape in zip(graph.arguments, graph.shapes, strict=False)}
-    for name, argument in plan.arguments.items():
-        if shapes.get(name) != argument.shape:
+    for variable in sharding.variables:
+        if shapes.get(variable.name) != variable.shape:
             what = f"was made for another model than {traced.step.name}, or for another size of micro-batches"
-            what += f": its {name} has the shape {list(argument.shape)}"
+            what += f": its {variable.name} has the shape {list(variable.shape)}"
             raise BadInput(what, where=plan.where, do="give that model, or search again for this one")
 
 
@@ -150,7 +151,7 @@ def _profile(graph: InstructionGraph) -> Profile:
     return profile_from_graph(graph, np.ones(len(graph)), {})
 
 
-def _is_model(plan: WrittenPlan, profile: Profile) -> bool:
+def _is_model(plan: Plan, profile: Profile) -> bool:
     if plan.model_fingerprint is not None:
         return profile.model_fingerprint == plan.model_fingerprint
     if len(profile) != plan.instructions:

@@ -1,4 +1,4 @@
-"""Who holds what when a plan runs: processes of stages, samples of replicas, slices that neighbours exchange.
+"""Who holds what when a plan runs: devices of stages, samples of replicas, slices that neighbours exchange.
 
 A stage with d replicas splits a micro-batch's N samples into d neighbouring parts, the first ones one larger where d
 does not divide N. Neighbouring stages exchange the parts that overlap, as DAPPLE does (2007.01045, section 5):
@@ -13,15 +13,17 @@ does not divide N. Neighbouring stages exchange the parts that overlap, as DAPPL
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
-from automap_models.core.passes import Schedule
-from automap_models.core.written_plan import WrittenPlan
+from automap_models.core.passes import Schedule, build_schedule
+from automap_models.core.plan import Plan
 from automap_models.errors import BadInput
-from automap_models.run.base import processes_of
+
+DATA, MODEL = "data", "model"
+"""Axes of a stage's mesh: replicas that each take samples of a micro-batch, and devices that share operators."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,38 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where the stages of a plan run.
+class StageLayout:
+    """Where a stage runs.
 
     Attributes:
-        schedule: the order of passes of each rank.
-        processes: [S] processes of each stage, one a replica; stages of one rank have the same.
-        samples: N of a micro-batch.
+        devices: positions of its d·t devices, numbered along `model` first.
+        data: replicas d, which share the samples of a micro-batch.
+        model: devices t of a replica, which share operators.
+        dims: along `model`, the dimension of each variable that is partitioned; others are replicated.
+        data_dims: along `data` likewise; None for the samples of every input, which replicas of a stage share.
+    """
+
+    devices: tuple[int, ...]
+    data: int = 1
+    model: int = 1
+    dims: Mapping[str, int] = field(default_factory=dict)
+    data_dims: Mapping[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.devices) != self.data * self.model:
+            what = f"{self.data} replicas of {self.model} devices each on {len(self.devices)} devices"
+            raise BadInput(what, where="a stage", do="give each stage as many devices as its replicas have")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the stages of a plan run; on torch every device has a process.
+
+    Attributes:
+        schedule: the order of passes of each rank; its virtual stages are the stages.
+        stages: [S] where each runs; stages of one rank have the same devices.
+        cuts: [S-1] last forward instruction of each stage but the last, where who runs them cuts by these.
+        samples: N of a micro-batch; 0 where who runs them does not split these.
         where: the plan, in messages.
 
     Raises:
@@ -49,59 +76,75 @@ class Layout:
     """
 
     schedule: Schedule
-    processes: tuple[tuple[int, ...], ...]
-    samples: int
+    stages: tuple[StageLayout, ...]
+    cuts: tuple[int, ...] = ()
+    samples: int = 0
     where: str = "the plan"
 
     def __post_init__(self) -> None:
-        for s, replicas in enumerate(self.processes):
-            if len(replicas) > self.samples:
-                what = f"the {self.samples} sample(s) of a micro-batch do not give each of {len(replicas)} replicas one"
+        for s, stage in enumerate(self.stages):
+            if 0 < self.samples < stage.data:
+                what = f"the {self.samples} sample(s) of a micro-batch do not give each of {stage.data} replicas one"
                 do = "plan with larger micro-batches, or for fewer devices"
                 raise BadInput(f"stage {s}: {what}", where=self.where, do=do)
 
-    @property
-    def stages(self) -> int:
-        """S."""
-        return len(self.processes)
+    @cached_property
+    def processes(self) -> tuple[tuple[int, ...], ...]:
+        """[S] processes of each stage, one a device."""
+        return tuple(stage.devices for stage in self.stages)
 
     @property
-    def world(self) -> int:
-        """Number of processes."""
-        return 1 + max(process for replicas in self.processes for process in replicas)
+    def devices(self) -> int:
+        """How many devices there have to be."""
+        return 1 + max(max(processes) for processes in self.processes)
+
+    @cached_property
+    def parts(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """[S][d] first sample of each replica of each stage, and the one after its last."""
+        return tuple(tuple(parts(self.samples, stage.data)) for stage in self.stages)
+
+    @property
+    def part_sizes(self) -> tuple[int, ...]:
+        """Numbers of samples that some replica has, ascending."""
+        return tuple(sorted({end - begin for replicas in self.parts for begin, end in replicas}))
 
     @property
     def is_even(self) -> bool:
         """Whether all stages have equally many replicas, and these equally many samples."""
-        counts = {len(replicas) for replicas in self.processes}
-        return len(counts) == 1 and self.samples % counts.pop() == 0
-
-    def held(self, process: int) -> tuple[int, ...]:
-        """The stages that a process works on."""
-        return tuple(s for s, replicas in enumerate(self.processes) if process in replicas)
-
-    def replica(self, process: int) -> int:
-        """Which replica of its stages a process is."""
-        return self.processes[self.held(process)[0]].index(process)
-
-    def part(self, stage: int, replica: int) -> tuple[int, int]:
-        """First sample of a replica, and the one after its last."""
-        return parts(self.samples, len(self.processes[stage]))[replica]
-
-    def part_sizes(self) -> tuple[int, ...]:
-        """Numbers of samples that some replica has, ascending."""
-        sizes = {end - begin for replicas in self.processes for begin, end in parts(self.samples, len(replicas))}
-        return tuple(sorted(sizes))
+        return len({len(replicas) for replicas in self.parts}) == len(self.part_sizes) == 1
 
     @cached_property
     def overlaps(self) -> tuple[tuple[Overlap, ...], ...]:
         """[S-1] what crosses each boundary."""
-        counts = [len(replicas) for replicas in self.processes]
-        return tuple(tuple(overlaps(self.samples, *ends)) for ends in pairwise(counts))
+        return tuple(tuple(overlaps(*ends)) for ends in pairwise(self.parts))
+
+    def stages_of(self, process: int) -> tuple[int, ...]:
+        """The stages that a process works on."""
+        return tuple(s for s, processes in enumerate(self.processes) if process in processes)
+
+    def replica(self, process: int) -> int:
+        """Which replica of its stages a process is, where these do not share operators."""
+        return self.processes[self.stages_of(process)[0]].index(process)
 
 
-def run_layout(plan: WrittenPlan, schedule: Schedule, samples: int) -> Layout:
-    """The layout of a plan for micro-batches of that many samples.
+def layout_of(plan: Plan, schedule: Schedule) -> Layout:
+    """The layout of a plan whose stages run in a schedule's order, on the devices of its ranks, one rank after another.
+
+    Raises:
+        BadInput: a stage has a sharding that the plan does not describe.
+    """
+    data_dims = None if plan.sharding is None else plan.sharding.partitioned_dims("data")
+    ends = [0, *accumulate(plan.stages[rank].device_count for rank in range(schedule.ranks))]
+    devices = [tuple(range(ends[rank], ends[rank + 1])) for rank in schedule.rank_of]
+    stages = tuple(
+        StageLayout(own, stage.replicas, stage.tensor, plan.sharded_dims(stage), data_dims)
+        for stage, own in zip(plan.stages, devices, strict=True)
+    )
+    return Layout(schedule, stages, tuple(stage.last for stage in plan.stages[:-1]), where=plan.where)
+
+
+def sampled_layout(plan: Plan, schedule: Schedule, samples: int) -> Layout:
+    """The layout of a plan whose stages' replicas split the samples of a micro-batch.
 
     Raises:
         BadInput: a stage shares its operators among devices, or has more replicas than there are samples.
@@ -110,7 +153,12 @@ def run_layout(plan: WrittenPlan, schedule: Schedule, samples: int) -> Layout:
         if stage.tensor > 1:
             what = f"stage {s} shares its operators among {stage.tensor} devices, which torch's stages do not"
             raise BadInput(what, where=plan.where, do="run it with `backend=jax`, or plan pipelines only")
-    return Layout(schedule, processes_of(plan, schedule), samples, plan.where)
+    return replace(layout_of(plan, schedule), samples=samples)
+
+
+def on_one_device(micro_batches: int) -> Layout:
+    """One stage on one device, which runs micro-batch after micro-batch: what every plan has to agree with."""
+    return Layout(build_schedule(None, 1, micro_batches), (StageLayout((0,)),))
 
 
 def parts(samples: int, replicas: int) -> list[tuple[int, int]]:
@@ -120,9 +168,9 @@ def parts(samples: int, replicas: int) -> list[tuple[int, int]]:
     return list(pairwise(begins))
 
 
-def overlaps(samples: int, senders: int, receivers: int) -> Iterator[Overlap]:
-    """What replicas of two neighbouring stages have in common, in the order of the samples."""
-    for receiver, (first, stop) in enumerate(parts(samples, receivers)):
-        for sender, (begin, end) in enumerate(parts(samples, senders)):
+def overlaps(senders: Sequence[tuple[int, int]], receivers: Sequence[tuple[int, int]]) -> Iterator[Overlap]:
+    """What replicas of two neighbouring stages with these parts have in common, in the order of the samples."""
+    for receiver, (first, stop) in enumerate(receivers):
+        for sender, (begin, end) in enumerate(senders):
             if max(begin, first) < min(end, stop):
                 yield Overlap(sender, receiver, max(begin, first), min(end, stop))

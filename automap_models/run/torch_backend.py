@@ -29,8 +29,8 @@ from torch.utils import _pytree as pytree
 from automap_models.core.profile import FloatArray
 from automap_models.core.run_record import Comparison, Pass, RunRecord, StepRecord
 from automap_models.errors import AutomapError, BadInput
-from automap_models.run.base import RunProblem, Say, compare, processes_of, tolerance_of
-from automap_models.run.layout import Layout, run_layout
+from automap_models.run.base import RunProblem, Say, compare, tolerance_of
+from automap_models.run.layout import Layout, layout_of, sampled_layout
 from automap_models.run.torch_clock import CLOCKS, Clock
 from automap_models.run.torch_pipeline import Pipeline, first_dimension
 from automap_models.run.torch_reference import Reference, without_dropout
@@ -61,9 +61,9 @@ class TorchBackend:
         _require_same_model(problem, example)
         layout = _layout(problem, example)
         _require_devices(layout, device)
-        say(f"starting {layout.world} processes")
-        with tempfile.TemporaryDirectory() as folder, Workers(layout.world, PRELOAD, _environment(device)) as workers:
-            say(f"running {problem.warmup + problem.steps} steps on {layout.world} processes")
+        say(f"starting {layout.devices} processes")
+        with tempfile.TemporaryDirectory() as folder, Workers(layout.devices, PRELOAD, _environment(device)) as workers:
+            say(f"running {problem.warmup + problem.steps} steps on {layout.devices} processes")
             record: RunRecord = workers.run(run_process, problem, (Path(folder) / "rendezvous").as_uri())[0]
         return record
 
@@ -76,7 +76,7 @@ def _example(problem: RunProblem) -> Example:
 
 def _layout(problem: RunProblem, example: Example) -> Layout:
     samples = problem.plan.microbatch_size or first_dimension(example.args, example.kwargs)
-    return run_layout(problem.plan, problem.schedule, samples)
+    return sampled_layout(problem.plan, problem.schedule, samples)
 
 
 def _require_same_model(problem: RunProblem, example: Example) -> None:
@@ -88,7 +88,7 @@ def _require_same_model(problem: RunProblem, example: Example) -> None:
     from automap_models.core.profile import Profile
 
     plan = problem.plan
-    if plan.arguments:
+    if plan.sharding is not None:
         what = "is a plan of automap-search, whose parts of operators torch's stages do not compute"
         raise BadInput(what, where=plan.where, do="give a step of JAX, or plan stages with automap-plan")
     with user_code(problem.source.what):
@@ -104,11 +104,11 @@ def _require_same_model(problem: RunProblem, example: Example) -> None:
 def _require_devices(layout: Layout, device: str) -> None:
     if device == "cuda":
         there = torch.cuda.device_count()
-        if layout.world > there:
-            what = f"the plan runs on {layout.world} GPUs, of which this machine has {there}"
+        if layout.devices > there:
+            what = f"the plan runs on {layout.devices} GPUs, of which this machine has {there}"
             raise BadInput(what, where=layout.where, do="use `device=cpu`, or start it with torchrun on more machines")
-    elif layout.world > 256:  # CPU processes of one machine; more is a slip of the pen
-        what = f"the plan runs on {layout.world} processes, more than 256 on one machine"
+    elif layout.devices > 256:  # CPU processes of one machine; more is a slip of the pen
+        what = f"the plan runs on {layout.devices} processes, more than 256 on one machine"
         raise BadInput(what, where=layout.where, do="plan for a smaller cluster, or start it with torchrun")
 
 
@@ -150,7 +150,7 @@ def _join(rank: int, problem: RunProblem, backend: str, rendezvous: str | None) 
     Raises:
         BadInput: torchrun has started another number of them, or they cannot find each other.
     """
-    world = len({process for stage in processes_of(problem.plan, problem.schedule) for process in stage})
+    world = layout_of(problem.plan, problem.schedule).devices
     if rendezvous is not None:
         dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=world, timeout=NO_ANSWER)
         return
@@ -234,7 +234,7 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunRecord | No
     host = f"{platform.processor() or platform.machine()} CPU, 1 thread a process"
     words = torch.cuda.get_device_name(device) if device.type == "cuda" else host
     clock = CLOCKS[problem.device or "cpu"]
-    who = ("torch", pipeline.executor, words, clock, layout.world)
+    who = ("torch", pipeline.executor, words, clock, layout.devices)
     return RunRecord(problem.plan, problem.schedule, *who, tuple(records), problem.warmup, comparison, notes)
 
 
@@ -299,10 +299,10 @@ def _step(pipeline: Pipeline, optimizer: torch.optim.Optimizer, batch: Any, targ
     dist.barrier()
     start_s = time.perf_counter()
     loss = pipeline.step(batch, target, clock=clock)
-    with clock.timing("U", pipeline.layout.held(pipeline.process)[0]):
+    with clock.timing("U", pipeline.layout.stages_of(pipeline.process)[0]):
         optimizer.step()
     own = [replace(one, start_s=one.start_s - start_s, end_s=one.end_s - start_s) for one in clock.read()]
-    all_passes: list[list[Pass]] = [[] for _ in range(pipeline.layout.world)]
+    all_passes: list[list[Pass]] = [[] for _ in range(pipeline.layout.devices)]
     dist.all_gather_object(all_passes, own)
     passes = tuple(one for passes in all_passes for one in passes)
     return loss, StepRecord(loss, max(one.end_s for one in passes), passes)

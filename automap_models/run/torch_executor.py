@@ -157,7 +157,7 @@ class StageExecutor:
     ) -> None:
         self.cut, self.layout, self.process, self.loss, self.device = cut, layout, process, loss, device
         self.crossings, self.seeds = crossings, seeds
-        self.held, self.replica = layout.held(process), layout.replica(process)
+        self.held, self.replica = layout.stages_of(process), layout.replica(process)
         self.order = layout.schedule.orders[layout.schedule.rank_of[self.held[0]]]
         self.splits = layout.schedule.splits_backward
         self.kept: dict[tuple[int, int], _Kept] = {}
@@ -225,7 +225,7 @@ class StageExecutor:
             ]
             given = inputs(s, m)
             outputs = list(stage.module(*received, *(given[name] for name in stage.inputs)))
-            is_last = s == self.layout.stages - 1
+            is_last = s == self.layout.schedule.stages - 1
             if is_last:
                 outputs = [self._weighed_loss(outputs, targets(m))]
                 self.losses.append(outputs[0].detach())
@@ -237,7 +237,7 @@ class StageExecutor:
 
     def _weighed_loss(self, outputs: list[Any], target: Any) -> Tensor:
         """This replica's part of the loss: the mean over its samples, times its share of all samples."""
-        begin, end = self.layout.part(self.layout.stages - 1, self.replica)
+        begin, end = self.layout.parts[-1][self.replica]
         returned = pytree.tree_unflatten(outputs, self.cut.out_spec)
         whole = self.layout.samples * self.layout.schedule.micro_batches
         return loss_of(returned, self.loss, target, end - begin) * ((end - begin) / whole)
@@ -312,7 +312,7 @@ class StageExecutor:
         if self._is_local(boundary):
             self.local[kind, other, m] = [None if tensor is None else tensor.detach() for tensor in tensors]
             return
-        begin, _ = self.layout.part(s, self.replica)
+        begin, _ = self.layout.parts[s][self.replica]
         for (*_, overlap), process in messages(self.layout, self.process, Action(kind, s, m)):
             mail, samples = self.mail[kind, process > self.process], overlap.end - overlap.begin
             for i, crossing in self._indices(kind, boundary, overlap):
@@ -331,7 +331,7 @@ class StageExecutor:
         if self._is_local(boundary):
             return self.local.pop((kind, s, m))
         crossings = self.crossings[boundary]
-        begin, end = self.layout.part(s, self.replica)
+        begin, end = self.layout.parts[s][self.replica]
         whole: list[Tensor | None] = [None] * len(crossings)
         for overlap in _overlaps(self.layout, boundary, s, self.replica):
             process = self.layout.processes[other][overlap.sender if kind == "F" else overlap.receiver]
@@ -363,10 +363,10 @@ class StageExecutor:
         for mail in self.mail.values():
             mail.order.clear()
         schedule = self.layout.schedule
-        for other in range(self.layout.world):
+        for other in range(self.layout.devices):
             if other == self.process:
                 continue
-            for action in schedule.orders[schedule.rank_of[self.layout.held(other)[0]]]:
+            for action in schedule.orders[schedule.rank_of[self.layout.stages_of(other)[0]]]:
                 for key, receiver in messages(self.layout, other, action):
                     if receiver == self.process:
                         self.mail[key[0], other < self.process].order[other].append(key)
@@ -377,7 +377,7 @@ def messages(layout: Layout, process: int, action: Action) -> list[tuple[tuple[s
     kind, s, m = action
     forward = kind == "F"
     boundary, other = (s, s + 1) if forward else (s - 1, s - 1)
-    if kind == "W" or not 0 <= other < layout.stages or other in layout.held(process):
+    if kind == "W" or not 0 <= other < layout.schedule.stages or other in layout.stages_of(process):
         return []
     receivers = layout.processes[other]
     return [

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from automap_models.core.written_plan import WrittenPlan
+from automap_models.core.plan import Plan
 from automap_models.errors import BadInput
-from automap_models.formats.plan_reader import read_written_plan
+from automap_models.formats.plan import written_plan
+from automap_models.formats.staged_plan import StagedDocument
 from automap_models.run.base import Executor, run_schedule
-from automap_models.run.layout import Layout, run_layout
+from automap_models.run.layout import Layout, sampled_layout
 from automap_models.run.torch_clock import Clock
 from automap_models.run.torch_executor import Crossing, StageExecutor
 from automap_models.run.torch_schedules import ScheduleExecutor, why_not
@@ -53,7 +54,7 @@ class Pipeline:
 
     Args:
         model: the whole model, on any device; its tensors become those of the stages.
-        plan: a plan.json, or what `read_written_plan` reads.
+        plan: a plan.json, or the plan in one.
         inputs: of one micro-batch, the first dimension of tensors being samples; only shapes count.
         loss: of the model's output and the target, a mean over samples. None takes the loss that the model returns.
         target: what `loss` is given for one micro-batch; only shapes count. None: tensors whose first dimension is that
@@ -75,7 +76,7 @@ class Pipeline:
     def __init__(
         self,
         model: nn.Module,
-        plan: str | os.PathLike[str] | WrittenPlan,
+        plan: str | os.PathLike[str] | Plan,
         inputs: Inputs,
         *,
         loss: Loss | None = None,
@@ -89,12 +90,12 @@ class Pipeline:
         name: str | None = None,
     ) -> None:
         require_zero(zero)
-        self.plan = plan if isinstance(plan, WrittenPlan) else read_written_plan(plan)
+        self.plan = plan if isinstance(plan, Plan) else written_plan(plan, StagedDocument)
         self.name, self.device = name or type(model).__name__, device or torch.device("cpu")
         self.schedule = run_schedule(self.plan, schedule, virtual)
         args, kwargs = arguments_of(inputs)
         samples = self.plan.microbatch_size or first_dimension(args, kwargs)
-        self.layout = run_layout(self.plan, self.schedule, samples)
+        self.layout = sampled_layout(self.plan, self.schedule, samples)
         self.process = _require_processes(self.layout)
         self._own_size = first_dimension(args, kwargs)
         self._of_inputs = sampled((args, kwargs), self._own_size)
@@ -136,13 +137,13 @@ class Pipeline:
         clock = clock or Clock(self.device, self.layout.replica(self.process))
         for parameter in self.parameters():
             parameter.grad = None
-        last = self.layout.stages - 1
+        last = self.layout.schedule.stages - 1
         part = self._executor.run(
             lambda s, m: self._rows(whole, self._of_inputs, s, m),
             lambda m: self._rows(target, of_target, last, m),
             clock,
         )
-        with clock.timing("G", self.layout.held(self.process)[0]):
+        with clock.timing("G", self.layout.stages_of(self.process)[0]):
             self._reduce()
         part = part.to(torch.float64)  # of another type where another process has none of the loss
         dist.all_reduce(part)
@@ -199,7 +200,7 @@ class Pipeline:
     # ---- construction ------------------------------------------------------------------------------------------------
 
     def _own_samples(self) -> int:
-        begin, end = self.layout.part(self.layout.held(self.process)[0], self.layout.replica(self.process))
+        begin, end = self.layout.parts[self.layout.stages_of(self.process)[0]][self.layout.replica(self.process)]
         return end - begin
 
     def _exported(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], samples: int) -> CutModel:
@@ -250,7 +251,7 @@ class Pipeline:
         if self.layout.is_even:
             return [[_same_for_all(value) for value in values] for values in sent]
         own = self._own_samples()
-        other = next(size for size in self.layout.part_sizes() if size != own)
+        other = next(size for size in self.layout.part_sizes if size != own)
         again = [stage.sent for stage in self._exported(model, args, kwargs, other).stages[:-1]]
         return [
             [_crossing(*pair, own, other, self.name) for pair in zip(values, others, strict=True)]
@@ -261,7 +262,7 @@ class Pipeline:
         """Parameters and buffers of this process's stages under the first of their names, and a catalogue of all."""
         canonical = {alias: name for name, aliases in self._names.items() for alias in aliases}
         stages = {name: self._holders_of(name, canonical) for name in self._names}
-        held = set(self.layout.held(self.process))
+        held = set(self.layout.stages_of(self.process))
         named = {
             canonical[name]: tensor
             for s in sorted(held)
@@ -330,7 +331,7 @@ class Pipeline:
 
     def _rows(self, tree: Any, of: Sampled, s: int, m: int) -> Any:
         """A micro-batch's samples of this replica in stage s, on its device; what is no batch is given whole."""
-        begin, end = self.layout.part(s, self.layout.replica(self.process))
+        begin, end = self.layout.parts[s][self.layout.replica(self.process)]
         first = m * self.layout.samples
         own = rows(tree, of, slice(first + begin, first + end))
         return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(self.device), own)
@@ -377,9 +378,9 @@ def _require_processes(layout: Layout) -> int:
         do = "call torch.distributed.init_process_group first; torchrun or automap-run start the processes"
         raise BadInput("is not initialised", where="torch.distributed", do=do)
     world = dist.get_world_size()
-    if world != layout.world:
-        what = f"the plan runs on {layout.world} process(es), of which there are {world}"
-        raise BadInput(what, where=layout.where, do=f"start {layout.world}, one a device")
+    if world != layout.devices:
+        what = f"the plan runs on {layout.devices} process(es), of which there are {world}"
+        raise BadInput(what, where=layout.where, do=f"start {layout.devices}, one a device")
     return dist.get_rank()
 
 

@@ -52,10 +52,10 @@ def why_not(layout: Layout, holders: Mapping[str, tuple[int, ...]]) -> str | Non
         return f"{schedule.name} splits backward passes, whose gradients torch's stages do not reduce over replicas"
     if not layout.is_even:
         return "its stages have unequal replicas, or these unequal parts of a micro-batch"
-    if layout.stages == 1:
+    if schedule.stages == 1:
         return "it has one stage"
-    if schedule.name == "1f1b" and schedule.micro_batches < layout.stages:
-        return f"torch's 1F1B needs a micro-batch for each of the {layout.stages} stages"
+    if schedule.name == "1f1b" and schedule.micro_batches < schedule.stages:
+        return f"torch's 1F1B needs a micro-batch for each of the {schedule.stages} stages"
     if len(layout.processes[0]) > 1:
         for name, stages in holders.items():
             ranks = [schedule.rank_of[stage] for stage in stages]
@@ -78,7 +78,7 @@ class ScheduleExecutor:
         zero: int = 0,
     ) -> None:
         self.cut, self.layout, self.loss, self.device, self.zero = cut, layout, loss, device, zero
-        self.held, self.replica = layout.held(process), layout.replica(process)
+        self.held, self.replica = layout.stages_of(process), layout.replica(process)
         self.inputs: Callable[[int, int], Mapping[str, Any]] = lambda _s, _m: {}
         self.targets: Callable[[int], Any] = lambda _m: None
         self.losses: list[Tensor] = []
@@ -107,9 +107,9 @@ class ScheduleExecutor:
                 module = DistributedDataParallel(module, process_group=replicas.get_group(), broadcast_buffers=False)
         own = self.cut.stages[s]
         scalar = Value("loss", (), torch.float32, True)
-        sent = own.sent if s < self.layout.stages - 1 else (scalar,)
+        sent = own.sent if s < self.layout.schedule.stages - 1 else (scalar,)
         received, given = (tuple(_example(value) for value in values) for values in (own.received, sent))
-        stage = PipelineStage(module, s, self.layout.stages, self.device, received, given, group=pipeline)
+        stage = PipelineStage(module, s, self.layout.schedule.stages, self.device, received, given, group=pipeline)
         for name, kind in (("forward_one_chunk", "F"), ("backward_one_chunk", "B")):
             setattr(stage, name, self._timed(s, kind, getattr(stage, name)))
         return stage
@@ -128,7 +128,7 @@ class ScheduleExecutor:
         self.inputs, self.targets, self.clock = inputs, targets, clock
         self.losses = [torch.zeros((), device=self.device)]
         numbers = torch.arange(self.layout.schedule.micro_batches)
-        is_last = self.layout.stages - 1 in self.held
+        is_last = self.layout.schedule.stages - 1 in self.held
         self.schedule.step(target=numbers if is_last else None, return_outputs=False, **{CARRIER: numbers})
         return torch.stack(self.losses).sum()
 
@@ -165,7 +165,7 @@ def _run_stage(
         seeds(s, m)
     stage, given = executor.cut.stages[s], executor.inputs(s, m)
     outputs = stage.module(*received, *(given[name] for name in stage.inputs))
-    if s == executor.layout.stages - 1:
+    if s == executor.layout.schedule.stages - 1:
         return (executor.loss_part(list(outputs), m),)
     return tuple(outputs)
 
@@ -179,7 +179,7 @@ def _torch_schedule(schedule: Schedule, stages: list[PipelineStage], loss: Calla
     runtime = _PipelineScheduleRuntime(stages, schedule.micro_batches, **options)  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "order.csv"
-        path.write_text("".join(",".join(map(str, order)) + "\n" for order in schedule.orders))
+        path.write_text(str(schedule))
         runtime._load_csv(str(path), format="compute_only")
     return runtime
 

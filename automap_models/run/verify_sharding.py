@@ -11,7 +11,7 @@ import msgspec
 from automap_models.core.mesh import Mesh
 from automap_models.core.sharding import Collectives, ShardingProblem
 from automap_models.cost.sharding import plan_price, replicated_price
-from automap_models.formats.sharding_json import ShardingReport
+from automap_models.formats.sharding_plan import ShardingReport
 from automap_models.planners.sharding.traced import data_parallel_plan
 from automap_models.run.base import Say
 from automap_models.run.jax_process import answered, environment, serve, shortage

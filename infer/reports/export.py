@@ -8,7 +8,6 @@ from typing import Any
 
 from automap_models.core.units import counted, rounds
 from automap_models.export.exporter import Exported, write_files
-from automap_models.export.target import ShardingSource
 from automap_models.requests import ExportRequest
 
 from ..runner import Report
@@ -34,12 +33,12 @@ def print_export(exported: Exported) -> None:
 
 def facts(exported: Exported) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything."""
-    source = exported.source
-    if isinstance(source, ShardingSource):
-        mesh = " and ".join(f"{axis.size} along {axis.name}" for axis in source.plan.mesh)
-        yield "plan", f"{counted(len(source.plan.variables), 'variable')} on a mesh of {mesh}"
+    plan = exported.source.plan
+    if plan.sharding is not None:
+        mesh = " and ".join(f"{axis.size} along {axis.name}" for axis in plan.sharding.mesh)
+        yield "plan", f"{counted(len(plan.sharding.variables), 'variable')} on a mesh of {mesh}"
     else:
-        schedule = source.schedule
+        schedule = plan.build_schedule()
         ranks = counted(schedule.ranks, "rank") if schedule.virtual > 1 else ""
         stages = counted(schedule.stages, "stage") + (f" on {ranks}" if ranks else "")
         yield "plan", f"{stages}, {rounds(schedule.micro_batches)}, {schedule.name}"

@@ -18,7 +18,7 @@ from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, shortened, size, span
 from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.formats.chrome_trace import trace_document, write_trace
-from automap_models.formats.plan_json import plan_document
+from automap_models.formats.staged_plan import plan_document
 from automap_models.planners.base import maker_in_words
 from automap_models.plots.exploration import draw_online
 from automap_models.plots.pipeline import draw

@@ -14,7 +14,7 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.units import counted, percent, seconds, size
 from automap_models.formats.npz import write_npz
-from automap_models.formats.plan_json import plan_document
+from automap_models.formats.staged_plan import plan_document
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.requests import ReplanRequest
 from automap_models.simulate.step import step_cost

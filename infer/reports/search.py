@@ -24,7 +24,7 @@ from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.envs.sharding.propagation import PARTITIONED, Propagation
 from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
 from automap_models.formats.atomic import write_json
-from automap_models.formats.sharding_json import (
+from automap_models.formats.sharding_plan import (
     ShardingReport,
     sharding_document,
 )

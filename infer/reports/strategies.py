@@ -14,7 +14,7 @@ from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.core.units import counted, percent, seconds, size, span
 from automap_models.export.targets import target_by_name
-from automap_models.formats.strategy_json import estimate_document
+from automap_models.formats.staged_plan import estimate_document
 from automap_models.planners.strategies.compare import Alternative
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.requests import PlanRequest

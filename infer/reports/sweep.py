@@ -17,7 +17,7 @@ from automap_models.core.units import counted, percent, seconds
 from automap_models.errors import Infeasible
 from automap_models.formats.atomic import write_json, write_text
 from automap_models.formats.hardware_yaml import ClusterDocument
-from automap_models.formats.plan_json import SCHEMA
+from automap_models.formats.staged_plan import SCHEMA
 from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows
 from automap_models.plots.sweep import draw_sweep

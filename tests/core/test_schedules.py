@@ -11,7 +11,7 @@ import pytest
 from most_held import most_held
 
 from automap_models.core import schedules
-from automap_models.core.passes import Action, Order, build_schedule
+from automap_models.core.passes import Action, Order, Schedule, build_schedule
 from automap_models.core.schedules import SCHEDULES, WARM_UPS
 from automap_models.errors import BadInput
 
@@ -221,8 +221,35 @@ def test_what_a_rank_holds_counts_the_bytes_of_its_own_stages() -> None:
     assert most_held(built, [10.0, 0.0, 0.0, 1.0], [4.0, 0.0, 0.0, 0.0]) == (11.0, 0.0)
 
 
-def test_a_pass_is_written_as_torch_writes_it() -> None:
+def test_a_pass_is_written_and_read_as_torch_writes_it() -> None:
     assert str(Action("I", 3, 0)) == "3I0"
+    assert Action.parse("3I0") == Action("I", 3, 0)
+    for text in ("3X0", ""):
+        with pytest.raises(BadInput, match="is no pass"):
+            Schedule.parse(text)
+    with pytest.raises(BadInput, match=r"`orders`: '3X0' is no pass; write stage, F, B, I or W, and micro-batch: 3F0"):
+        Action.parse("3X0")
+
+
+def test_a_schedule_is_the_one_that_its_rows_say() -> None:
+    rows = "0F0 0F1 0B0 0B1\n1F0,1B0,1F1,1B1\n"
+    read = Schedule.parse(rows, "1f1b")
+    assert read == build_schedule("1f1b", 2, 2)
+    assert str(read) == rows.replace(" ", ",")
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_is_read_back_as_it_is_written(name: str) -> None:
+    for shape in _shapes(name, 3, 7):
+        built = build_schedule(name, *shape)
+        assert Schedule.parse(str(built), name, built.placement) == built
+
+
+def test_where_an_order_is_wrong_is_marked_in_its_grid() -> None:
+    """Both ranks wait: rank 0 for the gradients of stage 1, which waits for the activations of stage 0."""
+    with pytest.raises(BadInput, match="rank 0 waits for ever before 0B0") as refusal:
+        Schedule.parse("0B0 0F0\n1F0 1B0")
+    assert refusal.value.__notes__ == ["rank 0: ▸0B0◂  0F0 \nrank 1: ▸1F0◂  1B0 "]
 
 
 def test_unknown_names_and_impossible_numbers_are_refused() -> None:

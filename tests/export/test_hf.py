@@ -11,12 +11,12 @@ import pytest
 from draw_counts import counts
 from drawn_plans import LLAMA_WEIGHTS, draw_llama, llama_plan
 
+from automap_models.export.blocks import Inexpressible
 from automap_models.export.hf import TARGET, even_layers, tp_styles
-from automap_models.export.layout import Inexpressible
-from automap_models.export.target import ShardingSource
+from automap_models.export.target import Source
 
 
-def document(source: ShardingSource) -> dict[str, Any]:
+def document(source: Source) -> dict[str, Any]:
     read: dict[str, Any] = json.loads(TARGET.write(source, Path("plan.json")).text)
     return read
 

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from draw_counts import counts
-from drawn_plans import block_end, cut_plan, draw_sharding, profile, staged_source
+from drawn_plans import block_end, cut_plan, draw_sharding, profile, sharding_source, staged_source
 from export_readers import run
 
 from automap_models.core.cluster import Cluster
 from automap_models.export.jax import TARGET
-from automap_models.export.target import ShardingSource
 
 
 @pytest.mark.parametrize("draws", counts(30, 100, 1000))
@@ -22,7 +21,7 @@ def test_shardings_are_those_that_the_plan_itself_gives_to_jax(draws: int, tmp_p
     rng = np.random.default_rng(5)
     for _ in range(draws):
         plan = draw_sharding(rng)
-        source = ShardingSource("drawn", plan)
+        source = sharding_source(plan)
         read = run(TARGET.write(source, tmp_path / "plan.py").text)
         size = int(np.prod([axis.size for axis in plan.mesh]))
         assert read["STAGES"] == [(0, {axis.name: axis.size for axis in plan.mesh}, "plan")]
@@ -47,7 +46,7 @@ def test_shardings_are_those_that_the_plan_itself_gives_to_jax(draws: int, tmp_p
 def test_an_argument_that_is_none_of_the_plans_is_an_error(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     plan = draw_sharding(np.random.default_rng(6))
-    read = run(TARGET.write(ShardingSource("drawn", plan), tmp_path / "plan.py").text)
+    read = run(TARGET.write(sharding_source(plan), tmp_path / "plan.py").text)
     with pytest.raises(KeyError, match="no argument of the plan"):
         read["spec"]("somewhere/else")
 

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn_plans import block_end, cut_plan, draw_sharding, profile, staged_source, strategy_source
+from drawn_plans import block_end, cut_plan, draw_sharding, profile, sharding_source, staged_source, strategy_source
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.framework import UNKNOWN, ModelFacts
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
+from automap_models.export.blocks import Inexpressible
 from automap_models.export.exporter import export_plan
-from automap_models.export.layout import Inexpressible
-from automap_models.export.target import ShardingSource
 from automap_models.export.targets import target_by_name
 
 PLAIN = Strategy(micro_batch=1, global_batch=16, pp=2, dp=2, layers=(2, 2))
@@ -156,7 +155,7 @@ def test_stages_that_recompute_differently_have_words_in_galvatron_alone(
 
 
 def test_a_sharding_plan_has_nothing_to_move(tmp_path: Path) -> None:
-    source = ShardingSource("drawn", draw_sharding(np.random.default_rng(0)))
+    source = sharding_source(draw_sharding(np.random.default_rng(0)))
     with pytest.raises(BadInput, match="`snap`: moves plans of stages and strategies"):
         export_plan(source, target_by_name("jax"), tmp_path / "out", snap=True)
 

@@ -14,8 +14,8 @@ from export_readers import deepspeed_stages, galvatron_layers, megatron_argument
 from automap_models.core.cluster import Cluster
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
+from automap_models.export.blocks import Inexpressible
 from automap_models.export.exporter import export_plan, write_files
-from automap_models.export.layout import Inexpressible
 from automap_models.export.target import Source, Target
 from automap_models.export.targets import target_by_name
 
@@ -142,7 +142,7 @@ def test_a_snapped_strategy_keeps_devices_batch_and_blocks_and_is_read_back(name
         except BadInput:
             refused += 1
             continue
-        moved = exported.source.strategy  # type: ignore[union-attr]
+        moved = exported.source.plan.strategy
         assert isinstance(moved, Strategy)
         assert (moved.devices, moved.global_batch) == (drawn.devices, drawn.global_batch)
         assert moved.layers is not None and drawn.layers is not None
@@ -186,7 +186,7 @@ def test_torch_loads_the_orders_of_all_schedules(draws: int, tmp_path: Path) -> 
         source = strategy_source(draw_strategy(rng))
         path = written(target, source, tmp_path)
         assert path is not None
-        schedule = source.schedule
+        schedule = source.plan.build_schedule()
         orders, ranks = torch_csv.load(path, schedule)
         assert orders == [[f"{a.stage}{a.kind}{a.micro_batch}" for a in order] for order in schedule.orders]
         looped = {stage: stage % schedule.ranks for stage in range(schedule.stages)}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from automap_models.core.cluster import Cluster
 from automap_models.core.framework import Limits
 from automap_models.errors import BadInput
+from automap_models.export.blocks import BlockPlan, Inexpressible, block_plan
 from automap_models.export.exporter import export_plan
-from automap_models.export.layout import Inexpressible, Layout, layout_of
 from automap_models.export.snap import nearest, snapped
 from automap_models.export.targets import TARGETS, target_by_name
 from automap_models.simulate.step import step_cost
@@ -55,7 +55,7 @@ def test_unequal_devices_become_equal_ones(tmp_path: Path) -> None:
     problem, plan = cut_plan(profile(6), CLUSTER, (block_end(2),), (3,))
     source = staged_source(problem, plan, tmp_path)
     with pytest.raises(Inexpressible, match="equally many devices, and the plan gives them 3 and 5"):
-        layout_of(source, "megatron", BLOCKS)
+        block_plan(source, "megatron", BLOCKS)
     moved = snapped(source, "megatron", BLOCKS)
     assert moved.source.require_result("megatron").required_plan().device_cuts == (4,)
 
@@ -66,15 +66,15 @@ def test_a_plan_that_is_expressible_stays_as_it_is(tmp_path: Path) -> None:
     moved = snapped(source, "megatron", BLOCKS)
     assert moved.source is source
     assert moved.changes == ()
-    layout = layout_of(source, "megatron", BLOCKS)
-    assert isinstance(layout, Layout)
+    layout = block_plan(source, "megatron", BLOCKS)
+    assert isinstance(layout, BlockPlan)
     assert layout.layers == (3, 3)
 
 
 def test_another_schedule_takes_the_place_of_one_that_the_target_does_not_run(tmp_path: Path) -> None:
     problem, plan = cut_plan(profile(6), CLUSTER, (block_end(2),), (4,), "1f1b-deep")
     moved = snapped(staged_source(problem, plan, tmp_path), "megatron", BLOCKS)
-    assert moved.source.schedule.name == "1f1b"
+    assert moved.source.plan.build_schedule().name == "1f1b"
     assert moved.changes == ("schedule 1f1b instead of 1f1b-deep, which megatron does not run",)
 
 
@@ -117,7 +117,7 @@ def test_two_series_of_blocks_are_refused_where_the_target_takes_one(tmp_path: P
     source = staged_source(problem, plan, tmp_path)
     with pytest.raises(Inexpressible, match=r"blocks of one series, and the model has decoder\.\* and encoder\.\*"):
         export_plan(source, target_by_name("megatron"), tmp_path / "out")
-    assert layout_of(source, "galvatron", Limits(name="some", schedules={"1f1b": ""}, cuts="inner blocks")).layers == (
+    assert block_plan(source, "galvatron", Limits(name="some", schedules={"1f1b": ""}, cuts="inner blocks")).layers == (
         3,
         3,
     )

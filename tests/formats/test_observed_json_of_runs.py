@@ -10,26 +10,27 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.plan import Plan, Stage
 from automap_models.core.run_record import Pass, RunRecord, StepRecord
-from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.errors import BadInput
 from automap_models.formats.chrome_trace import run_trace_document, write_trace
 from automap_models.formats.observed_json import idle_shares, read_observed, run_document
-from automap_models.run.base import predicted_timeline, processes_of, run_schedule
+from automap_models.run.base import predicted_timeline, run_schedule
+from automap_models.run.layout import layout_of
 
 
-def plan(devices: list[int], micro_batches: int = 2) -> WrittenPlan:
+def plan(devices: list[int], micro_batches: int = 2) -> Plan:
     """Stages of 1 s forward and 2 s backward, without transfers."""
     first = np.cumsum([0, *devices]).tolist()
     stages = tuple(
-        WrittenStage(s, s, f"cut {s}", (first[s], first[s] + d - 1), d, 1, None, 1.0, 2.0, 0.0, 0.0)
+        Stage(s, s, f"cut {s}", (first[s], first[s] + d - 1), d, 1, None, 1.0, 2.0, 0.0, 0.0)
         for s, d in enumerate(devices)
     )
     cluster = Cluster(1, sum(devices), 1e9, 1e9, 1e12)
-    return WrittenPlan("plan.json", "toy", stages, micro_batches, 4, "1f1b", 9.0, None, {}, cluster)
+    return Plan("plan.json", "toy", stages, micro_batches, 4, "1f1b", 9.0, None, {}, cluster)
 
 
-def record(of: WrittenPlan, slow: dict[tuple[int, int], float]) -> RunRecord:
+def record(of: Plan, slow: dict[tuple[int, int], float]) -> RunRecord:
     """Two steps in which replica r of stage s takes 0.1 s forward and 0.2 s backward, times its slowness."""
     schedule = run_schedule(of, None, None)
     passes = [
@@ -87,9 +88,9 @@ def test_observed_reads_the_measured_rows_of_a_trace_only(tmp_path: Path) -> Non
 
 def test_virtual_stages_share_the_devices_of_a_rank() -> None:
     four = plan([1, 1, 1, 1], 4)
-    assert processes_of(four, run_schedule(four, "interleaved", None)) == ((0,), (1,), (0,), (1,))
-    assert processes_of(four, run_schedule(four, "zb-v", None)) == ((0,), (1,), (1,), (0,))
-    assert processes_of(plan([1, 2]), run_schedule(plan([1, 2]), "gpipe", None)) == ((0,), (1, 2))
+    assert layout_of(four, run_schedule(four, "interleaved", None)).processes == ((0,), (1,), (0,), (1,))
+    assert layout_of(four, run_schedule(four, "zb-v", None)).processes == ((0,), (1,), (1,), (0,))
+    assert layout_of(plan([1, 2]), run_schedule(plan([1, 2]), "gpipe", None)).processes == ((0,), (1, 2))
 
 
 @pytest.mark.parametrize(

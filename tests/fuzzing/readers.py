@@ -63,10 +63,11 @@ def documents() -> dict[str, Target]:
     from automap_models.formats.measured_rows import read_measured_steps
     from automap_models.formats.observed_json import read_observed
     from automap_models.formats.placement_plan import read_placement_plan, read_split
-    from automap_models.formats.plan_reader import read_plan, read_written_plan
+    from automap_models.formats.plan import written_plan
     from automap_models.formats.planning_graphs import read_placement
     from automap_models.formats.schema import decode_json
-    from automap_models.formats.sharding_json import read_sharding_plan
+    from automap_models.formats.sharding_plan import read_sharding_plan
+    from automap_models.formats.staged_plan import StagedDocument, read_plan
     from automap_models.workloads.config_json import read_config
     from automap_models.workloads.measured import measured_passes
 
@@ -78,6 +79,7 @@ def documents() -> dict[str, Target]:
     with in_folder(infer_files() | place_files()):
         whole, graph = read_profile("good.npz"), read_placement("graph.json")
         problem, hybrid = PlacementProblem.of(graph), samples.hybrid_plan(Path())
+    former = (Path(__file__).parents[1] / "formats" / "former_plans" / "hybrid.json").read_bytes()
     times = [samples.as_json(document) for document in (samples.TIMES, samples.STAGE_TIMES, samples.TRACE)]
     readers: dict[str, tuple[Callable[[Path], object], list[bytes]]] = {
         "times": (read_observed, times),
@@ -85,7 +87,7 @@ def documents() -> dict[str, Target]:
         "split": (lambda path: read_split(path, problem), [samples.as_json(samples.SPLIT)]),
         "placement": (lambda path: read_placement_plan(path, lambda _: graph), [placed]),
         "plan": (lambda path: read_plan(path, whole), [plan]),
-        "plan to run": (read_written_plan, [plan, hybrid]),
+        "plan to run": (lambda path: written_plan(path, StagedDocument), [plan, hybrid, former]),
         "hybrid plan": (lambda path: read_plan(path, layers), [hybrid]),
         "strategy": (read_source, [samples.as_json(samples.STRATEGY)]),
         "measured steps": (read_measured_steps, [samples.as_json(samples.MEASURED_STEPS)]),

@@ -259,7 +259,7 @@ def hybrid_plan(folder: Path) -> bytes:
     from automap_models.core.staged import StagedPlan, StagedProblem
     from automap_models.cost.staged import plan_cost
     from automap_models.formats.atomic import write_json
-    from automap_models.formats.plan_json import plan_document
+    from automap_models.formats.staged_plan import plan_document
 
     layers, cluster = model(), Cluster(2, 4, intra=100e9, inter=10e9, memory=10e9, name="pair")
     problem = StagedProblem(layers.profile, cluster, stages=2, shardings=layers.shardings, launch_s=layers.launch_s)

@@ -22,12 +22,12 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (916, 8),
-    "core": (7_132, 34),
+    "automap_models": (912, 8),
+    "core": (7_214, 34),
     "cost": (3_508, 18),
     "envs": (1_605, 12),
-    "export": (2_328, 14),
-    "formats": (5_080, 21),
+    "export": (2_235, 14),
+    "formats": (4_992, 19),
     "hlo": (7_909, 39),
     "planners": (861, 6),
     "planners/online": (311, 3),
@@ -38,20 +38,20 @@ BUDGET = {
     "planners/staged": (3_520, 22),
     "planners/strategies": (2_698, 15),
     "plots": (1_256, 9),
-    "requests": (1_521, 11),
+    "requests": (1_526, 11),
     "rl": (1_088, 11),
-    "run": (4_831, 25),
+    "run": (4_781, 24),
     "simulate": (1_613, 8),
     "torch_export": (3_169, 14),
     "workloads": (3_959, 20),
     "zoo": (1, 1),
-    "infer": (4_688, 27),
+    "infer": (4_687, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
-    "benchmarks": (3_315, 19),
+    "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_022, "files": 384, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_873, "files": 381, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

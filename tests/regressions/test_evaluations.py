@@ -32,7 +32,7 @@ def test_every_plan_of_a_run_is_costed_once(
         seen[plan.cuts, plan.device_cuts, plan.shardings, problem.micro_batches, problem.schedule] += 1
         return plan_cost(problem, plan, *devices)
 
-    import automap_models.formats.plan_json
+    import automap_models.formats.staged_plan
     import automap_models.planners.portfolio.auto  # noqa: F401  (all modules that evaluate are imported now)
 
     for module in list(sys.modules.values()):

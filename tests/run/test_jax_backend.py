@@ -20,7 +20,7 @@ pytest.importorskip("jax")
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.passes import build_schedule
-from automap_models.core.written_plan import WrittenPlan, WrittenStage
+from automap_models.core.plan import Plan, Stage
 from automap_models.errors import BadInput, RunFailed, UserCodeError
 from automap_models.infer.app import main
 from automap_models.run.base import RunProblem
@@ -88,9 +88,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def problem(what: str, samples: int | None = 4, **fields: Any) -> RunProblem:
     """One stage on one device."""
-    stage = WrittenStage(0, 5, "dot", (0, 0), 1, 1, None, 1e-3, 1e-3, 0.0, 0.0)
+    stage = Stage(0, 5, "dot", (0, 0), 1, 1, None, 1e-3, 1e-3, 0.0, 0.0)
     cluster = Cluster(1, 1, 1e9, 1e9, 1e12)
-    plan = WrittenPlan("plan.json", "layers", (stage,), 2, samples, "1f1b", 4e-3, None, {}, cluster)
+    plan = Plan("plan.json", "layers", (stage,), 2, samples, "1f1b", 4e-3, None, {}, cluster)
     return RunProblem(plan, Source(what, SourceKind.FACTORY), build_schedule("1f1b", 1, 2), **fields)
 
 

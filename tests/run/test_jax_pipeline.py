@@ -20,16 +20,16 @@ import numpy as np
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.passes import build_schedule
-from automap_models.core.written_plan import WrittenPlan, WrittenStage
+from automap_models.core.plan import Plan, Stage
 from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
 from automap_models.run.base import gradient_errors
-from automap_models.run.jax_layout import Layout, StageLayout, layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
 from automap_models.run.jax_run import require_model
 from automap_models.run.jax_step import drawn_arguments, drawn_batch, step_results
+from automap_models.run.layout import Layout, StageLayout, layout_of, on_one_device
 from automap_models.workloads.source import Source, SourceKind, module_of, training_step_of
 
 SAMPLES, WIDTH, MICRO_BATCHES = 4, 6, 3
@@ -120,7 +120,7 @@ def layout(traced: TracedStep, stages: int, schedule: str, virtual: int = 1) -> 
     forward = int((traced.graph.phases == 0).sum())
     cuts = tuple(forward * (s + 1) // stages - 1 for s in range(stages - 1))
     order = build_schedule(schedule, stages // virtual, MICRO_BATCHES, virtual)
-    return Layout(cuts, (StageLayout((0,)),) * stages, order)
+    return Layout(order, (StageLayout((0,)),) * stages, cuts)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_batch_that_is_no_m_micro_batches_is_refused(
 
 
 def test_too_few_devices_are_refused(traced: TracedStep) -> None:
-    plan = Layout((), (StageLayout(tuple(range(64)), 64),), build_schedule("1f1b", 1, 1))
+    plan = Layout(build_schedule("1f1b", 1, 1), (StageLayout(tuple(range(64)), 64),))
     with pytest.raises(BadInput, match="the plan is for 64 devices, JAX has"):
         JaxPipeline(traced, plan)
 
@@ -216,17 +216,17 @@ def test_a_step_that_does_not_return_its_parameters_is_refused(traced: TracedSte
         step_results(silent)
 
 
-def run_plan_of(traced: TracedStep, fingerprint: str | None) -> WrittenPlan:
+def run_plan_of(traced: TracedStep, fingerprint: str | None) -> Plan:
     """A plan of two stages, (1, 2) devices, as read from a file."""
     names = [traced.graph.names[i] for i in np.flatnonzero(traced.graph.phases == 0)]
     middle, last = len(names) // 2, len(names) - 1
     times = (1e-3, 2e-3, 0.0, 0.0)
     stages = (
-        WrittenStage(0, middle, names[middle], (0, 0), 1, 1, None, *times),
-        WrittenStage(middle + 1, last, names[last], (1, 2), 2, 1, None, *times),
+        Stage(0, middle, names[middle], (0, 0), 1, 1, None, *times),
+        Stage(middle + 1, last, names[last], (1, 2), 2, 1, None, *times),
     )
     cluster = Cluster(1, 3, 1e9, 1e9, 1e12)
-    return WrittenPlan("plan.json", "small", stages, MICRO_BATCHES, SAMPLES, "1f1b", 1.0, fingerprint, {}, cluster)
+    return Plan("plan.json", "small", stages, MICRO_BATCHES, SAMPLES, "1f1b", 1.0, fingerprint, {}, cluster)
 
 
 def test_the_plan_of_another_model_is_refused(traced: TracedStep) -> None:
@@ -235,7 +235,7 @@ def test_the_plan_of_another_model_is_refused(traced: TracedStep) -> None:
     require_model(own, traced, source)
     with pytest.raises(BadInput, match=r"plan\.json: was made for another model than small"):
         require_model(dataclasses.replace(own, model_fingerprint="0"), traced, source)
-    renamed = dataclasses.replace(own.stages[0], end="dot.99")
+    renamed = dataclasses.replace(own.stages[0], last_name="dot.99")
     with pytest.raises(BadInput, match="was made for another model"):
         require_model(dataclasses.replace(own, stages=(renamed, own.stages[1])), traced, source)
 
@@ -252,9 +252,9 @@ def test_a_deep_model_is_told_by_its_repeated_blocks(tmp_path: Path) -> None:
     graph = instruction_graph(module_of(source))
     names = [graph.names[i] for i in np.flatnonzero(graph.phases == 0)]
     profile = profile_from_graph(graph, np.ones(len(graph)), {})
-    stage = WrittenStage(0, len(names) - 1, names[-1], (0, 0), 1, 1, None, 1e-3, 1e-3, 0.0, 0.0)
+    stage = Stage(0, len(names) - 1, names[-1], (0, 0), 1, 1, None, 1e-3, 1e-3, 0.0, 0.0)
     cluster = Cluster(1, 1, 1e9, 1e9, 1e12)
-    plan = WrittenPlan("plan.json", "deep", (stage,), 1, 2, "1f1b", 1.0, profile.model_fingerprint, {}, cluster)
+    plan = Plan("plan.json", "deep", (stage,), 1, 2, "1f1b", 1.0, profile.model_fingerprint, {}, cluster)
     require_model(plan, TracedStep(training_step_of(source)), source)
     with pytest.raises(BadInput, match="was made for another model"):
         require_model(dataclasses.replace(plan, model_fingerprint="0"), TracedStep(training_step_of(source)), source)

@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("jax")
 
-from automap_models.formats.plan_reader import read_plan_to_run
+from automap_models.formats.plan import written_plan
+from automap_models.formats.sharding_plan import SHARDING_DOCUMENTS
 from automap_models.infer.app import main
 
 MODEL = """
@@ -72,8 +73,8 @@ def test_a_plan_of_either_kind_or_both_trains_as_one_process_and_reduces_what_it
     arguments: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     search(*arguments)
-    plan = read_plan_to_run("plan.json")
-    assert plan.devices == 4
+    plan = written_plan("plan.json", *SHARDING_DOCUMENTS)
+    assert plan.stages[0].device_count == 4
     printed = run(capsys)
     assert "4 × cpu" in printed
     assert "check as on one process" in printed

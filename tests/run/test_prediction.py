@@ -12,8 +12,8 @@ from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.formats.atomic import write_json
-from automap_models.formats.plan_json import plan_document
-from automap_models.formats.plan_reader import read_written_plan
+from automap_models.formats.plan import written_plan
+from automap_models.formats.staged_plan import StagedDocument, plan_document
 from automap_models.run.base import predicted_timeline, run_schedule, tolerance_of
 from automap_models.simulate.step import step_cost
 
@@ -41,7 +41,7 @@ def test_the_predicted_step_is_the_one_that_the_plan_was_priced_by(
     """Buckets of gradients that overlap the last backward pass, and the sums of tied weights, are in its lanes."""
     path = tmp_path / "plan.json"
     step_s = written(path, profile, schedule, cuts, devices)
-    plan = read_written_plan(path)
+    plan = written_plan(path, StagedDocument)
     predicted = predicted_timeline(plan, run_schedule(plan, None, None))
     assert predicted.length_s == pytest.approx(step_s, rel=1e-9)
     assert predicted.length_s == pytest.approx(plan.step_s, rel=1e-9)

@@ -15,8 +15,9 @@ import plan_matrix  # noqa: E402
 import workers_duties  # noqa: E402
 from draw_counts import BY_HAND  # noqa: E402
 
-from automap_models.core.run_record import WrittenPlan  # noqa: E402
-from automap_models.run.base import RunProblem, processes_of, run_schedule  # noqa: E402
+from automap_models.core.run_record import Plan  # noqa: E402
+from automap_models.run.base import RunProblem, run_schedule  # noqa: E402
+from automap_models.run.layout import layout_of  # noqa: E402
 from automap_models.run.torch_backend import PRELOAD, run_process  # noqa: E402
 from automap_models.run.workers import Workers  # noqa: E402
 from automap_models.workloads.source import Source, SourceKind  # noqa: E402
@@ -72,7 +73,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with Workers(MOST_PROCESSES, PRELOAD, environment) as workers:
 
-        def run(model: str, plan: WrittenPlan, schedule: str = "1f1b", **options: Any) -> Any:
+        def run(model: str, plan: Plan, schedule: str = "1f1b", **options: Any) -> Any:
             problem = RunProblem(
                 plan=plan,
                 source=Source(f"pipelines:{model}", SourceKind.FACTORY),
@@ -80,8 +81,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
                 **{"steps": 2, "warmup": 0, "device": "cpu", "check": True, **options},
             )
             rendezvous = (tmp_path_factory.mktemp("run") / "rendezvous").as_uri()
-            used = {process for stage in processes_of(plan, problem.schedule) for process in stage}
-            return workers.run(run_process, problem, rendezvous, ranks=len(used))[0]
+            ranks = layout_of(plan, problem.schedule).devices
+            return workers.run(run_process, problem, rendezvous, ranks=ranks)[0]
 
         run.workers = workers  # type: ignore[attr-defined]
         yield run
@@ -97,7 +98,7 @@ def pairs(*names: str) -> list[Any]:
     ]
 
 
-def plan_of(model: str, name: str, micro_batches: int = 4) -> WrittenPlan:
+def plan_of(model: str, name: str, micro_batches: int = 4) -> Plan:
     devices = DEVICES[name]
     return pipelines.plan(spread(CUTS[model], len(devices) - 1), devices, micro_batches)
 
@@ -222,7 +223,7 @@ def test_a_state_is_the_whole_models_and_goes_on_under_another_plan(
     for plan in (plan_of("decoder", "1-2-1", 2), plan_of("decoder", "2-2" if zero else "1-1", 2)):
         rendezvous = (tmp_path_factory.mktemp("state") / "rendezvous").as_uri()
         arguments = (workers_duties.train_and_hand_over, plan, state, zero, rendezvous)
-        loss, state = workers.run(*arguments, ranks=plan.devices)[0]
+        loss, state = workers.run(*arguments, ranks=plan.stages[-1].devices[1] + 1)[0]
         losses.append(loss)
     torch.manual_seed(0)
     model, inputs = pipelines.decoder()

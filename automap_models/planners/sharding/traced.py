@@ -16,7 +16,7 @@ from automap_models.core.result import Result
 from automap_models.core.sharding import Collectives, Objective, ShardingPlan, ShardingProblem
 from automap_models.cost.sharding import plan_price, replicated_price
 from automap_models.errors import BadInput
-from automap_models.formats.sharding_json import ShardingReport
+from automap_models.formats.sharding_plan import ShardingReport
 from automap_models.hlo.module import MlirModule
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
 from automap_models.workloads.source import Begin, Source, module_of

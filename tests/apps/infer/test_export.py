@@ -14,7 +14,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.result import PlanReport
 from automap_models.formats.atomic import write_json
 from automap_models.formats.npz import write_npz
-from automap_models.formats.plan_json import plan_document
+from automap_models.formats.staged_plan import plan_document
 from automap_models.infer.app import export as main
 from automap_models.infer.app import infer
 

@@ -15,7 +15,7 @@ from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.formats.plan_json import PlanReport
+from automap_models.formats.staged_plan import PlanReport
 from automap_models.infer.reports.pipeline import (
     bottleneck_in_words,
     facts,

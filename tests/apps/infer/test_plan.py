@@ -18,7 +18,7 @@ from automap_models.core.profiled_model import ProfiledModel
 from automap_models.formats.atomic import Cache, decode_record
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.formats.npz import read_npz, write_npz
-from automap_models.formats.plan_reader import read_plan
+from automap_models.formats.staged_plan import read_plan
 from automap_models.infer.app import plan as main
 from automap_models.infer.commands.plan import FORBIDDABLE
 

@@ -17,7 +17,6 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Precision, Recompute
 from automap_models.export.target import read_source
 from automap_models.formats.atomic import Cache, decode_record
-from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.infer.app import export
 from automap_models.infer.app import plan as main
 from automap_models.infer.commands.strategies import PRECISIONS, RECOMPUTE
@@ -198,8 +197,8 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
     options = ("--global-batch", "16", "--tp", "2", "--budget", "1", "--devices", "4..8")
     assert main([*files, *options, "--out", str(out), "--plot", str(picture), "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-    written = read_source(out)
-    assert isinstance(written, WrittenStrategy)
+    written = read_source(out).plan
+    assert written.strategy is not None
     assert written.strategy.tp == 2
     assert picture.stat().st_size > 1000
     _, _, device, _, cluster = files

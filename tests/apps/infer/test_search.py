@@ -15,7 +15,7 @@ pytest.importorskip("flax")
 import jax
 import jax.numpy as jnp
 
-from automap_models.formats.sharding_json import read_sharding_plan
+from automap_models.formats.sharding_plan import read_sharding_plan
 from automap_models.infer.app import search as main
 
 MODEL = '''

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from automap_models.formats.files import read_profile
-from automap_models.formats.plan_reader import read_plan
+from automap_models.formats.staged_plan import read_plan
 from automap_models.infer.app import search as main
 
 VGG = str(Path(__file__).resolve().parents[3] / "examples" / "vgg19_v100.npz")

@@ -23,7 +23,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import Infeasible
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster, step_device
-from automap_models.formats.plan_json import plan_document
+from automap_models.formats.staged_plan import plan_document
 from automap_models.planners import effort
 from automap_models.planners.options import COMPETING, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner

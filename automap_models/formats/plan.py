@@ -1,22 +1,28 @@
-"""Documents of ours by their kind: which one a file holds, which commands read it, and whether its figures are today's.
+"""The reader of plans and of other documents that have a kind: which one a file holds, and which commands read it.
 
 What a kind holds is declared by a structure whose `kind` is a Literal of its name, or of several names:
 
-    with read_document("plan.json", PlanDocument, StrategyDocument) as document:      # the one that has the file's kind
+    with read("plan.json", StagedDocument, StrategyDocument) as document:      # the one that has the file's kind
+        plan = document.plan("plan.json")
     # BadInput: plan.json: $.kind is "operator", not pipeline or strategy; automap search opp reads it with `plan`
+
+`plan` is the plan as it is written (core.plan). `read_plan`, `read_sharding_plan` and `read_placement_plan` in the
+modules of these kinds cost a plan again with its model, and refuse figures that are not today's (`require_same`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET
 
+from automap_models.core.plan import Plan
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, wrong
 
@@ -24,7 +30,6 @@ DocumentT = TypeVar("DocumentT", bound=Foreign)
 
 READERS = {
     "pipeline": "automap infer, or automap plan where its stages partition operators,",
-    "hybrid-pipeline": "automap plan",
     "operator": "automap search opp",
     "data": "automap search adp",
     "hybrid": "automap search opp",
@@ -41,10 +46,24 @@ TOLERANCE = 1e-6
 """Relative difference at which a file's figure and the cost model's disagree."""
 
 
+class PlanDocument(Document, kw_only=True):
+    """What plans of all kinds begin with."""
+
+    schema: Literal[1]
+    kind: str
+    model: str
+
+    def plan(self, where: str) -> Plan:
+        """The plan as it is written in the file `where`.
+
+        Raises:
+            BadInput: it contradicts itself.
+        """
+        raise NotImplementedError
+
+
 @contextlib.contextmanager
-def read_document(
-    path: str | os.PathLike[str], *declared: type[DocumentT], do: str | None = None
-) -> Iterator[DocumentT]:
+def read(path: str | os.PathLike[str], *declared: type[DocumentT], do: str | None = None) -> Iterator[DocumentT]:
     """The document in a file, of whichever of the declared types is of its kind.
 
     What is refused inside is refused of this file, with the type's remedy where it has no advice. A place that begins
@@ -52,7 +71,8 @@ def read_document(
 
     Args:
         path: the file.
-        declared: types with a `kind`, a Literal; a later one takes the place of an earlier one for the same kind.
+        declared: types with a `kind`, a Literal; a later one takes the place of an earlier one for the same kind. A
+            file of a former kind is read as one of today's.
         do: what the user should do about a file of no kind that is read; None is the remedy of the first type.
 
     Raises:
@@ -66,6 +86,9 @@ def read_document(
     if raw is not None:
         with contextlib.suppress(UnicodeDecodeError):  # decoding the whole file says so
             kind = msgspec.json.decode(bytes(raw))
+    if kind == FORMER_HYBRID:
+        whole = decode_json(content, dict[str, Any], where=where, do=do)
+        kind, content = "pipeline", json.dumps(_from_hybrid(whole)).encode()
     if isinstance(kind, str) and kind not in by_kind:
         do = f"{READERS[kind]} reads it with `plan`" if kind in READERS else RANKINGS.get(kind, do)
         raise wrong("$.kind", kind, " or ".join(by_kind), where, do)
@@ -76,6 +99,32 @@ def read_document(
     except (BadInput, Infeasible) as error:
         place = where if error.where is None else f"{where}, {error.where}" if error.where[0] == "$" else error.where
         raise type(error)(error.what, where=place, do=error.do or chosen.remedy) from None
+
+
+def written_plan(path: str | os.PathLike[str], *declared: type[PlanDocument], do: str | None = None) -> Plan:
+    """The plan in a file as it is written; see `read`.
+
+    Raises:
+        BadInput: the file is of none of these kinds, or contradicts itself.
+    """
+    with read(path, *declared, do=do) as document:
+        return document.plan(str(path))
+
+
+FORMER_HYBRID = "hybrid-pipeline"
+"""What plans were once whose stages shard operators; today they are pipelines, and called their shardings so."""
+
+
+def _from_hybrid(document: dict[str, Any]) -> dict[str, Any]:
+    """A document of that kind in today's words."""
+
+    def renamed(part: Any, former: str, name: str) -> Any:
+        return {name if key == former else key: value for key, value in part.items()} if type(part) is dict else part
+
+    document = renamed({**document, "kind": "pipeline"}, "partitionings", "shardings")
+    if isinstance(document.get("stages"), list):
+        document["stages"] = [renamed(stage, "partitioning", "sharding") for stage in document["stages"]]
+    return document
 
 
 def _names(declared: type[Foreign]) -> tuple[str, ...]:

@@ -22,8 +22,9 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.atomic import json_text, write_json
-from automap_models.formats.plan_json import plan_document
-from automap_models.formats.plan_reader import read_plan, read_written_plan
+from automap_models.formats.files import read_profile
+from automap_models.formats.plan import written_plan
+from automap_models.formats.staged_plan import StagedDocument, plan_document, read_plan
 
 
 @st.composite
@@ -110,6 +111,31 @@ def test_a_plan_in_the_words_of_older_files_is_read(tmp_path: Path) -> None:
     assert (result.problem.schedule, result.bound) == (None, Bound(30.0, "exact"))
 
 
+FORMER_PLANS = Path(__file__).parent / "former_plans"
+"""Files as they were written on 21 (hybrid), 23 (buckets) and 26 (length) November 2026."""
+
+
+def test_a_plan_with_a_bound_on_the_grid_beside_its_own_length_costs_what_it_did() -> None:
+    profile = read_profile(Path(__file__).parents[2] / "examples" / "vgg19_v100.npz")
+    result = read_plan(FORMER_PLANS / "length.json", profile)
+    assert result.cost.length_s == pytest.approx(0.21589562548216834)
+    assert result.bound == Bound(0.21589562548216834, "exact")
+
+
+def test_a_plan_with_buckets_of_gradients_is_read_as_it_is_written() -> None:
+    plan = written_plan(FORMER_PLANS / "buckets.json", StagedDocument)
+    assert (plan.step_s, plan.schedule, plan.cut_names) == (4.5307955549061925, "1f1b", ("add.6275",))
+    assert [name for stage in plan.stages for name, _ in stage.tied] == ["params/embedding"] * 2
+
+
+def test_a_plan_of_the_former_kind_is_read_as_it_is_written() -> None:
+    plan = written_plan(FORMER_PLANS / "hybrid.json", StagedDocument)
+    (stage,), name = plan.stages, "24-way, least time"
+    assert (stage.sharding, stage.tensor, stage.replicas, stage.device_count) == (name, 24, 1, 24)
+    dims = json.loads((FORMER_PLANS / "hybrid.json").read_text())["partitionings"][name]["dims"]
+    assert plan.sharded_dims(stage) == dims
+
+
 def test_the_cluster_s_name_does_not_matter_and_its_figures_may_be_written_as_integers(tmp_path: Path) -> None:
     document = _good()
     document["cluster"] |= {"intra": 100, "inter": 10, "memory": 1000}
@@ -171,10 +197,10 @@ def _set(*path: str | int, to: object) -> Change:
 REFUSED: list[tuple[str, Change]] = [
     (r"schema is 2, not 1", _set("schema", to=2)),
     (r"schema is '1', not a whole number", _set("schema", to="1")),
-    (r"kind is 'operator', not pipeline or .*; automap search opp reads it with `plan`", _set("kind", to="operator")),
-    (r"kind is 'data', not pipeline or .*; automap search adp reads it with `plan`", _set("kind", to="data")),
-    (r"kind is 'placement', not pipeline or .*; automap place reads it with `plan`", _set("kind", to="placement")),
-    (r"kind is 'soup', not pipeline or hybrid-pipeline; plan again", _set("kind", to="soup")),
+    (r"kind is 'operator', not pipeline; automap search opp reads it with `plan`", _set("kind", to="operator")),
+    (r"kind is 'data', not pipeline; automap search adp reads it with `plan`", _set("kind", to="data")),
+    (r"kind is 'placement', not pipeline; automap place reads it with `plan`", _set("kind", to="placement")),
+    (r"kind is 'soup', not pipeline; plan again", _set("kind", to="soup")),
     (r"profile_fingerprint is None, not a text", _set("provenance", "profile_fingerprint", to=None)),
     (r"provenance is 3, not a mapping", _set("provenance", to=3)),
     (r"belongs to another profile", _set("provenance", "profile_fingerprint", to="0" * 64)),
@@ -313,9 +339,9 @@ def test_junk_in_any_field_is_read_or_refused_but_never_crashes(
 
 
 def test_a_plan_as_it_is_written_has_the_figures_of_its_file(tmp_path: Path) -> None:
-    """The figures are those worked out in test_plan_json.py."""
-    written = read_written_plan(_file(tmp_path, _good()))
-    assert (written.model, written.micro_batches, written.devices, written.instructions) == ("toy", 4, 4, 4)
+    """The figures are those worked out in test_staged_plan.py."""
+    written = written_plan(_file(tmp_path, _good()), StagedDocument)
+    assert (written.model, written.micro_batches, written.instructions) == ("toy", 4, 4)
     assert written.cut_names == ("b",)
     assert [stage.forward_s for stage in written.stages] == [1.5, 2.5]
     assert [stage.transfer_s for stage in written.stages] == [2.0, 0.0]
@@ -347,4 +373,4 @@ def test_a_plan_whose_stages_do_not_follow_each_other_is_refused_without_its_mod
     document = _good()
     change(document)
     with pytest.raises(BadInput, match=message):
-        read_written_plan(_file(tmp_path, document))
+        written_plan(_file(tmp_path, document), StagedDocument)

@@ -20,16 +20,19 @@ from msgspec import UNSET, Meta, UnsetType
 
 from automap_models.core.instruction_graph import ArgumentKind
 from automap_models.core.mesh import AXES, Mesh, MeshAxis, mesh_text
+from automap_models.core.plan import Plan, Stage
 from automap_models.core.result import Proof, Result
 from automap_models.core.sharding import CANDIDATES, Objective, ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import REPLICATED, Variable
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.errors import BadInput
-from automap_models.formats.document_kind import TOLERANCE, read_document
 from automap_models.formats.hardware_yaml import ClusterDocument
+from automap_models.formats.plan import TOLERANCE, PlanDocument, read
 from automap_models.formats.schema import LARGEST_WHOLE, Amount, Document, Index, wrong
 from automap_models.version import __version__
 
+_SHARDING = "plan"
+"""Name of the sharding of a plan's only stage."""
 AxisSize = Annotated[int, Meta(ge=2, le=LARGEST_WHOLE)]
 Dim = Annotated[int, Meta(ge=REPLICATED, le=LARGEST_WHOLE)]
 
@@ -82,7 +85,7 @@ class ProvenanceDocument(Document):
     seed: int | None
 
 
-class ShardingPlanDocument(Document, kw_only=True):
+class ShardingPlanDocument(PlanDocument, kw_only=True):
     """What files of one axis, of two, and each axis's part of the latter have in common.
 
     A plan that was made by counting variables says in `optimality` what is proven. Others have a price.
@@ -90,9 +93,7 @@ class ShardingPlanDocument(Document, kw_only=True):
 
     remedy: ClassVar[str] = "plan again for this model and cluster"
 
-    schema: Literal[1]
     kind: Literal["data", "hybrid", "operator"]
-    model: str
     planner: str
     objective: Objective
     rules: str
@@ -107,6 +108,76 @@ class ShardingPlanDocument(Document, kw_only=True):
     planning_s: Amount
     notes: list[str]
     provenance: ProvenanceDocument
+
+    def plan(self, where: str) -> Plan:
+        """See PlanDocument: one stage, d replicas of t devices, and one micro-batch a step.
+
+            mesh data=2, model=2      stage 0 on devices 0 … 3, two replicas of two devices
+            along model, along data   the dimension of every variable that the plan partitions
+
+        An axis along which nothing is partitioned needs one device. The price is that of a whole step: a third of its
+        computation is charged to the forward pass, as a product of matrices has one there and two in the backward pass.
+        """
+        sharding = self.sharding_plan()
+        used = {axis.kind: axis.size for axis in sharding.mesh if sharding.partitioned_dims(axis.kind)}
+        replicas, tensor = used.get("data", 1), used.get("operator", 1)
+        compute_s = self.price.compute_s if self.price else 0.0
+        reduce_s = sum(self.price.all_reduce_s.values()) if self.price else 0.0
+        stage = Stage(
+            first=0,
+            last=0,
+            last_name="end of forward",
+            devices=(0, replicas * tensor - 1),
+            replicas=replicas,
+            tensor=tensor,
+            sharding=_SHARDING if tensor > 1 else None,
+            forward_s=compute_s / 3,
+            backward_s=2 * compute_s / 3,
+            transfer_s=0.0,
+            all_reduce_s=reduce_s,
+        )
+        return Plan(
+            where=where,
+            model=self.model,
+            stages=(stage,),
+            micro_batches=1,
+            step_s=compute_s + reduce_s,
+            shardings={_SHARDING: sharding.partitioned_dims("operator")} if tensor > 1 else {},
+            cluster=self.cluster.cluster("$.cluster"),
+            sharding=sharding,
+        )
+
+    def sharding_plan(self, problem: ShardingProblem | None = None) -> ShardingPlan:
+        """What is decided; see `read_sharding_plan`."""
+        mesh = _mesh(self)
+        if problem is not None and mesh != problem.mesh:
+            raise BadInput(f"is a plan for the mesh {mesh_text(mesh)}, not {mesh_text(problem.mesh)}")
+        dims_along = []
+        for axis, (path, along) in zip(mesh, _axis_documents(self, mesh).items(), strict=True):
+            dims_along.append(_dims(along, axis, path))
+            if problem is not None:
+                along.cluster.require_same(problem.cluster, f"{path}.cluster")
+        first = dims_along[0]
+        for other in dims_along[1:]:
+            for variable in (*first, *other):
+                if variable not in first or variable not in other:
+                    raise BadInput(f"$.plans are about different variables ({variable.name} is in one alone)")
+                if other[variable] == first[variable] != REPLICATED:
+                    raise BadInput(f"$.plans both partition dimension {first[variable]} of {variable.name}")
+        variables = tuple(first)
+        if problem is not None:
+            variables = problem.classes.variables
+            for some, others, owner in ((variables, first, "the plan"), (first, set(variables), problem.model)):
+                for variable in some:
+                    if variable not in others:
+                        what = f"{owner} has no {variable.kind} {variable.name} {variable.dtype}{list(variable.shape)}"
+                        raise BadInput(what)
+        dims = tuple(tuple(along[variable] for variable in variables) for along in dims_along)
+        plan = ShardingPlan(mesh, variables, dims, self.planner)
+        valid, objection = (True, "") if problem is None else plan.check_valid(problem)
+        if not valid:
+            raise BadInput(objection)
+        return plan
 
 
 class AxisDocument(ShardingPlanDocument, kw_only=True):
@@ -205,51 +276,8 @@ def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | 
         BadInput: the file is no sharding plan or contradicts itself, belongs to another model, cluster or mesh, or
             propagation on the module leads to a conflict.
     """
-    with read_document(path, *SHARDING_DOCUMENTS) as document:
-        return sharding_plan(document, problem)
-
-
-def sharding_plan(document: ShardingPlanDocument, problem: ShardingProblem | None = None) -> ShardingPlan:
-    """The plan in a document; see `read_sharding_plan`."""
-    mesh = _mesh(document)
-    if problem is not None and mesh != problem.mesh:
-        raise BadInput(f"is a plan for the mesh {mesh_text(mesh)}, not {mesh_text(problem.mesh)}")
-    dims_along = []
-    for axis, (path, along) in zip(mesh, _axis_documents(document, mesh).items(), strict=True):
-        dims_along.append(_dims(along, axis, path))
-        if problem is not None:
-            along.cluster.require_same(problem.cluster, f"{path}.cluster")
-    first = dims_along[0]
-    for other in dims_along[1:]:
-        for variable in (*first, *other):
-            if variable not in first or variable not in other:
-                raise BadInput(f"$.plans are about different variables ({variable.name} is in one alone)")
-            if other[variable] == first[variable] != REPLICATED:
-                raise BadInput(f"$.plans both partition dimension {first[variable]} of {variable.name}")
-    variables = tuple(first)
-    if problem is not None:
-        variables = problem.classes.variables
-        for some, others, owner in ((variables, first, "the plan"), (first, set(variables), problem.model)):
-            for variable in some:
-                if variable not in others:
-                    what = f"{owner} has no {variable.kind} {variable.name} {variable.dtype}{list(variable.shape)}"
-                    raise BadInput(what)
-    dims = tuple(tuple(along[variable] for variable in variables) for along in dims_along)
-    plan = ShardingPlan(mesh, variables, dims, document.planner)
-    valid, objection = (True, "") if problem is None else plan.check_valid(problem)
-    if not valid:
-        raise BadInput(objection)
-    return plan
-
-
-def mesh_of(path: str | os.PathLike[str]) -> Mesh:
-    """The mesh that a plan in a file is for.
-
-    Raises:
-        BadInput: the file is no sharding plan.
-    """
-    with read_document(path, *SHARDING_DOCUMENTS) as document:
-        return _mesh(document)
+    with read(path, *SHARDING_DOCUMENTS) as document:
+        return document.sharding_plan(problem)
 
 
 def _axis_document(report: ShardingReport, axis: int, **others: Any) -> AxisDocument:

@@ -14,8 +14,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.result import Bound
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import json_text
-from automap_models.formats.plan_json import plan_document
-from automap_models.formats.plan_reader import read_plan
+from automap_models.formats.staged_plan import plan_document, read_plan
 from automap_models.version import __version__
 
 

@@ -19,9 +19,8 @@ from automap_models.core.sharding_classes import ShardingClasses, ShardingWork, 
 from automap_models.cost.sharding import ShardingCount, ShardingPrice
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_json
-from automap_models.formats.sharding_json import (
+from automap_models.formats.sharding_plan import (
     ShardingReport,
-    mesh_of,
     read_sharding_plan,
     sharding_document,
 )
@@ -120,7 +119,7 @@ def test_a_plan_of_two_axes_has_a_document_for_each_and_its_price_beside_them(tm
     assert document["price_optimality"] == {"bound": 2.5, "proof": "relaxation", "gap": pytest.approx(0.1)}
     write_json(tmp_path / "plan.json", sharding_document(PRICED))
     assert read_sharding_plan(tmp_path / "plan.json", TWO_AXES) == PLAN_OF_TWO
-    assert mesh_of(tmp_path / "plan.json") == BOTH
+    assert read_sharding_plan(tmp_path / "plan.json").mesh == BOTH
 
 
 def test_a_plan_of_one_axis_by_price_is_that_axis_s_document(tmp_path: Path) -> None:

@@ -18,15 +18,12 @@ from typing import get_args
 from automap_models.core.framework import UNKNOWN, Limits, ModelFacts, Objection
 from automap_models.core.layers import Block, repeated_blocks
 from automap_models.core.microbatch import required_size
+from automap_models.core.plan import Plan
 from automap_models.core.profile import Profile
-from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE
-from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Precision, Recompute, Strategy
-from automap_models.cost.staged import plan_tied_sums
 from automap_models.errors import BadInput
-from automap_models.export.target import Source, StagedSource, Target, Written
-from automap_models.formats.strategy_json import WrittenStrategy
+from automap_models.export.target import Source, Target, Written
 
 _PRECISIONS: dict[object, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
@@ -36,7 +33,7 @@ class Inexpressible(BadInput):
 
 
 @dataclass(frozen=True)
-class Layout:
+class BlockPlan:
     """A plan of stages, or a strategy, as a framework is told it.
 
     Attributes:
@@ -82,43 +79,41 @@ class Layout:
         return kind  # type: ignore[return-value]
 
 
-def layout_of(source: Source, target: str, limits: Limits) -> Layout:
-    """The layout of a plan of stages or a strategy, the only kinds of which targets that have layouts take any.
+def block_plan(source: Source, target: str, limits: Limits) -> BlockPlan:
+    """The blocks of a plan of stages or a strategy, the only kinds of which targets that ask for blocks take any.
 
     Raises:
         Inexpressible: the target has no words for it.
         BadInput: the model was not given, or says too little.
     """
-    if isinstance(source, StagedSource):
-        layout = staged_layout(source.require_result(target), target, limits)
+    strategy = source.plan.strategy
+    if strategy is None:
+        plan = staged_blocks(source, target, limits)
     else:
-        assert isinstance(source, WrittenStrategy)
-        strategy = source.strategy
-        layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp, source.facts)
-    require_none(limits.objection(layout.strategy, layout.facts), f"plan of {layout.model}")
+        plan = BlockPlan(source.name, strategy, (strategy.tp,) * strategy.pp, source.plan.facts)
+    require_none(limits.objection(plan.strategy, plan.facts), f"plan of {plan.model}")
     if limits.recompute_alike:
-        layout.recompute(target)
-    return layout
+        plan.recompute(target)
+    return plan
 
 
-def layout_target(
+def block_target(
     limits: Limits,
     distribution: str,
     ending: str,
-    write: Callable[[Layout, Path], Written],
-    read_back: Callable[[Layout, Path], None],
+    write: Callable[[BlockPlan, Path], Written],
+    read_back: Callable[[BlockPlan, Path], None],
 ) -> Target:
-    """The target whose files tell the layout of a plan of stages or of a strategy; see Target."""
+    """The target whose files tell the blocks of a plan of stages or of a strategy; see Target."""
 
-    def layout(source: Source) -> Layout:
-        return layout_of(source, limits.name, limits)
+    def blocks(source: Source) -> BlockPlan:
+        return block_plan(source, limits.name, limits)
 
-    sources = (StagedSource, WrittenStrategy)
     functions = (
-        (lambda source, path: write(layout(source), path)),
-        (lambda source, path: read_back(layout(source), path)),
+        (lambda source, path: write(blocks(source), path)),
+        (lambda source, path: read_back(blocks(source), path)),
     )
-    return Target(limits.name, distribution, ending, sources, *functions, limits)
+    return Target(limits.name, distribution, ending, ("stages", "strategy"), *functions, limits)
 
 
 def require_none(objection: Objection | None, where: str) -> None:
@@ -131,40 +126,37 @@ def require_none(objection: Objection | None, where: str) -> None:
         raise Inexpressible(objection.what, where=where, do=objection.do)
 
 
-def staged_layout(result: Result[StagedProblem, StagedPlan], target: str, limits: Limits) -> Layout:
-    """The layout of a plan of stages.
+def staged_blocks(source: Source, target: str, limits: Limits) -> BlockPlan:
+    """The blocks of a plan of stages.
 
     Raises:
         Inexpressible: the target has no words for its cuts, its devices or its shardings.
-        BadInput: the profile does not say what a micro-batch holds.
+        BadInput: the model was not given, or its profile does not say what a micro-batch holds.
     """
-    problem, plan = result.problem, result.required_plan()
-    profile, where = problem.profile, f"plan of {result.problem.profile.model}"
+    plan, where, profile = source.plan, f"plan of {source.name}", source.require_result(target).problem.profile
     blocks = require_blocks(profile, target, limits)
-    objection = _misplaced_cut(profile, plan, blocks, target, limits) or unequal_devices(problem, plan, target, limits)
+    objection = _misplaced_cut(profile, plan, blocks, target, limits) or unequal_devices(plan, target, limits)
     if objection:
         raise Inexpressible(objection, where=where)
-    tied = plan_tied_sums(problem, plan)
-    require_none(limits.tied_objection(plan.stages, bool(tied), *(sum.name for sum in tied[:1])), where)
-    degrees = plan.degrees(problem)
-    replicas, tensor = degrees[0]
+    tied = [name for stage in plan.stages for name, _ in stage.tied]
+    require_none(limits.tied_objection(len(plan.stages), bool(tied), *tied[:1]), where)
+    replicas = plan.stages[0].replicas
     samples, rest = divmod(required_size(profile), replicas)
     if rest:
         what = f"{required_size(profile)} samples of a micro-batch do not make {replicas} equal shares, one a replica"
         raise Inexpressible(what, where=where, do=f"plan with micro-batches of a multiple of {replicas} samples")
-    ends = [*plan.cuts, len(profile) - 1]
-    before = [sum(block.last <= end for block in blocks) for end in (-1, *ends)]
+    before = [sum(block.last <= end for block in blocks) for end in (-1, *(stage.last for stage in plan.stages))]
     strategy = Strategy(
         micro_batch=samples,
         global_batch=samples * replicas * plan.micro_batches,
-        tp=tensor,
-        pp=plan.stages,
+        tp=plan.stages[0].tensor,
+        pp=len(plan.stages),
         dp=replicas,
-        schedule=problem.schedule or DEFAULT_SCHEDULE,
+        schedule=plan.schedule or DEFAULT_SCHEDULE,
         precision=_PRECISIONS.get(profile.dtype, get_args(Precision)[0]),
         layers=tuple(stop - begin for begin, stop in pairwise(before)),
     )
-    return Layout(profile.model, strategy, tuple(t for _, t in degrees))
+    return BlockPlan(source.name, strategy, tuple(stage.tensor for stage in plan.stages))
 
 
 def require_blocks(profile: Profile, target: str, limits: Limits) -> tuple[Block, ...]:
@@ -195,13 +187,11 @@ def boundaries(profile: Profile, blocks: Sequence[Block], limits: Limits) -> tup
     return tuple(sorted(between - {-1, len(profile) - 1}))
 
 
-def unequal_devices(problem: StagedProblem, plan: StagedPlan, target: str, limits: Limits) -> str | None:
+def unequal_devices(plan: Plan, target: str, limits: Limits) -> str | None:
     """What the target objects to in the devices of the stages; None where it does not."""
-    bounds = plan.stage_devices(problem.cluster.devices)
-    devices = [last - first + 1 for first, last in bounds]
+    devices, tensor = [stage.device_count for stage in plan.stages], [stage.tensor for stage in plan.stages]
     if limits.equal_replicas and len(set(devices)) > 1:
         return f"{target} gives every stage equally many devices, and the plan gives them {_listed(devices)}"
-    tensor = [t for _, t in plan.degrees(problem)]
     if limits.sharding == "none" and max(tensor) > 1:
         stage = tensor.index(max(tensor))
         return f"stage {stage} divides its operators among {max(tensor)} devices, for which {target} has no words"
@@ -210,12 +200,10 @@ def unequal_devices(problem: StagedProblem, plan: StagedPlan, target: str, limit
     return None
 
 
-def _misplaced_cut(
-    profile: Profile, plan: StagedPlan, blocks: Sequence[Block], target: str, limits: Limits
-) -> str | None:
+def _misplaced_cut(profile: Profile, plan: Plan, blocks: Sequence[Block], target: str, limits: Limits) -> str | None:
     """Which stage does not end where the target may cut; None where all do."""
     allowed = set(boundaries(profile, blocks, limits))
-    for stage, cut in enumerate(plan.cuts):
+    for stage, cut in enumerate(one.last for one in plan.stages[:-1]):
         if cut not in allowed:
             inside = next((block for block in blocks if block.first <= cut < block.last), None)
             place = f"inside {inside.path}" if inside else "outside the blocks"

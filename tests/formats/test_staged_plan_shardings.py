@@ -19,8 +19,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.atomic import decode_record, encode_record, write_json
-from automap_models.formats.plan_json import plan_document
-from automap_models.formats.plan_reader import read_plan
+from automap_models.formats.staged_plan import plan_document, read_plan
 
 CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=10e9, name="pair")
 
@@ -102,7 +101,7 @@ def test_former_words_are_checked_as_well(former: Path, model: ProfiledModel) ->
     document = json.loads(former.read_text())
     document["stages"][0]["partitioning"] = "4-way"
     former.write_text(json.dumps(document))
-    with pytest.raises(BadInput, match=r"stages\[0\].partitioning is '4-way', not one of whole, 2-way"):
+    with pytest.raises(BadInput, match=r"stages\[0\].sharding is '4-way', not one of whole, 2-way"):
         read_plan(former, model)
 
 
