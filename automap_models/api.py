@@ -38,14 +38,7 @@ from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions, PlanOptions
 from automap_models.plots.figures import drawn
 from automap_models.plots.html import plan_html
-from automap_models.requests import (
-    ExportRequest,
-    InferRequest,
-    ProfileRequest,
-    RunRequest,
-    narrowed,
-    solve,
-)
+from automap_models.requests import ExportRequest, InferRequest, ProfileRequest, RunRequest, narrowed, solve
 from automap_models.requests.plan import OF_STRATEGIES, plan_request
 from automap_models.requests.strategies import StrategyResult
 from automap_models.workloads.source import Source, SourceKind, framework_of, source_kind
