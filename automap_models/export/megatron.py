@@ -43,8 +43,8 @@ LIMITS = Limits(
 """ZeRO-2 and ZeRO-3 would be Megatron-FSDP, which stages of a layout do not have. Megatron-Core 0.16 refuses
 interleaved micro-batches whose last round is smaller than the pipeline (core/pipeline_parallel/schedules.py)."""
 BESIDE = (
-    "the model's norms, activation and positions, the tokenizer, the data, --lr and --train-iters are to be added; "
-    "--mock-data --tokenizer-type NullTokenizer --vocab-size N takes none"
+    "add norms, activation, positions, head size and routing of the model, tokenizer, data, --lr and --train-iters; "
+    "--mock-data --tokenizer-type NullTokenizer --vocab-size N does without data"
 )
 _PRECISION = {"fp16": ("--fp16",), "bf16": ("--bf16",), "fp8": ("--bf16", "--fp8-format", "hybrid"), "fp32": ()}
 
@@ -92,7 +92,7 @@ def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
 
 
 def _sizes(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
-    """Of the model, where they are known; its norms, activation and positions nobody says here."""
+    """Of the model, where they are known."""
     shape = plan.facts.shape
     if shape is None:
         return

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from msgspec.structs import asdict
 
 from automap_models.core.placement import (
     Communication,
@@ -97,17 +96,12 @@ class NetworkDocument(Document):
         between = all(-1 <= channel < channels for row in self.channel for channel in row)
         if {*map(len, of_devices)} != {count} or not between or len(self.latency_s) != channels:
             raise BadInput("$.network has lists of different lengths")
-        rest: dict[str, Any] = {
-            "names": tuple(self.names),
-            "kinds": tuple(self.kinds),
-            "channel": np.array(self.channel),
-        }
-        numbers: dict[str, Any] = {
-            key: np.array(value, dtype=np.float64) for key, value in asdict(self).items() if key not in rest
-        }
-        for array in numbers.values():
-            array[np.isnan(array)] = math.inf  # which None has become
-        return StepDevices(**rest, **numbers)
+        slowdown, memory, bandwidths, latencies = (
+            np.array([math.inf if value is None else value for value in values], dtype=np.float64)
+            for values in (self.slowdown, self.memory_bytes, self.bytes_per_s, self.latency_s)
+        )
+        channel = np.array(self.channel)
+        return StepDevices(tuple(self.names), tuple(self.kinds), slowdown, memory, channel, bandwidths, latencies)
 
 
 class VerifiedDocument(Document):

@@ -17,14 +17,16 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET
 
-from automap_models.core.plan import Plan
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, wrong
+
+if TYPE_CHECKING:
+    from automap_models.core.plan import Plan
 
 DocumentT = TypeVar("DocumentT", bound=Foreign)
 
@@ -87,8 +89,8 @@ def read(path: str | os.PathLike[str], *declared: type[DocumentT], do: str | Non
         with contextlib.suppress(UnicodeDecodeError):  # decoding the whole file says so
             kind = msgspec.json.decode(bytes(raw))
     if kind == FORMER_HYBRID:
-        whole = decode_json(content, dict[str, Any], where=where, do=do)
-        kind, content = "pipeline", json.dumps(_from_hybrid(whole)).encode()
+        former = decode_json(content, dict[str, Any], where=where, do=do)
+        kind, content = "pipeline", json.dumps(_from_hybrid(former)).encode()
     if isinstance(kind, str) and kind not in by_kind:
         do = f"{READERS[kind]} reads it with `plan`" if kind in READERS else RANKINGS.get(kind, do)
         raise wrong("$.kind", kind, " or ".join(by_kind), where, do)

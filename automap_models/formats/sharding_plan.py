@@ -245,11 +245,7 @@ def sharding_document(report: ShardingReport) -> dict[str, Any]:
         optimality = OptimalityDocument(limit, bound.proof, gap)
     of_file: dict[str, Any] = {"objective": problem.objective, "notes": list(report.notes), "optimality": optimality}
     if problem.objective != "count":
-        replicated, parallel = report.replicated, report.data_parallel
-        baselines = BaselinesDocument(
-            None if replicated is None else _price(replicated, mesh),
-            None if parallel is None else _price(parallel, ("data",)),
-        )
+        baselines = BaselinesDocument(_price(report.replicated, mesh), _price(report.data_parallel, ("data",)))
         of_file |= {"mesh": mesh, "price": _price(cost, mesh), "baselines": baselines}
         of_file |= {"price_optimality": optimality, "optimality": None if len(mesh) == 1 else UNSET}
     if len(mesh) == 1:
@@ -318,7 +314,9 @@ def _variable_fields(variable: Variable, dim: int) -> tuple[list[int], str, floa
     return list(variable.shape), variable.dtype, float(variable.nbytes), dim
 
 
-def _price(price: ShardingPrice, axes: Iterable[str]) -> PriceDocument:
+def _price(price: ShardingPrice | None, axes: Iterable[str]) -> PriceDocument | None:
+    if price is None:
+        return None
     figures: dict[str, Any] = {key: getattr(price, key) for key in PriceDocument.__struct_fields__}
     along = {key: dict(zip(axes, figure, strict=True)) for key, figure in figures.items() if isinstance(figure, tuple)}
     return PriceDocument(**figures | along)

@@ -238,7 +238,8 @@ def command_line(result: StrategyResult) -> tuple[str | None, tuple[str, ...]]:
     if within is None:
         return None, ()
     written = target_by_name(within.name).write(PlanSource(Plan.of_strategy(best)), Path("plan"))
-    where = f"--nnodes {cluster.nodes} --nproc-per-node {cluster.devices_per_node}"
+    alike = cluster.nodes * cluster.devices_per_node == cluster.devices
+    where = f"--nnodes {cluster.nodes} --nproc-per-node {cluster.devices_per_node}" if alike else "…"
     return (f"torchrun {where} {written.program}", written.notes) if written.program else (None, ())
 
 

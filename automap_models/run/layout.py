@@ -137,8 +137,8 @@ def layout_of(plan: Plan, schedule: Schedule) -> Layout:
     ends = [0, *accumulate(plan.stages[rank].device_count for rank in range(schedule.ranks))]
     devices = [tuple(range(ends[rank], ends[rank + 1])) for rank in schedule.rank_of]
     stages = tuple(
-        StageLayout(own, stage.replicas, stage.tensor, plan.sharded_dims(stage), data_dims)
-        for stage, own in zip(plan.stages, devices, strict=True)
+        StageLayout(positions, stage.replicas, stage.tensor, plan.sharded_dims(stage), data_dims)
+        for stage, positions in zip(plan.stages, devices, strict=True)
     )
     return Layout(schedule, stages, tuple(stage.last for stage in plan.stages[:-1]), where=plan.where)
 

@@ -27,7 +27,7 @@ BUDGET = {
     "cost": (3_508, 18),
     "envs": (1_605, 12),
     "export": (2_235, 14),
-    "formats": (4_992, 19),
+    "formats": (4_986, 19),
     "hlo": (7_909, 39),
     "planners": (861, 6),
     "planners/online": (311, 3),
@@ -36,9 +36,9 @@ BUDGET = {
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_520, 22),
-    "planners/strategies": (2_698, 15),
+    "planners/strategies": (2_700, 15),
     "plots": (1_256, 9),
-    "requests": (1_526, 11),
+    "requests": (1_527, 11),
     "rl": (1_088, 11),
     "run": (4_781, 24),
     "simulate": (1_613, 8),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_846, "files": 381, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_843, "files": 381, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -139,16 +139,18 @@ class Comparisons:
         """
         if self.best.layers is None or "layers" in self.problem.fixed:
             return None
+        return self._prefer(EQUAL_LAYERS, replace(self.problem, equal_layers=True), 0.02)
+
+    def _prefer(self, name: str, restricted: StrategyProblem, share: float) -> Estimate | None:
         former: Estimate = self.result.cost
-        restricted = replace(self.problem, equal_layers=True)
         self.shortest = None
         with suppress(BadInput):
             longer = replace(self.short, budget_s=4 * self.short.budget_s)  # it decides what is recommended
-            self.search(EQUAL_LAYERS, restricted, longer)
-        equal, self.shortest = self.shortest, None
-        if equal is None or equal.cost.step_s * (1 - 0.02) > former.step_s:
+            self.search(name, restricted, longer)
+        simpler, self.shortest = self.shortest, None
+        if simpler is None or simpler.cost.step_s * (1 - share) > former.step_s:
             return None
-        self.result = _with_plan_of(replace(self.result, problem=restricted), equal)
+        self.result = _with_plan_of(replace(self.result, problem=restricted), simpler)
         return former
 
     # ---- kinds
@@ -181,16 +183,12 @@ class Comparisons:
 
         Returns: whether there is one.
         """
-        best: Estimate = self.result.cost
+        best_s, used = self.result.cost.step_s, _used(self.best)
         for estimate in (of.estimate for of in kinds if of.estimate is not None):
-            spared = [name for name in PARTS if getattr(estimate.strategy, name) == 1 < getattr(self.best, name)]
-            more = any(getattr(estimate.strategy, name) > 1 == getattr(self.best, name) for name in PARTS)
-            if spared and not more and estimate.step_s * (1 - 0.01) < best.step_s:
-                restricted, self.shortest = self.with_fields(**dict.fromkeys(spared, 1)), None
-                self.search("fewer kinds of parallelism", restricted)
-                if self.shortest is not None:
-                    self.result = _with_plan_of(replace(self.result, problem=restricted), self.shortest)
-                    return True
+            fewer = _used(estimate.strategy)
+            if fewer < used and estimate.step_s * (1 - 0.01) < best_s:
+                restricted = self.with_fields(**dict.fromkeys(used - fewer, 1))
+                return self._prefer("fewer kinds of parallelism", restricted, 0.01) is not None
         return False
 
     # ---- memory
@@ -283,6 +281,10 @@ def kind_of(strategy: Strategy) -> str:
     s = strategy
     degrees = {"data": s.dp, "tensor": s.tp, "context": s.cp, "expert": s.ep, "pipeline": s.pp}
     return _listed([name for name, degree in degrees.items() if degree > 1 and name != "expert"] or ["data"])
+
+
+def _used(strategy: Strategy) -> set[str]:
+    return {name for name in PARTS if getattr(strategy, name) > 1}
 
 
 def _listed(words: Sequence[str]) -> str:
