@@ -38,14 +38,7 @@ from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions, PlanOptions
 from automap_models.plots.figures import drawn
 from automap_models.plots.html import plan_html
-from automap_models.requests import (
-    ExportRequest,
-    InferRequest,
-    ProfileRequest,
-    RunRequest,
-    narrowed,
-    solve,
-)
+from automap_models.requests import ExportRequest, InferRequest, ProfileRequest, RunRequest, narrowed, solve
 from automap_models.requests.plan import OF_STRATEGIES, plan_request
 from automap_models.requests.strategies import StrategyResult
 from automap_models.workloads.source import Source, SourceKind, framework_of, source_kind
@@ -283,7 +276,8 @@ def run(plan: PlannedResult | PathLike, model: PathLike, **options: Any) -> RunR
         raise BadInput(is_of_type(model), where="`model`", do=do)
     of_source = {name: options.pop(name) for name in _OF_SOURCES if name in options}
     source = _source(model, None, config_of(_ProfileOptions, "run", **of_source))
-    written = _plan_source(plan).written if isinstance(plan, PlannedResult) else _path(plan, "`plan`")
+    do = "give a plan of stages that `am.plan` made, or the file of a plan of stages or shardings"
+    written = _plan_source(plan).written if isinstance(plan, PlannedResult) else _path(plan, "`plan`", do)
     record: RunRecord | None = solve(config_of(RunRequest, "run", plan=written, source=source, **options))
     return record
 
@@ -412,10 +406,10 @@ def _module_inputs(inputs: object) -> object:
     raise BadInput(is_of_type(inputs), where="`inputs`", do=do)
 
 
-def _path(path: object, where: str) -> Path:
+def _path(path: object, where: str, do: str = "give the path of a file") -> Path:
     """The path of a file."""
     if not isinstance(path, (str, os.PathLike)):
-        raise BadInput(is_of_type(path), where=where, do="give the path of a file")
+        raise BadInput(is_of_type(path), where=where, do=do)
     return Path(path)
 
 

@@ -217,7 +217,11 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
             lambda: am.run("plan.json", print),
             "`model`: is of type builtin_function_or_method; give the name of a model",
         ),
-        (lambda: am.run(3, "gpt2"), "`plan`: is of type int; give the path of a file"),
+        (
+            lambda: am.run(3, "gpt2"),
+            "`plan`: is of type int; give a plan of stages that `am.plan` made, or the file of",
+        ),
+        (lambda: am.read_plan(3, PROFILE), "`path`: is of type int; give the path of a file"),
         (
             lambda: am.run("plan.json", PROFILE),
             f"{PROFILE}: is a profile, with times and sizes of its own; give a model",

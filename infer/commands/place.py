@@ -11,18 +11,7 @@ from automap_models.requests import PlaceRequest, given
 from automap_models.workloads.source import MODELS, SourceKind
 
 from ..runner import Command, Output, reported_by
-from .parsing import (
-    SEED,
-    STEP,
-    add_options,
-    at_least,
-    filled,
-    flag,
-    name_argument,
-    quantity,
-    refuse,
-    source_of,
-)
+from .parsing import SEED, STEP, add_options, at_least, filled, flag, name_argument, quantity, refuse, source_of
 
 DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp", "step": "learned"}
 """Objective → planner."""

@@ -12,9 +12,7 @@ from typing import Any
 from automap_models.formats.hardware_yaml import write_device
 from automap_models.requests import CalibrateRequest
 from automap_models.requests.calibration import Calibrated
-from automap_models.simulate.calibration import (
-    ends_of_ranges,
-)
+from automap_models.simulate.calibration import ends_of_ranges
 
 from ..runner import Report
 from .text import Column, Table, plain, print_parts

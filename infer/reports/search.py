@@ -12,22 +12,14 @@ from functools import partial
 from typing import Any
 
 from automap_models.core.result import Bound
-from automap_models.core.sharding import (
-    CANDIDATES,
-    Collectives,
-    ShardingPlan,
-    variable_rows,
-)
+from automap_models.core.sharding import CANDIDATES, Collectives, ShardingPlan, variable_rows
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.units import counted, percent, seconds, size
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.envs.sharding.propagation import PARTITIONED, Propagation
 from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
 from automap_models.formats.atomic import write_json
-from automap_models.formats.sharding_plan import (
-    ShardingReport,
-    sharding_document,
-)
+from automap_models.formats.sharding_plan import ShardingReport, sharding_document
 from automap_models.plots.exploration import draw_search
 from automap_models.requests import SearchRequest
 from automap_models.requests.sharding import Sharded

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (912, 8),
+    "automap_models": (906, 8),
     "core": (7_214, 34),
     "cost": (3_508, 18),
     "envs": (1_605, 12),
@@ -45,13 +45,13 @@ BUDGET = {
     "torch_export": (3_169, 14),
     "workloads": (3_959, 20),
     "zoo": (1, 1),
-    "infer": (4_687, 27),
+    "infer": (4_666, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_870, "files": 381, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_843, "files": 381, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
