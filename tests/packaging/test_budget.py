@@ -27,7 +27,7 @@ BUDGET = {
     "cost": (3_508, 18),
     "envs": (1_605, 12),
     "export": (2_235, 14),
-    "formats": (4_986, 19),
+    "formats": (4_906, 19),
     "hlo": (7_909, 39),
     "planners": (861, 6),
     "planners/online": (311, 3),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_873, "files": 381, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_793, "files": 381, "compiled": 80, "numbers": 228}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
