@@ -26,6 +26,11 @@ def is_file(path: Path) -> bool:
     return exists(path) and path.is_file()
 
 
+def template(name: str) -> str:
+    """The text of a program that an export writes, with `str.format` fields where it depends on the plan."""
+    return (_PACKAGE / "export" / "templates" / f"{name}.py.txt").read_text(encoding="utf-8")
+
+
 def zoo_dir() -> Path:
     """The absolute folder of the shipped policies."""
     return _PACKAGE / "zoo"

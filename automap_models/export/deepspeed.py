@@ -23,6 +23,7 @@ from automap_models.core.framework import Limits
 from automap_models.core.strategy import Strategy
 from automap_models.export.blocks import BlockPlan, block_target
 from automap_models.export.target import Written, parser_module, require_same
+from automap_models.resources import template
 
 NAME = "deepspeed"
 DISTRIBUTION = "deepspeed"
@@ -51,39 +52,6 @@ _IMPORTS = """\
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 """
-_PIPELINE = '''\
-PARTS = {parts}
-"""The layer that each stage begins with, counted from the embedding, which is layer 0; last the number of layers."""
-
-
-class PlannedPipeline(PipelineModule):
-    """Stage s holds the layers PARTS[s] to PARTS[s + 1] - 1 of: the embedding, {blocks} blocks, the head."""
-
-    def __init__(self, layers, **options):
-        topology = PipeModelDataParallelTopology(num_pp={pp}, num_mp={tp}, num_dp={dp})
-        super().__init__(layers, topology=topology, activation_checkpoint_interval={interval}, **options)
-
-    def _partition_layers(self, method="planned"):
-        if len(self._layer_specs) != PARTS[-1]:
-            raise ValueError(f"{{len(self._layer_specs)}} layers, but the plan is for {{PARTS[-1]}}")
-        self.parts = list(PARTS)
-        stage = self._topo.get_coord(self.global_rank).pipe
-        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
-
-
-def initialize(layers, loss_fn, **options):
-    """DeepSpeed's engine for a list of layers; give it an optimizer or add one to CONFIG."""
-    model = PlannedPipeline(layers, loss_fn=loss_fn)
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return deepspeed.initialize(model=model, model_parameters=parameters, config=CONFIG, **options)
-'''
-_WHOLE = '''\
-
-def initialize(model, **options):
-    """DeepSpeed's engine for a whole model; give it an optimizer or add one to CONFIG."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return deepspeed.initialize(model=model, model_parameters=parameters, config=CONFIG, **options)
-'''
 
 
 def write(plan: BlockPlan, path: Path) -> Written:
@@ -91,12 +59,14 @@ def write(plan: BlockPlan, path: Path) -> Written:
     s = plan.strategy
     notes = []
     if s.pp == 1:
-        body = _WHOLE
+        body = template("deepspeed_whole")
         if plan.recompute(NAME) == "full":
             notes.append("without a pipeline the model has to checkpoint its blocks itself")
     else:
         numbers = {"pp": s.pp, "tp": s.tp, "dp": s.dp, "blocks": sum(plan.layers)}
-        body = _PIPELINE.format(parts=parts(plan.layers), interval=int(plan.recompute(NAME) == "full"), **numbers)
+        body = template("deepspeed_pipeline").format(
+            parts=parts(plan.layers), interval=int(plan.recompute(NAME) == "full"), **numbers
+        )
     if s.tp > 1:
         notes.append(f"the {s.tp} devices of a replica share operators as its layers do: DeepSpeed divides none itself")
     header = _HEADER.format(model=plan.model, imports=_IMPORTS if s.pp > 1 else "", config=repr(config(s)))

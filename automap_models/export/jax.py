@@ -20,59 +20,10 @@ from automap_models.core.profiled_model import WHOLE
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
 from automap_models.export.target import Source, Target, Written, parser_module, require_same
+from automap_models.resources import template
 
 NAME = "jax"
 DISTRIBUTION = "jax"
-_TEXT = '''\
-"""{model} for JAX, written by automap-export: jax.jit(step, in_shardings=shardings(arguments, mesh(0)))."""
-
-from itertools import groupby
-from math import prod
-
-import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
-
-STAGES = {stages}
-"""Of each stage its first device, the axes of its mesh with their sizes, and which of SPECS its arguments have."""
-
-SPECS = {specs}
-"""Name of an argument → how it is partitioned."""
-
-REPLICATED_UNLESS_NAMED = {default}
-"""Whether an argument that SPECS does not name is replicated; else it is an error."""
-
-
-def mesh(stage=0, devices=None):
-    """The mesh of a stage, of the devices that there are or of those given."""
-    first, axes, _ = STAGES[stage]
-    devices = jax.devices() if devices is None else devices
-    own = np.array(devices[first : first + prod(axes.values())])
-    return Mesh(own.reshape(tuple(axes.values())), tuple(axes))
-
-
-def spec(path, stage=0):
-    """The PartitionSpec of the argument with this path, or with one that ends like it; the shortest of these."""
-    specs = SPECS[STAGES[stage][2]]
-    name = "/".join(key for key, _ in groupby(path.split("/")))
-    ends = [known for known in specs if f"/{{known}}".endswith(f"/{{name}}")]
-    ends.sort(key=lambda known: known.count("/"))
-    if len(ends) > 1 and ends[0].count("/") == ends[1].count("/"):
-        raise KeyError(f"{{path}} may be {{ends[0]}} or {{ends[1]}}: give the arguments with their whole paths")
-    if not ends and not REPLICATED_UNLESS_NAMED:
-        raise KeyError(f"{{path}} is no argument of the plan")
-    return specs[ends[0]] if ends else P()
-
-
-def shardings(arguments, mesh, stage=0):
-    """A pytree of NamedShardings of the structure of the arguments, or of part of them, such as the parameters."""
-
-    def sharding(path, _):
-        return NamedSharding(mesh, spec(jax.tree_util.keystr(path, simple=True, separator="/"), stage))
-
-    return jax.tree_util.tree_map_with_path(sharding, arguments)
-'''
 
 
 class _Stage(NamedTuple):
@@ -96,7 +47,7 @@ def write(source: Source, path: Path) -> Written:
         written += f"    {name!r}: {{\n{''.join(lines)}    }},\n"
     listed = "[\n" + "".join(f"    {tuple(stage)!r},\n" for stage in stages) + "]"
     default = source.plan.sharding is None
-    return Written(_TEXT.format(model=source.name, stages=listed, specs=f"{written}}}", default=default))
+    return Written(template("jax").format(model=source.name, stages=listed, specs=f"{written}}}", default=default))
 
 
 def _parts(source: Source) -> tuple[list[_Stage], dict[str, Specs]]:

@@ -22,11 +22,11 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (906, 8),
+    "automap_models": (911, 8),
     "core": (7_214, 34),
     "cost": (3_508, 18),
     "envs": (1_605, 12),
-    "export": (2_235, 14),
+    "export": (1_980, 14),
     "formats": (4_906, 19),
     "hlo": (7_909, 39),
     "planners": (861, 6),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_793, "files": 381, "compiled": 80, "numbers": 228}
+TOTALS = {"lines": 68_543, "files": 381, "compiled": 80, "numbers": 228}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
