@@ -38,7 +38,7 @@ BUDGET = {
     "planners/staged": (3_520, 22),
     "planners/strategies": (2_700, 15),
     "plots": (1_256, 9),
-    "requests": (1_531, 11),
+    "requests": (1_521, 10),
     "rl": (1_088, 11),
     "run": (4_781, 24),
     "simulate": (1_613, 8),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_543, "files": 381, "compiled": 80, "numbers": 228}
+TOTALS = {"lines": 68_533, "files": 380, "compiled": 80, "numbers": 228}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

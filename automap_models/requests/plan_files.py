@@ -1,24 +1,31 @@
-"""A plan, written for another framework: the text of its files."""
+"""A plan that is made: run for some steps, or written for another framework."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
+from automap_models.core.run_record import RunRecord
 from automap_models.cost.layer_times import DEFAULT_RUNTIME
 from automap_models.errors import BadInput
 from automap_models.export.exporter import Exported, export_plan
 from automap_models.export.snap import Price
 from automap_models.export.target import read_source
 from automap_models.export.targets import target_by_name
+from automap_models.formats.plan import written_plan
+from automap_models.formats.sharding_plan import SHARDING_DOCUMENTS
+from automap_models.formats.staged_plan import StagedDocument
 from automap_models.planners.base import Watch
 from automap_models.planners.options import ExploreOptions
-from automap_models.requests import ExportRequest, StrategyRequest
+from automap_models.requests import ExportRequest, RunRequest, StrategyRequest
 from automap_models.requests import solve as answer
-from automap_models.requests.profile import profiled_model
+from automap_models.requests.profile import begin_of, profiled_model
+from automap_models.run import make_backend
+from automap_models.run.base import RunProblem, run_schedule
+from automap_models.workloads.source import SourceKind, framework_of
 
 
-def solve(request: ExportRequest, watch: Watch) -> Exported:
+def export(request: ExportRequest, watch: Watch) -> Exported:
     """The files' text, and what was changed where the target has no words for the plan; nothing is written."""
     target, plan, price = target_by_name(request.to), request.plan, None
     source = read_source(plan) if isinstance(plan, Path) else plan
@@ -51,3 +58,17 @@ def _price(request: ExportRequest) -> Price | None:
         source=source, topo=cluster, device=request.device, options=options, cached=True, runtime=runtime, price=True
     )
     return lambda strategy: float(answer(replace(priced, fields=asdict(strategy))).step_s)
+
+
+def run(request: RunRequest, watch: Watch) -> RunRecord | None:
+    """Run it; None in a process that another one reports for."""
+    plan = request.plan
+    if isinstance(plan, Path):
+        plan = written_plan(plan, StagedDocument, *SHARDING_DOCUMENTS)
+    begin, backend = begin_of(watch), request.backend
+    problem = {field.name: getattr(request, field.name) for field in fields(RunProblem)}
+    problem |= {"plan": plan, "schedule": run_schedule(plan, request.schedule, request.virtual)}
+    begin(f"building {request.source.what}")
+    if backend is None:
+        backend = framework_of(request.source.returned()) if request.source.kind is SourceKind.FACTORY else "jax"
+    return make_backend(backend).run(RunProblem(**problem), begin)
