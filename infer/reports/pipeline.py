@@ -382,3 +382,5 @@ def next_commands(report: PlanReport, profile: str, topo: object, out: Path | No
     yield "" if out is None else "next", f"automap-run {plan} MODEL --check   (MODEL: the module:factory profiled)"
     if report.plan.stages > 1 and len(set(held.tolist())) == 1:
         yield "", f"automap-export {plan} {profile} --list   (the frameworks it can be written for)"
+    if report.problem.schedule is not None and topo is not None:
+        yield "", f"automap-plan {profile} --topo {topo}   (with ZeRO and recomputation)"
