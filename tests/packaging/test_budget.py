@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (906, 8),
+    "automap_models": (907, 8),
     "core": (7_214, 34),
     "cost": (3_508, 18),
     "envs": (1_605, 12),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_314, 19),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_843, "files": 381, "compiled": 80, "numbers": 230}
+TOTALS = {"lines": 68_844, "files": 381, "compiled": 80, "numbers": 230}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
