@@ -1,7 +1,6 @@
 """What the name of a training system says of a measured step, where its row leaves it open.
 
-Rows name the system and perhaps its year, `Megatron-LM 2021`. SYSTEMS holds what such a system did by default, for
-everybody who measured it. Nothing in it is of one source or one model, and no number in it is fitted.
+Rows name the system and perhaps its year, `Megatron-LM 2021`; conf/systems.yaml says what such a system did by default.
 """
 
 from __future__ import annotations
@@ -9,20 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
+
+from automap_models.formats.schema import read_yaml
+from automap_models.resources import conf_dir
 
 SequenceParallel = Literal["never", "with tp", "with selective recomputation"]
 Remainder = Literal["ends", "last"]
 """Which stages have fewer layers where they do not divide: the first and the last one, or only the last ones."""
 TODAY = 9999
 """Year of a system whose name holds none, but for those that hardly anybody runs any more."""
-
-
-_DEEPSPEED_MOVED = {"bf16": 18.0}
-"""The same optimizers: BF16_Optimizer.update_hp_grads casts a gradient to fp32, 2 + 4 bytes, and adds it, 4 + 4 + 4;
-gradients in fp16 are added up where the backward pass writes them."""
-_DEEPSPEED_BYTES = {"fp16": 2, "bf16": 6}
-"""FP16_Optimizer widens fp16 gradients where it updates; BF16_Optimizer adds up in fp32 beside bf16 gradients."""
 
 
 @dataclass(frozen=True)
@@ -88,91 +84,15 @@ class System:
         return self.sequence_parallel == "with tp" or (selective and year >= 2022)
 
 
-SYSTEMS = (
-    # Its perf_recipes: sequence_parallel and tp_comm_overlap (user buffers) wherever tp > 1, attention by cuDNN, no
-    # dropout, gradients reduced in bfloat16 (grad_reduce_in_fp32 off).
-    System(
-        "megatron-bridge|nemo",
-        0,
-        "with tp",
-        dropout=False,
-        vocabulary_multiple=128,
-        chunk_layers=1,
-        async_tensor=True,
-        gradient_bytes={"fp16": 2, "bf16": 2, "fp8": 2},
-        fused_gradients_from=0,
-        casts_weights_once=True,
-        hopper_attention=True,
-    ),
-    # Its functional_tests' model_config.yaml: transformer_engine, untied embeddings, no sequence parallelism.
-    System("megatron-lm ci", 0, vocabulary_multiple=128, chunk_layers=1, untied=True, fused_gradients_from=0),
-    # Stages by `type:transformer` of DeepSpeed's PipelineModule, which fills each up to the fullest one.
-    # Buffers: 5e8 elements of 2 bytes to reduce, and as many to gather (reduce_bucket_size, allgather_bucket_size).
-    System(
-        "megatron-deepspeed",
-        2024,
-        remainder="last",
-        vocabulary_multiple=128,
-        chunk_layers=1,
-        gradient_bytes=_DEEPSPEED_BYTES,
-        gradient_moved_bytes=_DEEPSPEED_MOVED,
-        buffer_bytes=2e9,
-    ),
-    # arXiv 2205.05198 brought sequence parallelism and selective recomputation together, Transformer Engine attention
-    # in one kernel by default; --make-vocab-size-divisible-by is 128.
-    # Gradients are added up by products (gradient_accumulation_fusion) since 2022, weights cast to fp8 once a step
-    # (is_first_microbatch of Transformer Engine).
-    System(
-        "megatron",
-        2024,
-        "with selective recomputation",
-        vocabulary_multiple=128,
-        chunk_layers=1,
-        fused_gradients_from=2022,
-        casts_weights_once=True,
-        hopper_attention=True,
-    ),
-    # ZeRO-3 gathers parameter by parameter.
-    System(
-        "deepspeed",
-        2024,
-        remainder="last",
-        undated=2021,
-        gradient_bytes=_DEEPSPEED_BYTES,
-        gradient_moved_bytes=_DEEPSPEED_MOVED,
-        buffer_bytes=2e9,
-        gathers_parameters=True,
-    ),
-    System("oneflow", 2024, undated=2021),
-    # parallelize_llama.py: SequenceParallel in the plan of tensor parallelism; the number of micro-batches
-    # is the pipeline's degree unless an option says otherwise; fsdp_reshard_after_forward: weights stay gathered beside
-    # a pipeline, and so do gradients until its last micro-batch. Its memory is the allocator's reserved one. The loss,
-    # cross_entropy of logits that are widened to fp32, holds the logarithm of the softmax, the gradient of it and that
-    # of the logits at once, and blocks of the 16-bit logits, which are freed and not of their sizes; over a divided
-    # vocabulary (torch/distributed/tensor/parallel/loss.py) the exponential besides.
-    System(
-        "torchtitan",
-        0,
-        "with tp",
-        dropout=False,
-        zero=3,
-        zero_beside_pipeline=1,
-        micro_batches_are_ranks=True,
-        loss_copies=3.5,
-        tensor_loss_copies=4.5,
-    ),
-    # NVIDIA's BERT and GPT before Transformer Engine.
-    System("deeplearningexamples", 2024, undated=2021),
-    # PyTorch 2 brought attention in one kernel; llm-foundry's MPT has it, too, and no dropout (scripts/train/yamls).
-    System("fsdp", 2023, dropout=False, zero=3),
-    System("", 2023, dropout=False),
-)
-"""The first whose pattern is in a name counts."""
+@cache
+def systems() -> tuple[System, ...]:
+    """Those of conf/systems.yaml; the first whose pattern is in a name counts."""
+    return read_yaml(conf_dir() / "systems.yaml", tuple[System, ...], do="install automap again")
 
 
 def system_named(name: str) -> System:
-    """The system of that name; the last of SYSTEMS where none is known."""
-    return next(system for system in SYSTEMS if re.search(system.pattern, name.lower()))
+    """The system of that name; the last one where none is known."""
+    return next(system for system in systems() if re.search(system.pattern, name.lower()))
 
 
 def year_named(name: str) -> int:

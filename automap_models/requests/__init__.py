@@ -190,10 +190,12 @@ class ExploreRequest(PlanRequest):
 
     Attributes:
         plan: is costed and shown, where it is given, and nothing searched.
+        target: the framework that is to run the plan, which `options` have the limits of; None for any.
         of_stages: the option of plans of stages for which no strategies of a transformer are searched, if one is given.
     """
 
     plan: Path | None = None
+    target: str | None = None
     of_stages: str | None = None
 
 

@@ -10,6 +10,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.strategy import Strategy
 from automap_models.errors import Infeasible
+from automap_models.export.targets import target_by_name
 from automap_models.formats.atomic import fingerprint
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.staged_plan import read_plan
@@ -61,30 +62,27 @@ def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | 
         read = read_plan(request.plan, model, cluster)
         return Candidate(read.problem, read.required_plan(), read.cost, read.bound)
     space = space_to_explore(model, cluster, request.options)
-    try:
-        exploration, cached = _explored(request, space, key, watch)
-        stages = exploration.best
-    except Infeasible:
-        if best_strategy(space) is None:
-            raise
-        stages = None
+    target = None if request.target is None else target_by_name(request.target)
+    within = target.limits if target is not None and target.takes_strategies else None
+    exploration, cached, reason = _explored(request, space, key, watch)
     watch(Progress("searching strategies"))
-    strategy, gain = best_strategy(space), explore_config(request.options).min_gain
-    if stages and (strategy is None or strategy.cost.step_s > stages.step_s * (1.0 - gain)):
-        return Explored(exploration, request.options.seed, time.perf_counter() - begun, cached, strategy)
-    assert strategy is not None
-    best = compared(strategy, PATIENT, watch)
-    return StrategyResult(**vars(best.result), compared=best, stages=stages)
+    strategy, gain = best_strategy(space, within), explore_config(request.options).min_gain
+    stages = None if exploration is None else exploration.best
+    if strategy is not None and (stages is None or strategy.cost.step_s <= stages.step_s * (1.0 - gain)):
+        best = compared(strategy, PATIENT, watch)
+        return StrategyResult(**vars(best.result), compared=best, stages=stages)
+    if exploration is None:
+        raise reason or Infeasible("no plan was found that fits the memory", where=space.model.profile.model)
+    return Explored(exploration, request.options.seed, time.perf_counter() - begun, cached, strategy)
 
 
-def _explored(request: ExploreRequest, space: PlanningSpace, model: str, watch: Watch) -> tuple[Exploration, bool]:
-    """The exploration, and whether it comes from the cache.
+def _explored(
+    request: ExploreRequest, space: PlanningSpace, model: str, watch: Watch
+) -> tuple[Exploration | None, bool, Infeasible | None]:
+    """The exploration, and whether it comes from the cache; without one the reason why no plan fits.
 
     Args:
         model: what identifies it.
-
-    Raises:
-        Infeasible: no plan fits the memory.
     """
     fresh: list[Exploration] = []
 
@@ -96,8 +94,11 @@ def _explored(request: ExploreRequest, space: PlanningSpace, model: str, watch: 
         return StoredExploration.of(fresh[0])
 
     key = f"plans-{fingerprint({'model': model, **_identity(request, request.cluster)})}"
-    stored = cache_of(request.cached).once(key, StoredExploration, explore)
-    return (fresh[0], False) if fresh else (stored.of_space(space), True)
+    try:
+        stored = cache_of(request.cached).once(key, StoredExploration, explore)
+    except Infeasible as reason:
+        return None, False, reason
+    return (fresh[0], False, None) if fresh else (stored.of_space(space), True, None)
 
 
 def _identity(request: ExploreRequest, cluster: Cluster) -> dict[str, object]:

@@ -21,6 +21,7 @@ from automap_models.formats.plan import written_plan
 from automap_models.formats.staged_plan import StrategyDocument
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions
+from automap_models.planners.portfolio.profile_strategy import FORBIDDEN, without
 from automap_models.requests import FIELDS, ExploreRequest, StrategyRequest, narrowed
 from automap_models.requests.strategies import divides
 from automap_models.workloads.source import Source
@@ -36,8 +37,6 @@ OF_STAGES = (
 """Options that strategies of transformers do not know."""
 OF_PROFILES = ("batch", "trainable", "microbatch_size")
 """Those of them that say which profile is meant, of a model whose strategies are made of one."""
-FORBIDDEN = {"data": ("dp",), "operator": ("tp",), "pipeline": ("pp", "vp")}
-"""Kind of parallelism that is not to be used → the fields of a strategy that are then 1."""
 
 
 def plan_request(
@@ -86,7 +85,7 @@ def plan_request(
     if others or plan is not None or not (chosen or transformer):
         within = config_of(ExploreOptions, "plan", **narrowed({"forbidden": (), **options}))
         of_stages = others[0] if others and transformer else None
-        return ExploreRequest(**common, options=within, plan=plan, of_stages=of_stages)
+        return ExploreRequest(**common, options=within, plan=plan, target=options.get("target"), of_stages=of_stages)
     if price:
         of_searching = ("devices", "reserve", "budget_s", "thorough", "target")
         _refuse(options, of_searching, "is for a search, and `price` searches nothing")
@@ -127,8 +126,7 @@ def _fields(options: Mapping[str, Any], dtype: str | None) -> dict[str, Any]:
         given["precision"] = PRECISIONS[dtype]
     for kind in options.get("forbidden", ()):
         _refuse(options, FORBIDDEN[kind], f"is forbidden by `forbidden={kind}`")
-        given |= dict.fromkeys(FORBIDDEN[kind], 1)
-    return given
+    return {**given, **without(options.get("forbidden", ()))}
 
 
 def _refuse(options: Mapping[str, Any], names: Sequence[str], reason: str) -> None:

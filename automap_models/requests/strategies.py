@@ -26,6 +26,7 @@ from automap_models.formats.staged_plan import estimate_document
 from automap_models.planners import effort
 from automap_models.planners.base import Watch
 from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.profile_strategy import PATIENT
 from automap_models.planners.portfolio.space import default_batch
 from automap_models.planners.portfolio.work import work_once
 from automap_models.planners.strategies.compare import Compared, compared, of_sizes
@@ -101,6 +102,8 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
         rank_reserve_bytes={rank: nbytes for rank, nbytes in request.reserve.items() if rank is not None},
         runtime=request.runtime,
     )
+    if isinstance(problem.work, ProfileWork):
+        config = replace(config, patience=PATIENT.patience)
     clusters = [] if request.devices is None else _clusters(cluster, *request.devices)
     return searched(problem, config, clusters, watch)
 

@@ -197,7 +197,10 @@ def sizes_table(results: Sequence[Result[StrategyProblem, Strategy]]) -> Table:
     layout = (
         Column("devices", [str(of.problem.cluster.devices) for of in results]),
         columns["step"],
-        Column("tokens/s a device", [f"{of.cost.tokens_per_s_per_device:,.0f}" if of.cost else "" for of in results]),
+        Column(
+            "samples/s" if results[0].problem.work.facts.shape is None else "tokens/s a device",
+            [_throughput(of.cost) if of.cost else "" for of in results],
+        ),
         columns["fullest device"],
     )
     return Table((*layout, columns["strategy"]), layout)
@@ -270,13 +273,20 @@ def memory_table(estimate: Estimate) -> Table:
     return Table((rank, *columns, total), (rank, state, *others, total))
 
 
+def _throughput(estimate: Estimate) -> str:
+    """Tokens on a device, or samples of a model that has no tokens."""
+    if estimate.facts.shape is None:
+        return f"{estimate.strategy.global_batch / estimate.step_s:,.3g}"
+    return f"{estimate.tokens_per_s_per_device:,.0f}"
+
+
 def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
     yield "step time", seconds(estimate.step_s)
     if estimate.facts.shape is None:
-        yield "throughput", f"{estimate.strategy.global_batch / estimate.step_s:,.3g} samples/s"
+        yield "throughput", f"{_throughput(estimate)} samples/s"
     else:
-        yield "throughput", f"{estimate.tokens_per_s_per_device:,.0f} tokens/s on a device"
+        yield "throughput", f"{_throughput(estimate)} tokens/s on a device"
         yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
     if estimate.unfitted:
         names = ", ".join(estimate.unfitted)

@@ -66,6 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("page", "packages", "skip", "outputs"),
     [
+        pytest.param("../README.md", ("flax",), ("my_module", "datagen"), 3, marks=pytest.mark.slow),
         pytest.param("tutorials/first-plan.md", (), (), 1, marks=pytest.mark.slow),
         pytest.param("tutorials/run-torch.md", ("torch",), (), 1, marks=pytest.mark.slow),
         pytest.param("tutorials/run-on-jax.md", ("jax",), (), 4, marks=pytest.mark.slow),
@@ -73,7 +74,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         pytest.param("how-to/what-if.md", ("matplotlib",), (), 1, marks=pytest.mark.slow),
         pytest.param("how-to/replan.md", (), (), 1, marks=pytest.mark.slow),
         pytest.param("how-to/export.md", (), (), 4, marks=pytest.mark.slow),
-        pytest.param("how-to/strategies.md", ("flax",), (), 1, marks=pytest.mark.slow),
+        pytest.param("how-to/strategies.md", ("flax",), (), 2, marks=pytest.mark.slow),
         pytest.param("how-to/explore.md", (), ("t5_11b ",), 4, marks=pytest.mark.slow),
         ("explanation/schedules.md", ("matplotlib",), (), 1),
         pytest.param("explanation/partitioned-stages.md", ("flax",), (), 1, marks=pytest.mark.slow),

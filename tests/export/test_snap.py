@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drawn_plans import block_end, cut_plan, profile, staged_source
+from fuzzing.samples import model
 from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.framework import Limits
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.export.blocks import BlockPlan, Inexpressible, block_plan
 from automap_models.export.exporter import export_plan
@@ -49,6 +51,21 @@ def test_cuts_inside_blocks_go_to_their_ends_and_the_plan_is_costed_again(tmp_pa
     assert after.cost.step_s == step_cost(problem, after.required_plan()).step_s == moved.after_s
     assert moved.before_s == step_cost(problem, plan).step_s
     assert moved.changes == ("stage 0 ends after layers.1 (instruction 9 instead of 10)",)
+
+
+def test_stages_that_share_operators_and_others_come_to_share_none(tmp_path: Path) -> None:
+    """Two replicas of two devices, then four of one; the record of the plan says what the moved one is."""
+    layers, cluster = model(), Cluster(2, 4, intra=100e9, inter=10e9, memory=10e9)
+    problem = StagedProblem(layers.profile, cluster, stages=2, shardings=layers.shardings, launch_s=layers.launch_s)
+    problem = problem.with_split(2, 6, 24)
+    source = staged_source(problem, StagedPlan((0,), (4,), 6, "drawn", shardings=(1, 0)), tmp_path)
+    assert [(stage.replicas, stage.tensor, stage.sharding) for stage in source.plan.stages] == [
+        (2, 2, "2-way"),
+        (4, 1, None),
+    ]
+    moved = snapped(source, "some", Limits(name="some", schedules={"1f1b": "1F1B"}, cuts="anywhere", sharding="none"))
+    assert moved.changes == ("every stage divides its operators by 1",)
+    assert [(stage.replicas, stage.tensor, stage.sharding) for stage in moved.source.plan.stages] == [(4, 1, None)] * 2
 
 
 def test_unequal_devices_become_equal_ones(tmp_path: Path) -> None:

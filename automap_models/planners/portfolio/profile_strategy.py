@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from automap_models.core.cluster import RESERVE
+from automap_models.core.constraints import BLOCKS, UNCONSTRAINED
+from automap_models.core.framework import Limits
 from automap_models.core.microbatch import required_size
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
@@ -14,18 +17,31 @@ from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 
+FORBIDDEN: Mapping[str, tuple[str, ...]] = {"data": ("dp",), "operator": ("tp",), "pipeline": ("pp", "vp")}
+"""Kind of parallelism that is not to be used → the fields of a strategy that are then 1."""
 PATIENT = StrategiesConfig(patience=1000, budget_s=5.0)
 """How far to search: layers that differ need more strategies tried than blocks that are alike."""
 
 
-def strategy_problem(space: PlanningSpace) -> StrategyProblem | None:
+def without(forbidden: Iterable[str]) -> dict[str, int]:
+    """The fields of strategies that do without kinds of parallelism."""
+    return dict.fromkeys((name for kind in forbidden for name in FORBIDDEN[kind]), 1)
+
+
+def strategy_problem(space: PlanningSpace, within: Limits | None = None) -> StrategyProblem | None:
     """The search for the fastest strategy of the space's model; None where strategies do not answer what is asked.
 
-    That is by the length L, on mixed clusters, under constraints, with a state of another size than Adam's, and of a
-    profile whose layers or samples are not known.
+    That is by the length L, on mixed clusters, with a state of another size than Adam's, of a profile whose layers or
+    samples are not known, and under constraints that not all strategies satisfy: these have equal replicas and cut
+    between blocks, can do without kinds of parallelism, and stay within a framework whose limits are given.
     """
-    problem = space.whole
-    simple = space.constraints.only_work and space.state_factor is None and space.cluster.is_uniform
+    problem, constraints = space.whole, space.constraints
+    others = replace(constraints, forbidden=UNCONSTRAINED.forbidden, equal_replicas=False)
+    if others.cut_at == BLOCKS:
+        others = replace(others, cut_at=None)
+    if within is not None:
+        others = replace(others, target=None)
+    simple = others.only_work and space.state_factor is None and space.cluster.is_uniform
     if not simple or space.schedule is None or space.device is None:
         return None
     try:
@@ -38,14 +54,14 @@ def strategy_problem(space: PlanningSpace) -> StrategyProblem | None:
         cluster=space.cluster,
         device=space.device,
         global_batch=samples,
-        fixed={"precision": PRECISIONS[work.dtype]},
+        fixed={"precision": PRECISIONS[work.dtype], **without(constraints.forbidden)},
+        within=within,
         reserve_bytes=RESERVE * space.cluster.memory,
     )
 
 
-@lru_cache(maxsize=1)
-def best_strategy(space: PlanningSpace) -> Result[StrategyProblem, Strategy] | None:
+def best_strategy(space: PlanningSpace, within: Limits | None = None) -> Result[StrategyProblem, Strategy] | None:
     """The fastest strategy of the space's model that fits; None where there is none, or see `strategy_problem`."""
-    problem = strategy_problem(space)
+    problem = strategy_problem(space, within)
     result = None if problem is None else StrategiesPlanner(PATIENT).solve(problem)
     return None if result is None or result.plan is None else result

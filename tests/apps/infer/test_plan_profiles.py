@@ -1,0 +1,126 @@
+"""automap-plan of a profile: strategies of it against plans of stages, and the one that is shorter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from automap_models.core.profile import Profile
+from automap_models.core.strategy import Strategy
+from automap_models.cost.profile_layers import ProfileWork
+from automap_models.formats.hardware_yaml import device_of, read_cluster
+from automap_models.formats.npz import write_npz
+from automap_models.infer.app import export
+from automap_models.infer.app import plan as main
+from automap_models.simulate.strategy import StrategyPricing
+
+BLOCKS, GB = 8, 1e9
+CLUSTER = """
+nodes: 2
+devices_per_node: 4
+intra: 100 GB/s
+inter: 100 GB/s
+memory: {memory}
+device: v100
+"""
+
+
+def a_profile(weights: float = 0.0, saved: float = 0.0) -> Profile:
+    """Eight equal blocks of 4 samples, 10 ms each, with so many bytes of parameters and of saved activations."""
+    layers = ("embed", *(f"blocks.{i}" for i in range(BLOCKS)), "head")
+    of_blocks = np.array([0.0, *[1.0] * BLOCKS, 0.0])
+    meta = {"model": "blocks", "microbatch_size": 4, "parameter_dtype": "float32", "device": "v100"}
+    seconds, small = 0.01 * of_blocks + 1e-4, np.full(BLOCKS + 2, 1e6)
+    return Profile.create(
+        C=seconds, A=small, W=weights * of_blocks + 1e6, stash=saved * of_blocks + 1e6, layers=layers, meta=meta
+    )
+
+
+@pytest.fixture
+def planned(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the command on a profile and a cluster with so much memory a device; its exit code and what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(profile: Profile, *options: str, memory: str = "32 GB") -> tuple[int, str, str]:
+        write_npz(Path("blocks.npz"), profile)
+        Path("cluster.yaml").write_text(CLUSTER.format(memory=memory))
+        code = main(["blocks.npz", "--topo", "cluster.yaml", "--no-cache", *options])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_where_data_parallelism_does_not_fit_zero_3_does(planned: Any) -> None:
+    """16 GB of parameters need 64 GB of training state: an eighth of it is 8 GB, and gathered are two blocks, 4 GB.
+
+    With ZeRO-2 it is 16 + 6 GB.
+    """
+    code, out, _ = planned(a_profile(weights=2 * GB), "--forbid", "pipeline", "--json", memory="20 GB")
+    document = json.loads(out)
+    assert (code, document["kind"], document["strategy"]["zero"]) == (0, "strategy", 3)
+    assert document["strategy"]["dp"] == 8
+    state = sum(document["memory"][0]["memory"][0][name] for name in ("weights", "gradients", "optimizer"))
+    assert state == pytest.approx(4 * (8 * 2 * GB + 10e6) / 8, rel=1e-3)
+
+
+def test_where_activations_do_not_fit_blocks_are_computed_again(planned: Any) -> None:
+    """A sample saves 8 × 6 GB, or one block's 6 at a time."""
+    code, out, _ = planned(a_profile(saved=24 * GB), "--forbid", "pipeline", "--json")
+    document = json.loads(out)
+    assert (code, document["kind"]) == (0, "strategy")
+    assert document["strategy"]["recompute"] == "full"
+
+
+def test_a_plan_of_stages_stays_where_no_strategy_is_much_shorter_and_the_best_strategy_is_named(planned: Any) -> None:
+    code, out, _ = planned(a_profile(weights=1e6, saved=1e6))
+    assert code == 0
+    assert "best: data parallelism" in out
+    assert "strategies  dp 8, " in out
+
+
+def test_the_answer_names_the_best_plan_of_stages_beside_it(planned: Any) -> None:
+    """ZeRO-1 updates an eighth of 4 GB of parameters on each device, where every replica updates them all."""
+    code, out, _ = planned(a_profile(weights=0.5 * GB, saved=1e6), "--forbid", "pipeline")
+    assert code == 0
+    assert "best strategy: dp 8" in out and "ZeRO-" in out
+    assert "without these ZeRO and recomputation: data parallelism, " in " ".join(out.split())
+
+
+def test_a_strategy_for_a_framework_is_exported_by_it(planned: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--forbid", "pipeline", "--for", "deepspeed", "--out", "s.json")
+    code, _, _ = planned(a_profile(weights=2 * GB), *options, memory="20 GB")
+    assert code == 0
+    assert export(["s.json", "--to", "deepspeed"]) == 0
+    assert "'zero_optimization': {'stage': 3}" in capsys.readouterr().out
+
+
+def test_a_strategy_that_is_given_is_priced_as_the_library_does(planned: Any) -> None:
+    profile = a_profile(weights=0.2 * GB, saved=1 * GB)
+    options = ("--pp", "2", "--zero", "1", "--recompute", "full", "--micro-batch", "2", "--global-batch", "64")
+    code, out, _ = planned(profile, *options, "--price", "--json")
+    cluster = read_cluster("cluster.yaml")
+    strategy = Strategy(micro_batch=2, global_batch=64, dp=4, pp=2, zero=1, recompute="full", precision="fp32")
+    price = StrategyPricing(ProfileWork.of(profile), cluster, device_of(cluster)).estimate(strategy)
+    assert code == 0
+    assert json.loads(out)["step_s"] == pytest.approx(price.step_s)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--tp", "2"), "--tp: the profile of blocks has no operations that devices could share"),
+        (("--zero", "1", "--recompute", "selective"), "--recompute: the profile of blocks has no attention cores"),
+        (("--schedule", "zb-h1", "--pp", "2"), "--schedule: the profile of blocks has no times of gradients"),
+        (("--precision", "bf16"), "--precision: the profile of blocks has no times of another type"),
+        (("--zero", "3", "--max-stages", "2"), "--max-stages: is not for a strategy, which --zero gives"),
+    ],
+)
+def test_what_a_profile_does_not_tell_is_refused(planned: Any, options: tuple[str, ...], message: str) -> None:
+    code, out, err = planned(a_profile(), *options)
+    assert (code, out) == (2, "")
+    assert message in err
