@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from automap_models.export.exporter import Exported
+    from automap_models.export.target import Source as PlanSource
     from automap_models.planners.portfolio.explore import Exploration
 
 PathLike = str | os.PathLike[str]
@@ -277,7 +278,7 @@ def run(plan: PlannedResult | PathLike, model: PathLike, **options: Any) -> RunR
     of_source = {name: options.pop(name) for name in _OF_SOURCES if name in options}
     source = _source(model, None, config_of(_ProfileOptions, "run", **of_source))
     do = "give a plan of stages that `am.plan` made, or the file of a plan of stages or shardings"
-    written = _plan_source(plan).written if isinstance(plan, PlannedResult) else _path(plan, "`plan`", do)
+    written = _plan_source(plan).plan if isinstance(plan, PlannedResult) else _path(plan, "`plan`", do)
     record: RunRecord | None = solve(config_of(RunRequest, "run", plan=written, source=source, **options))
     return record
 
@@ -413,7 +414,7 @@ def _path(path: object, where: str, do: str = "give the path of a file") -> Path
     return Path(path)
 
 
-def _plan_source(plan: object) -> Any:
+def _plan_source(plan: object) -> PlanSource:
     """What is exported of a result or a price, as its file would tell it."""
     from automap_models.export.target import Source as PlanSource
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (911, 8),
+    "automap_models": (912, 8),
     "core": (7_214, 34),
     "cost": (3_508, 18),
     "envs": (1_605, 12),
@@ -45,13 +45,13 @@ BUDGET = {
     "torch_export": (3_169, 14),
     "workloads": (3_959, 20),
     "zoo": (1, 1),
-    "infer": (4_676, 27),
+    "infer": (4_678, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_390, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_533, "files": 380, "compiled": 80, "numbers": 228}
+TOTALS = {"lines": 68_536, "files": 380, "compiled": 80, "numbers": 228}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
