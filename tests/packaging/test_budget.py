@@ -32,7 +32,7 @@ BUDGET = {
     "planners": (861, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_313, 17),
-    "planners/portfolio": (2_905, 19),
+    "planners/portfolio": (2_908, 19),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_520, 22),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_390, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_536, "files": 380, "compiled": 80, "numbers": 228}
+TOTALS = {"lines": 68_539, "files": 380, "compiled": 80, "numbers": 228}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -63,5 +63,8 @@ def strategy_problem(space: PlanningSpace, within: Limits | None = None) -> Stra
 def best_strategy(space: PlanningSpace, within: Limits | None = None) -> Result[StrategyProblem, Strategy] | None:
     """The fastest strategy of the space's model that fits; None where there is none, or see `strategy_problem`."""
     problem = strategy_problem(space, within)
-    result = None if problem is None else StrategiesPlanner(PATIENT).solve(problem)
+    try:
+        result = None if problem is None else StrategiesPlanner(PATIENT).solve(problem)
+    except BadInput:  # without the kinds that are forbidden nothing divides the devices
+        return None
     return None if result is None or result.plan is None else result
