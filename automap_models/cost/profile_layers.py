@@ -97,20 +97,19 @@ class ProfileWork(ModelWork):
         Raises:
             BadInput: one is given that needs what a profile does not tell.
         """
-        fields = {"precision": PRECISIONS[self.dtype], **given}
-        wanted = fields.get("recompute")
+        precision = PRECISIONS[self.dtype]
         for name, allowed, lacks in (
             *((name, (1,), "operations that devices could share") for name in ("tp", "cp", "ep")),
             ("sequence_parallel", (False,), "operations that devices could share"),
-            ("precision", (PRECISIONS[self.dtype],), "times of another type of elements"),
+            ("precision", (precision,), "times of another type of elements"),
             ("schedule", (*self.schedules, "1f1b-deep"), "times of gradients of parameters alone, which it runs apart"),
-            *(("recompute", self.recompute, "attention cores") for _ in range(wanted is not None)),
+            ("recompute", self.recompute, "attention cores"),
         ):
-            values = fields[name] if isinstance(fields.get(name), tuple) else (fields.get(name, allowed[0]),)
-            if not set(values) <= set(allowed):
+            value = given.get(name, allowed[0])
+            if not set(value if isinstance(value, tuple) else (value,)) <= set(allowed):
                 do = f"choose from {', '.join(map(str, allowed))}, or name a transformer"
                 raise BadInput(f"the profile of {self.shape.name} has no {lacks}", where=f"`{name}`", do=do)
-        return fields
+        return {"precision": precision, **given}
 
     @property
     def facts(self) -> ModelFacts:
@@ -139,6 +138,8 @@ class ProfileCosting(LayerCosting):
         return [self._of_samples(samples) for samples in sizes]
 
     def _of_samples(self, samples: int) -> KernelCosts:
+        """A micro-batch of so many: all of the backward pass is INPUT, and a block that is computed again keeps what
+        enters it, and needs what it saves otherwise while it is."""
         sums = _sums(rescaled(self.profile, samples), self.begins)[:, self.places]
         forward, both, weights, frozen, saved, entering, leaving = sums
         times = np.zeros((forward.size, 12))

@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (912, 8),
     "core": (7_214, 34),
-    "cost": (3_508, 18),
+    "cost": (3_509, 18),
     "envs": (1_605, 12),
     "export": (1_980, 14),
     "formats": (4_906, 19),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_390, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_539, "files": 380, "compiled": 80, "numbers": 228}
+TOTALS = {"lines": 68_540, "files": 380, "compiled": 80, "numbers": 228}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
