@@ -188,6 +188,7 @@ Explored = TypedDict(  # noqa: UP013
         "notes": list[str],
         "exploring_s": float,
         "cached": bool,
+        "strategy": "Priced | None",
     },
 )
 """`automap plan`: every kind of plan, the best one first, and kinds of which there is none."""

@@ -45,13 +45,13 @@ BUDGET = {
     "torch_export": (3_169, 14),
     "workloads": (3_959, 20),
     "zoo": (1, 1),
-    "infer": (4_678, 27),
+    "infer": (4_679, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_390, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_540, "files": 380, "compiled": 80, "numbers": 228}
+TOTALS = {"lines": 68_541, "files": 380, "compiled": 80, "numbers": 228}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -81,6 +81,9 @@ def test_a_plan_of_stages_stays_where_no_strategy_is_much_shorter_and_the_best_s
     assert code == 0
     assert "best: data parallelism" in out
     assert "strategies  dp 8, " in out
+    document = json.loads(planned(a_profile(weights=1e6, saved=1e6), "--json")[1])
+    assert document["kind"] == "explored"
+    assert document["strategy"]["step_s"] > 0.98 * document["best"]["step_s"]
 
 
 def test_the_answer_names_the_best_plan_of_stages_beside_it(planned: Any) -> None:
