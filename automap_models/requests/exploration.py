@@ -18,7 +18,7 @@ from automap_models.planners.base import Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
 from automap_models.planners.portfolio.planning import explore_config, space_to_explore
-from automap_models.planners.portfolio.profile_strategy import PATIENT, best_strategy
+from automap_models.planners.portfolio.profile_strategy import PATIENT, best_strategy, gain_to_ask
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.store import StoredExploration
 from automap_models.planners.staged.evaluate import evaluate
@@ -66,9 +66,10 @@ def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | 
     within = target.limits if target is not None and target.takes_strategies else None
     exploration, cached, reason = _explored(request, space, key, watch)
     watch(Progress("searching strategies"))
-    strategy, gain = best_strategy(space, within), explore_config(request.options).min_gain
+    strategy, min_gain = best_strategy(space, within), explore_config(request.options).min_gain
     stages = None if exploration is None else exploration.best
-    if strategy is not None and (stages is None or strategy.cost.step_s <= stages.step_s * (1.0 - gain)):
+    gained = 1.0 if strategy is None or stages is None else 1.0 - strategy.cost.step_s / stages.step_s
+    if strategy is not None and gained >= gain_to_ask(strategy.required_plan(), min_gain):
         best = compared(strategy, PATIENT, watch)
         return StrategyResult(**vars(best.result), compared=best, stages=stages)
     if exploration is None:

@@ -68,3 +68,14 @@ def best_strategy(space: PlanningSpace, within: Limits | None = None) -> Result[
     except BadInput:  # without the kinds that are forbidden nothing divides the devices
         return None
     return None if result is None or result.plan is None else result
+
+
+def gain_to_ask(strategy: Strategy, min_gain: float) -> float:
+    """How much shorter than plans of stages a strategy has to be to take their place, relatively.
+
+    It is `min_gain` for each thing that a framework has to be told beyond degrees: layers of each stage, virtual
+    stages, how many blocks each stage recomputes; and once at least.
+    """
+    uneven = strategy.layers is not None and len(set(strategy.layers)) > 1
+    partial = strategy.recompute_blocks is not None or isinstance(strategy.recompute, tuple)
+    return min_gain * max(1, uneven + partial + (strategy.vp > 1))

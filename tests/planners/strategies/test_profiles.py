@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.strategy import Strategy
 from automap_models.cost.profile_layers import ProfileWork
+from automap_models.planners.portfolio.profile_strategy import gain_to_ask
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing
@@ -60,3 +62,21 @@ def test_the_best_strategy_is_that_of_all_of_them(seed: int) -> None:
     assert tight.fits(result.cost)
     assert result.cost.step_s == pytest.approx(least_s, rel=1e-6)
     assert result.bound is not None and result.bound.value <= least_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("fields", "times"),
+    [
+        ({"dp": 4, "zero": 3, "recompute": "full"}, 1),
+        ({"dp": 2, "pp": 2, "layers": (4, 4)}, 1),
+        ({"dp": 2, "pp": 2, "layers": (5, 3)}, 1),
+        ({"dp": 2, "pp": 2, "vp": 2, "schedule": "interleaved", "layers": (3, 1, 2, 2)}, 2),
+        ({"dp": 2, "pp": 2, "layers": (5, 3), "recompute": ("full", "none")}, 2),
+        ({"dp": 4, "recompute": "full", "recompute_blocks": (3,)}, 1),
+    ],
+)
+def test_a_strategy_has_to_gain_as_much_again_for_each_thing_that_has_to_be_told(
+    fields: dict[str, Any], times: int
+) -> None:
+    strategy = Strategy(micro_batch=1, global_batch=16, **fields)
+    assert gain_to_ask(strategy, 0.02) == pytest.approx(0.02 * times)
