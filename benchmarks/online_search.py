@@ -15,9 +15,9 @@ import math
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 
+import msgspec
 from common import EXAMPLES, print_rows
 from paper_tables import OUT_OF_MEMORY, STATE_FACTOR, TABLE_7, near, profile_of
 
@@ -47,7 +47,8 @@ def trained(problem: StagedProblem, agent: str, seed: int, *, learns: bool = Tru
     """What a seed comes to, and the processor time that it took."""
     planner = OnlinePlanner(OnlineConfig(agent, seed=seed))
     if not learns:
-        planner.agent = replace(planner.agent, learner=replace(planner.agent.learner, learning_rate=UNLEARNED))
+        learner = msgspec.structs.replace(planner.agent.learner, learning_rate=UNLEARNED)
+        planner.agent = msgspec.structs.replace(planner.agent, learner=learner)
     begun = time.process_time()
     return planner.solve(problem), time.process_time() - begun
 
