@@ -17,7 +17,6 @@ from automap_models.core.microbatch import rescaled
 from automap_models.core.model_work import ModelWork
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Precision, Recompute, Strategy
-from automap_models.cost.layer_times import Runtime
 from automap_models.cost.profile_layers import ProfileWork
 from automap_models.formats.hardware_yaml import device_of, read_cluster, read_device
 from automap_models.hlo.clock import clock_times
@@ -175,7 +174,7 @@ def test_zero_and_recomputation_of_a_profile_cost_what_they_cost_of_the_model(
         precision=precision,
     )
     of_model, of_profile = (
-        estimated(work, strategy, cluster, device, Runtime(flash=False))
+        estimated(work, strategy, cluster, device)
         for work in (_work(model, precision), ProfileWork.of(clock_profile(_graph(model, precision), device)))
     )
     assert of_profile.step_s == pytest.approx(of_model.step_s, rel=TOLERANCE)
