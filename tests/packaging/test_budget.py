@@ -48,7 +48,7 @@ BUDGET = {
     "infer": (4_679, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
-    "benchmarks": (3_389, 20),
+    "benchmarks": (3_390, 20),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 68_553, "files": 380, "compiled": 80, "numbers": 228}
