@@ -204,7 +204,7 @@ class Priced(TypedDict):
     tied: bool
     cluster: str
     device: str
-    strategy: dict[str, bool | int | str | list[int] | None]
+    strategy: dict[str, bool | int | str | list[int | str] | None]
     stage_layers: list[int]
     step_s: float
     tokens_per_s_per_device: float

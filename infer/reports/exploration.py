@@ -158,8 +158,11 @@ def facts(explored: Explored) -> Iterator[tuple[str, str]]:
     yield "pure plans", ", ".join(_against_pure(exploration))
     if (strategy := explored.strategy) is not None:
         longer = strategy.cost.step_s / best.step_s - 1.0
-        beside = f"{percent(longer)} longer" if longer >= 0.0 else f"{percent(-longer)} shorter, below --min-gain"
-        yield "strategies", f"{strategy_in_words(strategy.cost)}: {seconds(strategy.cost.step_s)}, {beside}"
+        beside = "longer" if longer >= 0.0 else "shorter, too little for what it needs"
+        yield (
+            "strategies",
+            f"{strategy_in_words(strategy.cost)}: {seconds(strategy.cost.step_s)}, {percent(abs(longer))} {beside}",
+        )
     yield "optimum", proof_in_words(exploration)
     origin = "from the cache; looking for plans took" if explored.cached else "looking for plans"
     yield "time", f"{seconds(explored.taken_s)}, {origin} {seconds(exploration.exploring_s)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from automap_models.core.cluster import RESERVE
 from automap_models.core.constraints import BLOCKS, UNCONSTRAINED
@@ -28,8 +29,10 @@ def without(forbidden: Iterable[str]) -> dict[str, int]:
     return dict.fromkeys((name for kind in forbidden for name in FORBIDDEN[kind]), 1)
 
 
-def strategy_problem(space: PlanningSpace, within: Limits | None = None) -> StrategyProblem | None:
+def strategy_problem(space: PlanningSpace, within: Limits | None = None, **fields: Any) -> StrategyProblem | None:
     """The search for the fastest strategy of the space's model; None where strategies do not answer what is asked.
+
+    Fields of strategies that are given, such as the schedule, are fixed.
 
     That is by the length L, on mixed clusters, with a state of another size than Adam's, of a profile whose layers or
     samples are not known, and under constraints that not all strategies satisfy: these have equal replicas and cut
@@ -48,21 +51,24 @@ def strategy_problem(space: PlanningSpace, within: Limits | None = None) -> Stra
         work = ProfileWork.of(problem.profile)
     except BadInput:
         return None
+    fixed = {"precision": PRECISIONS[work.dtype], **without(constraints.forbidden), **fields}
     samples = space.micro_batches * required_size(problem.profile) if space.global_batch is None else space.global_batch
     return StrategyProblem(
         work=work,
         cluster=space.cluster,
         device=space.device,
         global_batch=samples,
-        fixed={"precision": PRECISIONS[work.dtype], **without(constraints.forbidden)},
+        fixed=fixed,
         within=within,
         reserve_bytes=RESERVE * space.cluster.memory,
     )
 
 
-def best_strategy(space: PlanningSpace, within: Limits | None = None) -> Result[StrategyProblem, Strategy] | None:
+def best_strategy(
+    space: PlanningSpace, within: Limits | None = None, **fields: Any
+) -> Result[StrategyProblem, Strategy] | None:
     """The fastest strategy of the space's model that fits; None where there is none, or see `strategy_problem`."""
-    problem = strategy_problem(space, within)
+    problem = strategy_problem(space, within, **fields)
     try:
         result = None if problem is None else StrategiesPlanner(PATIENT).solve(problem)
     except BadInput:  # without the kinds that are forbidden nothing divides the devices

@@ -102,6 +102,25 @@ def test_a_strategy_for_a_framework_is_exported_by_it(planned: Any, capsys: pyte
     assert "'zero_optimization': {'stage': 3}" in capsys.readouterr().out
 
 
+def test_a_schedule_that_is_asked_for_is_the_strategy_s(planned: Any) -> None:
+    code, out, err = planned(
+        a_profile(weights=1 * GB, saved=8 * GB), "--forbid", "data", "--schedule", "gpipe", "--json"
+    )
+    assert code == 0, err
+    document = json.loads(out)
+    strategy = document["strategy"] if document["kind"] == "strategy" else document["strategy"]["strategy"]
+    assert (strategy["schedule"], strategy["pp"]) == ("gpipe", 8)
+
+
+def test_stages_that_recompute_apart_are_as_the_schema_says(planned: Any) -> None:
+    """The schema knew one kind of recomputation for all stages; every output here is held to it."""
+    options = ("--dp", "1", "--pp", "8", "--micro-batch", "1", "--schedule", "1f1b", "--json")
+    code, out, err = planned(a_profile(weights=1 * GB, saved=14 * GB), *options)
+    assert code == 0, err
+    of_memory = [of["strategy"]["recompute"] for of in json.loads(out)["memory"]]
+    assert any(isinstance(kinds, list) and set(kinds) == {"full", "none"} for kinds in of_memory)
+
+
 def test_a_strategy_that_is_given_is_priced_as_the_library_does(planned: Any) -> None:
     profile = a_profile(weights=0.2 * GB, saved=1 * GB)
     options = ("--pp", "2", "--zero", "1", "--recompute", "full", "--micro-batch", "2", "--global-batch", "64")
