@@ -66,8 +66,8 @@ def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | 
     within = target.limits if target is not None and target.takes_strategies else None
     exploration, cached, reason = _explored(request, space, key, watch)
     watch(Progress("searching strategies"))
-    asked = {} if request.options.schedule is None else {"schedule": request.options.schedule}
-    strategy, min_gain = best_strategy(space, within, **asked), explore_config(request.options).min_gain
+    fields = {} if request.options.schedule is None else {"schedule": request.options.schedule}
+    strategy, min_gain = best_strategy(space, within, **fields), explore_config(request.options).min_gain
     stages = None if exploration is None else exploration.best
     gained = 1.0 if strategy is None or stages is None else 1.0 - strategy.cost.step_s / stages.step_s
     if strategy is not None and gained >= gain_to_ask(strategy.required_plan(), min_gain):
