@@ -24,10 +24,9 @@ from common import print_rows
 
 from automap_models.core.device import Device
 from automap_models.core.profile import Profile
-from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.npz import read_npz, write_npz
 from automap_models.simulate.calibration import MeasuredKind, Observation, fit_constants, left_out_s, pass_observation
-from automap_models.workloads.measured import MeasuredWorks, measured_passes
+from automap_models.workloads.measured import measured_passes, passes_work
 from automap_models.workloads.source import Source, SourceKind, profile_source
 
 
@@ -127,11 +126,10 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = arguments.cache or Path(tempfile.mkdtemp(prefix="calibration-"))
     folder.mkdir(parents=True, exist_ok=True)
-    works = MeasuredWorks(Cache(cache_folder()))
 
     def observed(sizes: Sizes) -> Observation:
         passes = measured_passes(profiled(sizes, folder, arguments.repeats), sizes.name)
-        return pass_observation(passes, works.of_passes(passes))
+        return pass_observation(passes, passes_work(passes))
 
     device = machine(arguments.peak, arguments.bandwidth)
     print_table([*map(observed, FITTED)], [*map(observed, OTHERS)], device)

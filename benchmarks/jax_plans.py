@@ -34,8 +34,7 @@ from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
 from automap_models.run.jax_step import drawn_arguments, drawn_batch, micro_batches
 from automap_models.run.layout import Layout, StageLayout
 from automap_models.workloads.convolutional import ResNetConfig
-from automap_models.workloads.decoder import DecoderConfig
-from automap_models.workloads.t5 import T5Config
+from automap_models.workloads.sizes import DecoderConfig, T5Config
 from automap_models.workloads.training import OPTIMIZER, training_step
 
 FLAGS = (

@@ -35,7 +35,7 @@ from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate
 from automap_models.cost.measured import MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache, cache_folder, require_writable, write_text
+from automap_models.formats.atomic import require_writable, write_text
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.simulate.calibration import (
@@ -49,7 +49,7 @@ from automap_models.simulate.calibration import (
     measured_estimate,
     step_observation,
 )
-from automap_models.workloads.measured import MeasuredWorks
+from automap_models.workloads.measured import step_work
 
 LEAST_PLANS = 4
 """Rows of a group whose plans are ranked."""
@@ -84,12 +84,12 @@ class Price(NamedTuple):
         }
 
 
-def priced(step: MeasuredStep | SkippedStep, works: MeasuredWorks, devices: dict[str, Device]) -> Price:
+def priced(step: MeasuredStep | SkippedStep, devices: dict[str, Device]) -> Price:
     """A step with its price."""
     if isinstance(step, SkippedStep):
         return Price(step, None, step.reason)
     try:
-        return Price(step, measured_estimate(step, works.of(step), devices[step.device]), None)
+        return Price(step, measured_estimate(step, step_work(step), devices[step.device]), None)
     except BadInput as error:
         return Price(step, None, str(error))
 
@@ -196,14 +196,14 @@ KINDS = {"v100": ("v100",), "a100": ("a100", "a100-40"), "h100": ("h100",), "h10
 """Kinds of devices that have more than one source, with those that have the same constants."""
 
 
-def left_out(
-    steps: Iterable[MeasuredStep | SkippedStep], works: MeasuredWorks, devices: dict[str, Device]
-) -> Iterator[tuple[str, ...]]:
+def left_out(steps: Iterable[MeasuredStep | SkippedStep], devices: dict[str, Device]) -> Iterator[tuple[str, ...]]:
     """Errors of every source under constants that are fitted to the others, and of dense models together."""
     measured = [step for step in steps if isinstance(step, MeasuredStep) and step.step_s is not None]
     by_kind = {kind: [step for step in measured if step.device in names] for kind, names in KINDS.items()}
     kinds = {
-        kind: MeasuredKind([step_observation(step, works.of(step)) for step in some], [devices[n] for n in KINDS[kind]])
+        kind: MeasuredKind(
+            [step_observation(step, step_work(step)) for step in some], [devices[n] for n in KINDS[kind]]
+        )
         for kind, some in by_kind.items()
     }
     fitted = fit_kinds(kinds, {kind: devices[kind].constants for kind in kinds})
@@ -234,12 +234,11 @@ def main() -> None:
             require_writable(arguments.json)
         steps = read_measured_steps(arguments.rows)
         devices = {name: read_device(name) for name in known_devices()}
-        works = MeasuredWorks(Cache(cache_folder()))
         tracked = track(steps, "pricing", console=Console(stderr=True), transient=True)
-        prices = [priced(step, works, devices) for step in tracked]
+        prices = [priced(step, devices) for step in tracked]
         report(prices, arguments.json)
         if arguments.left_out:
-            print_rows(LEFT_OUT, left_out(steps, works, devices))
+            print_rows(LEFT_OUT, left_out(steps, devices))
     except BadInput as error:
         refuse(str(error))
 

@@ -28,13 +28,12 @@ from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.cost.measured import MeasuredStep
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.simulate.calibration import measured_estimate
-from automap_models.workloads.measured import MeasuredWorks
+from automap_models.workloads.measured import step_work
 
 BY = {
     "narayanan2021-table2": "NVIDIA",
@@ -79,20 +78,19 @@ class Group:
 
 def groups_of(path: Path, sources: Sequence[str]) -> list[Group]:
     """The groups of a file, of these sources; all that somebody published as a plan if there are none."""
-    works = MeasuredWorks(Cache(cache_folder()))
     devices = {name: read_device(name) for name in known_devices()}
     rows = defaultdict(list)
     for step in read_measured_steps(path):
         if not isinstance(step, MeasuredStep) or step.source not in (sources or BY):
             continue
         try:
-            estimate = measured_estimate(step, works.of(step), devices[step.device])
+            estimate = measured_estimate(step, step_work(step), devices[step.device])
         except BadInput:
             continue
         strategy = step.strategy
         key = (step.source, step.system, step.shape, step.cluster, strategy.global_batch, strategy.precision)
         rows[key].append((step, estimate))
-    return [Group(some, works.of(some[0][0])) for some in rows.values()]
+    return [Group(some, step_work(some[0][0])) for some in rows.values()]
 
 
 def saved(published: Estimate, best: Estimate) -> str:

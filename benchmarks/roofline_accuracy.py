@@ -25,9 +25,9 @@ from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph
-from automap_models.workloads.bert import BERT_48
 from automap_models.workloads.convolutional import RESNET_50, VGG_19
-from automap_models.workloads.training import Architecture, training_step
+from automap_models.workloads.sizes import BERT_48, Architecture
+from automap_models.workloads.training import training_step
 
 VGG_16 = replace(VGG_19, blocks=((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)))
 

@@ -35,8 +35,6 @@ class BlockStack:
         lead: blocks at the beginning that differ from the others.
         period: after how many blocks the same block comes again.
         causal: whether tokens attend to earlier ones only.
-        instances: of what repeats in a trace that stands for all: TRACED, or 3 where its layers are recorded, which are
-            the first, one for all between and the last.
     """
 
     scope: str
@@ -44,12 +42,11 @@ class BlockStack:
     lead: int = 0
     period: int = 1
     causal: bool = True
-    instances: int = TRACED
 
     @property
     def traced(self) -> int:
         """Blocks of the trace that stands for all: as many as there are where that is no fewer."""
-        return min(self.layers, self.lead + self.instances * self.period + (self.layers - self.lead) % self.period)
+        return min(self.layers, self.lead + TRACED * self.period + (self.layers - self.lead) % self.period)
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -58,14 +55,14 @@ class BlockStack:
 
     def place(self, block: int) -> int:
         """The instance of a trace that one of its blocks belongs to."""
-        return min(max(0, (block - self.lead) // self.period), self.instances - 1)
+        return min(max(0, (block - self.lead) // self.period), LAST)
 
     def source(self, block: int) -> tuple[int, int | None]:
         """The block of the trace that a block of the repeated step is like, and how many instances before it is."""
         end = self.layers - self.traced
         if block < self.lead + self.period:
             return block, None
-        if block - end >= 0 and self.place(block - end) == self.instances - 1:
+        if block - end >= 0 and self.place(block - end) == LAST:
             return block - end, None
         shift, of_period = divmod(block - self.lead - self.period, self.period)
         return self.lead + self.period + of_period, shift

@@ -11,10 +11,10 @@ from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.formats.npz import read_npz
 from automap_models.planners.base import Watch
-from automap_models.requests import CalibrateRequest, cache_of
-from automap_models.requests.profile import advance_of, begin_of
+from automap_models.requests import CalibrateRequest
+from automap_models.requests.profile import begin_of
 from automap_models.simulate import calibration
-from automap_models.workloads.measured import MeasuredWorks, described_model, measured_passes
+from automap_models.workloads.measured import described_model, measured_passes, passes_work, step_work
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,21 +45,16 @@ class Calibrated:
 
 
 def solve(request: CalibrateRequest, watch: Watch) -> Calibrated:
-    """Read the files, trace their models, fit, and leave every source out in turn."""
+    """Read the files, fit, and leave every source out in turn."""
     devices = [read_device(name) for name in (request.device, *request.also)]
     rows, profiles, skipped = _read(request)
     names = {device.name for device in devices}
     measured = [row for row in rows if row.device in names and row.step_s is not None]
     usual = devices[0].step or USUAL if profiles and not measured else USUAL
     pull = calibration.PULL if request.pull is None else request.pull
-    works = MeasuredWorks(cache_of(True))
-    observations, begin, advance = [], begin_of(watch), advance_of(watch)
-    for done, step in enumerate(measured):
-        advance(done, len(measured) + len(profiles), f"tracing {step.shape.name}")
-        observations.append(calibration.step_observation(step, works.of(step)))
-    for done, passes in enumerate(profiles, start=len(measured)):
-        advance(done, len(measured) + len(profiles), f"tracing the model of {passes.name}")
-        observations.append(calibration.pass_observation(passes, works.of_passes(passes)))
+    observations = [calibration.step_observation(step, step_work(step)) for step in measured]
+    observations += [calibration.pass_observation(passes, passes_work(passes)) for passes in profiles]
+    begin = begin_of(watch)
     begin(f"fitting {len(observations)} steps")
     kind = calibration.MeasuredKind(observations, devices)
     constants = calibration.fit_constants(kind, usual, usual, pull)

@@ -28,15 +28,14 @@ from automap_models.planners.base import Watch
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.profile_strategy import PATIENT
 from automap_models.planners.portfolio.space import default_batch
-from automap_models.planners.portfolio.work import work_once
 from automap_models.planners.strategies.compare import Compared, compared, of_sizes
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem, usual_batch, usual_precision
 from automap_models.planners.strategies.remedies import what_would_fit
 from automap_models.plots.figures import drawn
 from automap_models.plots.html import strategy_html
-from automap_models.requests import StrategyRequest, cache_of, device_on
-from automap_models.requests.profile import begin_of, profiled_model
+from automap_models.requests import StrategyRequest, device_on
+from automap_models.requests.profile import profiled_model
 from automap_models.simulate.strategy import StrategyPricing, require_device
 from automap_models.workloads.source import Source, transformer
 
@@ -151,8 +150,7 @@ def _divided(request: StrategyRequest, watch: Watch) -> tuple[Callable[[str], Mo
         model = source.model
         return lambda dtype: model, batch, dict(request.fields)
     if divides(source):
-        cache, begin = cache_of(request.cached), begin_of(watch)
-        return lambda dtype: work_once(replace(source, dtype=dtype), cache, begin), batch, dict(request.fields)
+        return lambda dtype: transformer(replace(source, dtype=dtype)).work(), batch, dict(request.fields)
     _, profiled = profiled_model(request, request.cluster, watch, cached=request.cached)
     work = ProfileWork.of(profiled.profile)
     return lambda dtype: work, batch or default_batch(profiled.profile), work.fields(request.fields)

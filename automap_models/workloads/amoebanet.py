@@ -58,7 +58,7 @@ class AmoebaNetConfig(ImageSizes):
     filters: int = 208
 
     def module(self, dtype: jnp.dtype) -> AmoebaNet:
-        """See training.Architecture."""
+        """See sizes.JaxArchitecture."""
         return AmoebaNet(self, dtype)
 
 

@@ -2,84 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from automap_models.core.strategy import TransformerShape
-from automap_models.hlo.block_labels import BlockStack
-from automap_models.workloads.blocks import (
-    ACTIVATIONS,
-    Activation,
-    Attention,
-    FeedForward,
-    dropped,
-    norm,
-    token_shapes,
-)
-
-
-@dataclass(frozen=True)
-class BertConfig:
-    """Sizes of a BERT.
-
-    Attributes:
-        feed_forward: width of the feed-forward layers; None: four times as wide as the hidden states.
-        attention_dropout: share of the weights of attention that are left out.
-        residual_dropout: share of what attention and feed-forward layers give that is left out.
-        embedding_dropout: share of the embeddings that is left out.
-    """
-
-    width: int
-    heads: int
-    layers: int
-    vocabulary: int = 30522
-    positions: int = 512
-    types: int = 2
-    feed_forward: int | None = None
-    activation: Activation = "gelu"
-    epsilon: float = 1e-12
-    attention_dropout: float = 0.0
-    residual_dropout: float = 0.0
-    embedding_dropout: float = 0.0
-
-    def module(self, dtype: jnp.dtype) -> Bert:
-        """See training.Architecture."""
-        return Bert(self, dtype)
-
-    @property
-    def stacks(self) -> tuple[BlockStack, ...]:
-        """See training.RepeatingArchitecture."""
-        return (BlockStack("block_", self.layers, causal=False),)
-
-    def with_blocks(self, blocks: Mapping[str, int]) -> BertConfig:
-        """See training.RepeatingArchitecture."""
-        return replace(self, layers=blocks["block_"])
-
-    def shape(self, name: str, sequence: int) -> TransformerShape:
-        """See training.TransformerArchitecture."""
-        return TransformerShape(
-            name=name,
-            layers=self.layers,
-            hidden=self.width,
-            heads=self.heads,
-            kv_heads=self.heads,
-            ffn=self.feed_forward or 4 * self.width,
-            sequence=sequence,
-            vocabulary=self.vocabulary,
-        )
-
-    def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-        """See training.Architecture; labels are negative where no token was masked."""
-        shares = self.attention_dropout, self.residual_dropout, self.embedding_dropout
-        return token_shapes(labels, "ids", "types", "labels", random=any(shares))
-
-
-BERT_48 = BertConfig(width=1024, heads=16, layers=48)
+from automap_models.workloads.blocks import ACTIVATIONS, Attention, FeedForward, dropped, norm
+from automap_models.workloads.sizes import BertConfig
 
 
 class Bert(nn.Module):

@@ -5,57 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from automap_models.hlo.locations import ATTENTION_CORE
+from automap_models.workloads.sizes import Activation, Latent, QueryNorm, Rotary
 
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
     "gelu": partial(nn.gelu, approximate=False),
     "gelu_tanh": nn.gelu,
     "relu": nn.relu,
     "silu": nn.silu,
 }
-
-
-QueryNorm = Literal["head", "heads"]
-"""Root-mean-square norms of queries and keys: of each head's numbers, or of those of all heads together."""
-
-
-@dataclass(frozen=True)
-class Rotary:
-    """Rotary positions (arXiv 2104.09864).
-
-    Attributes:
-        width: numbers of a head that are turned, an even number; the others stay.
-        base: of the frequencies.
-    """
-
-    width: int
-    base: float = 10000.0
-
-
-@dataclass(frozen=True)
-class Latent:
-    """Attention whose queries, keys and values are made of narrow latents (arXiv 2405.04434, section 2.1).
-
-    Attributes:
-        query_rank: width of the latent of the queries; None: they are made of the hidden states.
-        rank: width of the latent of keys and values.
-        plain_width: numbers of a head of queries and keys without a position.
-        rotary: those with one; the keys' are the same for all heads.
-        value_width: numbers of a head of values.
-    """
-
-    query_rank: int | None
-    rank: int
-    plain_width: int
-    rotary: Rotary
-    value_width: int
 
 
 class Attention(nn.Module):
@@ -265,7 +228,7 @@ class ImageSizes:
     image: int = 224
 
     def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-        """See training.Architecture: float32 images [batch, image, image, 3], and a class number for each."""
+        """See sizes.JaxArchitecture: float32 images [batch, image, image, 3], and a class number for each."""
         images = _array((*labels, self.image, self.image, 3), jnp.float32)
         return {"images": images, "labels": _array(labels, jnp.int32)}
 

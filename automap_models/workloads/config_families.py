@@ -12,12 +12,8 @@ from msgspec.structs import replace
 
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Foreign, wrong
-from automap_models.workloads.bert import BertConfig
-from automap_models.workloads.blocks import Activation
 from automap_models.workloads.catalogue import FACTORY, Dtype
-from automap_models.workloads.decoder import DecoderConfig
-from automap_models.workloads.t5 import T5Config
-from automap_models.workloads.training import Architecture
+from automap_models.workloads.sizes import Activation, Architecture, BertConfig, DecoderConfig, T5Config
 
 Size = Annotated[int, Meta(ge=1, le=1 << 24)]
 """Of one dimension of a parameter."""

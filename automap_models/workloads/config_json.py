@@ -23,7 +23,7 @@ from automap_models.workloads.catalogue import FACTORY, HAVE_DROPOUT, MODEL_TYPE
 
 if TYPE_CHECKING:
     from automap_models.workloads.config_families import Family
-    from automap_models.workloads.training import Architecture
+    from automap_models.workloads.sizes import Architecture
 
 LARGEST_CONFIG_BYTES = 1 << 20
 _DO = f"give the config.json of a model that is known: model_type {', '.join(MODEL_TYPES)}"

@@ -12,7 +12,6 @@ from msgspec import Meta
 
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Foreign, Positive, Share
-from automap_models.workloads.blocks import Latent, QueryNorm, Rotary
 from automap_models.workloads.config_families import (
     PLAIN,
     Epsilon,
@@ -26,9 +25,7 @@ from automap_models.workloads.config_families import (
     require_enough,
     unsupported,
 )
-from automap_models.workloads.decoder import DecoderConfig
-from automap_models.workloads.mixture import Mixture
-from automap_models.workloads.training import Architecture
+from automap_models.workloads.sizes import Architecture, DecoderConfig, Latent, Mixture, QueryNorm, Rotary
 
 
 class _Rope(Foreign):

@@ -33,7 +33,7 @@ class VggConfig(ImageSizes):
     width: int = 4096
 
     def module(self, dtype: jnp.dtype) -> Vgg:
-        """See training.Architecture."""
+        """See sizes.JaxArchitecture."""
         return Vgg(self, dtype)
 
 
@@ -73,7 +73,7 @@ class ResNetConfig(ImageSizes):
     width: int = 64
 
     def module(self, dtype: jnp.dtype) -> ResNet:
-        """See training.Architecture."""
+        """See sizes.JaxArchitecture."""
         return ResNet(self, dtype)
 
 
@@ -144,7 +144,7 @@ class InceptionConfig(ImageSizes):
     image: int = 299
 
     def module(self, dtype: jnp.dtype) -> Inception:
-        """See training.Architecture."""
+        """See sizes.JaxArchitecture."""
         return Inception(self, dtype)
 
 

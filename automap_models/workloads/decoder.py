@@ -14,141 +14,24 @@ Where published weights keep several matrices in one (q, k and v), here they are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from automap_models.core.strategy import TransformerShape
-from automap_models.hlo.block_labels import BlockStack
 from automap_models.workloads.blocks import (
-    Activation,
     Attention,
     FeedForward,
-    Latent,
     LatentAttention,
-    QueryNorm,
-    Rotary,
     capped,
     causal_bias,
     dropped,
     linear_bias,
     norm,
-    token_shapes,
 )
-from automap_models.workloads.mixture import Mixture, RoutedFeedForward
-
-Norms = Literal["before", "after", "around"]
-
-
-@dataclass(frozen=True)
-class DecoderConfig:
-    """Sizes and options of a decoder; the defaults are GPT-2's.
-
-    Attributes:
-        feed_forward: width of the feed-forward layers; None: four times as wide as the hidden states.
-        positions: that the model has learned embeddings for; None: it has none.
-        head_width: None: the heads together are as wide as the hidden states.
-        kv_heads: heads of keys and values; None: as many as of queries.
-        attention_bias, output_bias: whether q, k and v, and o, have biases.
-        feed_forward_bias: whether the feed-forward layers have biases.
-        gated: whether a third matrix gates the feed-forward layers.
-        norms: where a block's norms are: before attention and feed-forward layers, after them, or both.
-        embedding_scale: what the embeddings are multiplied with.
-        root_mean_square: whether norms leave out the mean and the bias.
-        query_norm: how queries and keys are normed; None: not at all.
-        score_scale: what attention's scores are multiplied with; None: 1 over the root of head_width.
-        score_cap, logit_cap: beyond which no score and no logit gets; None: there is no such limit.
-        rotary: rotary positions; None: none.
-        linear_bias: whether scores grow with the position of the key, by a slope of each head (arXiv 2108.12409).
-        embedding_norm: whether a norm follows the embeddings.
-        parallel: whether attention and feed-forward read the same hidden states.
-        tied: whether logits are taken with the word embedding.
-        classes: columns of the output matrix of a model that classifies, which is not tied; None: the vocabulary's.
-        latent: attention through a narrow latent; None: plain attention.
-        mixture: of experts in place of feed-forward layers; None: dense.
-        dense_layers: with a mixture, the number of blocks before those that have it.
-        attention_dropout: share of the weights of plain attention that are left out.
-        residual_dropout: share of what attention and feed-forward layers give that is left out.
-        embedding_dropout: share of the embeddings that is left out.
-    """
-
-    width: int
-    heads: int
-    layers: int
-    vocabulary: int = 50257
-    positions: int | None = 1024
-    feed_forward: int | None = None
-    head_width: int | None = None
-    kv_heads: int | None = None
-    attention_bias: bool = True
-    output_bias: bool = True
-    feed_forward_bias: bool = True
-    activation: Activation = "gelu_tanh"
-    gated: bool = False
-    root_mean_square: bool = False
-    epsilon: float = 1e-5
-    query_norm: QueryNorm | None = None
-    score_scale: float | None = None
-    score_cap: float | None = None
-    logit_cap: float | None = None
-    norms: Norms = "before"
-    embedding_scale: float = 1.0
-    rotary: Rotary | None = None
-    linear_bias: bool = False
-    embedding_norm: bool = False
-    parallel: bool = False
-    tied: bool = True
-    classes: int | None = None
-    latent: Latent | None = None
-    mixture: Mixture | None = None
-    dense_layers: int = 0
-    attention_dropout: float = 0.0
-    residual_dropout: float = 0.0
-    embedding_dropout: float = 0.0
-
-    @property
-    def stacks(self) -> tuple[BlockStack, ...]:
-        """See training.RepeatingArchitecture."""
-        return (BlockStack("block_", self.layers, self.dense_layers % self.layers if self.mixture else 0),)
-
-    def with_blocks(self, blocks: Mapping[str, int]) -> DecoderConfig:
-        """See training.RepeatingArchitecture."""
-        return replace(self, layers=blocks["block_"])
-
-    def shape(self, name: str, sequence: int) -> TransformerShape:
-        """See training.TransformerArchitecture; with a mixture, `ffn` is the width of an expert."""
-        return TransformerShape(
-            name=name,
-            layers=self.layers,
-            hidden=self.width,
-            heads=self.heads,
-            kv_heads=self.kv_heads or self.heads,
-            ffn=self.mixture.width if self.mixture else self.feed_forward or 4 * self.width,
-            sequence=sequence,
-            vocabulary=self.vocabulary,
-            outputs=self.classes,
-            experts=self.mixture.experts if self.mixture else None,
-        )
-
-    def module(self, dtype: jnp.dtype) -> Decoder:
-        """See training.Architecture."""
-        return Decoder(self, dtype)
-
-    def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-        """See training.Architecture; labels are the ids shifted left."""
-        shares = self.attention_dropout, self.residual_dropout, self.embedding_dropout
-        return token_shapes(labels, "ids", "labels", random=any(shares))
-
-
-GPT2_MEDIUM = DecoderConfig(width=1024, heads=16, layers=24)
-GPT2_XL = DecoderConfig(width=1600, heads=25, layers=48)
-GPT3_7B = DecoderConfig(width=4096, heads=32, layers=32, positions=2048)
-GPT3_13B = DecoderConfig(width=5120, heads=40, layers=40, positions=2048)
-"""GPT-3 6.7B and 13B (arXiv 2005.14165, Table 2.1), all attention dense; 13B is as wide as its 40 heads of 128 are."""
+from automap_models.workloads.mixture import RoutedFeedForward
+from automap_models.workloads.sizes import DecoderConfig, Mixture, Norms
 
 
 class Decoder(nn.Module):
@@ -174,8 +57,7 @@ class Decoder(nn.Module):
         for i in range(c.layers):
             x = Block(c, self.dtype, c.mixture if i >= c.dense_layers else None, name=f"block_{i}")(x)
         x = norm("final_layer_norm", c.root_mean_square, c.epsilon, self.dtype)(x)
-        tied = c.tied and c.classes is None
-        head = embedding.attend if tied else nn.Dense(c.classes or c.vocabulary, False, self.dtype, name="head")
+        head = embedding.attend if c.ties else nn.Dense(c.classes or c.vocabulary, False, self.dtype, name="head")
         return capped(head(x), c.logit_cap)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +13,11 @@ from automap_models.core.profile import LARGEST_S, Profile
 from automap_models.core.strategy import Precision, TransformerShape
 from automap_models.cost.measured import DescribedModel, Family, MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache, fingerprint
+from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, Mixture, Rotary
+from automap_models.workloads.transformer import model_work
 
 if TYPE_CHECKING:
     from automap_models.workloads.registry import SizedModel
-    from automap_models.workloads.training import Architecture
-
-_TRACERS = (
-    *("collection.py", "core/instruction_graph.py", "core/model_work.py", "core/sharding_classes.py"),
-    *("cost/kernels.py", "formats/atomic.py", "hlo", "workloads"),
-)
-"""Modules and packages whose code makes the work of a measured step's model. What only describes clusters, devices,
-frameworks, strategies and errors is not among them."""
 
 
 def architecture_of(
@@ -34,8 +25,6 @@ def architecture_of(
 ) -> Architecture:
     """The model of a family with these sizes; as many positions as a sample has tokens, where it learns them."""
     if family == "bert":
-        from automap_models.workloads.bert import BertConfig
-
         return BertConfig(
             width=shape.hidden,
             heads=shape.heads,
@@ -45,8 +34,6 @@ def architecture_of(
             feed_forward=shape.ffn,
             **_dropout(dropout),
         )
-    from automap_models.workloads.decoder import DecoderConfig
-    from automap_models.workloads.mixture import Mixture
 
     mixture = None
     if shape.experts and experts_per_token:
@@ -71,8 +58,6 @@ def _dropout(dropout: bool) -> dict[str, Any]:
 
 
 def _llama(shape: TransformerShape) -> dict[str, Any]:
-    from automap_models.workloads.blocks import Rotary
-
     width = shape.hidden // shape.heads
     if width % 2:
         raise BadInput(f"a head of {width} numbers has no pairs for rotary positions", where=f"model {shape.name}")
@@ -85,63 +70,31 @@ def _llama(shape: TransformerShape) -> dict[str, Any]:
     }
 
 
-class MeasuredWorks:
-    """The work of measured steps' models: steps of one model share it, and it is traced once.
+def step_work(step: MeasuredStep) -> ModelWork:
+    """The work of a step's model.
 
-    Args:
-        cache: keeps it between runs, by what its models and the code that traces them are.
+    Raises:
+        BadInput: the model's heads are of an odd size.
     """
-
-    def __init__(self, cache: Cache) -> None:
-        self.cache = cache
-        self._works: dict[str, ModelWork] = {}
-
-    def of(self, step: MeasuredStep) -> ModelWork:
-        """The work of a step's model.
-
-        Raises:
-            BadInput: jax is not installed, or the model's heads are of an odd size.
-        """
-        sizes = asdict(replace(step.shape, name="-", layers=1))
-        block = (step.family, sizes, step.tied, step.dropout, step.experts_per_token)
-        key = f"work-{fingerprint({'model': block, 'code': _code()})}"
-        return with_layers(self._once(key, lambda: _traced(step)), step.shape)
-
-    def of_passes(self, passes: MeasuredPasses) -> ModelWork:
-        """The work of the model of a profile that was measured.
-
-        Raises:
-            BadInput: jax is not installed, or what the profile says is no transformer that can be priced.
-        """
-        described = {"model": asdict(passes.model), "sequence": passes.sequence, "code": _code()}
-        key = f"work-{fingerprint(described)}"
-        return self._once(key, lambda: _sized(passes).work())
-
-    def _once(self, key: str, trace: Callable[[], ModelWork]) -> ModelWork:
-        """The work of that name, traced where it is not known yet."""
-        if key not in self._works:
-            self._works[key] = self.cache.once(key, ModelWork, trace)
-        return self._works[key]
-
-
-def _traced(step: MeasuredStep) -> ModelWork:
-    """The work of a step's model with four layers, whatever its number is."""
-    from automap_models.workloads.registry import require_jax
-
-    require_jax(step.shape.name)
-    from automap_models.workloads.training import architecture_work
-
-    shape = replace(step.shape, layers=4)
+    shape = step.shape
     architecture = architecture_of(step.family, shape, step.tied, step.dropout, step.experts_per_token)
-    return architecture_work(step.shape.name, architecture, step.shape.sequence, "bfloat16")
+    return replace(model_work(architecture, shape.name, shape.sequence, "bfloat16"), shape=shape)
+
+
+def passes_work(passes: MeasuredPasses) -> ModelWork:
+    """The work of the model of a profile that was measured.
+
+    Raises:
+        BadInput: what the profile says is no transformer that can be priced.
+    """
+    return _sized(passes).work()
 
 
 def _sized(passes: MeasuredPasses) -> SizedModel:
     """The model of a profile; its work is counted in elements of bfloat16, from which those of others follow."""
     from automap_models.workloads.config_json import decode_config
-    from automap_models.workloads.registry import configured_model, require_jax, sized
+    from automap_models.workloads.registry import configured_model, sized
 
-    require_jax(passes.name)
     model = passes.model
     if model.config is None:
         return sized(model.built_in or "", sequence=passes.sequence, dtype="bfloat16", dropout=model.dropout)
@@ -217,24 +170,3 @@ def described_model(what: str) -> DescribedModel:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def with_layers(work: ModelWork, shape: TransformerShape) -> ModelWork:
-    """The work of a model that has other layers of the same sizes, in any number.
-
-    Its first blocks stay first and its last stay last; what is between them is as its middle.
-    """
-    blocks = work.order[1:-1]
-    middle = len(blocks) // 2
-    count = shape.layers - len(blocks)
-    more = (*blocks[:middle], *[blocks[middle]] * count, *blocks[middle:])
-    blocks = more if count >= 0 else blocks[: shape.layers]
-    return replace(work, shape=shape, order=(work.order[0], *blocks, work.order[-1]))
-
-
-@lru_cache
-def _code() -> str:
-    """Digest of the code that traces models."""
-    places = [Path(__file__).parents[1] / name for name in _TRACERS]
-    files = [path for place in places for path in ([place] if place.suffix else sorted(place.rglob("*.py")))]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

@@ -7,15 +7,12 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from automap_models.workloads.blocks import ACTIVATIONS, Activation, FeedForward
+from automap_models.workloads.blocks import ACTIVATIONS, FeedForward
+from automap_models.workloads.sizes import Activation, Mixture, capacity
 
 
 class SwitchFeedForward(nn.Module):
@@ -37,29 +34,6 @@ class SwitchFeedForward(nn.Module):
         routed = jnp.einsum("btec,btw->ebcw", dispatch, x)
         done = Experts(self.experts, self.width, self.dtype, name="experts")(routed)
         return gate * jnp.einsum("btec,ebcw->btw", dispatch, done)
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """Sizes of a mixture of experts.
-
-    Attributes:
-        experts: that tokens are routed to.
-        per_token: how many of them take a token.
-        width: of an expert's feed-forward layer.
-        shared_width: of a feed-forward layer that takes every token; 0: none does.
-        scores: what the router makes of its logits.
-        normalised: whether the weights of a token's experts sum to 1.
-        scale: of the weights.
-    """
-
-    experts: int
-    per_token: int
-    width: int
-    shared_width: int = 0
-    scores: Literal["softmax", "sigmoid"] = "softmax"
-    normalised: bool = True
-    scale: float = 1.0
 
 
 class RoutedFeedForward(nn.Module):
@@ -120,11 +94,6 @@ class Experts(nn.Module):
         else:
             inner = activation(inner)
         return jnp.einsum("ebcf,efw->ebcw", inner, wo)
-
-
-def capacity(tokens: int, experts: int, per_token: int = 1) -> int:
-    """Tokens of one sequence that an expert takes (equation 3, factor 1; 64 of 512 with 8 experts, as published)."""
-    return math.ceil(per_token * tokens / experts)
 
 
 def highest(scores: jax.Array, count: int) -> jax.Array:

@@ -33,11 +33,11 @@ class RecurrentConfig:
     vocabulary: int = 10_000
 
     def module(self, dtype: jnp.dtype) -> LanguageModel:
-        """See training.Architecture."""
+        """See sizes.JaxArchitecture."""
         return LanguageModel(self, dtype)
 
     def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-        """See training.Architecture."""
+        """See sizes.JaxArchitecture."""
         return token_shapes(labels, "tokens", "labels")
 
 
@@ -56,11 +56,11 @@ class TranslationConfig:
     vocabulary: int = 32_000
 
     def module(self, dtype: jnp.dtype) -> TranslationModel:
-        """See training.Architecture."""
+        """See sizes.JaxArchitecture."""
         return TranslationModel(self, dtype)
 
     def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-        """See training.Architecture; both languages have as many words."""
+        """See sizes.JaxArchitecture; both languages have as many words."""
         return token_shapes(labels, "source", "target", "labels")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from automap_models.hlo.module import Module
     from automap_models.hlo.step import TrainingStep
     from automap_models.workloads.config_json import ConfiguredModel
-    from automap_models.workloads.training import Architecture
+    from automap_models.workloads.sizes import Architecture
 
 
 def build(
@@ -44,7 +44,7 @@ class SizedModel:
     Attributes:
         name: for people.
         architecture: its sizes.
-        labels: shape of the labels, see training.Architecture.
+        labels: shape of the labels, see sizes.JaxArchitecture.
         dtype: what the layers compute in.
         notes: on what its config.json says and nothing prices.
     """
@@ -56,7 +56,12 @@ class SizedModel:
     notes: tuple[str, ...] = ()
 
     def step(self) -> TrainingStep:
-        """Its training step."""
+        """Its training step.
+
+        Raises:
+            BadInput: jax is not installed.
+        """
+        require_jax(self.name)
         from .training import training_step
 
         return training_step(self.name, self.architecture, self.labels, self.dtype)
@@ -65,8 +70,9 @@ class SizedModel:
         """Its traced training step; of a model with many blocks, a few are traced and repeated.
 
         Raises:
-            BadInput: XLA refuses the step.
+            BadInput: XLA refuses the step, or jax is not installed.
         """
+        require_jax(self.name)
         from .training import step_module
 
         return step_module(self.name, self.architecture, self.labels, self.dtype)
@@ -77,7 +83,7 @@ class SizedModel:
         Raises:
             BadInput: it is no transformer.
         """
-        from .training import required_transformer
+        from .sizes import required_transformer
 
         return required_transformer(self.name, self.architecture).shape(self.name, self.labels[-1])
 
@@ -85,11 +91,11 @@ class SizedModel:
         """What one sample costs, layer by layer.
 
         Raises:
-            BadInput: it is no transformer, or XLA refuses the step.
+            BadInput: it is no transformer.
         """
-        from .training import architecture_work
+        from .transformer import model_work
 
-        return architecture_work(self.name, self.architecture, self.labels[-1], self.dtype)
+        return model_work(self.architecture, self.name, self.labels[-1], self.dtype)
 
 
 def sized(
@@ -109,7 +115,6 @@ def sized(
     batch, dtype = _checked(workload.batch if batch is None else batch, dtype or workload.dtype)
     length = _sequence(name, workload.sequence, workload.longest, sequence)
     labels = (batch,) if length is None else (batch, length)
-    require_jax(name)
     known = canonical(name) or name
     if workload.architecture is None:
         from .config_json import read_config
@@ -121,6 +126,8 @@ def sized(
         do = "leave it out, or give the model's config.json"
         raise BadInput(f"{name} is built in without it", where="`dropout`", do=do)
     module, _, constant = workload.architecture.partition(":")
+    if module != "sizes":
+        require_jax(name)
     return SizedModel(known, getattr(import_module(f".{module}", __package__), constant), labels, dtype)
 
 
@@ -141,11 +148,10 @@ def configured(
         dropout: whether the model has the dropout that the file says.
 
     Raises:
-        BadInput: the file cannot be used, an option is out of range, jax is not installed.
+        BadInput: the file cannot be used, or an option is out of range.
     """
     from .config_json import read_config
 
-    require_jax(path)
     model = read_config(path, dropout=dropout, sequence=sequence)
     return configured_model(model, batch=batch, sequence=sequence, dtype=dtype)
 

@@ -8,89 +8,14 @@ embedding; version 1.1 has gated feed-forward layers and an output matrix of its
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from automap_models.core.strategy import TransformerShape
-from automap_models.hlo.block_labels import BlockStack
-from automap_models.workloads.blocks import Activation, Attention, FeedForward, causal_bias, norm, token_shapes
-
-from .mixture import SwitchFeedForward
-
-
-@dataclass(frozen=True)
-class T5Config:
-    """Sizes of a T5.
-
-    Attributes:
-        layers: of the encoder.
-        decoder_layers: of the decoder; None: as many.
-        buckets, max_distance: of the relative position bias.
-        gated: whether a third matrix gates the feed-forward layers (arXiv 2002.05202).
-        tied: whether logits are taken with the word embedding.
-        experts: in every second layer's feed-forward, from the second layer on; 0: none.
-    """
-
-    width: int
-    heads: int
-    head_width: int
-    feed_forward: int
-    layers: int
-    vocabulary: int = 32128
-    buckets: int = 32
-    max_distance: int = 128
-    experts: int = 0
-    decoder_layers: int | None = None
-    activation: Activation = "relu"
-    gated: bool = False
-    tied: bool = True
-    epsilon: float = 1e-6
-
-    def module(self, dtype: jnp.dtype) -> T5:
-        """See training.Architecture."""
-        return T5(self, dtype)
-
-    @property
-    def stacks(self) -> tuple[BlockStack, ...]:
-        """See training.RepeatingArchitecture; with experts, two blocks repeat."""
-        period = 2 if self.experts else 1
-        decoder_layers = self.layers if self.decoder_layers is None else self.decoder_layers
-        return (
-            BlockStack("encoder/block_", self.layers, period=period, causal=False),
-            BlockStack("decoder/block_", decoder_layers, period=period),
-        )
-
-    def with_blocks(self, blocks: Mapping[str, int]) -> T5Config:
-        """See training.RepeatingArchitecture."""
-        return replace(self, layers=blocks["encoder/block_"], decoder_layers=blocks["decoder/block_"])
-
-    def shape(self, name: str, sequence: int) -> TransformerShape:
-        """See training.TransformerArchitecture; the layers are those of both stacks."""
-        return TransformerShape(
-            name=name,
-            layers=sum(stack.layers for stack in self.stacks),
-            hidden=self.width,
-            heads=self.heads,
-            kv_heads=self.heads,
-            ffn=self.feed_forward,
-            sequence=sequence,
-            vocabulary=self.vocabulary,
-            experts=self.experts or None,
-        )
-
-    def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-        """See training.Architecture; `decoder_ids` are the labels shifted right."""
-        return token_shapes(labels, "ids", "decoder_ids", "labels")
-
-
-T5_BASE = T5Config(width=768, heads=12, head_width=64, feed_forward=3072, layers=12)
-T5_3B = T5Config(width=1024, heads=32, head_width=128, feed_forward=16384, layers=24)
-T5_11B = T5Config(width=1024, heads=128, head_width=128, feed_forward=65536, layers=24)
-SWITCH_BASE_8 = T5Config(width=768, heads=12, head_width=64, feed_forward=3072, layers=12, experts=8)
+from automap_models.workloads.blocks import Attention, FeedForward, causal_bias, norm
+from automap_models.workloads.mixture import SwitchFeedForward
+from automap_models.workloads.sizes import T5Config
 
 
 class T5(nn.Module):

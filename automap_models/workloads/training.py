@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,18 +12,15 @@ import optax
 from flax import linen as nn
 
 from automap_models.collection import uncollected
-from automap_models.core.model_work import ModelWork
-from automap_models.core.strategy import TransformerShape
-from automap_models.errors import BadInput
 from automap_models.hlo.adapter import trace
-from automap_models.hlo.block_labels import BlockStack
-from automap_models.hlo.model_work import model_work
 from automap_models.hlo.module import Module
 from automap_models.hlo.repetition import repeated
-from automap_models.hlo.rule_sets import RuleSet
-from automap_models.hlo.sharding_classes import sharding_classes
-from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
+from automap_models.workloads.bert import Bert
+from automap_models.workloads.blocks import token_shapes
+from automap_models.workloads.decoder import Decoder
+from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, Repeating, T5Config
+from automap_models.workloads.t5 import T5
 
 Tree = Any
 """A pytree of arrays; jax has no type for it."""
@@ -34,92 +30,25 @@ Batch = Mapping[str, Any]
 
 OPTIMIZER = optax.adam(1e-3)
 
-_TRACED_SAMPLES = 2
-"""Of a trace whose work is that of one: with one alone, the dimension of samples could not be told from others of 1."""
-
-
-class Architecture(Protocol):
-    """The sizes of a model."""
-
-    def module(self, dtype: jnp.dtype) -> nn.Module:
-        """The model whose layers compute in `dtype`; called with the batch's arrays but the labels, gives logits."""
-
-    def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-        """Name → shape of what a step reads, given the labels' shape: (batch,) for images, (batch, sequence) for text.
-
-        `labels` are class numbers, below 0 where nothing is to be predicted; `key`, of models with dropout, is a random
-        key.
-        """
-
-
-@runtime_checkable
-class RepeatingArchitecture(Architecture, Protocol):
-    """The sizes of a model that repeats blocks."""
-
-    @property
-    def stacks(self) -> tuple[BlockStack, ...]:
-        """Its repeated blocks, in the order in which the forward pass runs them."""
-
-    def with_blocks(self, blocks: Mapping[str, int]) -> Self:
-        """The same with so many blocks in the stack of each scope."""
-
-
-@runtime_checkable
-class TransformerArchitecture(RepeatingArchitecture, Protocol):
-    """The sizes of a transformer."""
-
-    def shape(self, name: str, sequence: int) -> TransformerShape:
-        """What a strategy divides, of samples of so many tokens."""
-
 
 @uncollected()
 def step_module(name: str, architecture: Architecture, labels: tuple[int, ...], dtype: str) -> Module:
     """The traced training step of a model; of one with many blocks, a few are traced and repeated.
 
     Args:
-        labels: the labels' shape, see Architecture.inputs.
+        labels: the labels' shape, see JaxArchitecture.inputs.
         dtype: what the layers compute in.
 
     Raises:
         BadInput: XLA refuses the step.
     """
-    if isinstance(architecture, RepeatingArchitecture):
+    if isinstance(architecture, Repeating):
         deep = [stack for stack in architecture.stacks if stack.traced < stack.layers]
         shallow = architecture.with_blocks({stack.scope: stack.traced for stack in architecture.stacks})
         module = repeated(trace(training_step(name, shallow, labels, dtype)), deep) if deep else None
         if module is not None:
             return module
     return trace(training_step(name, architecture, labels, dtype))
-
-
-def required_transformer(name: str, architecture: Architecture) -> TransformerArchitecture:
-    """The architecture itself.
-
-    Raises:
-        BadInput: it is no transformer.
-    """
-    if not isinstance(architecture, TransformerArchitecture):
-        do = "give a transformer: a decoder, BERT or T5"
-        raise BadInput("has no layers that a strategy can divide", where=name, do=do)
-    return architecture
-
-
-def architecture_work(name: str, architecture: Architecture, sequence: int, dtype: str) -> ModelWork:
-    """The work of a transformer by layers, from a trace with a few of its blocks.
-
-    Args:
-        sequence: tokens of a sample.
-        dtype: what the layers compute in.
-
-    Raises:
-        BadInput: it is no transformer, or XLA refuses the step.
-    """
-    transformer = required_transformer(name, architecture)
-    stacks = [replace(stack, instances=3) for stack in transformer.stacks]  # the first, one for all between, the last
-    shallow = transformer.with_blocks({stack.scope: stack.traced for stack in stacks})
-    module = trace(training_step(name, shallow, (_TRACED_SAMPLES, sequence), dtype))
-    sharding = sharding_classes(module, sharding_rules(module), RuleSet("shardy", "without restrictions"))
-    return model_work(module, sharding, transformer.shape(name, sequence), stacks, dtype)
 
 
 def training_step(name: str, architecture: Architecture, labels: tuple[int, ...], dtype: str) -> TrainingStep:
@@ -129,13 +58,36 @@ def training_step(name: str, architecture: Architecture, labels: tuple[int, ...]
     for most) and the batch.
 
     Args:
-        labels: the labels' shape, see Architecture.inputs.
+        labels: the labels' shape, see JaxArchitecture.inputs.
         dtype: what the layers compute in.
     """
-    module = architecture.module(jnp.dtype(dtype))
-    shapes = architecture.inputs(labels)
+    module, shapes = jax_model(architecture, dtype), batch_shapes(architecture, labels)
     state = jax.eval_shape(partial(initial_state, module), shapes)
     return TrainingStep(name, step_function(module), (*state, shapes), 0, (3,), labels[0], dtype)
+
+
+def jax_model(architecture: Architecture, dtype: str) -> nn.Module:
+    """The model whose layers compute in `dtype`; called with the batch's arrays but the labels, gives logits."""
+    match architecture:
+        case DecoderConfig():
+            return Decoder(architecture, jnp.dtype(dtype))
+        case BertConfig():
+            return Bert(architecture, jnp.dtype(dtype))
+        case T5Config():
+            return T5(architecture, jnp.dtype(dtype))
+    return architecture.module(jnp.dtype(dtype))
+
+
+def batch_shapes(architecture: Architecture, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Name → shape of what a step reads, see JaxArchitecture.inputs; labels of decoders are the ids shifted left."""
+    match architecture:
+        case DecoderConfig():
+            return token_shapes(labels, "ids", "labels", random=architecture.drops)
+        case BertConfig():
+            return token_shapes(labels, "ids", "types", "labels", random=architecture.drops)
+        case T5Config():
+            return token_shapes(labels, "ids", "decoder_ids", "labels")
+    return architecture.inputs(labels)
 
 
 def initial_state(module: nn.Module, batch: Batch, seed: int = 0) -> tuple[Tree, Tree, Tree]:

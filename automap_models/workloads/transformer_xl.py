@@ -40,11 +40,11 @@ class TransformerXlConfig:
     segment: int = 128
 
     def module(self, dtype: jnp.dtype) -> TransformerXl:
-        """See training.Architecture."""
+        """See sizes.JaxArchitecture."""
         return TransformerXl(self, dtype)
 
     def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-        """See training.Architecture."""
+        """See sizes.JaxArchitecture."""
         return token_shapes(labels, "tokens", "labels")
 
 

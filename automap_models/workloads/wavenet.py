@@ -32,11 +32,11 @@ class WaveNetConfig:
     values: int = 256
 
     def module(self, dtype: jnp.dtype) -> WaveNet:
-        """See training.Architecture."""
+        """See sizes.JaxArchitecture."""
         return WaveNet(self, dtype)
 
     def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-        """See training.Architecture."""
+        """See sizes.JaxArchitecture."""
         return token_shapes(labels, "samples", "labels")
 
 

@@ -17,8 +17,8 @@ from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.liveness import Liveness
 from automap_models.hlo.step import TrainingStep
 from automap_models.workloads.convolutional import ResNetConfig
-from automap_models.workloads.decoder import DecoderConfig
-from automap_models.workloads.training import Architecture, training_step
+from automap_models.workloads.sizes import Architecture, DecoderConfig
+from automap_models.workloads.training import training_step
 
 LAYERS, BATCH, WIDTH = 5, 3, 7
 

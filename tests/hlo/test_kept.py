@@ -20,8 +20,7 @@ from automap_models.hlo.liveness import Liveness
 from automap_models.hlo.rule_sets import RuleSet
 from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.step_classes import StepClasses
-from automap_models.workloads.bert import BertConfig
-from automap_models.workloads.decoder import DecoderConfig
+from automap_models.workloads.sizes import BertConfig, DecoderConfig
 from automap_models.workloads.training import training_step
 
 F, B = Phase.FORWARD, Phase.BACKWARD

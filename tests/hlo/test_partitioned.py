@@ -41,10 +41,9 @@ from automap_models.hlo.sharding_work import DivisibleProfile, StepTimes, step_t
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
 from automap_models.hlo.step_classes import StepClasses
-from automap_models.workloads.bert import BertConfig
 from automap_models.workloads.convolutional import VggConfig
-from automap_models.workloads.t5 import T5Config
-from automap_models.workloads.training import Architecture, training_step
+from automap_models.workloads.sizes import Architecture, BertConfig, T5Config
+from automap_models.workloads.training import training_step
 
 TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
     "bert": (BertConfig(width=16, heads=4, layers=2, vocabulary=40, positions=12), (4, 12)),

@@ -23,11 +23,9 @@ from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.sharding_rules import RuledModule
 from automap_models.hlo.sharding_work import sharding_work
-from automap_models.workloads.bert import BertConfig
 from automap_models.workloads.blocks import token_shapes
-from automap_models.workloads.decoder import DecoderConfig
-from automap_models.workloads.t5 import T5Config
-from automap_models.workloads.training import Architecture, step_module, training_step
+from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, T5Config
+from automap_models.workloads.training import step_module, training_step
 
 T5 = T5Config(width=16, heads=4, head_width=4, feed_forward=32, layers=5, vocabulary=40)
 FAMILIES: dict[str, Architecture] = {
@@ -110,11 +108,11 @@ class Widening:
 
     @property
     def stacks(self) -> tuple[BlockStack, ...]:
-        """See training.RepeatingArchitecture."""
+        """See sizes.Repeating."""
         return (BlockStack("block_", self.layers),)
 
     def with_blocks(self, blocks: Mapping[str, int]) -> Widening:
-        """See training.RepeatingArchitecture."""
+        """See sizes.Repeating."""
         return Widening(blocks["block_"])
 
     def module(self, dtype: Any) -> nn.Module:

@@ -20,11 +20,9 @@ from automap_models.hlo.rule_sets import RuleSet, read_rule_set
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.shardy import collectives, sharding_rules
 from automap_models.hlo.step import TrainingStep
-from automap_models.workloads.bert import BertConfig
 from automap_models.workloads.convolutional import ResNetConfig, VggConfig
-from automap_models.workloads.decoder import DecoderConfig
-from automap_models.workloads.t5 import T5Config
-from automap_models.workloads.training import Architecture, training_step
+from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, T5Config
+from automap_models.workloads.training import training_step
 
 TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
     "bert": (BertConfig(width=16, heads=2, layers=1, vocabulary=40, positions=12), (2, 10)),

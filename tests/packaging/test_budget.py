@@ -28,30 +28,30 @@ BUDGET = {
     "envs": (1_605, 12),
     "export": (1_980, 14),
     "formats": (4_906, 19),
-    "hlo": (7_909, 39),
+    "hlo": (7_145, 36),
     "planners": (861, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_313, 17),
-    "planners/portfolio": (2_925, 19),
+    "planners/portfolio": (2_896, 18),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_520, 22),
     "planners/strategies": (2_700, 15),
     "plots": (1_256, 9),
-    "requests": (1_523, 10),
+    "requests": (1_516, 10),
     "rl": (1_088, 11),
     "run": (4_781, 24),
     "simulate": (1_613, 8),
     "torch_export": (3_169, 14),
-    "workloads": (3_959, 20),
+    "workloads": (4_660, 24),
     "zoo": (1, 1),
     "infer": (4_682, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
-    "benchmarks": (3_390, 20),
+    "benchmarks": (3_384, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_563, "files": 380, "compiled": 80, "numbers": 228}
+TOTALS = {"lines": 68_464, "files": 380, "compiled": 80, "numbers": 226}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

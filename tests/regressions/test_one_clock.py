@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
 from functools import cache
 
 import numpy as np
@@ -21,16 +21,13 @@ from automap_models.cost.profile_layers import ProfileWork
 from automap_models.formats.hardware_yaml import device_of, read_cluster, read_device
 from automap_models.hlo.clock import clock_times
 from automap_models.hlo.graph import instruction_graph, rules_of
-from automap_models.hlo.model_layers import ModelLayers
 from automap_models.hlo.profile import clock_profile
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.sharding_work import DivisibleProfile, step_times
 from automap_models.hlo.step_classes import StepClasses
-from automap_models.hlo.work_marks import WorkMarks
 from automap_models.simulate.step import step_cost
-from automap_models.workloads.source import Source, SourceKind, module_of, read_model_work, transformer
-from automap_models.workloads.training import required_transformer
+from automap_models.workloads.source import Source, SourceKind, module_of, read_model_work
 
 SEQUENCE, SAMPLES, MICRO_BATCHES = 256, 4, 4
 DTYPES: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -50,15 +47,19 @@ def _graph(model: str, precision: Precision) -> InstructionGraph:
     return instruction_graph(module_of(_source(model, precision)))
 
 
+COLUMNS = re.compile(r"/(q|k|v|wi|gate|head)/kernel$|relative_bias(/embedding)?$")
+ROWS = re.compile(r"/(o|wo)/kernel$|params/embedding(/embedding)?$")
+"""Parameters whose second dimension, or first, Megatron-LM divides (arXiv 1909.08053, section 3)."""
+
+
 @cache
 def _megatron(model: str, precision: Precision) -> tuple[StepClasses, frozenset[int]]:
     """The classes of a step, and those that tensor parallelism divides: heads, perceptrons' columns, the vocabulary."""
     graph, module = _graph(model, precision), module_of(_source(model, precision))
-    sized = transformer(_source(model, precision))
-    stacks = required_transformer(model, sized.architecture).stacks
-    layers = ModelLayers(module, graph, tuple(replace(stack, instances=stack.layers) for stack in stacks))
     step = StepClasses(module, sharding_classes(module, rules_of(module), read_rule_set("shardy")), graph)
-    return step, WorkMarks(step, layers, sized.shape()).tensor
+    parameters = [(v, argument.name) for v, argument in enumerate(graph.arguments) if argument.kind == "parameter"]
+    divided = {step.of_dims[v][1] for v, name in parameters if COLUMNS.search(name)}
+    return step, frozenset(divided | {step.of_dims[v][0] for v, name in parameters if ROWS.search(name)})
 
 
 @cache

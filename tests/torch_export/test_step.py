@@ -33,8 +33,8 @@ from automap_models.hlo.step_classes import StepClasses
 from automap_models.planners.portfolio.model import profiled_model
 from automap_models.planners.registry import make_planner
 from automap_models.torch_export.step import step_module
-from automap_models.workloads.decoder import DecoderConfig
 from automap_models.workloads.registry import build
+from automap_models.workloads.sizes import DecoderConfig
 from automap_models.workloads.training import training_step
 
 from .gpt import FusedAttention, gpt2

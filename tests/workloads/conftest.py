@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from automap_models.workloads.bert import BertConfig
 from automap_models.workloads.convolutional import ResNetConfig, VggConfig
-from automap_models.workloads.decoder import DecoderConfig
-from automap_models.workloads.t5 import T5Config
-from automap_models.workloads.training import Architecture
+from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, T5Config
 
 TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
     "bert": (BertConfig(width=16, heads=2, layers=1, vocabulary=40, positions=12), (2, 10)),

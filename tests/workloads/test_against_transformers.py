@@ -12,18 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from automap_models.workloads.bert import BertConfig
 from automap_models.workloads.config_json import read_config
 from automap_models.workloads.convolutional import ResNetConfig, VggConfig
-from automap_models.workloads.decoder import DecoderConfig
-from automap_models.workloads.mixture import capacity
-from automap_models.workloads.t5 import T5Config, relative_buckets
-from automap_models.workloads.training import Architecture, cross_entropy, training_step
+from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, T5Config, capacity
+from automap_models.workloads.t5 import relative_buckets
+from automap_models.workloads.training import cross_entropy, jax_model, training_step
 
 from .hugging_face import configuration, model_of, written
 
@@ -199,7 +196,7 @@ def _labels() -> Any:
 
 def _compare(architecture: Architecture, params: Any, inputs: dict[str, Any], expected: Any, labels: Any) -> None:
     """Logits agree to float32's accuracy, and so do losses."""
-    module = architecture.module(jnp.dtype("float32"))
+    module = jax_model(architecture, "float32")
     logits = jax.jit(lambda params: module.apply({"params": params}, **inputs))(params)
     reference = expected.logits.detach().numpy()
     np.testing.assert_allclose(logits, reference, rtol=1e-4, atol=1e-4 * np.abs(reference).max())
@@ -361,7 +358,7 @@ def test_resnet_in_training_and_the_means_it_keeps() -> None:
     params = _params(weights, architecture, (BATCH,))
     images = np.random.default_rng(1).normal(size=(BATCH, 32, 32, 3)).astype(np.float32)
     expected = model(torch.tensor(images.transpose(0, 3, 1, 2))).logits.detach().numpy()
-    module = architecture.module(jnp.dtype("float32"))
+    module = jax_model(architecture, "float32")
     shapes = training_step("", architecture, (BATCH,), "float32").arguments[2]
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     logits, state = jax.jit(partial(module.apply, mutable="batch_stats"))({"params": params, **zeros}, images)
@@ -392,7 +389,7 @@ def test_vgg() -> None:
     for name in ("fc1", "fc2", "predictions"):
         x = x @ params[name]["kernel"] + params[name]["bias"]
         x = x if name == "predictions" else np.maximum(x, 0)
-    logits = architecture.module(jnp.dtype("float32")).apply({"params": params}, images)
+    logits = jax_model(architecture, "float32").apply({"params": params}, images)
     np.testing.assert_allclose(logits, x, rtol=1e-4, atol=1e-4 * np.abs(x).max())
 
 

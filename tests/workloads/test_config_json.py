@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,8 +22,9 @@ from automap_models.workloads.catalogue import MODEL_TYPES, WORKLOADS
 from automap_models.workloads.config_json import is_config, read_config
 from automap_models.workloads.config_rotary import FAMILIES
 from automap_models.workloads.registry import configured, sized
+from automap_models.workloads.sizes import Architecture, Repeating
 from automap_models.workloads.source import Source, SourceKind, module_of, source_kind
-from automap_models.workloads.training import Architecture, RepeatingArchitecture
+from automap_models.workloads.training import batch_shapes, jax_model
 
 from . import hugging_face
 
@@ -89,15 +89,15 @@ def written(document: object, folder: Path) -> Path:
 
 def parameters(architecture: Architecture) -> int:
     """Number of trainable parameters."""
-    shapes = architecture.inputs((1, 4))
+    shapes = batch_shapes(architecture, (1, 4))
     shapes.pop("labels")
-    init = partial(architecture.module(jnp.dtype("float32")).init, jax.random.key(0))
+    init = partial(jax_model(architecture, "float32").init, jax.random.key(0))
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(init, **shapes)["params"]))
 
 
 def parameters_of_a_deep_one(architecture: Architecture) -> int:
     """The same, from two shallow models: each further block has as many."""
-    assert isinstance(architecture, RepeatingArchitecture)
+    assert isinstance(architecture, Repeating)
     stacks = architecture.stacks
     first = {stack.scope: stack.lead + 1 for stack in stacks}
     few, more = (

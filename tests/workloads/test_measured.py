@@ -1,26 +1,21 @@
-"""The built-in model of a measured step: its sizes, and its work kept between runs."""
+"""The built-in model of a measured step, and its work."""
 
 from __future__ import annotations
 
-import ast
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gpt_work import gpt_work
 from observations import measured_step
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import TransformerShape
 from automap_models.cost.measured import MeasuredPasses
-from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache, decode_record, encode_record
 from automap_models.formats.hardware_yaml import read_device
-from automap_models.workloads import measured
-from automap_models.workloads.measured import MeasuredWorks, architecture_of, measured_passes, with_layers
+from automap_models.workloads.measured import architecture_of, measured_passes, passes_work, step_work
 from automap_models.workloads.source import Source, SourceKind, profile_source
 
 pytest.importorskip("flax")
@@ -28,14 +23,6 @@ pytest.importorskip("flax")
 from automap_models.hlo import measure
 from automap_models.hlo.measure import Measured
 
-PACKAGE = Path(measured.__file__).parents[1]
-TRACING = ("workloads/training.py", "workloads/bert.py", "workloads/decoder.py")
-"""What `MeasuredWorks` imports to trace a model."""
-DESCRIBING = """
-core/cluster core/dag core/device core/framework core/passes core/profile core/schedules core/strategy core/units
-errors formats/schema resources
-"""
-"""Modules that these import and in which no work is made."""
 SHAPE = TransformerShape(
     name="small", layers=6, hidden=64, heads=4, kv_heads=2, ffn=96, sequence=32, vocabulary=128, experts=None
 )
@@ -62,38 +49,13 @@ def parameters(work: ModelWork) -> float:
     return float(sum(work.layers[layer].parameters.values.sum() for layer in work.order))
 
 
-def test_work_is_traced_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPT of 6 layers: 12h² + 13h parameters a block, (V + s)·h in embeddings, 2h in the last norm."""
-    step = replace(measured_step("a", "b", 4, 1024, micro_batch=1)[0], shape=replace(SHAPE, kv_heads=4, ffn=256))
-    work = MeasuredWorks(Cache(tmp_path)).of(step)
-    assert work.shape == step.shape
-    assert parameters(work) == 6 * (12 * 64**2 + 13 * 64) + (128 + 32) * 64 + 2 * 64
-    monkeypatch.setattr("automap_models.workloads.measured._traced", None)
-    deeper = MeasuredWorks(Cache(tmp_path)).of(replace(step, shape=replace(step.shape, layers=9)))
-    assert parameters(deeper) - parameters(work) == 3 * (12 * 64**2 + 13 * 64)
-
-
-def test_fewer_layers_than_were_traced_are_the_first_ones() -> None:
-    work = gpt_work(4, 256, 4, 32, 128)
-    shallow = with_layers(work, replace(work.shape, layers=2))
-    assert (shallow.order, shallow.shape.layers) == ((0, 1, 1, 2), 2)
-
-
-def test_work_comes_back_from_json_as_it_was() -> None:
-    work = gpt_work(4, 256, 4, 32, 128)
-    again = decode_record(encode_record(work), ModelWork)
-    assert (again.shape, again.order, again.dtype, again.tied) == (work.shape, work.order, work.dtype, work.tied)
-    for one, other in zip(again.layers, work.layers, strict=True):
-        np.testing.assert_array_equal(one.kernels.sizes, other.kernels.sizes)
-        np.testing.assert_array_equal(one.kept.values, other.kept.values)
-        assert one.kernels.size_marks.dtype == other.kernels.size_marks.dtype == np.int8
-        assert one.exchanged.values.shape == (0,)
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"shape": 3}'])
-def test_what_is_no_work_is_refused(content: bytes) -> None:
-    with pytest.raises(BadInput, match="is no ModelWork of this version"):
-        decode_record(content, ModelWork)
+@pytest.mark.parametrize("layers", [2, 6])
+def test_the_work_of_a_measured_gpt_has_its_parameters(layers: int) -> None:
+    """12h² + 13h parameters a block, (V + s)·h in embeddings, 2h in the last norm."""
+    shape = replace(SHAPE, kv_heads=4, ffn=256, layers=layers)
+    work = step_work(replace(measured_step("a", "b", 4, 1024, micro_batch=1)[0], shape=shape))
+    assert work.shape == shape
+    assert parameters(work) == layers * (12 * 64**2 + 13 * 64) + (128 + 32) * 64 + 2 * 64
 
 
 TINY = {"model_type": "gpt2", "vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}
@@ -125,41 +87,12 @@ def test_a_measured_profile_says_which_transformer_it_is_of(tmp_path: Path, monk
     ids = torch.ones(2, 16, dtype=torch.int64)
     inputs = {"input_ids": ids, "labels": ids}
     model = (transformers.GPT2LMHeadModel(config), inputs)
-    works = MeasuredWorks(Cache(tmp_path))
     parameters = []
     for passes in (jax, _measured(Source("tiny", SourceKind.FACTORY, model=model))):
         assert (passes.sequence, passes.micro_batch, passes.precision) == (16, 2, "fp32")
         assert min(passes.parts_s) > 0
         assert len(passes.parts_s) == 3
-        work = works.of_passes(passes)
+        work = passes_work(passes)
         parameters.append(sum(float(work.layers[i].parameters.values.sum()) for i in work.order))
     assert parameters == [parameters[0]] * 2
     assert jax.flash is False
-
-
-def _imported(path: Path) -> set[Path]:
-    """Modules of the package that a module imports, in its functions, too, but not for types alone."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            node.body = []
-    names = [
-        name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module
-        for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
-    ]
-    files = [Path(*name.split(".")[1:]).with_suffix(".py") for name in names if name.startswith("automap_models.")]
-    return {PACKAGE / file for file in files if (PACKAGE / file).exists()}
-
-
-def test_all_the_code_that_traces_a_measured_model_is_part_of_its_key() -> None:
-    reached: set[Path] = set()
-    new = {PACKAGE / name for name in TRACING}
-    while new:
-        reached |= new
-        new = {other for path in new for other in _imported(path)} - reached
-    traced = {path.relative_to(PACKAGE).with_suffix("").as_posix() for path in reached} - set(DESCRIBING.split())
-    named = [name.removesuffix(".py") for name in measured._TRACERS]
-    assert not [name for name in traced if name not in named and name.partition("/")[0] not in named]
-    assert all((PACKAGE / name).exists() for name in measured._TRACERS)

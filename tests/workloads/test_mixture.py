@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automap_models.workloads.mixture import balancing_loss, capacity, dispatch_tensor
+from automap_models.workloads.mixture import balancing_loss, dispatch_tensor
+from automap_models.workloads.sizes import capacity
 
 
 def test_the_published_capacity_is_64_of_512_tokens_with_8_experts() -> None:

@@ -18,7 +18,7 @@ from automap_models.errors import BadInput
 from automap_models.hlo.step import TrainingStep
 from automap_models.workloads import catalogue, registry
 from automap_models.workloads.config_json import read_config
-from automap_models.workloads.training import Architecture
+from automap_models.workloads.sizes import Architecture
 
 GPT = {"gpt2_medium": (1024, 24, 16), "gpt2_xl": (1600, 48, 25), "gpt3_7b": (4096, 32, 32), "gpt3_13b": (5120, 40, 40)}
 """Name → width, layers, heads."""

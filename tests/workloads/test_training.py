@@ -14,7 +14,15 @@ import pytest
 
 from automap_models import workloads
 from automap_models.workloads.convolutional import ResNetConfig
-from automap_models.workloads.training import Architecture, cross_entropy, initial_state, step_function, training_step
+from automap_models.workloads.sizes import Architecture
+from automap_models.workloads.training import (
+    batch_shapes,
+    cross_entropy,
+    initial_state,
+    jax_model,
+    step_function,
+    training_step,
+)
 
 Tiny = tuple[Architecture, tuple[int, ...]]
 QUICK, SLOW = ("gpt2",), ("bert", "t5", "moe", "vgg", "resnet")
@@ -32,7 +40,7 @@ def _batch(architecture: Architecture, labels: tuple[int, ...]) -> dict[str, Any
         name: random.normal(size=shape.shape).astype(np.float32)
         if shape.dtype == jnp.float32
         else random.integers(0, highest.get(name, 40), shape.shape, dtype=np.int32)
-        for name, shape in architecture.inputs(labels).items()
+        for name, shape in batch_shapes(architecture, labels).items()
     }
 
 
@@ -49,7 +57,7 @@ def _compiled(function: Callable[..., Any], *arguments: Any) -> Callable[..., An
 @cache
 def _trained(architecture: Architecture, labels: tuple[int, ...]) -> tuple[Any, Any, list[float]]:
     """The state before and after the first of ten steps on one batch, and each step's loss."""
-    module, batch = architecture.module(jnp.dtype("float32")), _batch(architecture, labels)
+    module, batch = jax_model(architecture, "float32"), _batch(architecture, labels)
     state = first = _compiled(partial(initial_state, module), batch)(batch)
     step = _compiled(step_function(module), *state, batch)
     states, losses = [], []
@@ -126,7 +134,7 @@ def test_operations_name_their_layer_and_their_phase(tiny: Tiny) -> None:
     architecture, labels = tiny
     step = training_step("tiny", architecture, labels, "float32")
     names = _op_names(step)
-    model = type(architecture.module(jnp.dtype("float32"))).__name__
+    model = type(jax_model(architecture, "float32")).__name__
     kernels = [path for path, _ in jax.tree.leaves_with_path(step.arguments[0]) if path[-1].key == "kernel"]
     assert kernels
     for path in kernels:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +32,14 @@ from automap_models.hlo.module import MlirModule, Module
 from automap_models.hlo.profile import clock_profile
 from automap_models.hlo.rule_sets import RuleSet, read_rule_set
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
-from automap_models.planners.portfolio.work import built_step, digest, versions
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
 from automap_models.planners.staged.stage_shardings import stage_shardings
+from automap_models.version import __version__
 from automap_models.workloads.source import Begin, Source, SourceKind, module_of
 
 RULES = "shardy"
 """What may be partitioned: all that propagates."""
+_TRACERS = ("jax", "flax", "optax", "torch")
 
 
 def profiled_model(
@@ -101,7 +104,7 @@ def profiled_once(
     """
     if source.kind is SourceKind.PROFILE:
         model = ProfiledModel(read_profile(source.what))  # before the digest: a device such as /dev/zero never ends
-        key = digest(Path(source.what).read_bytes())
+        key = _digest(Path(source.what).read_bytes())
     else:
         key, model = _traced_model(source, device, cluster, cache, begin)
     return key, replace(model, profile=sized(model.profile, microbatch_size))
@@ -133,10 +136,10 @@ def _step(source: Source, module: Module | None) -> Mapping[str, object]:
             text = module.mlir.operation.get_asm(enable_debug_info=True)  # layers stand in its locations
         else:
             text = repr((module.meta, module.argument_types, module.operations, module.outputs))
-        return {"factory": source.what, "arguments": kinds, "module": digest(text.encode())}
+        return {"factory": source.what, "arguments": kinds, "module": _digest(text.encode())}
     if source.kind is SourceKind.MODULE:
-        return {"file": digest(read_bytes(source.what, LARGEST_MODULE_BYTES)), "trainable": source.trainable}
-    return built_step(source)
+        return {"file": _digest(read_bytes(source.what, LARGEST_MODULE_BYTES)), "trainable": source.trainable}
+    return _built_step(source)
 
 
 def _circumstances(device: Device, cluster: Cluster) -> dict[str, object]:
@@ -145,5 +148,31 @@ def _circumstances(device: Device, cluster: Cluster) -> dict[str, object]:
         "device": {**asdict(device), "matrix": dict(device.matrix)},
         "cluster": {**ClusterDocument.of(cluster).builtins(), "name": None, "memory": None},
         "rules": RULES,
-        "versions": versions(),
+        "versions": _versions(),
     }
+
+
+def _built_step(source: Source) -> Mapping[str, object]:
+    """What identifies the training step of a built-in model, or of a config.json."""
+    sizes = {**source.sizes, "dropout": source.dropout}
+    if source.kind is SourceKind.CONFIG:  # its path names the model
+        path = Path(source.what).resolve()
+        return {"config": _digest(read_bytes(path)), "names": path.parts[-2:], **sizes}
+    return {"what": source.what, **sizes}
+
+
+def _versions() -> dict[str, str | None]:
+    """Of everything that a trace depends on; None where it is not installed."""
+    return {"automap": __version__, **{name: _version(name) for name in _TRACERS}}
+
+
+def _digest(content: bytes) -> str:
+    """SHA-256."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -13,13 +13,12 @@ import pytest
 from automap_models.core.device import StepConstants
 from automap_models.core.profile import Profile
 from automap_models.cost.measured import DescribedModel, MeasuredStep
-from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.formats.npz import write_npz
 from automap_models.infer import app
 from automap_models.simulate.calibration import USUAL, measured_estimate, passes_estimate
-from automap_models.workloads.measured import MeasuredWorks, measured_passes
+from automap_models.workloads.measured import measured_passes, passes_work, step_work
 
 pytest.importorskip("flax")
 
@@ -66,11 +65,10 @@ def _priced_rows(folder: Path) -> Path:
     documents += [row("other", "one", gpu_type="H100"), row("odd", "one", gpu_type="Abacus")]
     path = folder / "rows.json"
     path.write_text(json.dumps({"rows": documents}))
-    works = MeasuredWorks(Cache(cache_folder()))
     device = replace(read_device("a100"), step=TRUE)
     for document, step in zip(documents, read_measured_steps(path), strict=True):
         if isinstance(step, MeasuredStep):
-            document["measured"] = {"iteration_s": measured_estimate(step, works.of(step), device).step_s}
+            document["measured"] = {"iteration_s": measured_estimate(step, step_work(step), device).step_s}
     path.write_text(json.dumps({"rows": documents}))
     return path
 
@@ -140,7 +138,7 @@ def _profile(path: Path, samples: int, **meta: Any) -> Path:
         **meta,
     }
     passes = measured_passes(_timed(1.0, 2.0, about), path.stem, DescribedModel(config=json.dumps(CONFIG)), 128)
-    work = MeasuredWorks(Cache(cache_folder())).of_passes(passes)
+    work = passes_work(passes)
     forward_s, backward_s, _ = passes_estimate(passes, work, replace(read_device("a100"), step=TRUE))
     write_npz(path, _timed(forward_s, backward_s, about))
     return path

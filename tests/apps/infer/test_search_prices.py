@@ -23,8 +23,8 @@ from automap_models.infer.app import search as main
 MODELS = '''
 import jax
 import jax.numpy as jnp
-from automap_models.workloads.bert import BertConfig
-from automap_models.workloads.t5 import T5Config
+from automap_models.workloads.sizes import BertConfig
+from automap_models.workloads.sizes import T5Config
 from automap_models.workloads.training import training_step
 from automap_models.workloads.convolutional import VggConfig
 

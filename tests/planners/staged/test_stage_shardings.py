@@ -43,7 +43,7 @@ from automap_models.hlo.step_classes import StepClasses
 from automap_models.planners.staged.stage_shardings import degrees, stage_shardings
 from automap_models.workloads import build
 from automap_models.workloads.convolutional import VggConfig
-from automap_models.workloads.t5 import T5Config
+from automap_models.workloads.sizes import T5Config
 from automap_models.workloads.training import training_step
 
 DEVICE = ideal_device("slow", {"float32": 1e11}, 1e11, 1e10, launch_s=1e-6)

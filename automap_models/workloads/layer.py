@@ -1,0 +1,322 @@
+"""One layer of a transformer, operation by operation, in closed form: what it computes, keeps and sums.
+
+The forward pass is written down as a model's code would run it. Each operation adds its own kernels of both passes, and
+says what it saves:
+
+    operation       forward              gradients of activations         of parameters           saves
+    product y = xW  y, x, W              dx, dy, W                        dW, dy, x; its type     x
+    norm            y, x, scale          dx, dy, x, scale, what else x    scale, dy, x            x
+                                         has as gradients
+    activation      z, y                 dy, dz, y                                                y, of ReLU a bit mask
+    residual sum    y, x, change
+
+(bytes that each kernel moves, its result first). A value that several products read has its gradients added up by one
+more kernel. The kinds of kernels, and which of them are one, are those of the traced models (cost/kernels.py and
+hlo/module_kernels.py say why), without kernels of single numbers a token.
+
+What tensor parallelism sums follows from the marks (core.model_work): the result of a product over a dimension that
+devices share, and the gradient of what is whole and read by products whose columns they share (1909.08053, section 3).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, WorkKind, WorkPass
+from automap_models.cost.layer_times import ITEM_BYTES
+
+FORWARD, INPUT, WEIGHT = WorkPass
+PER_TOKEN = Mark.SAMPLES | Mark.TOKENS
+WHOLE = Mark(0)
+_NO_SIZES = (1.0, WHOLE)
+Size = tuple[float, Mark]
+"""Of one side of a product, and what divides it."""
+FLOAT32 = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """What a kernel reads or writes, of one sample.
+
+    Attributes:
+        shape: how many, rows, columns.
+        mark: of its size.
+        item_bytes: of an element.
+        scores: whether it is of queries against keys, which a flash kernel does not move.
+    """
+
+    shape: tuple[float, float, float]
+    mark: Mark
+    item_bytes: float
+    scores: bool = False
+
+    @property
+    def elements(self) -> float:
+        """Their number."""
+        return prod(self.shape)
+
+    @property
+    def width(self) -> float:
+        """Of a row."""
+        return self.shape[2]
+
+    @property
+    def nbytes(self) -> float:
+        """Of all elements."""
+        return self.elements * self.item_bytes
+
+
+@dataclass
+class Layer:
+    """A layer that is being written down.
+
+    Attributes:
+        tokens: of a sample.
+        dtype: of activations and weights.
+        parameters: number of them in each tensor, with its mark.
+        sums_forward, sums_backward, exchanged, context: values, see LayerWork.
+    """
+
+    tokens: int
+    dtype: str
+    parameters: list[Size] = field(default_factory=list)
+    sums_forward: list[Value] = field(default_factory=list)
+    sums_backward: list[Value] = field(default_factory=list)
+    exchanged: list[Value] = field(default_factory=list)
+    context: list[Value] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.item_bytes = ITEM_BYTES[self.dtype]
+        self._kernels: list[tuple[WorkPass, bool, tuple[Size, ...], tuple[Value, ...]]] = []
+        self._saved: dict[Value, bool] = {}  # value → whether kernels of gradients of parameters read it
+        self._saved_in_core: list[Value] = []
+        self._gradients: dict[Value, list[Value]] = defaultdict(list)
+        self._norms: dict[Value, list[Value]] = defaultdict(list)  # what is normed → scales
+
+    # --- values
+
+    def value(
+        self, width: float, mark: Mark = PER_TOKEN, *, rows: float = 0, count: float = 1, item_bytes: float = 0
+    ) -> Value:
+        """A value with so many columns; unless told otherwise with a row for each token, in the layer's type."""
+        return Value((count, rows or self.tokens, width), mark, item_bytes or self.item_bytes)
+
+    def like(self, x: Value, item_bytes: float = 0) -> Value:
+        """Another value as large, in the same type or in another one."""
+        return Value(x.shape, x.mark, item_bytes or x.item_bytes, x.scores)
+
+    def weights(self, elements: float, mark: Mark = WHOLE, item_bytes: float = 0) -> Value:
+        """A tensor of parameters, or their gradients."""
+        return Value((1, 1, elements), mark, item_bytes or self.item_bytes)
+
+    def save(self, *values: Value, for_weights: bool = False) -> None:
+        """Keep values for the backward pass."""
+        for value in values:
+            self._saved[value] = self._saved.get(value, False) or for_weights
+
+    def received(self, x: Value) -> None:
+        """Note that an earlier layer saves x, and sums its gradients for all layers that read it."""
+        del self._saved[x]
+        self.sums_backward.remove(x)
+
+    def save_in_core(self, *values: Value) -> None:
+        """Keep values of an attention core, which flash kernels and selective recomputation spare."""
+        self._saved_in_core.extend(values)
+
+    # --- kernels
+
+    def memory(self, of_pass: WorkPass, *moved: Value, core: bool = False) -> None:
+        """A kernel that the memory bounds."""
+        self._kernels.append((of_pass, core, (), moved))
+
+    def product(
+        self, of_pass: WorkPass, sizes: Iterable[Size], result: Value, a: Value, b: Value, *, core: bool = False
+    ) -> None:
+        """A product of matrices; sizes are how many, rows, columns and depth."""
+        self._kernels.append((of_pass, core, tuple(sizes), (result, a, b)))
+
+    # --- operations
+
+    def dense(
+        self,
+        x: Value,
+        columns: float,
+        mark: Mark = WHOLE,
+        *,
+        bias: bool = False,
+        experts: Mark = WHOLE,
+        float32: bool = False,
+        owned: bool = True,
+    ) -> Value:
+        """A product with a matrix of parameters, or with one for each expert.
+
+        Args:
+            mark: TENSOR where devices share its columns; they share its depth where x has the mark.
+            bias: whether one is added, by the kernel that reads the result.
+            experts: EXPERTS where there is a matrix for each.
+            float32: whether it is computed in that type, as routers are.
+            owned: whether the parameters count with this layer.
+        """
+        count, tokens, depth = x.shape
+        depth_mark = x.mark & Mark.TENSOR
+        operand = self.like(x, FLOAT32) if float32 else x
+        if float32:
+            self.memory(FORWARD, operand, x)
+        y = Value((count, tokens, columns), x.mark & PER_TOKEN | mark, operand.item_bytes)
+        matrix = self.weights(count * depth * columns, mark | depth_mark | experts, operand.item_bytes)
+        times, rows = (count, WHOLE), (tokens, x.mark & PER_TOKEN)
+        wide, deep = (columns, mark), (depth, depth_mark)
+        self.product(FORWARD, (times, rows, wide, deep), y, operand, matrix)
+        self.product(INPUT, (times, rows, deep, wide), operand, y, matrix)
+        self.product(WEIGHT, (times, wide, deep, rows), matrix, y, operand)
+        if owned or self.item_bytes < FLOAT32:
+            self.memory(WEIGHT, self.weights(*_size(matrix), FLOAT32), matrix)
+        if owned:
+            self.parameters.append(_size(matrix))
+        if bias:
+            self.bias(y)
+        self.save(x, for_weights=True)
+        self.reads(x, operand.item_bytes)
+        if mark and not depth_mark and x not in self.sums_backward:
+            self.sums_backward.append(x)
+        if depth_mark:
+            self.sums_forward.append(y)
+        return y
+
+    def bias(self, y: Value) -> None:
+        """Parameters that are added to every row of a value, and the kernel that sums their gradients."""
+        mark = y.mark & Mark.TENSOR
+        gradient = self.weights(y.width, mark)
+        self.memory(WEIGHT, gradient, y)
+        if self.item_bytes < FLOAT32:
+            self.memory(WEIGHT, self.weights(y.width, mark, FLOAT32), gradient)
+        self.parameters.append(_size(gradient))
+
+    def reads(self, x: Value, item_bytes: float = 0) -> None:
+        """Note that one more operation makes a gradient of x, of so many bytes an element."""
+        self._gradients[x].append(self.like(x, item_bytes))
+
+    def norm(self, x: Value, *, layer_norm: bool, width: float = 0, fused: bool = False) -> Value:
+        """A layer norm, or one without mean and bias.
+
+        Args:
+            width: of what is normed, if that is not a row of x.
+            fused: whether the kernel that reads the result makes it, too.
+        """
+        y, scale = self.like(x), self.weights(width or x.width, item_bytes=FLOAT32)
+        self.memory(FORWARD, *((x,) if fused else (y, x, scale)))
+        self.memory(WEIGHT, scale, y, x)
+        if layer_norm:
+            self.memory(WEIGHT, scale, y)
+        self.parameters.extend([_size(scale)] * (1 + layer_norm))
+        self._norms[x].append(scale)
+        self.save(x, for_weights=True)
+        return y
+
+    def activation(self, y: Value, *, relu: bool = False) -> Value:
+        """A function of each number, of ReLU with a mask of a byte each."""
+        z = self.like(y)
+        self.memory(FORWARD, z, y)
+        kept = y
+        if relu:
+            kept = self.like(y, 1)
+            self.memory(FORWARD, kept, y)
+        self.memory(INPUT, y, z, kept)
+        self.save(kept)
+        return z
+
+    def gated(self, gate: Value, inner: Value) -> Value:
+        """The activation of one value times another."""
+        z = self.like(inner)
+        self.memory(FORWARD, z, gate, inner)
+        self.memory(INPUT, inner, z, gate)
+        self.memory(INPUT, gate, z, gate, inner)
+        self.save(gate, inner)
+        return z
+
+    def dropout(self, x: Value) -> Value:
+        """The mask of what is left out of x; what reads x reads it, too."""
+        mask = self.like(x, 1)
+        self.memory(FORWARD, mask)
+        self.memory(INPUT, x, mask, x)
+        self.save(mask)
+        return mask
+
+    def add(self, x: Value, change: Value, *more: Value) -> Value:
+        """The sum of a residual stream and what changes it; `more` are masks and scales that its kernel reads."""
+        self.reads(x)
+        self.memory(FORWARD, self.like(x), x, change, *more)
+        return self.like(x)
+
+    # --- the record
+
+    def work(self, name: str, boundary: Iterable[Value] = (), *, causal: bool = True) -> LayerWork:
+        """The layer.
+
+        Args:
+            name, causal: see LayerWork.
+            boundary: what it hands on.
+        """
+        self._add_gradients()
+        return LayerWork(
+            name=name,
+            kernels=_kernels(self._kernels),
+            parameters=_amounts(self.parameters),
+            kept=_bytes_of(self._saved),
+            kept_core=_bytes_of(self._saved_in_core),
+            kept_for_weights=_bytes_of(value for value, read in self._saved.items() if read),
+            boundary=_bytes_of(boundary),
+            sums_forward=_bytes_of(self.sums_forward),
+            sums_backward=_bytes_of(self.sums_backward),
+            exchanged=_bytes_of(self.exchanged),
+            context=_bytes_of(self.context),
+            causal=causal,
+        )
+
+    def _add_gradients(self) -> None:
+        """The kernels of norms' backward passes, which add other gradients of their inputs, and those of sums."""
+        for x in dict.fromkeys([*self._gradients, *self._norms]):
+            others, scales = self._gradients[x], self._norms[x]
+            if len(others) > 1:
+                self.memory(INPUT, x, *others)
+            for number, scale in enumerate(scales):
+                before = (x,) if others or number else ()
+                self.memory(INPUT, x, x, x, scale, *before)
+
+
+def _size(value: Value) -> Size:
+    return value.elements, value.mark
+
+
+def _amounts(sizes: Iterable[Size]) -> Amounts:
+    pairs = list(sizes)
+    return Amounts(
+        np.array([amount for amount, _ in pairs], dtype=np.float64),
+        np.array([mark for _, mark in pairs], dtype=np.int8),
+    )
+
+
+def _bytes_of(values: Iterable[Value]) -> Amounts:
+    return _amounts((value.nbytes, value.mark) for value in values)
+
+
+def _kernels(kernels: list[tuple[WorkPass, bool, tuple[Size, ...], tuple[Value, ...]]]) -> Kernels:
+    sizes = [of_product or (_NO_SIZES,) * 4 for _, _, of_product, _ in kernels]
+    moved = [(k, value) for k, (*_, values) in enumerate(kernels) for value in values]
+    kinds = [WorkKind.PRODUCT if of_product else WorkKind.MEMORY for _, _, of_product, _ in kernels]
+    return Kernels(
+        passes=np.array([of_pass for of_pass, *_ in kernels], dtype=np.int8),
+        kinds=np.array(kinds, dtype=np.int8),
+        core=np.array([core for _, core, *_ in kernels], dtype=np.bool_),
+        sizes=np.array([[size for size, _ in row] for row in sizes], dtype=np.float64).reshape(-1, 4),
+        size_marks=np.array([[mark for _, mark in row] for row in sizes], dtype=np.int8).reshape(-1, 4),
+        moved_kernels=np.array([k for k, _ in moved], dtype=np.int64),
+        moved_bytes=np.array([value.nbytes for _, value in moved], dtype=np.float64),
+        moved_marks=np.array([value.mark for _, value in moved], dtype=np.int8),
+        moved_scores=np.array([value.scores for _, value in moved], dtype=np.bool_),
+    )

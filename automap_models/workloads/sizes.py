@@ -1,0 +1,350 @@
+"""The sizes of transformers, in plain records: no framework is needed to read them, or to plan with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
+
+from automap_models.core.strategy import TransformerShape
+from automap_models.errors import BadInput
+from automap_models.hlo.block_labels import BlockStack
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    from flax import linen as nn
+
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+Norms = Literal["before", "after", "around"]
+QueryNorm = Literal["head", "heads"]
+"""Root-mean-square norms of queries and keys: of each head's numbers, or of those of all heads together."""
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions (arXiv 2104.09864).
+
+    Attributes:
+        width: numbers of a head that are turned, an even number; the others stay.
+        base: of the frequencies.
+    """
+
+    width: int
+    base: float = 10000.0
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Attention whose queries, keys and values are made of narrow latents (arXiv 2405.04434, section 2.1).
+
+    Attributes:
+        query_rank: width of the latent of the queries; None: they are made of the hidden states.
+        rank: width of the latent of keys and values.
+        plain_width: numbers of a head of queries and keys without a position.
+        rotary: those with one; the keys' are the same for all heads.
+        value_width: numbers of a head of values.
+    """
+
+    query_rank: int | None
+    rank: int
+    plain_width: int
+    rotary: Rotary
+    value_width: int
+
+
+class JaxArchitecture(Protocol):
+    """The sizes of a model that says itself how it is built."""
+
+    def module(self, dtype: jnp.dtype) -> nn.Module:
+        """The model whose layers compute in `dtype`; called with the batch's arrays but the labels, gives logits."""
+
+    def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
+        """Name → shape of what a step reads, given the labels' shape: (batch,) for images, (batch, sequence) for text.
+
+        `labels` are class numbers, below 0 where nothing is to be predicted; `key`, of models with dropout, is a random
+        key.
+        """
+
+
+@runtime_checkable
+class Repeating(Protocol):
+    """The sizes of a model that repeats blocks."""
+
+    @property
+    def stacks(self) -> tuple[BlockStack, ...]:
+        """Its repeated blocks, in the order in which the forward pass runs them."""
+
+    def with_blocks(self, blocks: Mapping[str, int]) -> Self:
+        """The same with so many blocks in the stack of each scope."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Sizes of a mixture of experts.
+
+    Attributes:
+        experts: that tokens are routed to.
+        per_token: how many of them take a token.
+        width: of an expert's feed-forward layer.
+        shared_width: of a feed-forward layer that takes every token; 0: none does.
+        scores: what the router makes of its logits.
+        normalised: whether the weights of a token's experts sum to 1.
+        scale: of the weights.
+    """
+
+    experts: int
+    per_token: int
+    width: int
+    shared_width: int = 0
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    normalised: bool = True
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """Sizes and options of a decoder; the defaults are GPT-2's.
+
+    Attributes:
+        feed_forward: width of the feed-forward layers; None: four times as wide as the hidden states.
+        positions: that the model has learned embeddings for; None: it has none.
+        head_width: None: the heads together are as wide as the hidden states.
+        kv_heads: heads of keys and values; None: as many as of queries.
+        attention_bias, output_bias: whether q, k and v, and o, have biases.
+        feed_forward_bias: whether the feed-forward layers have biases.
+        gated: whether a third matrix gates the feed-forward layers.
+        norms: where a block's norms are: before attention and feed-forward layers, after them, or both.
+        embedding_scale: what the embeddings are multiplied with.
+        root_mean_square: whether norms leave out the mean and the bias.
+        query_norm: how queries and keys are normed; None: not at all.
+        score_scale: what attention's scores are multiplied with; None: 1 over the root of head_width.
+        score_cap, logit_cap: beyond which no score and no logit gets; None: there is no such limit.
+        rotary: rotary positions; None: none.
+        linear_bias: whether scores grow with the position of the key, by a slope of each head (arXiv 2108.12409).
+        embedding_norm: whether a norm follows the embeddings.
+        parallel: whether attention and feed-forward read the same hidden states.
+        tied: whether logits are taken with the word embedding.
+        classes: columns of the output matrix of a model that classifies, which is not tied; None: the vocabulary's.
+        latent: attention through a narrow latent; None: plain attention.
+        mixture: of experts in place of feed-forward layers; None: dense.
+        dense_layers: with a mixture, the number of blocks before those that have it.
+        attention_dropout: share of the weights of plain attention that are left out.
+        residual_dropout: share of what attention and feed-forward layers give that is left out.
+        embedding_dropout: share of the embeddings that is left out.
+    """
+
+    width: int
+    heads: int
+    layers: int
+    vocabulary: int = 50257
+    positions: int | None = 1024
+    feed_forward: int | None = None
+    head_width: int | None = None
+    kv_heads: int | None = None
+    attention_bias: bool = True
+    output_bias: bool = True
+    feed_forward_bias: bool = True
+    activation: Activation = "gelu_tanh"
+    gated: bool = False
+    root_mean_square: bool = False
+    epsilon: float = 1e-5
+    query_norm: QueryNorm | None = None
+    score_scale: float | None = None
+    score_cap: float | None = None
+    logit_cap: float | None = None
+    norms: Norms = "before"
+    embedding_scale: float = 1.0
+    rotary: Rotary | None = None
+    linear_bias: bool = False
+    embedding_norm: bool = False
+    parallel: bool = False
+    tied: bool = True
+    classes: int | None = None
+    latent: Latent | None = None
+    mixture: Mixture | None = None
+    dense_layers: int = 0
+    attention_dropout: float = 0.0
+    residual_dropout: float = 0.0
+    embedding_dropout: float = 0.0
+
+    @property
+    def drops(self) -> bool:
+        """Whether it has dropout."""
+        return any((self.attention_dropout, self.residual_dropout, self.embedding_dropout))
+
+    @property
+    def ties(self) -> bool:
+        """Whether logits are taken with the word embedding."""
+        return self.tied and self.classes is None
+
+    @property
+    def stacks(self) -> tuple[BlockStack, ...]:
+        """See Repeating."""
+        return (BlockStack("block_", self.layers, self.dense_layers % self.layers if self.mixture else 0),)
+
+    def with_blocks(self, blocks: Mapping[str, int]) -> DecoderConfig:
+        """See Repeating."""
+        return replace(self, layers=blocks["block_"])
+
+    def shape(self, name: str, sequence: int) -> TransformerShape:
+        """What a strategy divides, of samples of so many tokens; with a mixture, `ffn` is the width of an expert."""
+        return TransformerShape(
+            name=name,
+            layers=self.layers,
+            hidden=self.width,
+            heads=self.heads,
+            kv_heads=self.kv_heads or self.heads,
+            ffn=self.mixture.width if self.mixture else self.feed_forward or 4 * self.width,
+            sequence=sequence,
+            vocabulary=self.vocabulary,
+            outputs=self.classes,
+            experts=self.mixture.experts if self.mixture else None,
+        )
+
+
+GPT2_MEDIUM = DecoderConfig(width=1024, heads=16, layers=24)
+GPT2_XL = DecoderConfig(width=1600, heads=25, layers=48)
+GPT3_7B = DecoderConfig(width=4096, heads=32, layers=32, positions=2048)
+GPT3_13B = DecoderConfig(width=5120, heads=40, layers=40, positions=2048)
+"""GPT-3 6.7B and 13B (arXiv 2005.14165, Table 2.1), all attention dense; 13B is as wide as its 40 heads of 128 are."""
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """Sizes of a BERT.
+
+    Attributes:
+        feed_forward: width of the feed-forward layers; None: four times as wide as the hidden states.
+        attention_dropout: share of the weights of attention that are left out.
+        residual_dropout: share of what attention and feed-forward layers give that is left out.
+        embedding_dropout: share of the embeddings that is left out.
+    """
+
+    width: int
+    heads: int
+    layers: int
+    vocabulary: int = 30522
+    positions: int = 512
+    types: int = 2
+    feed_forward: int | None = None
+    activation: Activation = "gelu"
+    epsilon: float = 1e-12
+    attention_dropout: float = 0.0
+    residual_dropout: float = 0.0
+    embedding_dropout: float = 0.0
+
+    @property
+    def drops(self) -> bool:
+        """Whether it has dropout."""
+        return any((self.attention_dropout, self.residual_dropout, self.embedding_dropout))
+
+    @property
+    def stacks(self) -> tuple[BlockStack, ...]:
+        """See Repeating."""
+        return (BlockStack("block_", self.layers, causal=False),)
+
+    def with_blocks(self, blocks: Mapping[str, int]) -> BertConfig:
+        """See Repeating."""
+        return replace(self, layers=blocks["block_"])
+
+    def shape(self, name: str, sequence: int) -> TransformerShape:
+        """What a strategy divides, of samples of so many tokens."""
+        return TransformerShape(
+            name=name,
+            layers=self.layers,
+            hidden=self.width,
+            heads=self.heads,
+            kv_heads=self.heads,
+            ffn=self.feed_forward or 4 * self.width,
+            sequence=sequence,
+            vocabulary=self.vocabulary,
+        )
+
+
+BERT_48 = BertConfig(width=1024, heads=16, layers=48)
+
+
+@dataclass(frozen=True)
+class T5Config:
+    """Sizes of a T5.
+
+    Attributes:
+        layers: of the encoder.
+        decoder_layers: of the decoder; None: as many.
+        buckets, max_distance: of the relative position bias.
+        gated: whether a third matrix gates the feed-forward layers (arXiv 2002.05202).
+        tied: whether logits are taken with the word embedding.
+        experts: in every second layer's feed-forward, from the second layer on; 0: none.
+    """
+
+    width: int
+    heads: int
+    head_width: int
+    feed_forward: int
+    layers: int
+    vocabulary: int = 32128
+    buckets: int = 32
+    max_distance: int = 128
+    experts: int = 0
+    decoder_layers: int | None = None
+    activation: Activation = "relu"
+    gated: bool = False
+    tied: bool = True
+    epsilon: float = 1e-6
+
+    @property
+    def stacks(self) -> tuple[BlockStack, ...]:
+        """See Repeating; with experts, two blocks repeat."""
+        period = 2 if self.experts else 1
+        decoder_layers = self.layers if self.decoder_layers is None else self.decoder_layers
+        return (
+            BlockStack("encoder/block_", self.layers, period=period, causal=False),
+            BlockStack("decoder/block_", decoder_layers, period=period),
+        )
+
+    def with_blocks(self, blocks: Mapping[str, int]) -> T5Config:
+        """See Repeating."""
+        return replace(self, layers=blocks["encoder/block_"], decoder_layers=blocks["decoder/block_"])
+
+    def shape(self, name: str, sequence: int) -> TransformerShape:
+        """What a strategy divides, of samples of so many tokens; the layers are those of both stacks."""
+        return TransformerShape(
+            name=name,
+            layers=sum(stack.layers for stack in self.stacks),
+            hidden=self.width,
+            heads=self.heads,
+            kv_heads=self.heads,
+            ffn=self.feed_forward,
+            sequence=sequence,
+            vocabulary=self.vocabulary,
+            experts=self.experts or None,
+        )
+
+
+T5_BASE = T5Config(width=768, heads=12, head_width=64, feed_forward=3072, layers=12)
+T5_3B = T5Config(width=1024, heads=32, head_width=128, feed_forward=16384, layers=24)
+T5_11B = T5Config(width=1024, heads=128, head_width=128, feed_forward=65536, layers=24)
+SWITCH_BASE_8 = T5Config(width=768, heads=12, head_width=64, feed_forward=3072, layers=12, experts=8)
+
+
+Transformer = DecoderConfig | BertConfig | T5Config
+Architecture = Transformer | JaxArchitecture
+
+
+def required_transformer(name: str, architecture: Architecture) -> Transformer:
+    """The architecture itself.
+
+    Raises:
+        BadInput: it is no transformer.
+    """
+    if not isinstance(architecture, DecoderConfig | BertConfig | T5Config):
+        do = "give a transformer: a decoder, BERT or T5"
+        raise BadInput("has no layers that a strategy can divide", where=name, do=do)
+    return architecture
+
+
+def capacity(tokens: int, experts: int, per_token: int = 1) -> int:
+    """Tokens of one sequence that an expert takes (equation 3, factor 1; 64 of 512 with 8 experts, as published)."""
+    return math.ceil(per_token * tokens / experts)

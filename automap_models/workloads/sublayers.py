@@ -1,0 +1,206 @@
+"""Attention and feed-forward layers of transformers, in the operations of workloads.layer."""
+
+from __future__ import annotations
+
+from automap_models.core.model_work import Mark, WorkPass
+from automap_models.workloads.layer import FLOAT32, FORWARD, INPUT, PER_TOKEN, WHOLE, Layer, Value
+from automap_models.workloads.sizes import Activation, DecoderConfig, Mixture, capacity
+
+TENSOR, EXPERTS = Mark.TENSOR, Mark.EXPERTS
+DIVIDED = PER_TOKEN | TENSOR
+
+
+def attention(layer: Layer, x: Value, c: DecoderConfig) -> Value:
+    """Of a decoder, whose heads of keys and values several of queries may share."""
+    width = c.head_width or c.width // c.heads
+    mark = WHOLE if c.query_norm == "heads" else TENSOR  # a norm of all heads together has no share of them
+    shared = c.kv_heads or c.heads
+    q, k, v = (layer.dense(x, n * width, mark, bias=c.attention_bias) for n in (c.heads, shared, shared))
+    turn = c.rotary is not None
+    q = turned(layer, normed_heads(layer, q, c), turn or c.score_scale != 1.0)
+    k = turned(layer, normed_heads(layer, k, c), turn)
+    mixed = core(layer, q, k, v, c.heads, shared, capped=c.score_cap is not None, dropout=c.attention_dropout)
+    return layer.dense(mixed, c.width, bias=c.output_bias)
+
+
+def normed_heads(layer: Layer, x: Value, c: DecoderConfig) -> Value:
+    """Queries or keys, after a norm of them if the model has that."""
+    if c.query_norm is None:
+        return x
+    width = x.width if c.query_norm == "heads" else c.head_width or c.width // c.heads
+    return layer.norm(x, layer_norm=False, width=width, fused=c.rotary is not None)
+
+
+def turned(layer: Layer, x: Value, changes: bool = True) -> Value:
+    """Queries or keys that are scaled, or turned by their positions, unless they stay as they are."""
+    if changes:
+        y = layer.like(x)
+        layer.memory(FORWARD, y, x)
+        layer.memory(INPUT, x, y)
+        return y
+    layer.memory(INPUT, x, x, core=True)  # its gradient's heads are side by side again, which the kernel above does too
+    return x
+
+
+def core(
+    layer: Layer,
+    q: Value,
+    k: Value,
+    v: Value,
+    heads: int,
+    shared: int = 0,
+    *,
+    capped: bool = False,
+    biased: bool = False,
+    dropout: float = 0.0,
+) -> Value:
+    """Scores, softmax, and its product with values (arXiv 1706.03762, equation 1).
+
+    Args:
+        shared: heads of keys and values, if they are fewer.
+        capped: whether scores have a limit.
+        biased: whether a bias that is the same for all samples is added to the scores, and trained.
+        dropout: share of the weights that are left out.
+    """
+    shared, tokens = shared or heads, layer.tokens
+    tensor = q.mark & TENSOR
+    scores = Value((heads, tokens, tokens), PER_TOKEN | tensor, layer.item_bytes, scores=True)
+    mixed = layer.value(v.width * heads / shared, PER_TOKEN | tensor)
+    times, keys, all_keys = (shared, Mark.SAMPLES | tensor), (tokens, Mark.TOKENS), (tokens, WHOLE)
+    queries, all_queries = (heads // shared * tokens, Mark.TOKENS), (heads // shared * tokens, WHOLE)
+    wide, deep = (q.width / heads, WHOLE), (v.width / shared, WHOLE)
+
+    def product(of_pass: WorkPass, sizes: tuple[tuple[float, Mark], ...], *values: Value) -> None:
+        layer.product(of_pass, (times, *sizes), *values, core=True)
+
+    product(FORWARD, (keys, all_queries, wide), scores, k, q)
+    product(FORWARD, (deep, queries, all_keys), mixed, v, scores)
+    product(INPUT, (queries, all_keys, deep), scores, mixed, v)
+    product(INPUT, (deep, keys, all_queries), v, mixed, scores)
+    product(INPUT, (queries, wide, all_keys), q, scores, k)
+    product(INPUT, (keys, wide, all_queries), k, scores, q)
+    bias = Value((heads, tokens, tokens), Mark.TOKENS | tensor, layer.item_bytes, scores=True)
+    more = [scores] * (capped + (layer.item_bytes == FLOAT32)) + [bias] * biased
+    mask = [layer.like(scores, 1)] if dropout else []
+    layer.memory(FORWARD, scores, scores, *more, core=True)
+    layer.memory(INPUT, scores, scores, scores, *mask, *[bias] * (2 * biased), core=True)
+    layer.save_in_core(*[scores] * (1 + capped + len(mask)), *mask)
+    if mask:
+        layer.memory(FORWARD, *mask, core=True)
+        layer.memory(FORWARD, scores, scores, *mask, core=True)
+    layer.memory(FORWARD, mixed, mixed, core=True)  # heads of a token side by side again
+    layer.memory(INPUT, mixed, mixed, core=True)
+    layer.memory(INPUT, v, v, core=True)
+    layer.save(q, k, v)
+    layer.context.extend((k, v))
+    return mixed
+
+
+def latent_attention(layer: Layer, x: Value, c: DecoderConfig) -> Value:
+    """Queries, keys and values through latents (arXiv 2405.04434, equations 37 to 47)."""
+    latent = c.latent
+    assert latent is not None
+    plain, rotary, bias = latent.plain_width, latent.rotary.width, c.attention_bias
+    queries = x
+    if latent.query_rank is not None:
+        queries = layer.norm(layer.dense(x, latent.query_rank, bias=bias), layer_norm=False)
+    q = layer.dense(queries, c.heads * (plain + rotary), TENSOR)
+    down = layer.dense(x, latent.rank + rotary, bias=bias)
+    narrow, of_keys = layer.value(latent.rank), layer.value(rotary)
+    layer.memory(FORWARD, narrow, narrow)
+    layer.memory(INPUT, down, narrow, of_keys)
+    up = layer.dense(layer.norm(narrow, layer_norm=False), c.heads * (plain + latent.value_width), TENSOR)
+    turned_q, turned_k = turned(layer, layer.value(c.heads * rotary, DIVIDED)), turned(layer, of_keys)
+    plain_q, plain_k, v = (layer.value(c.heads * n, DIVIDED) for n in (plain, plain, latent.value_width))
+    for part in (plain_q, plain_k, v):
+        layer.memory(FORWARD, part, part)
+    layer.memory(INPUT, q, plain_q, turned_q)
+    layer.memory(INPUT, up, plain_k, v)
+    layer.sums_backward.append(of_keys)
+    mixed = core(layer, plain_q, plain_k, v, c.heads)
+    turned_core(layer, turned_q, turned_k, c.heads)
+    return layer.dense(mixed, c.width, bias=bias)
+
+
+def turned_core(layer: Layer, q: Value, k: Value, heads: int) -> None:
+    """The scores of queries and keys with positions, the keys the same for all heads, which are added to the others."""
+    tokens = layer.tokens
+    scores = Value((heads, tokens, tokens), DIVIDED, layer.item_bytes, scores=True)
+    once, rows, wide = (1, Mark.SAMPLES), (tokens, Mark.TOKENS), (q.width / heads, WHOLE)
+    every = (heads * tokens, TENSOR)
+    layer.product(FORWARD, (once, rows, every, wide), scores, k, q, core=True)
+    layer.product(INPUT, (once, (heads * tokens, Mark.TOKENS | TENSOR), wide, (tokens, WHOLE)), q, scores, k, core=True)
+    layer.product(INPUT, (once, rows, wide, every), k, scores, q, core=True)
+    layer.memory(FORWARD, scores, core=True)
+    layer.memory(INPUT, scores, scores, core=True)
+    layer.save(q, k)
+    layer.context.append(k)
+
+
+def feed_forward(
+    layer: Layer,
+    x: Value,
+    width: int,
+    gated: bool,
+    activation: Activation,
+    bias: bool = False,
+    experts: Mark = WHOLE,
+) -> Value:
+    """Two matrices with an activation between them, or three, where the activation of one gates another."""
+    back = int(x.width)
+    inner = layer.dense(x, width, TENSOR, bias=bias, experts=experts)
+    if gated:
+        inner = layer.gated(layer.dense(x, width, TENSOR, bias=bias, experts=experts), inner)
+    else:
+        inner = layer.activation(inner, relu=activation == "relu")
+    return layer.dense(inner, back, bias=bias, experts=experts)
+
+
+def routed(layer: Layer, x: Value, c: Mixture) -> Value:
+    """Experts of each token (arXiv 2401.04088), their shares of it gathered and scattered, and a shared expert."""
+    places = capacity(layer.tokens, c.experts, c.per_token)
+    logits = layer.dense(x, c.experts, float32=True)
+    chosen = layer.value(1, rows=places, count=c.experts, item_bytes=FLOAT32)
+    layer.memory(FORWARD, logits, logits, logits)  # scores
+    layer.memory(FORWARD, logits, logits, logits, logits)  # the highest of them
+    layer.memory(INPUT, logits, logits, logits)
+    tokens = layer.value(x.width, rows=places, count=c.experts)
+    for of_pass in (FORWARD, INPUT):
+        layer.memory(of_pass, tokens, tokens, chosen)  # their rows, or those of their gradients
+        layer.memory(of_pass, tokens, tokens)  # to where their expert is, or back
+        weighted = [tokens] * (of_pass == FORWARD)
+        layer.memory(of_pass, tokens, tokens, *weighted, chosen)  # what an expert makes, times its weight
+        layer.memory(of_pass, tokens, tokens, tokens, chosen)  # each row added to its token
+    done = feed_forward(layer, tokens, c.width, True, "silu", experts=EXPERTS)
+    layer.save(logits, chosen, layer.like(chosen, layer.item_bytes), done)
+    layer.exchanged.append(done)
+    layer.reads(x)
+    total = layer.like(x)
+    if c.shared_width:
+        feed_forward(layer, x, c.shared_width, True, "silu")
+        layer.memory(FORWARD, total, x)
+    return total
+
+
+def switched(layer: Layer, x: Value, experts: int, width: int) -> Value:
+    """One expert a token (arXiv 2101.03961), to and from which tokens go by products with a one-hot tensor."""
+    places, count = capacity(layer.tokens, experts), layer.tokens
+    logits = layer.dense(x, experts, float32=True)
+    table = layer.value(experts * places)
+    tokens = layer.value(x.width, rows=places, count=experts)
+    slots, rows, wide = (experts * places, WHOLE), (count, Mark.TOKENS), (x.width, WHOLE)
+    once = (1, Mark.SAMPLES)
+    layer.memory(FORWARD, logits, logits, logits, table)
+    layer.memory(INPUT, logits, logits, logits, x)
+    layer.product(FORWARD, (once, wide, slots, rows), tokens, x, table)
+    done = feed_forward(layer, tokens, width, False, "relu", experts=EXPERTS)
+    layer.product(FORWARD, (once, rows, wide, slots), x, table, done)
+    layer.product(INPUT, (once, wide, slots, rows), done, x, table)
+    layer.product(INPUT, (once, wide, rows, slots), x, tokens, table)
+    for of_pass in (FORWARD, INPUT, INPUT):
+        layer.memory(of_pass, tokens, tokens)
+    layer.memory(INPUT, x, x)
+    layer.save(logits, table, done)
+    layer.exchanged.append(done)
+    layer.reads(x)
+    return layer.like(x)

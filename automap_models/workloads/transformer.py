@@ -1,0 +1,271 @@
+"""The layers of transformers in closed form, from their sizes alone: what strategies are priced from.
+
+    sizes (workloads.sizes) ── this module ──→ operations of each layer (workloads.layer) ──→ ModelWork
+
+The models are those of decoder.py, bert.py and t5.py, whose traces tests hold these forms against.
+"""
+
+from __future__ import annotations
+
+from automap_models.core.model_work import LayerWork, Mark, ModelWork
+from automap_models.core.strategy import TransformerShape
+from automap_models.workloads.layer import FLOAT32, FORWARD, INPUT, WEIGHT, WHOLE, Layer, Value
+from automap_models.workloads.sizes import (
+    Architecture,
+    BertConfig,
+    DecoderConfig,
+    Mixture,
+    T5Config,
+    required_transformer,
+)
+from automap_models.workloads.sublayers import (
+    TENSOR,
+    attention,
+    core,
+    feed_forward,
+    latent_attention,
+    routed,
+    switched,
+    turned,
+)
+
+Places = list[LayerWork]
+
+
+def model_work(config: Architecture, name: str, sequence: int, dtype: str) -> ModelWork:
+    """The work of a transformer by layers.
+
+    Args:
+        config: its sizes.
+        name: for people.
+        sequence: tokens of a sample.
+        dtype: what its layers compute in.
+
+    Raises:
+        BadInput: it is no transformer.
+    """
+    match required_transformer(name, config):
+        case DecoderConfig() as decoder:
+            return _decoder(decoder, name, sequence, dtype)
+        case BertConfig() as bert:
+            return _bert(bert, name, sequence, dtype)
+        case T5Config() as t5:
+            return _t5(t5, name, sequence, dtype)
+
+
+def _decoder(config: DecoderConfig, name: str, sequence: int, dtype: str) -> ModelWork:
+    first, last = Layer(sequence, dtype), Layer(sequence, dtype)
+    x = embedded(first, config.vocabulary, config.width, positions=config.positions, tied=config.ties)
+    if config.embedding_norm:
+        x = first.norm(x, layer_norm=not config.root_mean_square)
+    dropped(first, x, config.embedding_dropout)
+    final = last.norm(last.value(config.width), layer_norm=not config.root_mean_square)
+    classes, mark = (config.vocabulary, TENSOR) if config.classes is None else (config.classes, WHOLE)
+    classified(last, final, classes, mark, tied=config.ties, capped=config.logit_cap is not None)
+    dense, sparse = (decoder_block(config, mixture, sequence, dtype) for mixture in (None, config.mixture))
+    lead = config.dense_layers if config.mixture else config.layers
+    blocks = [dense if i < lead else sparse for i in range(config.layers)]
+    ends = first.work("embedding", [x]), last.work("head")
+    return _model(config.shape(name, sequence), ends, blocks, dtype, config.ties)
+
+
+def _bert(config: BertConfig, name: str, sequence: int, dtype: str) -> ModelWork:
+    first, last = Layer(sequence, dtype), Layer(sequence, dtype)
+    x = embedded(first, config.vocabulary, config.width, positions=config.positions, types=config.types, tied=True)
+    x = first.norm(x, layer_norm=True)
+    dropped(first, x, config.embedding_dropout)
+    predicted = last.activation(last.dense(last.value(config.width), config.width, bias=True))
+    logits = classified(last, last.norm(predicted, layer_norm=True), config.vocabulary, tied=True)
+    last.bias(logits)
+    block = bert_block(config, sequence, dtype)
+    ends = first.work("embedding", [x]), last.work("head")
+    return _model(config.shape(name, sequence), ends, [block] * config.layers, dtype, tied=True)
+
+
+def _t5(config: T5Config, name: str, sequence: int, dtype: str) -> ModelWork:
+    first, last = Layer(sequence, dtype), Layer(sequence, dtype)
+    x = embedded(first, config.vocabulary, config.width, tied=True)
+    relative_bias(first, config)
+    final = last.norm(last.value(config.width), layer_norm=False)
+    classified(last, final, config.vocabulary, tied=config.tied)
+    encoder, decoder = (stack.layers for stack in config.stacks)
+    blocks = _t5_blocks(config, sequence, dtype, encoder, decoder=False)
+    blocks += _t5_blocks(config, sequence, dtype, decoder, decoder=True)
+    ends = first.work("embedding", [x]), last.work("head")
+    return _model(config.shape(name, sequence), ends, blocks, dtype, config.tied)
+
+
+def _model(
+    shape: TransformerShape, ends: tuple[LayerWork, LayerWork], blocks: Places, dtype: str, tied: bool
+) -> ModelWork:
+    """The record: layers that are one object are one of its layers."""
+    layers = list(dict.fromkeys([ends[0], *blocks, ends[1]]))
+    order = tuple(layers.index(layer) for layer in (ends[0], *blocks, ends[1]))
+    return ModelWork(shape, tuple(layers), order, dtype, float(shape.vocabulary * shape.hidden) if tied else 0.0)
+
+
+# --- blocks
+
+
+def decoder_block(c: DecoderConfig, mixture: Mixture | None, sequence: int, dtype: str) -> LayerWork:
+    """Causal attention and feed-forward layers, with norms before each, after each, or both."""
+    layer = Layer(sequence, dtype)
+
+    def normed(x: Value, place: str) -> Value:
+        if c.norms not in (place, "around"):
+            return x
+        return layer.norm(x, layer_norm=not c.root_mean_square, fused=place == "after")
+
+    x = layer.value(c.width)
+    read = normed(x, "before")
+    attended = normed(latent_attention(layer, read, c) if c.latent else attention(layer, read, c), "after")
+    masks = dropped(layer, attended, c.residual_dropout)
+    stream = x if c.parallel else layer.add(x, attended, *masks)
+    read = normed(stream, "before")
+    if mixture is not None:
+        change = routed(layer, read, mixture)
+    else:
+        change = feed_forward(layer, read, c.feed_forward or 4 * c.width, c.gated, c.activation, c.feed_forward_bias)
+    change = normed(change, "after")
+    more = dropped(layer, change, c.residual_dropout)
+    if c.parallel:  # both are added at once, and summed among devices at once
+        more = (*more, *masks, attended)
+        layer.sums_forward.remove(attended)
+    x = layer.add(stream, change, *more)
+    return layer.work("block", [x])
+
+
+def bert_block(c: BertConfig, sequence: int, dtype: str) -> LayerWork:
+    """Attention and feed-forward layers, a layer norm after each residual sum."""
+    layer = Layer(sequence, dtype)
+    x = layer.value(c.width)
+    q, k, v = (layer.dense(x, c.width, TENSOR, bias=True) for _ in range(3))
+    change = core(layer, turned(layer, q), turned(layer, k, False), v, c.heads, dropout=c.attention_dropout)
+    change = layer.dense(change, c.width, bias=True)
+    x = layer.norm(layer.add(x, change, *dropped(layer, change, c.residual_dropout)), layer_norm=True)
+    change = feed_forward(layer, x, c.feed_forward or 4 * c.width, False, c.activation, True)
+    x = layer.norm(layer.add(x, change, *dropped(layer, change, c.residual_dropout)), layer_norm=True)
+    return layer.work("block", [x], causal=False)
+
+
+def _t5_blocks(c: T5Config, sequence: int, dtype: str, count: int, *, decoder: bool) -> Places:
+    """The blocks of one stack; alike ones are one object."""
+    kinds = [(decoder and i == 0, decoder and i < count - 1, c.experts > 0 and i % 2 == 1) for i in range(count)]
+    blocks = {kind: t5_block(c, sequence, dtype, decoder, *kind) for kind in dict.fromkeys(kinds)}
+    return [blocks[kind] for kind in kinds]
+
+
+def t5_block(
+    c: T5Config, sequence: int, dtype: str, decoder: bool, first: bool, hands_on: bool, sparse: bool
+) -> LayerWork:
+    """Attention, in the decoder to the encoder's output, too, and feed-forward layers.
+
+    Args:
+        first: whether it has the encoder's last norm, and embeds what the decoder reads.
+        hands_on: whether later blocks read the encoder's output.
+        sparse: whether it has experts.
+    """
+    layer = Layer(sequence, dtype)
+    memory = layer.value(c.width)
+    if first:
+        layer.norm(layer.value(c.width), layer_norm=False)
+        embedded(layer, c.vocabulary, c.width, tied=True, again=True)
+        relative_bias(layer, c)
+
+    def attended(x: Value, of: Value | None = None) -> Value:
+        read = layer.norm(x, layer_norm=False)
+        q = layer.dense(read, c.heads * c.head_width, TENSOR)
+        k, v = (layer.dense(of or read, c.heads * c.head_width, TENSOR) for _ in range(2))
+        mixed = core(layer, turned(layer, q, False), turned(layer, k, False), v, c.heads, biased=of is None)
+        return layer.add(x, layer.dense(mixed, c.width))
+
+    x = attended(layer.value(c.width))
+    if decoder:
+        x = attended(x, memory)
+        if not first:
+            layer.received(memory)
+    read = layer.norm(x, layer_norm=False)
+    if sparse:
+        change = switched(layer, read, c.experts, c.feed_forward)
+    else:
+        change = feed_forward(layer, read, c.feed_forward, c.gated, c.activation)
+    x = layer.add(x, change)
+    name = "decoder/block" if decoder else "encoder/block"
+    return layer.work(name, [x, memory] if hands_on else [x], causal=decoder)
+
+
+# --- what comes before and after the blocks
+
+
+def embedded(
+    layer: Layer,
+    vocabulary: int,
+    width: int,
+    *,
+    positions: int | None = None,
+    types: int = 0,
+    tied: bool = False,
+    again: bool = False,
+) -> Value:
+    """The rows of tokens, added to those of their positions and types.
+
+    Args:
+        positions, types: that have rows of their own.
+        tied: whether another layer adds to the gradients of the table.
+        again: whether another layer has it among its parameters.
+    """
+    x, row = layer.value(width), layer.value(width, Mark.TOKENS)
+    tables = [(vocabulary, x, TENSOR, tied)] + [(types, x, WHOLE, False)] * bool(types)
+    tables += [(positions or 0, row, WHOLE, False)] * (positions is not None)
+    for rows, read, mark, more in tables:
+        table = layer.weights(rows * width, mark)
+        layer.memory(FORWARD, read, read)
+        layer.memory(WEIGHT, table)
+        layer.memory(WEIGHT, read, read, read)
+        if more or layer.item_bytes < FLOAT32:
+            of_parameters = layer.weights(rows * width, mark, FLOAT32)
+            layer.memory(WEIGHT, of_parameters, table, *[of_parameters] * more)
+        if not again:
+            layer.parameters.append((rows * width, mark))
+    layer.memory(FORWARD, x, *(read for _, read, *_ in tables))
+    if positions is not None:
+        layer.memory(WEIGHT, row, x)
+    layer.sums_forward.append(x)
+    return x
+
+
+def relative_bias(layer: Layer, c: T5Config) -> None:
+    """A number for each head and distance (arXiv 1910.10683, section 2.1), as a table with queries and keys."""
+    tokens, mark = layer.tokens, Mark.TOKENS | TENSOR
+    bias = Value((c.heads, tokens, tokens), mark, layer.item_bytes)
+    layer.memory(FORWARD, bias, bias)
+    layer.memory(FORWARD, bias, bias)
+    layer.memory(WEIGHT, bias, bias)
+    layer.memory(WEIGHT, bias, bias, bias)
+    layer.parameters.append((c.buckets * c.heads, TENSOR))
+
+
+def classified(layer: Layer, x: Value, classes: int, mark: Mark = TENSOR, *, tied: bool, capped: bool = False) -> Value:
+    """Logits, and the cross-entropy of them in float32, as JAX has it: a share of their gradients is of that type.
+
+    Args:
+        mark: TENSOR where devices share the classes.
+        tied: whether the matrix is that of the embedding, which has the parameters.
+        capped: whether logits have a limit.
+    """
+    logits = layer.dense(x, classes, mark, owned=not tied)
+    numbers = layer.value(1, item_bytes=FLOAT32)
+    layer.memory(FORWARD, logits, numbers, *[logits] * (layer.item_bytes == FLOAT32))
+    if capped:
+        layer.memory(FORWARD, logits, logits)
+    wide = layer.like(logits, FLOAT32)
+    layer.memory(INPUT, wide)
+    layer.memory(INPUT, logits, logits, wide, *[numbers] * 2)
+    layer.save(logits)
+    layer.sums_forward.extend([numbers] * 3)
+    return logits
+
+
+def dropped(layer: Layer, x: Value, share: float) -> tuple[Value, ...]:
+    """The mask of what is left out of x, if something is."""
+    return (layer.dropout(x),) if share else ()
