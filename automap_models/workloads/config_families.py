@@ -1,19 +1,34 @@
-"""The families of Hugging Face's config.json: the sizes of each, in its own words, as one of our architectures.
+"""The families of Hugging Face's config.json, by their description in families.yaml.
 
-Here is what all have in common, and the families without rotary positions; config_rotary.py has the others.
+    file ── keys of its family ──→ sizes in our words ── groups: rotary, latent, mixture ──→ a record of workloads.sizes
+
+What a file holds is checked against a schema made of the description: every size has one type, whatever its key.
+Sliding windows of attention are not modelled, and noted: every layer attends to all positions before.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Self
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
-from msgspec import Meta
-from msgspec.structs import replace
+import msgspec
+import yaml
+from msgspec import NODEFAULT, Meta, field
 
 from automap_models.errors import BadInput
-from automap_models.formats.schema import Foreign, wrong
+from automap_models.formats.schema import Document, Foreign, Positive, Share, decode_json, read_yaml, wrong
 from automap_models.workloads.catalogue import FACTORY, Dtype
-from automap_models.workloads.sizes import Activation, Architecture, BertConfig, DecoderConfig, T5Config
+from automap_models.workloads.sizes import (
+    Activation,
+    BertConfig,
+    DecoderConfig,
+    Latent,
+    Mixture,
+    Rotary,
+    T5Config,
+    Transformer,
+)
 
 Size = Annotated[int, Meta(ge=1, le=1 << 24)]
 """Of one dimension of a parameter."""
@@ -23,7 +38,35 @@ Few = Annotated[int, Meta(ge=1, le=64)]
 """Experts of a token: each is chosen by operations of its own."""
 Epsilon = Annotated[float, Meta(gt=0, lt=1)]
 Dropout = Annotated[float, Meta(ge=0, lt=1)]
+Count = Annotated[int, Meta(ge=0, le=1000)]
 
+
+class Rope(Foreign):
+    """Rotary positions, as files of transformers 5 have them."""
+
+    rope_theta: Positive = 10000.0
+    partial_rotary_factor: Share | None = None
+
+
+_KINDS: dict[Any, str] = {
+    Size: "vocabulary width feed_forward head_width context types rank query_rank plain_width rope_width value_width "
+    "expert_width max_distance",
+    Heads: "heads kv_heads experts",
+    Layers: "layers decoder_layers",
+    Few: "per_token",
+    Count: "dense_layers shared_experts",
+    Annotated[int, Meta(ge=4, le=1 << 16)]: "buckets",
+    Epsilon: "epsilon",
+    Dropout: "attention_dropout residual_dropout embedding_dropout",
+    Positive: "rope_base scale score_width score_cap logit_cap",
+    Share: "rope_share",
+    bool: "tied scaled parallel attention_bias output_bias feed_forward_bias normalised",
+    str: "activation",
+    list[int]: "dense_list",
+    Rope: "rope",
+}
+TYPES = {size: kind for kind, sizes in _KINDS.items() for size in sizes.split()}
+"""Our word for a size → what it is in a file."""
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_fast": "gelu_tanh",
@@ -36,272 +79,242 @@ _ACTIVATIONS: dict[str, Activation] = {
 """Hugging Face's word for an activation → ours."""
 
 
-class Family(Foreign):
-    """What all families have in common; `positions` and `architecture` are of each family's own."""
+class Family(Document):
+    """A family of files, as families.yaml describes it.
 
-    torch_dtype: str | None = None
-    dtype: str | None = None
-    architectures: tuple[str, ...] | None = None
-    num_labels: Size | None = None
-    id2label: dict[str, Any] | None = None
+    Attributes:
+        like: the family that it has what is not here from.
+        record: whose sizes they are: of a `decoder`, `bert` or `t5`.
+        keys: our word for a size → the keys that may have it, and what it is without: `a|b = 2`.
+        fixed: sizes and options that files do not say.
+        only: keys that change a model → the value of each that is known.
+        classifies: whether models that classify sequences are known.
+    """
 
-    classifies: ClassVar[bool] = False
-    """Whether models of the family that classify sequences are known: `classes` says into how many."""
+    like: str | None = None
+    record: Literal["decoder", "bert", "t5"] = "decoder"
+    keys: dict[str, str] = field(default_factory=dict)
+    fixed: dict[str, Any] = field(default_factory=dict)
+    only: dict[str, Any] = field(default_factory=dict)
+    classifies: bool = False
+
+    def after(self, base: Family) -> Family:
+        """The family, with what it does not say from another."""
+        keys = {size: text for size, text in base.keys.items() if size not in self.fixed}
+        fixed = {size: value for size, value in base.fixed.items() if size not in self.keys}
+        return Family(
+            record=base.record,
+            keys=keys | self.keys,
+            fixed=fixed | self.fixed,
+            only=base.only | self.only,
+            classifies=base.classifies,
+        )
+
+    def schema(self) -> type[msgspec.Struct]:
+        """What its files hold: sizes of several keys, and those that have to be there, are None where they are not."""
+        fields: dict[str, tuple[str, Any, Any]] = {key: (key, kind | None, None) for key, kind in _OF_ALL.items()}
+        fields |= {key: (key, type(value), value) for key, value in self.only.items()}
+        for size, text in self.keys.items():
+            keys, default = read_key(text)
+            for key in keys:
+                either = len(keys) > 1 or default is None
+                usual = None if len(keys) > 1 else default
+                fields[key] = (key, TYPES[size] | None, usual) if either else (key, TYPES[size], usual)
+        return msgspec.defstruct("Config", fields.values(), bases=(Foreign,), kw_only=True)
+
+
+_OF_ALL: dict[str, Any] = {
+    **{"torch_dtype": str, "dtype": str, "architectures": tuple[str, ...]},
+    **{"num_labels": Size, "id2label": dict[str, Any]},
+}
+"""Keys of all families."""
+
+
+def read_key(text: str) -> tuple[list[str], Any]:
+    """The keys of a size, and what it is without; NODEFAULT where one of them has to be there."""
+    keys, _, default = text.partition(" = ")
+    return keys.split("|"), yaml.safe_load(default) if default else NODEFAULT
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Value of model_type → the family."""
+    described = read_yaml(Path(__file__).with_name("families.yaml"), dict[str, Family], do="install the package again")
+    known: dict[str, Family] = {}
+    for name, family in described.items():
+        known[name] = family if family.like is None else family.after(known[family.like])
+    return dict(sorted(known.items()))
+
+
+class ConfiguredSizes(NamedTuple):
+    """What a file says of a model.
+
+    Attributes:
+        architecture: its sizes.
+        context: tokens that it was made for; None: any number.
+        learned: whether it has a learned position for each.
+        dtype: that it is published in; float32 where the file does not say, or says what nothing computes in.
+    """
+
+    architecture: Transformer
+    context: int | None
+    learned: bool
+    dtype: Dtype
+
+
+def read_family(family: Family, content: bytes, where: str, *, dropout: bool) -> ConfiguredSizes:
+    """The sizes in a file.
+
+    Args:
+        where: its name, for messages.
+        dropout: whether the model has the dropout that the file says.
+
+    Raises:
+        BadInput: it lacks a size, or sizes do not fit each other.
+    """
+    config = decode_json(content, family.schema(), where=where, do="check the file against the published one")
+    sizes = _Sizes(family, config, where)
+    for size in () if dropout else ("attention_dropout", "residual_dropout", "embedding_dropout"):
+        sizes.pop(size, None)
+    context, learned = sizes.pop("context", None), sizes.pop("learned", False)
+    sizes["activation"] = sizes.activation()
+    if family.record == "t5":
+        return ConfiguredSizes(sizes.t5(), context, learned, sizes.dtype)
+    if sizes.get("head_width") is None and "rank" not in sizes:
+        sizes.require_divides("heads", "width")
+    record = BertConfig(**sizes, positions=context) if family.record == "bert" else sizes.decoder(context, learned)
+    return ConfiguredSizes(record, context, learned, sizes.dtype)
+
+
+class _Sizes(dict[str, Any]):
+    """The values of a file by our words for them, those of `fixed` among them."""
+
+    def __init__(self, family: Family, config: Any, where: str) -> None:
+        self.config, self.where, self.family = config, where, family
+        for key, value in family.only.items():
+            if getattr(config, key) != value:
+                expected = f"{msgspec.json.encode(value).decode()}, the only one that is known"
+                raise unsupported(where, f"$.{key}", getattr(config, key), expected)
+        super().__init__(family.fixed)
+        for size, text in family.keys.items():
+            keys, default = read_key(text)
+            given = (getattr(config, key) for key in keys)
+            self[size] = next((value for value in given if value is not None), default)
+            if self[size] is NODEFAULT:
+                raise BadInput(f"$.{' or $.'.join(keys)} is missing", where=where, do="add it")
+
+    def key(self, size: str) -> str:
+        """The key that a size has in the file."""
+        keys, _ = read_key(self.family.keys[size])
+        return next((key for key in keys if getattr(self.config, key) is not None), keys[0])
+
+    def require_divides(self, size: str, whole: str) -> None:
+        """Refuse a size that does not divide another."""
+        count, of = self[size], self[whole]
+        if of % count:
+            what = f"$.{self.key(size)} is {count}, which does not divide $.{self.key(whole)}, {of}"
+            raise BadInput(what, where=self.where, do="check both numbers")
+
+    @property
+    def dtype(self) -> Dtype:
+        """What the model is published in."""
+        published = self.config.torch_dtype or self.config.dtype
+        return published if published in ("bfloat16", "float16") else "float32"
 
     @property
     def classes(self) -> int | None:
         """Columns of the matrix that is in place of the vocabulary's; None where the model has the vocabulary's."""
-        if not any(name.endswith("ForSequenceClassification") for name in self.architectures or ()):
+        if not any(name.endswith("ForSequenceClassification") for name in self.config.architectures or ()):
             return None
-        return self.num_labels or len(self.id2label or {}) or 2
+        return self.config.num_labels or len(self.config.id2label or {}) or 2
 
-    def compute_dtype(self) -> Dtype:
-        """What the model is published in; float32 where the file does not say, or says what nothing computes in."""
-        match self.torch_dtype or self.dtype:
-            case "bfloat16" | "float16" as dtype:
-                return dtype
-        return "float32"
+    def activation(self) -> Activation:
+        """Our word for the activation of feed-forward layers; of T5's, that of what gates them."""
+        name: str = self["activation"]
+        if self.family.record == "t5":
+            gated, _, name = name.rpartition("-")
+            if gated not in ("", "gated"):
+                raise unsupported(
+                    self.where, "$.feed_forward_proj", self["activation"], "an activation, or gated-… one"
+                )
+            self["gated"] = bool(gated)
+            name = "gelu_new" if gated and name == "gelu" else name  # as transformers reads it
+        if name not in _ACTIVATIONS:
+            raise unsupported(self.where, f"$.{self.key('activation')}", name, f"one of {', '.join(_ACTIVATIONS)}")
+        return _ACTIVATIONS[name]
 
-    def without_dropout(self) -> Self:
-        """The same without dropout."""
-        return self
+    def t5(self) -> T5Config:
+        """The sizes of a T5."""
+        least, distance = self["buckets"] // 2, self["max_distance"]
+        if distance <= least:
+            expected = f"more than half the buckets, {least}"
+            raise wrong(f"$.{self.key('max_distance')}", distance, expected, self.where, "write the file again")
+        scaled = self.pop("scaled")
+        return T5Config(**{**self, "tied": self["tied"] and scaled})
 
-    def positions(self) -> tuple[int | None, bool]:
-        """For how many tokens the model was made, None for any number; whether it has a learned position for each."""
-        raise NotImplementedError
+    def decoder(self, context: int | None, learned: bool) -> DecoderConfig:
+        """The sizes of a decoder that was made for so many tokens, whether or not it learned a position of each."""
+        if self.get("kv_heads") is not None:
+            self.require_divides("kv_heads", "heads")
+        width, layers = self["width"], self["layers"]
+        rotary = self._rotary()
+        latent = None if rotary is None else self._latent(rotary)
+        score_width = self.pop("score_width", None)
+        return DecoderConfig(
+            positions=context if learned else None,
+            classes=self.classes,
+            embedding_scale=width**0.5 if self.pop("scaled_embedding", False) else 1.0,
+            score_scale=None if score_width is None else score_width**-0.5,
+            latent=latent,
+            rotary=None if latent is not None else rotary,
+            dense_layers=min(self._dense_layers(), layers),
+            mixture=self._mixture(),
+            **self,
+        )
 
-    def architecture(self, where: str) -> Architecture:
-        """The model; `where` is the file's name for messages.
+    def _latent(self, rotary: Rotary) -> Latent | None:
+        """Attention through latents."""
+        if "rank" not in self:
+            return None
+        widths = {size: self.pop(size) for size in ("query_rank", "rank", "plain_width", "value_width")}
+        return Latent(**widths, rotary=rotary)
 
-        Raises:
-            BadInput: sizes do not fit each other.
-        """
-        raise NotImplementedError
+    def _rotary(self) -> Rotary | None:
+        """Rotary positions of a share of a head's numbers, which are pairs; none where files do not say a base."""
+        if "rope_base" not in self:
+            return None
+        rope: Rope | None = self.pop("rope")
+        base, share = self.pop("rope_base"), self.pop("rope_share", 1.0)
+        head = self.pop("rope_width", None) or self.get("head_width") or self["width"] // self["heads"]
+        width = int(head * ((rope and rope.partial_rotary_factor) or share))
+        if width < 2 or width % 2:
+            what = f"{width} of a head's {head} numbers have rotary positions, which come in pairs"
+            raise BadInput(what, where=self.where, do="give sizes that make their number even")
+        return Rotary(width, base if rope is None else rope.rope_theta)
+
+    def _dense_layers(self) -> int:
+        """How many of the first layers have no experts."""
+        listed = self.pop("dense_list", None)
+        if listed is None:
+            return int(self.pop("dense_layers", 0))
+        if sorted(listed) != list(range(len(listed))) or len(listed) > self["layers"]:
+            raise unsupported(self.where, f"$.{self.key('dense_list')}", list(listed), "the first layers")
+        return len(listed)
+
+    def _mixture(self) -> Mixture | None:
+        """The experts of a layer."""
+        if "experts" not in self:
+            return None
+        experts, per_token = self.pop("experts"), self.pop("per_token")
+        if per_token > experts:
+            what = f"$.{self.key('per_token')} is {per_token}, more than $.{self.key('experts')}, {experts}"
+            raise BadInput(what, where=self.where, do="check both numbers")
+        width = self.pop("expert_width", None) or self["feed_forward"]
+        shared = width * (self.pop("shared_experts", None) or 0)
+        options = {option: self.pop(option) for option in ("scores", "normalised", "scale") if option in self}
+        return Mixture(experts, per_token, width, shared, **options)
 
 
 def unsupported(where: str, path: str, value: object, expected: str) -> BadInput:
     """What to say of a value that a model may well have and no family here knows."""
     return wrong(path, value, expected, where, f"give a model that has that, or {FACTORY}")
-
-
-def known_activation(where: str, key: str, name: str) -> Activation:
-    """Our word for an activation.
-
-    Raises:
-        BadInput: it is none of those.
-    """
-    if name not in _ACTIVATIONS:
-        raise unsupported(where, f"$.{key}", name, f"one of {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[name]
-
-
-def one_of(where: str, **sizes: int | None) -> int:
-    """The first of sizes that go by several names which the file has.
-
-    Raises:
-        BadInput: it has none.
-    """
-    known = next((size for size in sizes.values() if size is not None), None)
-    if known is None:
-        raise BadInput(f"$.{' or $.'.join(sizes)} is missing", where=where, do="add it")
-    return known
-
-
-def require_divides(where: str, key: str, count: int, whole_key: str, whole: int) -> None:
-    """Refuse a number that does not divide another.
-
-    Raises:
-        BadInput: it does not.
-    """
-    if whole % count:
-        raise BadInput(
-            f"$.{key} is {count}, which does not divide $.{whole_key}, {whole}", where=where, do="check both numbers"
-        )
-
-
-def require_enough(where: str, per_token: int, key: str, experts: int) -> None:
-    """Refuse more experts for a token than there are.
-
-    Raises:
-        BadInput: there are fewer.
-    """
-    if per_token > experts:
-        do = "check both numbers"
-        raise BadInput(f"$.num_experts_per_tok is {per_token}, more than $.{key}, {experts}", where=where, do=do)
-
-
-class _Bert(Family, kw_only=True):
-    vocab_size: Size
-    hidden_size: Size
-    num_hidden_layers: Layers
-    num_attention_heads: Heads
-    intermediate_size: Size
-    max_position_embeddings: Size
-    type_vocab_size: Size = 2
-    hidden_act: str = "gelu"
-    layer_norm_eps: Epsilon = 1e-12
-    hidden_dropout_prob: Dropout = 0.1
-    attention_probs_dropout_prob: Dropout = 0.1
-
-    def positions(self) -> tuple[int | None, bool]:
-        return self.max_position_embeddings, True
-
-    def without_dropout(self) -> Self:
-        return replace(self, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-
-    def architecture(self, where: str) -> Architecture:
-        require_divides(where, "num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
-        return BertConfig(
-            width=self.hidden_size,
-            heads=self.num_attention_heads,
-            layers=self.num_hidden_layers,
-            vocabulary=self.vocab_size,
-            positions=self.max_position_embeddings,
-            types=self.type_vocab_size,
-            feed_forward=self.intermediate_size,
-            activation=known_activation(where, "hidden_act", self.hidden_act),
-            epsilon=self.layer_norm_eps,
-            attention_dropout=self.attention_probs_dropout_prob,
-            residual_dropout=self.hidden_dropout_prob,
-            embedding_dropout=self.hidden_dropout_prob,
-        )
-
-
-class _T5(Family, kw_only=True):
-    vocab_size: Size
-    d_model: Size
-    d_kv: Size
-    d_ff: Size
-    num_layers: Layers
-    num_heads: Heads
-    num_decoder_layers: Layers | None = None
-    relative_attention_num_buckets: Annotated[int, Meta(ge=4, le=1 << 16)] = 32
-    relative_attention_max_distance: Size = 128
-    feed_forward_proj: str = "relu"
-    layer_norm_epsilon: Epsilon = 1e-6
-    tie_word_embeddings: bool = True
-    scale_decoder_outputs: bool = True
-    """False in files of transformers 5 whose models have an output matrix of their own; tie_word_embeddings is true."""
-
-    def positions(self) -> tuple[int | None, bool]:
-        return None, False
-
-    def architecture(self, where: str) -> Architecture:
-        gated, _, activation = self.feed_forward_proj.rpartition("-")
-        if gated not in ("", "gated"):
-            raise unsupported(where, "$.feed_forward_proj", self.feed_forward_proj, "an activation, or gated-… one")
-        least = self.relative_attention_num_buckets // 2
-        if self.relative_attention_max_distance <= least:
-            distance, expected = self.relative_attention_max_distance, f"more than half the buckets, {least}"
-            raise wrong("$.relative_attention_max_distance", distance, expected, where, "write the file again")
-        if gated and activation == "gelu":
-            activation = "gelu_new"  # as transformers reads it
-        return T5Config(
-            width=self.d_model,
-            heads=self.num_heads,
-            head_width=self.d_kv,
-            feed_forward=self.d_ff,
-            layers=self.num_layers,
-            vocabulary=self.vocab_size,
-            buckets=self.relative_attention_num_buckets,
-            max_distance=self.relative_attention_max_distance,
-            decoder_layers=self.num_decoder_layers,
-            activation=known_activation(where, "feed_forward_proj", activation),
-            gated=bool(gated),
-            tied=self.tie_word_embeddings and self.scale_decoder_outputs,
-            epsilon=self.layer_norm_epsilon,
-        )
-
-
-class _Gpt2(Family, kw_only=True):
-    vocab_size: Size
-    n_positions: Size
-    n_embd: Size
-    n_layer: Layers
-    n_head: Heads
-    n_inner: Size | None = None
-    activation_function: str = "gelu_new"
-    layer_norm_epsilon: Epsilon = 1e-5
-    tie_word_embeddings: bool = True
-    attn_pdrop: Dropout = 0.1
-    resid_pdrop: Dropout = 0.1
-    embd_pdrop: Dropout = 0.1
-
-    classifies: ClassVar[bool] = True
-
-    def positions(self) -> tuple[int | None, bool]:
-        return self.n_positions, True
-
-    def without_dropout(self) -> Self:
-        return replace(self, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0)
-
-    def architecture(self, where: str) -> Architecture:
-        require_divides(where, "n_head", self.n_head, "n_embd", self.n_embd)
-        return DecoderConfig(
-            width=self.n_embd,
-            heads=self.n_head,
-            layers=self.n_layer,
-            vocabulary=self.vocab_size,
-            positions=self.n_positions,
-            feed_forward=self.n_inner,
-            activation=known_activation(where, "activation_function", self.activation_function),
-            epsilon=self.layer_norm_epsilon,
-            tied=self.tie_word_embeddings,
-            classes=self.classes,
-            attention_dropout=self.attn_pdrop,
-            residual_dropout=self.resid_pdrop,
-            embedding_dropout=self.embd_pdrop,
-        )
-
-
-class _Bloom(Family, kw_only=True):
-    """Its files name three sizes in one of two ways."""
-
-    vocab_size: Size
-    hidden_size: Size | None = None
-    n_embed: Size | None = None
-    n_layer: Layers | None = None
-    num_hidden_layers: Layers | None = None
-    n_head: Heads | None = None
-    num_attention_heads: Heads | None = None
-    layer_norm_epsilon: Epsilon = 1e-5
-    apply_residual_connection_post_layernorm: bool = False
-    tie_word_embeddings: bool = True
-    seq_length: Size = 2048
-    hidden_dropout: Dropout = 0.0
-    attention_dropout: Dropout = 0.0
-
-    classifies: ClassVar[bool] = True
-
-    def positions(self) -> tuple[int | None, bool]:
-        return self.seq_length, False
-
-    def without_dropout(self) -> Self:
-        return replace(self, hidden_dropout=0.0, attention_dropout=0.0)
-
-    def architecture(self, where: str) -> Architecture:
-        if self.apply_residual_connection_post_layernorm:
-            key = "$.apply_residual_connection_post_layernorm"
-            raise unsupported(where, key, True, "false, the only one that is known")
-        width = one_of(where, n_embed=self.n_embed, hidden_size=self.hidden_size)
-        heads = one_of(where, n_head=self.n_head, num_attention_heads=self.num_attention_heads)
-        require_divides(where, "n_head", heads, "hidden_size", width)
-        return DecoderConfig(
-            width=width,
-            heads=heads,
-            layers=one_of(where, n_layer=self.n_layer, num_hidden_layers=self.num_hidden_layers),
-            vocabulary=self.vocab_size,
-            positions=None,
-            linear_bias=True,
-            embedding_norm=True,
-            activation="gelu_tanh",
-            epsilon=self.layer_norm_epsilon,
-            tied=self.tie_word_embeddings,
-            classes=self.classes,
-            attention_dropout=self.attention_dropout,
-            residual_dropout=self.hidden_dropout,
-        )
-
-
-PLAIN: dict[str, type[Family]] = {"bert": _Bert, "bloom": _Bloom, "gpt2": _Gpt2, "t5": _T5}
-"""Their values of model_type."""

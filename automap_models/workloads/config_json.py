@@ -22,8 +22,7 @@ from automap_models.formats.schema import Foreign, decode_json, read_bytes, wron
 from automap_models.workloads.catalogue import FACTORY, HAVE_DROPOUT, MODEL_TYPES, Dtype
 
 if TYPE_CHECKING:
-    from automap_models.workloads.config_families import Family
-    from automap_models.workloads.sizes import Architecture
+    from automap_models.workloads.sizes import Transformer
 
 LARGEST_CONFIG_BYTES = 1 << 20
 _DO = f"give the config.json of a model that is known: model_type {', '.join(MODEL_TYPES)}"
@@ -77,7 +76,7 @@ class ConfiguredModel(NamedTuple):
     """
 
     name: str
-    architecture: Architecture
+    architecture: Transformer
     sequence: int
     longest: int | None
     dtype: Dtype
@@ -138,29 +137,29 @@ def decode_config(
     if family is None:
         do = f"give the config.json of a model of these, or {FACTORY}"
         raise wrong("$.model_type", kind, f"one of {', '.join(MODEL_TYPES)}", where, do)
-    from automap_models.workloads.config_rotary import FAMILIES
+    from automap_models.workloads.config_families import families, read_family
 
-    config = decode_json(content, FAMILIES[family], where=where, do="check the file against the published one")
-    if not dropout:
-        config = config.without_dropout()
-    elif family not in HAVE_DROPOUT:
+    if dropout and family not in HAVE_DROPOUT:
         do = "leave it out, or give a model of bert or gpt2"
         raise BadInput(f"is not known for models of {family}", where="`dropout`", do=do)
+    config = read_family(families()[family], content, where, dropout=dropout)
     values = decode_json(content, dict[str, Any], where=where)
-    positions, learned = config.positions()
-    tokens = sequence or min(positions or 512, 8192)
+    tokens = sequence or min(config.context or 512, 8192)
     return ConfiguredModel(
         name=name or family,
-        architecture=config.architecture(where),
+        architecture=config.architecture,
         sequence=tokens,
-        longest=positions if learned else None,
-        dtype=config.compute_dtype(),
-        notes=tuple(config_notes(values, family, FAMILIES[family], tokens)),
+        longest=config.context if config.learned else None,
+        dtype=config.dtype,
+        notes=tuple(config_notes(values, family, tokens)),
     )
 
 
-def config_notes(values: Mapping[str, Any], family: str, known: type[Family], sequence: int) -> Iterator[str]:
+def config_notes(values: Mapping[str, Any], family: str, sequence: int) -> Iterator[str]:
     """Sentences on what the file's values say and nothing prices, for samples of so many tokens."""
+    from automap_models.workloads.config_families import families
+
+    known = families()[family]
     kind = values.get("model_type")
     if kind != family:
         yield f"model_type {kind} is read as {family}, the family that its architectures name"
@@ -180,7 +179,7 @@ def config_notes(values: Mapping[str, Any], family: str, known: type[Family], se
     for name in values.get("architectures") or ():
         if not str(name).endswith(HEADS) and not (str(name).endswith(CLASSIFIER) and known.classifies):
             yield f"{name} is priced with an output matrix of the vocabulary, which it may not have"
-    read = NEUTRAL | _WINDOWS | _FURTHER | set(known.__struct_fields__)
+    read = NEUTRAL | _WINDOWS | _FURTHER | set(known.schema().__struct_fields__)
     others = [key for key, value in values.items() if key not in read and value not in _OFF]
     if others:
         listed = ", ".join(others[:12]) + (f" and {len(others) - 12} more" if len(others) > 12 else "")

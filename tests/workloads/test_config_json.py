@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,8 +20,8 @@ from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.sharding_rules import RuledModule
 from automap_models.workloads.catalogue import MODEL_TYPES, WORKLOADS
+from automap_models.workloads.config_families import TYPES, families, read_key
 from automap_models.workloads.config_json import is_config, read_config
-from automap_models.workloads.config_rotary import FAMILIES
 from automap_models.workloads.registry import configured, sized
 from automap_models.workloads.sizes import Architecture, Repeating
 from automap_models.workloads.source import Source, SourceKind, module_of, source_kind
@@ -121,11 +122,11 @@ def test_every_family_has_the_parameters_of_transformers_model(model_type: str, 
 
 
 def test_every_family_that_is_read_is_compared_with_transformers() -> None:
-    assert set(FAMILIES) == set(hugging_face.FAMILIES)
+    assert set(families()) == set(hugging_face.FAMILIES)
 
 
 def test_help_lists_every_known_value_of_model_type() -> None:
-    assert tuple(FAMILIES) == MODEL_TYPES
+    assert tuple(families()) == MODEL_TYPES
 
 
 def test_a_gated_t5_with_an_output_matrix_has_the_published_number_of_parameters(tmp_path: Path) -> None:
@@ -350,3 +351,12 @@ def test_dropout_is_for_models_with_a_config() -> None:
         profile("bert48", dropout=True)
     with pytest.raises(BadInput, match="is a factory"):
         profile("package.module:factory", dropout=True)
+
+
+@pytest.mark.parametrize("family", families())
+def test_what_a_size_is_without_its_key_is_of_its_type(family: str) -> None:
+    """YAML reads 1e-5 as a text, and 1.0e-5 as a number."""
+    for size, text in families()[family].keys.items():
+        _, default = read_key(text)
+        if default not in (None, msgspec.NODEFAULT):
+            assert msgspec.convert(default, TYPES[size], strict=True) == default

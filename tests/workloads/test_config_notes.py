@@ -9,8 +9,8 @@ import pytest
 
 from automap_models.errors import BadInput
 from automap_models.infer.commands import plan, profile, search
+from automap_models.workloads.config_families import families
 from automap_models.workloads.config_json import ConfiguredModel, config_notes, decode_config
-from automap_models.workloads.config_rotary import FAMILIES as KNOWN
 
 from .hugging_face import FAMILIES, configuration
 from .test_config_json import parameters
@@ -24,7 +24,7 @@ def decoded(values: dict[str, Any], **options: Any) -> ConfiguredModel:
 
 
 def notes(values: dict[str, Any], sequence: int = 16) -> tuple[str, ...]:
-    return tuple(config_notes(values, values["model_type"], KNOWN[values["model_type"]], sequence))
+    return tuple(config_notes(values, values["model_type"], sequence))
 
 
 @pytest.mark.parametrize("labels", [1, 3])
@@ -77,7 +77,7 @@ def test_layers_with_windows_are_those_of_transformers(model_type: str, changes:
     assert notes(values, sequence=4096) == ()
 
 
-@pytest.mark.parametrize("model_type", sorted(KNOWN))
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
 @pytest.mark.parametrize("key", ["index_topk", "quantization_config", "share_expert_dim", "vision_config"])
 def test_what_no_family_knows_is_named(model_type: str, key: str) -> None:
     for value in (7, {"width": 3}):
@@ -114,7 +114,7 @@ def test_a_model_that_names_the_class_of_a_known_family_is_read_as_one() -> None
 def test_the_help_of_every_command_that_reads_configs_lists_all_families() -> None:
     for module in (plan, profile, search):
         listed = module.EPILOG.split("Known values of model_type:")[1].split("a factory")[0]
-        assert listed.replace(",", " ").split() == list(KNOWN)
+        assert listed.replace(",", " ").split() == list(families())
 
 
 def test_layers_for_further_tokens_and_heads_of_other_kinds_are_named() -> None:

@@ -10,7 +10,6 @@ from typing import Any, get_args
 
 import pytest
 
-
 import automap_models as am
 from automap_models.core.strategy import Precision, Recompute
 from automap_models.export.target import read_source
