@@ -161,21 +161,20 @@ def divides(source: Source) -> bool:
     if isinstance(source.model, ModelWork):
         return True
     try:
-        transformer(source).shape()
+        transformer(source).work()
     except BadInput:
         return False
     return True
 
 
 def _priced(request: StrategyRequest, watch: Watch) -> Estimate:
-    """The price of a strategy; what is wrong with it shows before a transformer is traced."""
-    cluster, model = request.cluster, request.source.model
+    """The price of a strategy."""
+    cluster = request.cluster
     kinds, device = read_kinds(cluster), device_on(cluster, request.device)
     devices = [*kinds.values()] or [device]
     work, batch, fixed = _divided(request, watch)
     fields = {"precision": usual_precision(devices), **fixed}
-    known = isinstance(model, ModelWork) or not divides(request.source)
-    shape = work("").shape if known else transformer(request.source).shape()
+    shape = work("").shape
     fields.setdefault("global_batch", batch or usual_batch(shape, cluster.devices))
     strategy = _strategy(fields, cluster, shape)
     for kind in devices:

@@ -164,7 +164,7 @@ def described_model(what: str) -> DescribedModel:
     if kind is SourceKind.CONFIG:
         return DescribedModel(config=Path(what).read_text())
     model = transformer(Source(what, kind))
-    model.shape()
+    model.work()
     return DescribedModel(built_in=model.name)
 
 

@@ -14,7 +14,6 @@ from automap_models.workloads.catalogue import DTYPES, canonical, workload_of
 
 if TYPE_CHECKING:
     from automap_models.core.model_work import ModelWork
-    from automap_models.core.strategy import TransformerShape
     from automap_models.hlo.module import Module
     from automap_models.hlo.step import TrainingStep
     from automap_models.workloads.config_json import ConfiguredModel
@@ -77,16 +76,6 @@ class SizedModel:
 
         return step_module(self.name, self.architecture, self.labels, self.dtype)
 
-    def shape(self) -> TransformerShape:
-        """Its sizes, as a strategy divides them.
-
-        Raises:
-            BadInput: it is no transformer.
-        """
-        from .sizes import required_transformer
-
-        return required_transformer(self.name, self.architecture).shape(self.name, self.labels[-1])
-
     def work(self) -> ModelWork:
         """What one sample costs, layer by layer.
 
@@ -120,8 +109,8 @@ def sized(
         from .config_json import read_config
 
         path = Path(__file__).parent / "published" / f"{known}.json"
-        model = read_config(path, dropout=dropout, sequence=length)
-        return SizedModel(known, model.architecture, labels, dtype, model.notes)
+        model = read_config(path, dropout=dropout, sequence=length)._replace(name=known)
+        return configured_model(model, batch=batch, sequence=length, dtype=dtype)
     if dropout:
         do = "leave it out, or give the model's config.json"
         raise BadInput(f"{name} is built in without it", where="`dropout`", do=do)

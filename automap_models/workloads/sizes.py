@@ -188,21 +188,6 @@ class DecoderConfig:
         """See Repeating."""
         return replace(self, layers=blocks["block_"])
 
-    def shape(self, name: str, sequence: int) -> TransformerShape:
-        """What a strategy divides, of samples of so many tokens; with a mixture, `ffn` is the width of an expert."""
-        return TransformerShape(
-            name=name,
-            layers=self.layers,
-            hidden=self.width,
-            heads=self.heads,
-            kv_heads=self.kv_heads or self.heads,
-            ffn=self.mixture.width if self.mixture else self.feed_forward or 4 * self.width,
-            sequence=sequence,
-            vocabulary=self.vocabulary,
-            outputs=self.classes,
-            experts=self.mixture.experts if self.mixture else None,
-        )
-
 
 GPT2_MEDIUM = DecoderConfig(width=1024, heads=16, layers=24)
 GPT2_XL = DecoderConfig(width=1600, heads=25, layers=48)
@@ -248,19 +233,6 @@ class BertConfig:
     def with_blocks(self, blocks: Mapping[str, int]) -> BertConfig:
         """See Repeating."""
         return replace(self, layers=blocks["block_"])
-
-    def shape(self, name: str, sequence: int) -> TransformerShape:
-        """What a strategy divides, of samples of so many tokens."""
-        return TransformerShape(
-            name=name,
-            layers=self.layers,
-            hidden=self.width,
-            heads=self.heads,
-            kv_heads=self.heads,
-            ffn=self.feed_forward or 4 * self.width,
-            sequence=sequence,
-            vocabulary=self.vocabulary,
-        )
 
 
 BERT_48 = BertConfig(width=1024, heads=16, layers=48)
@@ -308,20 +280,6 @@ class T5Config:
         """See Repeating."""
         return replace(self, layers=blocks["encoder/block_"], decoder_layers=blocks["decoder/block_"])
 
-    def shape(self, name: str, sequence: int) -> TransformerShape:
-        """What a strategy divides, of samples of so many tokens; the layers are those of both stacks."""
-        return TransformerShape(
-            name=name,
-            layers=sum(stack.layers for stack in self.stacks),
-            hidden=self.width,
-            heads=self.heads,
-            kv_heads=self.heads,
-            ffn=self.feed_forward,
-            sequence=sequence,
-            vocabulary=self.vocabulary,
-            experts=self.experts or None,
-        )
-
 
 T5_BASE = T5Config(width=768, heads=12, head_width=64, feed_forward=3072, layers=12)
 T5_3B = T5Config(width=1024, heads=32, head_width=128, feed_forward=16384, layers=24)
@@ -331,6 +289,23 @@ SWITCH_BASE_8 = T5Config(width=768, heads=12, head_width=64, feed_forward=3072, 
 
 Transformer = DecoderConfig | BertConfig | T5Config
 Architecture = Transformer | JaxArchitecture
+
+
+def transformer_shape(sizes: Transformer, name: str, sequence: int) -> TransformerShape:
+    """What a strategy divides, of samples of so many tokens; with a mixture, `ffn` is the width of an expert."""
+    mixture = sizes.mixture if isinstance(sizes, DecoderConfig) else None
+    return TransformerShape(
+        name=name,
+        layers=sum(stack.layers for stack in sizes.stacks),
+        hidden=sizes.width,
+        heads=sizes.heads,
+        kv_heads=(isinstance(sizes, DecoderConfig) and sizes.kv_heads) or sizes.heads,
+        ffn=mixture.width if mixture else sizes.feed_forward or 4 * sizes.width,
+        sequence=sequence,
+        vocabulary=sizes.vocabulary,
+        outputs=sizes.classes if isinstance(sizes, DecoderConfig) else None,
+        experts=mixture.experts if mixture else (isinstance(sizes, T5Config) and sizes.experts) or None,
+    )
 
 
 def required_transformer(name: str, architecture: Architecture) -> Transformer:

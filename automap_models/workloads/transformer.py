@@ -17,6 +17,7 @@ from automap_models.workloads.sizes import (
     Mixture,
     T5Config,
     required_transformer,
+    transformer_shape,
 )
 from automap_models.workloads.sublayers import (
     TENSOR,
@@ -66,7 +67,7 @@ def _decoder(config: DecoderConfig, name: str, sequence: int, dtype: str) -> Mod
     lead = config.dense_layers if config.mixture else config.layers
     blocks = [dense if i < lead else sparse for i in range(config.layers)]
     ends = first.work("embedding", [x]), last.work("head")
-    return _model(config.shape(name, sequence), ends, blocks, dtype, config.ties)
+    return _model(transformer_shape(config, name, sequence), ends, blocks, dtype, config.ties)
 
 
 def _bert(config: BertConfig, name: str, sequence: int, dtype: str) -> ModelWork:
@@ -79,7 +80,7 @@ def _bert(config: BertConfig, name: str, sequence: int, dtype: str) -> ModelWork
     last.bias(logits)
     block = bert_block(config, sequence, dtype)
     ends = first.work("embedding", [x]), last.work("head")
-    return _model(config.shape(name, sequence), ends, [block] * config.layers, dtype, tied=True)
+    return _model(transformer_shape(config, name, sequence), ends, [block] * config.layers, dtype, tied=True)
 
 
 def _t5(config: T5Config, name: str, sequence: int, dtype: str) -> ModelWork:
@@ -92,7 +93,7 @@ def _t5(config: T5Config, name: str, sequence: int, dtype: str) -> ModelWork:
     blocks = _t5_blocks(config, sequence, dtype, encoder, decoder=False)
     blocks += _t5_blocks(config, sequence, dtype, decoder, decoder=True)
     ends = first.work("embedding", [x]), last.work("head")
-    return _model(config.shape(name, sequence), ends, blocks, dtype, config.tied)
+    return _model(transformer_shape(config, name, sequence), ends, blocks, dtype, config.tied)
 
 
 def _model(

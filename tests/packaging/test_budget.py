@@ -38,12 +38,12 @@ BUDGET = {
     "planners/staged": (3_520, 22),
     "planners/strategies": (2_700, 15),
     "plots": (1_256, 9),
-    "requests": (1_516, 10),
+    "requests": (1_515, 10),
     "rl": (1_088, 11),
     "run": (4_781, 24),
     "simulate": (1_613, 8),
     "torch_export": (3_169, 14),
-    "workloads": (4_305, 23),
+    "workloads": (4_270, 23),
     "zoo": (1, 1),
     "infer": (4_682, 27),
     "train": (1_849, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_384, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_109, "files": 379, "compiled": 80, "numbers": 226}
+TOTALS = {"lines": 68_073, "files": 379, "compiled": 80, "numbers": 226}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -16,6 +16,7 @@ from automap_models.core.strategy import TransformerShape
 from automap_models.cost.measured import MeasuredPasses
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.workloads.measured import architecture_of, measured_passes, passes_work, step_work
+from automap_models.workloads.sizes import transformer_shape
 from automap_models.workloads.source import Source, SourceKind, profile_source
 
 pytest.importorskip("flax")
@@ -31,18 +32,18 @@ SHAPE = TransformerShape(
 @pytest.mark.parametrize("family", ["gpt", "llama"])
 def test_an_architecture_has_the_sizes_that_were_measured(family: str) -> None:
     architecture = architecture_of(family, SHAPE, tied=False, dropout=False)  # type: ignore[arg-type]
-    assert architecture.shape("small", 32) == SHAPE  # type: ignore[attr-defined]
+    assert transformer_shape(architecture, "small", 32) == SHAPE
 
 
 def test_bert_has_as_many_heads_of_keys_as_of_queries() -> None:
     architecture = architecture_of("bert", SHAPE, tied=True, dropout=True)
-    assert architecture.shape("small", 32) == replace(SHAPE, kv_heads=4)  # type: ignore[attr-defined]
+    assert transformer_shape(architecture, "small", 32) == replace(SHAPE, kv_heads=4)
 
 
 def test_a_mixture_has_its_experts() -> None:
     shape = replace(SHAPE, experts=4)
     architecture = architecture_of("llama", shape, tied=False, dropout=False, experts_per_token=2)
-    assert architecture.shape("small", 32) == shape  # type: ignore[attr-defined]
+    assert transformer_shape(architecture, "small", 32) == shape
 
 
 def parameters(work: ModelWork) -> float:
