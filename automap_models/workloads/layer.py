@@ -56,19 +56,19 @@ class Value:
     scores: bool = False
 
     @property
-    def elements(self) -> float:
-        """Their number."""
-        return prod(self.shape)
-
-    @property
     def width(self) -> float:
         """Of a row."""
         return self.shape[2]
 
     @property
+    def size(self) -> Size:
+        """How many elements, and what divides them."""
+        return prod(self.shape), self.mark
+
+    @property
     def nbytes(self) -> float:
         """Of all elements."""
-        return self.elements * self.item_bytes
+        return prod(self.shape) * self.item_bytes
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Layer:
         tokens: of a sample.
         dtype: of activations and weights.
         parameters: number of them in each tensor, with its mark.
-        sums_forward, sums_backward, exchanged, context: values, see LayerWork.
+        sums_forward, sums_backward, exchanged, kept_core, context: values, see LayerWork.
     """
 
     tokens: int
@@ -88,13 +88,13 @@ class Layer:
     sums_forward: list[Value] = field(default_factory=list)
     sums_backward: list[Value] = field(default_factory=list)
     exchanged: list[Value] = field(default_factory=list)
+    kept_core: list[Value] = field(default_factory=list)
     context: list[Value] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.item_bytes = ITEM_BYTES[self.dtype]
         self._kernels: list[tuple[WorkPass, bool, tuple[Size, ...], tuple[Value, ...]]] = []
         self._saved: dict[Value, bool] = {}  # value → whether kernels of gradients of parameters read it
-        self._saved_in_core: list[Value] = []
         self._gradients: dict[Value, list[Value]] = defaultdict(list)
         self._norms: dict[Value, list[Value]] = defaultdict(list)  # what is normed → scales
 
@@ -123,10 +123,6 @@ class Layer:
         """Note that an earlier layer saves x, and sums its gradients for all layers that read it."""
         del self._saved[x]
         self.sums_backward.remove(x)
-
-    def save_in_core(self, *values: Value) -> None:
-        """Keep values of an attention core, which flash kernels and selective recomputation spare."""
-        self._saved_in_core.extend(values)
 
     # --- kernels
 
@@ -175,9 +171,9 @@ class Layer:
         self.product(INPUT, (times, rows, deep, wide), operand, y, matrix)
         self.product(WEIGHT, (times, wide, deep, rows), matrix, y, operand)
         if owned or self.item_bytes < FLOAT32:
-            self.memory(WEIGHT, self.weights(*_size(matrix), FLOAT32), matrix)
+            self.memory(WEIGHT, self.weights(*matrix.size, FLOAT32), matrix)
         if owned:
-            self.parameters.append(_size(matrix))
+            self.parameters.append(matrix.size)
         if bias:
             self.bias(y)
         self.save(x, for_weights=True)
@@ -195,7 +191,7 @@ class Layer:
         self.memory(WEIGHT, gradient, y)
         if self.item_bytes < FLOAT32:
             self.memory(WEIGHT, self.weights(y.width, mark, FLOAT32), gradient)
-        self.parameters.append(_size(gradient))
+        self.parameters.append(gradient.size)
 
     def reads(self, x: Value, item_bytes: float = 0) -> None:
         """Note that one more operation makes a gradient of x, of so many bytes an element."""
@@ -213,7 +209,7 @@ class Layer:
         self.memory(WEIGHT, scale, y, x)
         if layer_norm:
             self.memory(WEIGHT, scale, y)
-        self.parameters.extend([_size(scale)] * (1 + layer_norm))
+        self.parameters.extend([scale.size] * (1 + layer_norm))
         self._norms[x].append(scale)
         self.save(x, for_weights=True)
         return y
@@ -239,13 +235,15 @@ class Layer:
         self.save(gate, inner)
         return z
 
-    def dropout(self, x: Value) -> Value:
-        """The mask of what is left out of x; what reads x reads it, too."""
+    def dropout(self, x: Value, share: float) -> tuple[Value, ...]:
+        """The mask of what is left out of x, if something is; what reads x reads it, too."""
+        if not share:
+            return ()
         mask = self.like(x, 1)
         self.memory(FORWARD, mask)
         self.memory(INPUT, x, mask, x)
         self.save(mask)
-        return mask
+        return (mask,)
 
     def add(self, x: Value, change: Value, *more: Value) -> Value:
         """The sum of a residual stream and what changes it; `more` are masks and scales that its kernel reads."""
@@ -268,7 +266,7 @@ class Layer:
             kernels=_kernels(self._kernels),
             parameters=_amounts(self.parameters),
             kept=_bytes_of(self._saved),
-            kept_core=_bytes_of(self._saved_in_core),
+            kept_core=_bytes_of(self.kept_core),
             kept_for_weights=_bytes_of(value for value, read in self._saved.items() if read),
             boundary=_bytes_of(boundary),
             sums_forward=_bytes_of(self.sums_forward),
@@ -289,16 +287,9 @@ class Layer:
                 self.memory(INPUT, x, x, x, scale, *before)
 
 
-def _size(value: Value) -> Size:
-    return value.elements, value.mark
-
-
 def _amounts(sizes: Iterable[Size]) -> Amounts:
-    pairs = list(sizes)
-    return Amounts(
-        np.array([amount for amount, _ in pairs], dtype=np.float64),
-        np.array([mark for _, mark in pairs], dtype=np.int8),
-    )
+    amounts, marks = np.array(list(sizes), dtype=np.float64).reshape(-1, 2).T
+    return Amounts(amounts.copy(), marks.astype(np.int8))
 
 
 def _bytes_of(values: Iterable[Value]) -> Amounts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from automap_models.core.microbatch import required_size
 from automap_models.core.model_work import ModelWork
@@ -13,48 +13,30 @@ from automap_models.core.profile import LARGEST_S, Profile
 from automap_models.core.strategy import Precision, TransformerShape
 from automap_models.cost.measured import DescribedModel, Family, MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
+from automap_models.workloads.config_json import decode_config
+from automap_models.workloads.registry import configured, sized
 from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, Mixture, Rotary
 from automap_models.workloads.transformer import model_work
-
-if TYPE_CHECKING:
-    from automap_models.workloads.registry import SizedModel
 
 
 def architecture_of(
     family: Family, shape: TransformerShape, tied: bool, dropout: bool, experts_per_token: int | None = None
 ) -> Architecture:
     """The model of a family with these sizes; as many positions as a sample has tokens, where it learns them."""
+    sizes: dict[str, Any] = {
+        **{"width": shape.hidden, "heads": shape.heads, "layers": shape.layers},
+        **{"vocabulary": shape.vocabulary, "feed_forward": shape.ffn},
+    }
+    if family == "llama":
+        sizes |= _llama(shape)
+    else:  # shares as in GPT-2's and BERT's published models; they change no cost
+        sizes |= dict.fromkeys(("attention_dropout", "residual_dropout", "embedding_dropout"), 0.1 if dropout else 0.0)
+        sizes["positions"] = shape.sequence
     if family == "bert":
-        return BertConfig(
-            width=shape.hidden,
-            heads=shape.heads,
-            layers=shape.layers,
-            vocabulary=shape.vocabulary,
-            positions=shape.sequence,
-            feed_forward=shape.ffn,
-            **_dropout(dropout),
-        )
-
-    mixture = None
+        return BertConfig(**sizes)
     if shape.experts and experts_per_token:
-        mixture = Mixture(shape.experts, experts_per_token, shape.ffn)
-    return DecoderConfig(
-        width=shape.hidden,
-        heads=shape.heads,
-        layers=shape.layers,
-        vocabulary=shape.vocabulary,
-        feed_forward=shape.ffn,
-        kv_heads=shape.kv_heads,
-        tied=tied,
-        mixture=mixture,
-        **(_llama(shape) if family == "llama" else {"positions": shape.sequence, **_dropout(dropout)}),
-    )
-
-
-def _dropout(dropout: bool) -> dict[str, Any]:
-    """Shares as in GPT-2's and BERT's published models; they change no cost."""
-    names = ("attention_dropout", "residual_dropout", "embedding_dropout")
-    return dict.fromkeys(names, 0.1 if dropout else 0.0)
+        sizes["mixture"] = Mixture(shape.experts, experts_per_token, shape.ffn)
+    return DecoderConfig(**sizes, kv_heads=shape.kv_heads, tied=tied)
 
 
 def _llama(shape: TransformerShape) -> dict[str, Any]:
@@ -87,19 +69,13 @@ def passes_work(passes: MeasuredPasses) -> ModelWork:
     Raises:
         BadInput: what the profile says is no transformer that can be priced.
     """
-    return _sized(passes).work()
-
-
-def _sized(passes: MeasuredPasses) -> SizedModel:
-    """The model of a profile; its work is counted in elements of bfloat16, from which those of others follow."""
-    from automap_models.workloads.config_json import decode_config
-    from automap_models.workloads.registry import configured_model, sized
-
     model = passes.model
+    sizes: dict[str, Any] = {"sequence": passes.sequence, "dtype": "bfloat16"}  # other types' amounts follow from it
     if model.config is None:
-        return sized(model.built_in or "", sequence=passes.sequence, dtype="bfloat16", dropout=model.dropout)
-    configured = decode_config(model.config.encode(), "", where=passes.name, dropout=model.dropout)
-    return configured_model(configured, sequence=passes.sequence, dtype="bfloat16")
+        return sized(model.built_in or "", dropout=model.dropout, **sizes).work()
+    return configured(
+        decode_config(model.config.encode(), "", where=passes.name, dropout=model.dropout), **sizes
+    ).work()
 
 
 def measured_passes(

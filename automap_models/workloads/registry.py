@@ -110,7 +110,7 @@ def sized(
 
         path = Path(__file__).parent / "published" / f"{known}.json"
         model = read_config(path, dropout=dropout, sequence=length)._replace(name=known)
-        return configured_model(model, batch=batch, sequence=length, dtype=dtype)
+        return configured(model, batch=batch, sequence=length, dtype=dtype)
     if dropout:
         do = "leave it out, or give the model's config.json"
         raise BadInput(f"{name} is built in without it", where="`dropout`", do=do)
@@ -121,34 +121,18 @@ def sized(
 
 
 def configured(
-    path: str,
-    *,
-    batch: int | None = None,
-    sequence: int | None = None,
-    dtype: str | None = None,
-    dropout: bool = False,
+    model: ConfiguredModel, *, batch: int | None = None, sequence: int | None = None, dtype: str | None = None
 ) -> SizedModel:
-    """The model of a Hugging Face config.json.
+    """The model of a Hugging Face config.json that has been read.
 
     Args:
         batch: samples in a micro-batch; 1 unless another number is given.
         sequence: tokens of a sample; see config_json.py for how many there are unless another number is given.
         dtype: what the layers compute in; what the file says unless another is given.
-        dropout: whether the model has the dropout that the file says.
 
     Raises:
-        BadInput: the file cannot be used, or an option is out of range.
+        BadInput: an option is out of range.
     """
-    from .config_json import read_config
-
-    model = read_config(path, dropout=dropout, sequence=sequence)
-    return configured_model(model, batch=batch, sequence=sequence, dtype=dtype)
-
-
-def configured_model(
-    model: ConfiguredModel, *, batch: int | None = None, sequence: int | None = None, dtype: str | None = None
-) -> SizedModel:
-    """The model of a config.json that has been read; arguments and errors are those of `configured`."""
     batch, dtype = _checked(1 if batch is None else batch, dtype or model.dtype)
     length = _sequence(model.name, model.sequence, model.longest, sequence)
     labels = (batch,) if length is None else (batch, length)

@@ -103,8 +103,28 @@ class Mixture:
     scale: float = 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Dropouts:
+    """Shares that are left out.
+
+    Attributes:
+        attention_dropout: of the weights of plain attention.
+        residual_dropout: of what attention and feed-forward layers give.
+        embedding_dropout: of the embeddings.
+    """
+
+    attention_dropout: float = 0.0
+    residual_dropout: float = 0.0
+    embedding_dropout: float = 0.0
+
+    @property
+    def drops(self) -> bool:
+        """Whether something is left out."""
+        return any((self.attention_dropout, self.residual_dropout, self.embedding_dropout))
+
+
 @dataclass(frozen=True)
-class DecoderConfig:
+class DecoderConfig(Dropouts):
     """Sizes and options of a decoder; the defaults are GPT-2's.
 
     Attributes:
@@ -130,9 +150,6 @@ class DecoderConfig:
         latent: attention through a narrow latent; None: plain attention.
         mixture: of experts in place of feed-forward layers; None: dense.
         dense_layers: with a mixture, the number of blocks before those that have it.
-        attention_dropout: share of the weights of plain attention that are left out.
-        residual_dropout: share of what attention and feed-forward layers give that is left out.
-        embedding_dropout: share of the embeddings that is left out.
     """
 
     width: int
@@ -165,14 +182,6 @@ class DecoderConfig:
     latent: Latent | None = None
     mixture: Mixture | None = None
     dense_layers: int = 0
-    attention_dropout: float = 0.0
-    residual_dropout: float = 0.0
-    embedding_dropout: float = 0.0
-
-    @property
-    def drops(self) -> bool:
-        """Whether it has dropout."""
-        return any((self.attention_dropout, self.residual_dropout, self.embedding_dropout))
 
     @property
     def ties(self) -> bool:
@@ -197,14 +206,11 @@ GPT3_13B = DecoderConfig(width=5120, heads=40, layers=40, positions=2048)
 
 
 @dataclass(frozen=True)
-class BertConfig:
+class BertConfig(Dropouts):
     """Sizes of a BERT.
 
     Attributes:
         feed_forward: width of the feed-forward layers; None: four times as wide as the hidden states.
-        attention_dropout: share of the weights of attention that are left out.
-        residual_dropout: share of what attention and feed-forward layers give that is left out.
-        embedding_dropout: share of the embeddings that is left out.
     """
 
     width: int
@@ -216,14 +222,6 @@ class BertConfig:
     feed_forward: int | None = None
     activation: Activation = "gelu"
     epsilon: float = 1e-12
-    attention_dropout: float = 0.0
-    residual_dropout: float = 0.0
-    embedding_dropout: float = 0.0
-
-    @property
-    def drops(self) -> bool:
-        """Whether it has dropout."""
-        return any((self.attention_dropout, self.residual_dropout, self.embedding_dropout))
 
     @property
     def stacks(self) -> tuple[BlockStack, ...]:

@@ -210,8 +210,12 @@ def transformer(source: Source) -> SizedModel:
 
 def _built(source: Source) -> SizedModel:
     """The built-in model, or the one of a config.json, with its sizes."""
-    build = configured if source.kind is SourceKind.CONFIG else sized
-    return build(source.what, **source.sizes, dropout=source.dropout)
+    if source.kind is not SourceKind.CONFIG:
+        return sized(source.what, **source.sizes, dropout=source.dropout)
+    from automap_models.workloads.config_json import read_config
+
+    model = read_config(source.what, dropout=source.dropout, sequence=source.sequence)
+    return configured(model, **source.sizes)
 
 
 def notes_of(source: Source) -> tuple[str, ...]:

@@ -17,18 +17,12 @@ def attention(layer: Layer, x: Value, c: DecoderConfig) -> Value:
     shared = c.kv_heads or c.heads
     q, k, v = (layer.dense(x, n * width, mark, bias=c.attention_bias) for n in (c.heads, shared, shared))
     turn = c.rotary is not None
-    q = turned(layer, normed_heads(layer, q, c), turn or c.score_scale != 1.0)
-    k = turned(layer, normed_heads(layer, k, c), turn)
+    if c.query_norm is not None:
+        of_head = 0 if c.query_norm == "heads" else width
+        q, k = (layer.norm(x, layer_norm=False, width=of_head, fused=turn) for x in (q, k))
+    q, k = turned(layer, q, turn or c.score_scale != 1.0), turned(layer, k, turn)
     mixed = core(layer, q, k, v, c.heads, shared, capped=c.score_cap is not None, dropout=c.attention_dropout)
     return layer.dense(mixed, c.width, bias=c.output_bias)
-
-
-def normed_heads(layer: Layer, x: Value, c: DecoderConfig) -> Value:
-    """Queries or keys, after a norm of them if the model has that."""
-    if c.query_norm is None:
-        return x
-    width = x.width if c.query_norm == "heads" else c.head_width or c.width // c.heads
-    return layer.norm(x, layer_norm=False, width=width, fused=c.rotary is not None)
 
 
 def turned(layer: Layer, x: Value, changes: bool = True) -> Value:
@@ -84,7 +78,7 @@ def core(
     mask = [layer.like(scores, 1)] if dropout else []
     layer.memory(FORWARD, scores, scores, *more, core=True)
     layer.memory(INPUT, scores, scores, scores, *mask, *[bias] * (2 * biased), core=True)
-    layer.save_in_core(*[scores] * (1 + capped + len(mask)), *mask)
+    layer.kept_core.extend([*[scores] * (1 + capped + len(mask)), *mask])
     if mask:
         layer.memory(FORWARD, *mask, core=True)
         layer.memory(FORWARD, scores, scores, *mask, core=True)

@@ -59,7 +59,7 @@ def _decoder(config: DecoderConfig, name: str, sequence: int, dtype: str) -> Mod
     x = embedded(first, config.vocabulary, config.width, positions=config.positions, tied=config.ties)
     if config.embedding_norm:
         x = first.norm(x, layer_norm=not config.root_mean_square)
-    dropped(first, x, config.embedding_dropout)
+    first.dropout(x, config.embedding_dropout)
     final = last.norm(last.value(config.width), layer_norm=not config.root_mean_square)
     classes, mark = (config.vocabulary, TENSOR) if config.classes is None else (config.classes, WHOLE)
     classified(last, final, classes, mark, tied=config.ties, capped=config.logit_cap is not None)
@@ -74,7 +74,7 @@ def _bert(config: BertConfig, name: str, sequence: int, dtype: str) -> ModelWork
     first, last = Layer(sequence, dtype), Layer(sequence, dtype)
     x = embedded(first, config.vocabulary, config.width, positions=config.positions, types=config.types, tied=True)
     x = first.norm(x, layer_norm=True)
-    dropped(first, x, config.embedding_dropout)
+    first.dropout(x, config.embedding_dropout)
     predicted = last.activation(last.dense(last.value(config.width), config.width, bias=True))
     logits = classified(last, last.norm(predicted, layer_norm=True), config.vocabulary, tied=True)
     last.bias(logits)
@@ -120,7 +120,7 @@ def decoder_block(c: DecoderConfig, mixture: Mixture | None, sequence: int, dtyp
     x = layer.value(c.width)
     read = normed(x, "before")
     attended = normed(latent_attention(layer, read, c) if c.latent else attention(layer, read, c), "after")
-    masks = dropped(layer, attended, c.residual_dropout)
+    masks = layer.dropout(attended, c.residual_dropout)
     stream = x if c.parallel else layer.add(x, attended, *masks)
     read = normed(stream, "before")
     if mixture is not None:
@@ -128,7 +128,7 @@ def decoder_block(c: DecoderConfig, mixture: Mixture | None, sequence: int, dtyp
     else:
         change = feed_forward(layer, read, c.feed_forward or 4 * c.width, c.gated, c.activation, c.feed_forward_bias)
     change = normed(change, "after")
-    more = dropped(layer, change, c.residual_dropout)
+    more = layer.dropout(change, c.residual_dropout)
     if c.parallel:  # both are added at once, and summed among devices at once
         more = (*more, *masks, attended)
         layer.sums_forward.remove(attended)
@@ -143,9 +143,9 @@ def bert_block(c: BertConfig, sequence: int, dtype: str) -> LayerWork:
     q, k, v = (layer.dense(x, c.width, TENSOR, bias=True) for _ in range(3))
     change = core(layer, turned(layer, q), turned(layer, k, False), v, c.heads, dropout=c.attention_dropout)
     change = layer.dense(change, c.width, bias=True)
-    x = layer.norm(layer.add(x, change, *dropped(layer, change, c.residual_dropout)), layer_norm=True)
+    x = layer.norm(layer.add(x, change, *layer.dropout(change, c.residual_dropout)), layer_norm=True)
     change = feed_forward(layer, x, c.feed_forward or 4 * c.width, False, c.activation, True)
-    x = layer.norm(layer.add(x, change, *dropped(layer, change, c.residual_dropout)), layer_norm=True)
+    x = layer.norm(layer.add(x, change, *layer.dropout(change, c.residual_dropout)), layer_norm=True)
     return layer.work("block", [x], causal=False)
 
 
@@ -265,8 +265,3 @@ def classified(layer: Layer, x: Value, classes: int, mark: Mark = TENSOR, *, tie
     layer.save(logits)
     layer.sums_forward.extend([numbers] * 3)
     return logits
-
-
-def dropped(layer: Layer, x: Value, share: float) -> tuple[Value, ...]:
-    """The mask of what is left out of x, if something is."""
-    return (layer.dropout(x),) if share else ()

@@ -32,7 +32,7 @@ BUDGET = {
     "planners": (861, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_313, 17),
-    "planners/portfolio": (2_896, 18),
+    "planners/portfolio": (2_880, 18),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_520, 22),
@@ -43,7 +43,7 @@ BUDGET = {
     "run": (4_781, 24),
     "simulate": (1_613, 8),
     "torch_export": (3_169, 14),
-    "workloads": (4_270, 23),
+    "workloads": (4_212, 23),
     "zoo": (1, 1),
     "infer": (4_682, 27),
     "train": (1_849, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_384, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_073, "files": 379, "compiled": 80, "numbers": 226}
+TOTALS = {"lines": 67_999, "files": 379, "compiled": 80, "numbers": 226}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -221,9 +221,9 @@ def test_the_matrix_products_have_the_floating_point_operations_that_torch_count
 def test_a_config_says_how_long_samples_are_and_what_layers_compute_in(tmp_path: Path) -> None:
     path = written(LLAMA, tmp_path / "Llama-3.1-405B")
     assert source_kind(str(path)) is SourceKind.CONFIG
-    model = configured(str(path))
+    model = configured(read_config(path))
     assert (model.name, model.labels, model.dtype) == ("Llama-3.1-405B", (1, 8192), "bfloat16")
-    given = configured(str(path), batch=4, sequence=128, dtype="float32")
+    given = configured(read_config(path), batch=4, sequence=128, dtype="float32")
     assert (given.labels, given.dtype) == ((4, 128), "float32")
 
 
@@ -303,9 +303,9 @@ def test_a_config_that_cannot_be_meant_is_refused(document: object, message: str
 def test_a_sequence_beyond_the_learned_positions_is_refused(tmp_path: Path) -> None:
     document = {"model_type": "gpt2", "vocab_size": 40, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
     path = written(document, tmp_path / "tiny")
-    assert configured(str(path)).labels == (1, 16)
+    assert configured(read_config(path)).labels == (1, 16)
     with pytest.raises(BadInput, match="tiny has 16 positions, 17 were asked for"):
-        configured(str(path), sequence=17)
+        configured(read_config(path), sequence=17)
 
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 40, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
@@ -335,7 +335,7 @@ def test_a_model_has_the_dropout_of_its_file_if_it_is_asked_for(
 
 def test_a_step_with_dropout_reads_a_random_key(tmp_path: Path) -> None:
     path = written(GPT2, tmp_path)
-    modules = (configured(str(path), dropout=dropout).module() for dropout in (True, False))
+    modules = (configured(read_config(path, dropout=dropout)).module() for dropout in (True, False))
     names = [{argument.name for argument in module.arguments} for module in modules]
     assert names[0] - names[1] == {"batch/key"}
 

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 
 import numpy as np
@@ -139,21 +139,6 @@ def _step(source: Source, module: Module | None) -> Mapping[str, object]:
         return {"factory": source.what, "arguments": kinds, "module": _digest(text.encode())}
     if source.kind is SourceKind.MODULE:
         return {"file": _digest(read_bytes(source.what, LARGEST_MODULE_BYTES)), "trainable": source.trainable}
-    return _built_step(source)
-
-
-def _circumstances(device: Device, cluster: Cluster) -> dict[str, object]:
-    """What else a profiled model depends on; a device's memory limits no partitioning."""
-    return {
-        "device": {**asdict(device), "matrix": dict(device.matrix)},
-        "cluster": {**ClusterDocument.of(cluster).builtins(), "name": None, "memory": None},
-        "rules": RULES,
-        "versions": _versions(),
-    }
-
-
-def _built_step(source: Source) -> Mapping[str, object]:
-    """What identifies the training step of a built-in model, or of a config.json."""
     sizes = {**source.sizes, "dropout": source.dropout}
     if source.kind is SourceKind.CONFIG:  # its path names the model
         path = Path(source.what).resolve()
@@ -161,18 +146,17 @@ def _built_step(source: Source) -> Mapping[str, object]:
     return {"what": source.what, **sizes}
 
 
-def _versions() -> dict[str, str | None]:
-    """Of everything that a trace depends on; None where it is not installed."""
-    return {"automap": __version__, **{name: _version(name) for name in _TRACERS}}
+def _circumstances(device: Device, cluster: Cluster) -> dict[str, object]:
+    """What else a profiled model depends on; a device's memory limits no partitioning."""
+    installed = {name: [of.version for of in distributions(name=name)] for name in _TRACERS}
+    return {
+        "device": {**asdict(device), "matrix": dict(device.matrix)},
+        "cluster": {**ClusterDocument.of(cluster).builtins(), "name": None, "memory": None},
+        "rules": RULES,
+        "versions": {"automap": __version__, **installed},
+    }
 
 
 def _digest(content: bytes) -> str:
     """SHA-256."""
     return hashlib.sha256(content).hexdigest()
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
