@@ -24,6 +24,15 @@ TARGETS: Mapping[str, str] = {
 }
 """Name of a target → what is written; its module has the name with underscores and a TARGET."""
 
+PLANNED_FOR = ("torch-split-spec", "torchtitan", "megatron", "deepspeed", "galvatron")
+"""Those that restrict where a model is cut or how devices are shared out."""
+
+
+def training_limits() -> dict[str, Limits]:
+    """Name of each target that takes strategies → what it can express of them."""
+    targets = ((name, target_by_name(name)) for name in PLANNED_FOR)
+    return {name: target.limits for name, target in targets if target.takes_strategies and target.limits is not None}
+
 
 def strategy_limits(name: str) -> Limits:
     """What a target can express of strategies.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from automap_models.core.strategy import PARTS, Strategy, TransformerShape, requ
 from automap_models.cost.profile_layers import ProfileWork
 from automap_models.errors import BadInput
 from automap_models.export.target import Source as PlanSource
-from automap_models.export.targets import strategy_limits, target_by_name
+from automap_models.export.targets import strategy_limits, target_by_name, training_limits
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import read_kinds
 from automap_models.formats.staged_plan import estimate_document
@@ -29,7 +30,7 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.profile_strategy import PATIENT
 from automap_models.planners.portfolio.space import default_batch
 from automap_models.planners.strategies.compare import Compared, compared, of_sizes
-from automap_models.planners.strategies.planner import StrategiesPlanner
+from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem, usual_batch, usual_precision
 from automap_models.planners.strategies.remedies import what_would_fit
 from automap_models.plots.figures import drawn
@@ -131,10 +132,35 @@ def searched(
     if result.plan is None:
         assert result.reason is not None
         raise what_would_fit(problem, result.reason, watch)
-    comparing_s = max(1.5, (1 - searching) / searching * searched_s)
-    best = compared(result, config, watch, min(comparing_s, (1 - searching) * usual.budget_s))
+    comparing_s = min(max(1.5, (1 - searching) / searching * searched_s), (1 - searching) * usual.budget_s)
+    profiled = isinstance(problem.work, ProfileWork)  # its own code is trained by what its owner has
+    runs = result if profiled or frameworks_of(result) else _within_frameworks(result, config, watch)
+    best = compared(runs, config, watch, comparing_s, None if runs is result else result.cost)
     sizes = of_sizes(best.result, clusters, config, watch)
     return StrategyResult(**vars(best.result), compared=best, sizes=sizes)
+
+
+def frameworks_of(result: Result[StrategyProblem, Strategy]) -> list[str]:
+    """Targets that train the strategy of a search; the one that it is for, where it is for one."""
+    problem, strategy = result.problem, result.plan
+    within = training_limits()
+    if problem.within is not None or strategy is None:
+        return [name for name, limits in within.items() if limits == problem.within]
+    return [name for name, limits in within.items() if is_trained(problem, strategy, limits)]
+
+
+def _within_frameworks(
+    free: Result[StrategyProblem, Strategy], config: StrategiesConfig, watch: Watch
+) -> Result[StrategyProblem, Strategy]:
+    """The shortest strategy of a problem that a framework trains, within its limits; any, where none trains one."""
+    best = free
+    for limits in training_limits().values():
+        problem = replace(free.problem, within=limits)
+        with contextlib.suppress(BadInput):
+            other = StrategiesPlanner(config).solve(problem, watch=watch)
+            if other.plan is not None and (best is free or other.cost.step_s < best.cost.step_s):
+                best = other
+    return best
 
 
 def _divided(request: StrategyRequest, watch: Watch) -> tuple[Callable[[str], ModelWork], int | None, dict[str, Any]]:

@@ -48,7 +48,7 @@ class StrategyPricing:
     """Prices of many strategies of one model on one cluster; what they have in common is computed once.
 
     Args:
-        work: of the model, see hlo.model_work.
+        work: of the model, see core.model_work.
         cluster: on what.
         device: of the cluster, see core.device.
         runtime: how the framework runs strategies.

@@ -9,6 +9,7 @@ import argparse
 
 from automap_models.core.units import SECONDS
 from automap_models.errors import BadInput
+from automap_models.export.targets import PLANNED_FOR
 from automap_models.planners.options import AUTO, PlanOptions
 from automap_models.requests import InferRequest, ReplanRequest, SweepRequest, narrowed
 
@@ -26,7 +27,7 @@ from .parsing import (
     refuse,
     whole_number,
 )
-from .strategies import PLANNED_FOR, TARGET
+from .strategies import TARGET
 
 EPILOG = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed

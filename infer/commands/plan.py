@@ -6,6 +6,7 @@ import argparse
 
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.units import BYTES, SECONDS
+from automap_models.export.targets import PLANNED_FOR
 from automap_models.requests import ExploreRequest, StrategyRequest
 
 from ..runner import Command, Output, reported_by
@@ -25,7 +26,7 @@ from .parsing import (
     refuse,
     source_of,
 )
-from .strategies import PLANNED_FOR, TARGET, add_strategy, plan_options
+from .strategies import TARGET, add_strategy, plan_options
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
 LIMITS = """

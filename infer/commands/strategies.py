@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from automap_models.core.units import BYTES
+from automap_models.export.targets import PLANNED_FOR
 from automap_models.planners.options import ExploreOptions
 from automap_models.requests import FIELDS
 
@@ -91,8 +92,6 @@ def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
-PLANNED_FOR = ("torch-split-spec", "torchtitan", "megatron", "deepspeed", "galvatron")
-"""Targets that restrict where a model is cut or how devices are shared out."""
 TARGET = f"""
     --for TARGET  only plans that automap-export can write for it ({", ".join(PLANNED_FOR)}): equal stages, cut where
         blocks end, under a schedule that it runs; of strategies, with the ZeRO and recomputation that it has

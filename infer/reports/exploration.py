@@ -228,6 +228,8 @@ def proof_in_words(exploration: Exploration) -> str:
     shardings = ["these shardings"] if exploration.space.model.shardings else []
     conditions = " and ".join([*shardings, *([restrictions] if restrictions else [])])
     where = "plan of any kind on the grid" + (f" with {conditions}" if conditions else "")
+    if not proven.value:
+        return "nothing is proven"
     gap = step_s / proven.value - 1.0
     if proven.proof == "exact" and gap <= 1e-9:
         return f"proven: no {where} is shorter"

@@ -313,7 +313,7 @@ def memory_in_words(report: PlanReport) -> str:
 def optimality_in_words(report: PlanReport) -> str:
     """How far the step can be from the best one on the grid."""
     proven, plans = report.bound, field_in_words(report)
-    if proven is None:
+    if proven is None or not proven.value:
         return "nothing is proven"
     grid, gap = f"on the {report.problem.granularity} grid", report.cost.step_s / proven.value - 1.0
     if report.plan.stages == 1 and not report.search_log and proven.proof == "exact" and gap <= TIE:

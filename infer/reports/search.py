@@ -244,7 +244,7 @@ def _price_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
 
 def _price_optimum(report: ShardingReport) -> str:
     proven = report.result.bound
-    if proven is None:
+    if proven is None or not proven.value:
         return "nothing is proven"
     time = report.problem.objective == "time"
     reached = objective_value(report.problem, report.result.cost)

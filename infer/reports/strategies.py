@@ -13,15 +13,14 @@ from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_wor
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.core.units import counted, percent, seconds, size, span
-from automap_models.export.targets import target_by_name
+from automap_models.export.targets import training_limits
 from automap_models.formats.staged_plan import estimate_document
 from automap_models.planners.strategies.compare import Alternative
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.requests import PlanRequest
-from automap_models.requests.strategies import StrategyResult, command_line, gap, searched_document
+from automap_models.requests.strategies import StrategyResult, command_line, frameworks_of, gap, searched_document
 from automap_models.workloads.source import notes_of
 
-from ..commands.strategies import PLANNED_FOR
 from ..runner import Report
 from .pipeline import heading
 from .text import Column, Table, fact_table, plain, print_parts
@@ -79,8 +78,9 @@ def _next(searched: StrategyResult) -> Iterator[RenderableType]:
         lines = textwrap.wrap(arguments, 94, break_long_words=False, break_on_hyphens=False)
         yield Text(" \\\n    ".join(lines).replace("\xa0", " ") + "\n", no_wrap=True, overflow="ignore")
     if within is None:
-        targets = (name for name in PLANNED_FOR if target_by_name(name).takes_strategies)
-        further = f"--for {', '.join(targets)}: the best strategy that it runs"
+        names = frameworks_of(searched)
+        every = f"--for {', '.join(training_limits())}: the best strategy that it runs; none of them runs this one"
+        further = f"--for {', '.join(names)}: its command line or configuration" if names else every
     else:
         further = f"--out strategy.json; automap-export strategy.json --to {within.name} --check"
     yield fact_table([("next", further)], notes)

@@ -13,7 +13,7 @@ from pathlib import Path
 from . import samples
 from .cases import Call, Target
 from .mutations import change_call, change_options
-from .shortcuts import ReachedError, all_shortcuts, few_traces, without_processes
+from .shortcuts import ReachedError, without_processes
 
 COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
     "calibrate": [
@@ -208,7 +208,7 @@ def _brief(name: str, arguments: list[str]) -> list[str]:
 def commands() -> dict[str, Target]:
     """Every command for people under its own name, and the one program that they are parts of."""
     files = _files()
-    shortcuts = {"run": without_processes, "automap": all_shortcuts, "calibrate": few_traces}
+    shortcuts = {"run": without_processes, "automap": without_processes}
 
     def within(name: str) -> Callable[[Call], object]:
         shortened = shortcuts.get(name, contextlib.nullcontext)

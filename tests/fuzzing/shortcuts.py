@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-MOST_TRACED = 3
-"""Models of a kind that `automap calibrate` traces in a child, seconds each."""
-
 
 class ReachedError(BaseException):
     """A case has come as far as it is of interest: processes would start, or a training begin."""
@@ -44,7 +41,6 @@ def without_processes() -> Iterator[None]:
 
 
 _STRUCTURES: dict[str, Any] = {}
-_WORKS: dict[type, list[Any]] = {}
 
 
 def _structure(model: Any, args: tuple[Any, ...], kwargs: Any, *, name: str) -> Any:
@@ -55,28 +51,3 @@ def _structure(model: Any, args: tuple[Any, ...], kwargs: Any, *, name: str) -> 
     if key not in _STRUCTURES:
         _STRUCTURES[key] = analyse(model, args, kwargs, name=name)
     return _STRUCTURES[key]
-
-
-@contextlib.contextmanager
-def few_traces() -> Iterator[None]:
-    """Trace MOST_TRACED measured models of a kind; for further ones the first of that kind stands in."""
-    from automap_models.workloads import training
-
-    trace = training.architecture_work
-
-    def work(name: str, architecture: Any, *sizes: Any) -> Any:
-        works = _WORKS.setdefault(type(architecture), [])
-        if len(works) < MOST_TRACED:
-            works.append(trace(name, architecture, *sizes))
-            return works[-1]
-        return works[0]
-
-    with mock.patch.object(training, "architecture_work", work):
-        yield
-
-
-@contextlib.contextmanager
-def all_shortcuts() -> Iterator[None]:
-    """For the program that all commands are parts of."""
-    with without_processes(), few_traces():
-        yield

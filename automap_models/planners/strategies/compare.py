@@ -238,11 +238,16 @@ class Compared:
 
 
 def compared(
-    result: StrategyResult, config: StrategiesConfig, watch: Watch = SILENT, budget_s: float | None = None
+    result: StrategyResult,
+    config: StrategiesConfig,
+    watch: Watch = SILENT,
+    budget_s: float | None = None,
+    unlimited: Estimate | None = None,
 ) -> Compared:
     """Compare the best strategy of a search with others; where one of them is shorter it is the best one from then on.
 
-    Args: as of Comparisons.
+    Args: as of Comparisons; and
+        unlimited: the best strategy without the limits of a framework, where it is known.
     """
     beside = Comparisons(result, config, watch, budget_s)
     uneven = beside.prefer_equal_layers()
@@ -253,7 +258,8 @@ def compared(
             beside.result = _with_plan_of(beside.result, shorter)
         elif not beside.prefer_fewer(kinds):
             break
-    unlimited = None if beside.problem.within is None else beside.without_limits()
+    if beside.problem.within is not None and unlimited is None:
+        unlimited = beside.without_limits()
     return Compared(beside.result, choices, kinds, memory, unlimited, uneven)
 
 

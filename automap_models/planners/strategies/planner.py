@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from itertools import combinations, permutations
@@ -165,6 +166,14 @@ def require_framework(problem: StrategyProblem, within: Limits) -> None:
     if within.one_series and len(series) > 1:
         what = f"{within.name} takes blocks of one series, and {problem.work.shape.name} has {' and '.join(series)}"
         raise BadInput(what, where=f"`{WITHIN}`", do="leave it out, or take galvatron or deepspeed")
+
+
+def is_trained(problem: StrategyProblem, strategy: Strategy, within: Limits) -> bool:
+    """Whether a framework trains a strategy of the problem's model."""
+    with contextlib.suppress(BadInput):
+        require_framework(problem, within)
+        return within.objection(strategy, problem.work.facts) is None
+    return False
 
 
 def any_family(problem: StrategyProblem) -> bool:
