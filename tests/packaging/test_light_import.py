@@ -27,9 +27,9 @@ def top_level_modules(code: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-def run_command(arguments: list[str]) -> str:
-    """Code that runs automap-infer as the console script does and goes on."""
-    return f"from automap_models.infer.app import infer as main\nassert main({arguments!r}) == 0"
+def run_command(arguments: list[str], command: str = "infer") -> str:
+    """Code that runs a command as its console script does and goes on."""
+    return f"from automap_models.infer.app import {command} as main\nassert main({arguments!r}) == 0"
 
 
 def test_importing_the_package_brings_numpy_at_most() -> None:
@@ -55,3 +55,9 @@ def test_a_whole_plan_needs_neither_torch_nor_hydra_nor_matplotlib(root: Path) -
     ]
     seen = top_level_modules("\n".join(runs))
     assert not seen & (HEAVY | {"hydra", "omegaconf", "matplotlib", "rich"})  # scipy comes with numba
+
+
+def test_a_transformer_is_planned_without_jax() -> None:
+    """Its layers were traced by JAX, which took most of the time of the command."""
+    arguments = ["gpt2", "--gpus", "8xh100", "--for", "megatron", "--budget", "0.5", "--json"]
+    assert not top_level_modules(run_command(arguments, "plan")) & {"jax", "jaxlib", "flax", "optax", "torch"}

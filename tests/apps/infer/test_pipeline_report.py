@@ -62,6 +62,7 @@ def test_a_transfer_that_sets_the_pace_is_named_with_its_ends() -> None:
         ("exact", 1.25, "25.0 % above"),
         ("exact", 0.8, "20.0 % shorter than every plan with 2 stages on the 128 grid"),
         ("relaxation", 0.8, "20.0 % shorter than every plan"),
+        ("relaxation", float("inf"), "nothing is proven"),  # a bound of zero was a ZeroDivisionError
     ],
 )
 def test_the_gap_says_what_kind_of_proof_it_has(proof: str, factor: float, words: str) -> None:

@@ -228,6 +228,19 @@ def test_a_strategy_for_a_framework_is_one_that_its_exporter_writes_and_what_tha
     assert "for megatron  costs " in capsys.readouterr().out
 
 
+def test_a_strategy_is_one_that_a_framework_trains_where_there_is_one(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ZeRO-2 in a pipeline with a tied embedding is Galvatron's alone, and without its limits zb-v is shorter."""
+    options = ("--global-batch", "16", "--budget", "0.5", "--pp", "2", "--zero", "2")
+    assert main([*files, *options, "--json"]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert printed["for"] == "galvatron"
+    assert printed["without_limits"]["step_s"] < printed["step_s"]
+    assert main([*files, *options, "--schedule", "zb-h1"]) == 0
+    assert "none of them runs this one" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_shortest_question_has_an_answer_and_the_command_that_runs_it(
     files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
