@@ -40,10 +40,10 @@ def strategy_limits(name: str) -> Limits:
     Raises:
         BadInput: there is none of that name, or it takes no strategies.
     """
-    target = target_by_name(name)
-    if target.limits is None or not target.takes_strategies:
+    target_by_name(name)
+    if name not in (limits := training_limits()):
         raise BadInput(f"{name} takes no strategies", where="`target`", do="leave it out, or take another framework")
-    return target.limits
+    return limits[name]
 
 
 def target_by_name(name: str) -> Target:

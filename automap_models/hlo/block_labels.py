@@ -35,6 +35,7 @@ class BlockStack:
         lead: blocks at the beginning that differ from the others.
         period: after how many blocks the same block comes again.
         causal: whether tokens attend to earlier ones only.
+        size: of the model, that says how many blocks there are.
     """
 
     scope: str
@@ -42,6 +43,7 @@ class BlockStack:
     lead: int = 0
     period: int = 1
     causal: bool = True
+    size: str = "layers"
 
     @property
     def traced(self) -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from automap_models.core.strategy import TransformerShape
 from automap_models.errors import BadInput
@@ -75,9 +74,6 @@ class Repeating(Protocol):
     @property
     def stacks(self) -> tuple[BlockStack, ...]:
         """Its repeated blocks, in the order in which the forward pass runs them."""
-
-    def with_blocks(self, blocks: Mapping[str, int]) -> Self:
-        """The same with so many blocks in the stack of each scope."""
 
 
 @dataclass(frozen=True)
@@ -193,10 +189,6 @@ class DecoderConfig(Dropouts):
         """See Repeating."""
         return (BlockStack("block_", self.layers, self.dense_layers % self.layers if self.mixture else 0),)
 
-    def with_blocks(self, blocks: Mapping[str, int]) -> DecoderConfig:
-        """See Repeating."""
-        return replace(self, layers=blocks["block_"])
-
 
 GPT2_MEDIUM = DecoderConfig(width=1024, heads=16, layers=24)
 GPT2_XL = DecoderConfig(width=1600, heads=25, layers=48)
@@ -227,10 +219,6 @@ class BertConfig(Dropouts):
     def stacks(self) -> tuple[BlockStack, ...]:
         """See Repeating."""
         return (BlockStack("block_", self.layers, causal=False),)
-
-    def with_blocks(self, blocks: Mapping[str, int]) -> BertConfig:
-        """See Repeating."""
-        return replace(self, layers=blocks["block_"])
 
 
 BERT_48 = BertConfig(width=1024, heads=16, layers=48)
@@ -264,6 +252,8 @@ class T5Config:
     tied: bool = True
     epsilon: float = 1e-6
 
+    drops: ClassVar[bool] = False
+
     @property
     def stacks(self) -> tuple[BlockStack, ...]:
         """See Repeating; with experts, two blocks repeat."""
@@ -271,12 +261,8 @@ class T5Config:
         decoder_layers = self.layers if self.decoder_layers is None else self.decoder_layers
         return (
             BlockStack("encoder/block_", self.layers, period=period, causal=False),
-            BlockStack("decoder/block_", decoder_layers, period=period),
+            BlockStack("decoder/block_", decoder_layers, period=period, size="decoder_layers"),
         )
-
-    def with_blocks(self, blocks: Mapping[str, int]) -> T5Config:
-        """See Repeating."""
-        return replace(self, layers=blocks["encoder/block_"], decoder_layers=blocks["decoder/block_"])
 
 
 T5_BASE = T5Config(width=768, heads=12, head_width=64, feed_forward=3072, layers=12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,12 @@ Tree = Any
 Batch = Mapping[str, Any]
 """Name → array."""
 
+_TRANSFORMERS: dict[type, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
+    DecoderConfig: (Decoder, ("ids",)),
+    BertConfig: (Bert, ("ids", "types")),
+    T5Config: (T5, ("ids", "decoder_ids")),
+}
+"""Sizes → the model, and what it reads."""
 OPTIMIZER = optax.adam(1e-3)
 
 
@@ -44,7 +51,8 @@ def step_module(name: str, architecture: Architecture, labels: tuple[int, ...], 
     """
     if isinstance(architecture, Repeating):
         deep = [stack for stack in architecture.stacks if stack.traced < stack.layers]
-        shallow = architecture.with_blocks({stack.scope: stack.traced for stack in architecture.stacks})
+        sizes: dict[str, Any] = {stack.size: stack.traced for stack in architecture.stacks}
+        shallow = replace(architecture, **sizes)
         module = repeated(trace(training_step(name, shallow, labels, dtype)), deep) if deep else None
         if module is not None:
             return module
@@ -69,24 +77,16 @@ def training_step(name: str, architecture: Architecture, labels: tuple[int, ...]
 def jax_model(architecture: Architecture, dtype: str) -> nn.Module:
     """The model whose layers compute in `dtype`; called with the batch's arrays but the labels, gives logits."""
     match architecture:
-        case DecoderConfig():
-            return Decoder(architecture, jnp.dtype(dtype))
-        case BertConfig():
-            return Bert(architecture, jnp.dtype(dtype))
-        case T5Config():
-            return T5(architecture, jnp.dtype(dtype))
+        case DecoderConfig() | BertConfig() | T5Config():
+            return _TRANSFORMERS[type(architecture)][0](architecture, jnp.dtype(dtype))
     return architecture.module(jnp.dtype(dtype))
 
 
 def batch_shapes(architecture: Architecture, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
     """Name → shape of what a step reads, see JaxArchitecture.inputs; labels of decoders are the ids shifted left."""
     match architecture:
-        case DecoderConfig():
-            return token_shapes(labels, "ids", "labels", random=architecture.drops)
-        case BertConfig():
-            return token_shapes(labels, "ids", "types", "labels", random=architecture.drops)
-        case T5Config():
-            return token_shapes(labels, "ids", "decoder_ids", "labels")
+        case DecoderConfig() | BertConfig() | T5Config():
+            return token_shapes(labels, *_TRANSFORMERS[type(architecture)][1], "labels", random=architecture.drops)
     return architecture.inputs(labels)
 
 

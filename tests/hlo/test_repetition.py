@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,10 +109,6 @@ class Widening:
     def stacks(self) -> tuple[BlockStack, ...]:
         """See sizes.Repeating."""
         return (BlockStack("block_", self.layers),)
-
-    def with_blocks(self, blocks: Mapping[str, int]) -> Widening:
-        """See sizes.Repeating."""
-        return Widening(blocks["block_"])
 
     def module(self, dtype: Any) -> nn.Module:
         """See training.Architecture."""

@@ -26,9 +26,9 @@ BUDGET = {
     "core": (7_214, 34),
     "cost": (3_509, 18),
     "envs": (1_605, 12),
-    "export": (1_980, 14),
+    "export": (1_989, 14),
     "formats": (4_906, 19),
-    "hlo": (7_145, 36),
+    "hlo": (7_147, 36),
     "planners": (861, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_313, 17),
@@ -36,22 +36,22 @@ BUDGET = {
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_520, 22),
-    "planners/strategies": (2_700, 15),
+    "planners/strategies": (2_715, 15),
     "plots": (1_256, 9),
-    "requests": (1_515, 10),
+    "requests": (1_541, 10),
     "rl": (1_088, 11),
     "run": (4_781, 24),
     "simulate": (1_613, 8),
     "torch_export": (3_169, 14),
-    "workloads": (4_212, 23),
+    "workloads": (4_198, 23),
     "zoo": (1, 1),
-    "infer": (4_682, 27),
+    "infer": (4_685, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_384, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 67_999, "files": 379, "compiled": 80, "numbers": 226}
+TOTALS = {"lines": 68_040, "files": 379, "compiled": 80, "numbers": 226}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -100,12 +101,12 @@ def parameters_of_a_deep_one(architecture: Architecture) -> int:
     """The same, from two shallow models: each further block has as many."""
     assert isinstance(architecture, Repeating)
     stacks = architecture.stacks
-    first = {stack.scope: stack.lead + 1 for stack in stacks}
+    first = {stack.size: stack.lead + 1 for stack in stacks}
     few, more = (
-        parameters(architecture.with_blocks({scope: layers + further for scope, layers in first.items()}))
+        parameters(replace(architecture, **{size: layers + further for size, layers in first.items()}))
         for further in (0, 1)
     )
-    return few + (more - few) * (stacks[0].layers - first[stacks[0].scope])
+    return few + (more - few) * (stacks[0].layers - first[stacks[0].size])
 
 
 @pytest.mark.parametrize("model_type", sorted(hugging_face.FAMILIES))
