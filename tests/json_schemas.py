@@ -187,7 +187,6 @@ Explored = TypedDict(  # noqa: UP013
         "batch_dims": dict[str, int] | None,
         "notes": list[str],
         "exploring_s": float,
-        "cached": bool,
         "strategy": "Priced | None",
     },
 )

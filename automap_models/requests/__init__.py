@@ -168,7 +168,7 @@ class PlanRequest:
     Attributes:
         options: what is asked of the plans; of strategies, the batch, the memory and how long to look.
         microbatch_size: samples in the micro-batch of a profile that does not say.
-        cached: whether what was traced and found is kept, and taken from the cache.
+        cached: whether what was traced is kept, and taken from the cache.
     """
 
     source: Source

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from automap_models.core.cluster import Cluster
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.strategy import Strategy
 from automap_models.errors import Infeasible
 from automap_models.export.targets import target_by_name
-from automap_models.formats.atomic import fingerprint
-from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.staged_plan import read_plan
 from automap_models.planners.base import Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
@@ -20,14 +17,12 @@ from automap_models.planners.portfolio.explore import Exploration, ExplorePlanne
 from automap_models.planners.portfolio.planning import explore_config, space_to_explore
 from automap_models.planners.portfolio.profile_strategy import PATIENT, best_strategy, gain_to_ask
 from automap_models.planners.portfolio.space import PlanningSpace
-from automap_models.planners.portfolio.store import StoredExploration
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.planners.strategies.compare import compared
 from automap_models.planners.strategies.problem import StrategyProblem
-from automap_models.requests import ExploreRequest, cache_of
+from automap_models.requests import ExploreRequest
 from automap_models.requests.profile import profiled_model
 from automap_models.requests.strategies import StrategyResult
-from automap_models.version import __version__
 
 
 @dataclass(frozen=True)
@@ -38,14 +33,12 @@ class Explored:
         exploration: the plans.
         seed: of random draws.
         taken_s: from the request to the plans.
-        cached: whether they come from the cache.
         strategy: the best one of equal stages with ZeRO and recomputation, which is not shorter; None where none fits.
     """
 
     exploration: Exploration
     seed: int
     taken_s: float
-    cached: bool
     strategy: Result[StrategyProblem, Strategy] | None = None
 
     @cached_property
@@ -57,14 +50,14 @@ class Explored:
 def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | Candidate:
     """All plans, the best one first; or the best strategy, where that is shorter; or the plan that is given."""
     begun, cluster = time.perf_counter(), request.cluster
-    key, model = profiled_model(request, cluster, watch, cached=request.cached)
+    model = profiled_model(request, cluster, watch, cached=request.cached)
     if request.plan is not None:
         read = read_plan(request.plan, model, cluster)
         return Candidate(read.problem, read.required_plan(), read.cost, read.bound)
     space = space_to_explore(model, cluster, request.options)
     target = None if request.target is None else target_by_name(request.target)
     within = target.limits if target is not None and target.takes_strategies else None
-    exploration, cached, reason = _explored(request, space, key, watch)
+    exploration, reason = _explored(request, space, watch)
     watch(Progress("searching strategies"))
     fields = {} if request.options.schedule is None else {"schedule": request.options.schedule}
     strategy, min_gain = best_strategy(space, within, **fields), explore_config(request.options).min_gain
@@ -75,36 +68,17 @@ def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | 
         return StrategyResult(**vars(best.result), compared=best, stages=stages)
     if exploration is None:
         raise reason or Infeasible("no plan was found that fits the memory", where=space.model.profile.model)
-    return Explored(exploration, request.options.seed, time.perf_counter() - begun, cached, strategy)
+    return Explored(exploration, request.options.seed, time.perf_counter() - begun, strategy)
 
 
 def _explored(
-    request: ExploreRequest, space: PlanningSpace, model: str, watch: Watch
-) -> tuple[Exploration | None, bool, Infeasible | None]:
-    """The exploration, and whether it comes from the cache; without one the reason why no plan fits.
-
-    Args:
-        model: what identifies it.
-    """
-    fresh: list[Exploration] = []
-
-    def explore() -> StoredExploration:
-        planner = ExplorePlanner(explore_config(request.options))
+    request: ExploreRequest, space: PlanningSpace, watch: Watch
+) -> tuple[Exploration | None, Infeasible | None]:
+    """The exploration, or the reason why no plan fits."""
+    planner = ExplorePlanner(explore_config(request.options))
+    try:
         result = planner.solve(space, watch=lambda news: watch(Progress(news.what)))
         result.required_plan()
-        fresh.append(result.facts["exploration"])
-        return StoredExploration.of(fresh[0])
-
-    key = f"plans-{fingerprint({'model': model, **_identity(request, request.cluster)})}"
-    try:
-        stored = cache_of(request.cached).once(key, StoredExploration, explore)
     except Infeasible as reason:
-        return None, False, reason
-    return (fresh[0], False, None) if fresh else (stored.of_space(space), True, None)
-
-
-def _identity(request: ExploreRequest, cluster: Cluster) -> dict[str, object]:
-    """Everything but the model that the plans depend on, as plain data."""
-    identity = {"microbatch_size": request.microbatch_size, **asdict(request.options)}
-    identity["rates"] = [group.rates for group in cluster.groups]
-    return {**identity, "cluster": ClusterDocument.of(cluster).builtins(), "automap": __version__}
+        return None, reason
+    return result.facts["exploration"], None

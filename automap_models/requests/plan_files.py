@@ -32,7 +32,7 @@ def export(request: ExportRequest, watch: Watch) -> Exported:
     target.require_source(source)
     if source.plan.kind == "stages" and request.source is not None and isinstance(plan, Path):
         assert source.plan.cluster is not None
-        _, model = profiled_model(request, source.plan.cluster, watch, cached=True)
+        model = profiled_model(request, source.plan.cluster, watch, cached=True)
         source = read_source(plan, model)
     if source.plan.kind == "strategy":
         price = _price(request)

@@ -45,15 +45,15 @@ def profiled(
 
 def profiled_model(
     request: PlanRequest | ExportRequest, cluster: Cluster, watch: Watch, *, cached: bool
-) -> tuple[str, ProfiledModel]:
-    """What identifies a model, and the model with what its operators can be partitioned by on a cluster."""
+) -> ProfiledModel:
+    """The model with what its operators can be partitioned by on a cluster."""
     from automap_models.planners.portfolio.model import profiled_once
 
     source, size = request.source, request.microbatch_size
     assert source is not None
     if isinstance(source.model, ProfiledModel | ModelWork):
         model = _given(source.model)
-        return model.profile.fingerprint, replace(model, profile=sized(model.profile, size))
+        return replace(model, profile=sized(model.profile, size))
     device = device_on(cluster, request.device)
     return profiled_once(source, device, size, cluster, cache_of(cached), begin_of(watch))
 

@@ -177,7 +177,7 @@ def _divided(request: StrategyRequest, watch: Watch) -> tuple[Callable[[str], Mo
         return lambda dtype: model, batch, dict(request.fields)
     if divides(source):
         return lambda dtype: transformer(replace(source, dtype=dtype)).work(), batch, dict(request.fields)
-    _, profiled = profiled_model(request, request.cluster, watch, cached=request.cached)
+    profiled = profiled_model(request, request.cluster, watch, cached=request.cached)
     work = ProfileWork.of(profiled.profile)
     return lambda dtype: work, batch or default_batch(profiled.profile), work.fields(request.fields)
 

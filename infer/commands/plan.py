@@ -41,7 +41,7 @@ SEARCHING = f"""
         strategies, 1.2 s for plans of stages)
     --thorough     search all stages and micro-batches to the end
     {SEED}
-    --no-cache     neither read results of former runs nor keep this one
+    --no-cache     neither read what former runs traced nor keep this one's
     --plan FILE    search nothing: cost and show this plan.json
 """
 OF_SEARCHING = (

@@ -164,8 +164,7 @@ def facts(explored: Explored) -> Iterator[tuple[str, str]]:
             f"{strategy_in_words(strategy.cost)}: {seconds(strategy.cost.step_s)}, {percent(abs(longer))} {beside}",
         )
     yield "optimum", proof_in_words(exploration)
-    origin = "from the cache; looking for plans took" if explored.cached else "looking for plans"
-    yield "time", f"{seconds(explored.taken_s)}, {origin} {seconds(exploration.exploring_s)}"
+    yield "time", f"{seconds(explored.taken_s)}, looking for plans {seconds(exploration.exploring_s)}"
 
 
 def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
@@ -265,7 +264,6 @@ def explored_document(explored: Explored) -> dict[str, Any]:
         "batch_dims": exploration.space.model.batch_dims,
         "notes": list(exploration.notes),
         "exploring_s": exploration.exploring_s,
-        "cached": explored.cached,
         "strategy": explored.strategy and estimate_document(explored.strategy.cost),
     }
 

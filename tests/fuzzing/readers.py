@@ -99,13 +99,10 @@ def documents() -> dict[str, Target]:
 
 
 def stored() -> dict[str, Target]:
-    """What our own programs keep: data sets, cached models and explorations."""
+    """What our own programs keep: data sets and cached models."""
     from automap_models.core.profiled_model import ProfiledModel
     from automap_models.formats.atomic import decode_record, encode_record
     from automap_models.formats.dataset import KIND, read_dataset, write_shard
-    from automap_models.planners.portfolio.explore import ExploreConfig, ExplorePlanner
-    from automap_models.planners.portfolio.space import PlanningSpace
-    from automap_models.planners.portfolio.store import StoredExploration
 
     with tempfile.TemporaryDirectory() as folder:
         shard = Path(folder, "shard-00000.npz")
@@ -125,21 +122,11 @@ def stored() -> dict[str, Target]:
         Path("manifest.json").write_text(json.dumps({**manifest, "shards": [{**entry, "sha256": digest}]}))
         return read_dataset(path.parent)
 
-    with in_folder(infer_files()):
-        from automap_models.formats.hardware_yaml import read_cluster
-
-        space = PlanningSpace(samples.model(), read_cluster("topo.yaml"), global_batch=8)
-    exploration = ExplorePlanner(ExploreConfig(budget_s=1.0)).solve(space).facts["exploration"]
     return {
         "manifest": Target([samples.as_json(manifest)], of_file(of_manifest, "manifest.json"), change_json),
         "shard": Target([content], of_file(of_shard, "shard-00000.npz"), change_npz),
         "cached model": Target(
             [encode_record(samples.model())], lambda content: decode_record(content, ProfiledModel), change_json
-        ),
-        "cached exploration": Target(
-            [encode_record(StoredExploration.of(exploration))],
-            lambda content: decode_record(content, StoredExploration).of_space(space),
-            change_json,
         ),
     }
 

@@ -26,7 +26,7 @@ TARGETS: Mapping[Callable[[], dict[str, Target]], Sequence[str]] = {
         "sharding plan",
         "strategy",
     ),
-    stored: ("manifest", "shard", "cached model", "cached exploration"),
+    stored: ("manifest", "shard", "cached model"),
     policies: ("policy",),
     modules: ("HLO text", "StableHLO text", "StableHLO bytecode"),
     commands: (*(f"automap-{name}" for name in COMMANDS), "automap"),

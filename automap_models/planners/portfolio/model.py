@@ -88,8 +88,8 @@ def _batch_dims(profile: Profile, sharding: ModuleSharding, cluster: Cluster, ru
 
 def profiled_once(
     source: Source, device: Device, microbatch_size: int | None, cluster: Cluster, cache: Cache, begin: Begin
-) -> tuple[str, ProfiledModel]:
-    """What identifies the model, and the model.
+) -> ProfiledModel:
+    """The model of a source.
 
     A built-in model is known by its name, its sizes and the versions that trace it, a file by its content: what the
     cache has of them needs no tracing. A factory may return anything: it is traced, and known by its module's text.
@@ -103,16 +103,13 @@ def profiled_once(
         UserCodeError: the user's own code raised.
     """
     if source.kind is SourceKind.PROFILE:
-        model = ProfiledModel(read_profile(source.what))  # before the digest: a device such as /dev/zero never ends
-        key = _digest(Path(source.what).read_bytes())
+        model = ProfiledModel(read_profile(source.what))
     else:
-        key, model = _traced_model(source, device, cluster, cache, begin)
-    return key, replace(model, profile=sized(model.profile, microbatch_size))
+        model = _traced_model(source, device, cluster, cache, begin)
+    return replace(model, profile=sized(model.profile, microbatch_size))
 
 
-def _traced_model(
-    source: Source, device: Device, cluster: Cluster, cache: Cache, begin: Begin
-) -> tuple[str, ProfiledModel]:
+def _traced_model(source: Source, device: Device, cluster: Cluster, cache: Cache, begin: Begin) -> ProfiledModel:
     def traced() -> Module:
         begin(f"tracing {source.what}")
         return module_of(source)
@@ -125,7 +122,7 @@ def _traced_model(
         begin(f"costing {len(step.operations):,} instructions")
         return profiled_model(step, instruction_graph(step), device, cluster, read_rule_set(RULES), begin)
 
-    return key, cache.once(f"model-{key}", ProfiledModel, costed)
+    return cache.once(f"model-{key}", ProfiledModel, costed)
 
 
 def _step(source: Source, module: Module | None) -> Mapping[str, object]:

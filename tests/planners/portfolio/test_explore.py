@@ -11,13 +11,11 @@ import pytest
 from automap_models.core.constraints import Constraints, Pin
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.atomic import decode_record, encode_record
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, rank
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig, ExplorePlanner
 from automap_models.planners.portfolio.misfit import least_memory
 from automap_models.planners.portfolio.one_stage import possible_stages, staged_problems
 from automap_models.planners.portfolio.space import PlanningSpace
-from automap_models.planners.portfolio.store import StoredExploration
 
 PATIENT = ExploreConfig(budget_s=600.0)
 FORBIDDEN = [(), ("operator",), ("pipeline",), ("data",), ("operator", "pipeline"), ("data", "pipeline")]
@@ -289,41 +287,6 @@ def test_a_plan_that_does_not_fit_says_what_fills_it(make_model, pair):
     (data,) = (candidate for candidate in exploration.candidates if candidate.kind == "data")
     held = f"{data.memory_bytes / 1e9:.1f} GB of 12.0 GB, {data.parts.state_bytes / 1e9:.1f} GB of it training state"
     assert exploration.reason(data) == f"does not fit: {held}"
-
-
-# --- kept and read again -----------------------------------------------------------------------------------------
-
-
-def kept(exploration: Exploration) -> StoredExploration:
-    """As the cache gives it back."""
-    return decode_record(encode_record(StoredExploration.of(exploration)), StoredExploration)
-
-
-@pytest.mark.parametrize("schedule", [None, "1f1b"])
-@pytest.mark.parametrize("seed", range(3))
-def test_an_exploration_survives_being_kept(seed, schedule, make_model, pair):
-    exploration = explore(PlanningSpace(make_model(seed), pair, 16, schedule=schedule), PATIENT)
-    again = kept(exploration).of_space(exploration.space)
-    for name in ("missing", "proven", "notes", "exploring_s", "search_log"):
-        assert getattr(again, name) == getattr(exploration, name)
-    both = zip(again.candidates, exploration.candidates, strict=True)
-    assert all((one.plan, one.step_s) == (other.plan, other.step_s) for one, other in both)
-
-
-def test_a_plan_that_is_kept_keeps_the_schedule_that_it_was_best_under(make_model, pair):
-    """It was read under the first of the schedules that compete, whichever it was of."""
-    space = PlanningSpace(make_model(1), pair, 16, schedule="gpipe")
-    exploration = explore(space, PATIENT)
-    first = kept(exploration).of_space(replace(space, schedule="1f1b")).best
-    assert first.problem.schedule == exploration.best.problem.schedule == "gpipe"
-    assert first.step_s == exploration.best.step_s
-
-
-def test_an_exploration_of_another_space_is_refused(make_model, pair):
-    exploration = explore(PlanningSpace(make_model(), pair, 16), PATIENT)
-    smaller = PlanningSpace(make_model(), replace(pair, nodes=1, devices_per_node=3), 16)
-    with pytest.raises(BadInput):
-        kept(exploration).of_space(smaller)
 
 
 def test_lengths_are_finite(make_model, pair):
