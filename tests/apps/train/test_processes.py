@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from draw_counts import BY_HAND
 
 PROGRAM = Path(__file__).with_name("program.py")
 
@@ -54,7 +55,7 @@ def test_two_processes_share_weights_split_the_problems_and_go_on_together(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=BY_HAND), signal.SIGTERM])
 def test_a_signal_to_the_first_process_ends_both_after_a_batch(
     number: signal.Signals, tiny_arguments: list[str], tmp_path: Path
 ) -> None:

@@ -53,7 +53,12 @@ def _published(name: str, shared_data: Path) -> PlacementProblem:
     return PlacementProblem.of(read_placement(shared_data / "placement_graphs" / f"throughput-inputs_{name}.json"))
 
 
-@pytest.mark.parametrize("name", PUBLISHED_MS)
+SLOWEST = "LayerGraphs_bert24_inference"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == SLOWEST else ()) for name in PUBLISHED_MS]
+)
 def test_the_published_optima_are_met(name: str, shared_data: Path) -> None:
     problem = _published(name, shared_data)
     result = make_planner("ideals", kind="placement").solve(problem)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draw_counts import BY_HAND
 
 from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import placement_cost
@@ -284,7 +285,7 @@ def test_a_hint_is_a_solution() -> None:
 PROVEN_MS = [
     ("LayerGraphs_bert24_training", 39.79),
     ("OperatorGraphs_bert_l-3_inference", 21.91),
-    ("LayerGraphs_bert24_inference", 17.715),
+    pytest.param("LayerGraphs_bert24_inference", 17.715, marks=BY_HAND),
 ]
 
 
