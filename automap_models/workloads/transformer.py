@@ -131,7 +131,7 @@ def decoder_block(c: DecoderConfig, mixture: Mixture | None, sequence: int, dtyp
     more = layer.dropout(change, c.residual_dropout)
     if c.parallel:  # both are added at once, and summed among devices at once
         more = (*more, *masks, attended)
-        layer.sums_forward.remove(attended)
+        layer.sums_forward[:] = [value for value in layer.sums_forward if value is not attended]
     x = layer.add(stream, change, *more)
     return layer.work("block", [x])
 
