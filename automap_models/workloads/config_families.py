@@ -60,7 +60,7 @@ _KINDS: dict[Any, str] = {
     Dropout: "attention_dropout residual_dropout embedding_dropout",
     Positive: "rope_base scale score_width score_cap logit_cap",
     Share: "rope_share",
-    bool: "tied scaled parallel attention_bias output_bias feed_forward_bias normalised",
+    bool: "tied scaled parallel attention_bias output_bias feed_forward_bias normalised normed_heads",
     str: "activation",
     list[int]: "dense_list",
     Rope: "rope",
@@ -257,6 +257,8 @@ class _Sizes(dict[str, Any]):
         if self.get("kv_heads") is not None:
             self.require_divides("kv_heads", "heads")
         width, layers = self["width"], self["layers"]
+        if self.pop("normed_heads", False):
+            self["query_norm"] = "head"
         rotary = self._rotary()
         latent = None if rotary is None else self._latent(rotary)
         score_width = self.pop("score_width", None)

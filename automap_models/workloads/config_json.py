@@ -46,7 +46,9 @@ dense_act_fn is_gated_act qk_head_dim num_logits_to_keep min_length max_length d
 num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty
 no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences forced_bos_token_id
 forced_eos_token_id remove_invalid_values suppress_tokens begin_suppress_tokens exponential_decay_length_penalty
-use_bfloat16 tf_legacy_loss _attn_implementation attn_implementation tie_word_embeddings torch_dtype dtype
+use_bfloat16 attention_multiplier embedding_multiplier logits_scaling residual_multiplier no_rope_layers
+no_rope_layer_interval eod_token_id moe_norm_min moe_layer_end_index tf_legacy_loss _attn_implementation
+attn_implementation tie_word_embeddings torch_dtype dtype
 """
 NEUTRAL = frozenset(_NEUTRAL.split())
 """Keys that change neither shapes nor costs of a training step, or are of no use where the family does not read them.

@@ -43,7 +43,7 @@ BUDGET = {
     "run": (4_781, 24),
     "simulate": (1_613, 8),
     "torch_export": (3_169, 14),
-    "workloads": (4_198, 23),
+    "workloads": (4_203, 23),
     "zoo": (1, 1),
     "infer": (4_683, 27),
     "train": (1_849, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_384, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 67_945, "files": 378, "compiled": 80, "numbers": 226}
+TOTALS = {"lines": 67_950, "files": 378, "compiled": 80, "numbers": 226}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

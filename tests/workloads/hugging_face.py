@@ -31,6 +31,10 @@ _DEEPSEEK = {
     "topk_group": 1,
     "first_k_dense_replace": 1,
 }
+_ROUTED = {
+    **{"n_routed_experts": 4, "num_experts_per_tok": 4, "n_shared_experts": 1, "first_k_dense_replace": 1},
+    **{"moe_intermediate_size": 12, "n_group": 1, "topk_group": 1},
+}
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert": ("BertConfig", "BertForMaskedLM", _PLAIN),
     "bloom": (
@@ -81,6 +85,45 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
             **{"num_heads": 2, "feed_forward_proj": "gated-gelu"},
         },
     ),
+    "cwm": ("CwmConfig", "CwmForCausalLM", {**_SHARED, "head_dim": 6}),
+    "dots1": ("Dots1Config", "Dots1ForCausalLM", {**_SHARED, **_ROUTED, "head_dim": 6}),
+    "ernie4_5": ("Ernie4_5Config", "Ernie4_5ForCausalLM", {**_SHARED, "head_dim": 6, "use_bias": True}),
+    "ernie4_5_moe": (
+        "Ernie4_5_MoeConfig",
+        "Ernie4_5_MoeForCausalLM",
+        {
+            **{**_SHARED, "moe_num_experts": 4, "moe_k": 4, "moe_intermediate_size": 12, "moe_num_shared_experts": 1},
+            **{"moe_layer_start_index": 1},
+        },
+    ),
+    "exaone4": ("Exaone4Config", "Exaone4ForCausalLM", _SHARED),
+    "gemma": ("GemmaConfig", "GemmaForCausalLM", {**_SHARED, "head_dim": 6}),
+    "glm": ("GlmConfig", "GlmForCausalLM", {**_SHARED, "head_dim": 8, "pad_token_id": 0}),
+    "glm4": ("Glm4Config", "Glm4ForCausalLM", {**_SHARED, "head_dim": 8, "pad_token_id": 0}),
+    "glm4_moe": ("Glm4MoeConfig", "Glm4MoeForCausalLM", {**_SHARED, **_ROUTED, "head_dim": 8, "use_qk_norm": True}),
+    "granite": ("GraniteConfig", "GraniteForCausalLM", _SHARED),
+    "granitemoe": (
+        "GraniteMoeConfig",
+        "GraniteMoeForCausalLM",
+        {**_SHARED, "num_local_experts": 4, "num_experts_per_tok": 4},
+    ),
+    "helium": ("HeliumConfig", "HeliumForCausalLM", {**_SHARED, "head_dim": 4}),
+    "hunyuan_v1_dense": ("HunYuanDenseV1Config", "HunYuanDenseV1ForCausalLM", {**_SHARED, "head_dim": 6}),
+    "minimax_m2": (
+        "MiniMaxM2Config",
+        "MiniMaxM2ForCausalLM",
+        {**_SHARED, "head_dim": 6, "num_local_experts": 4, "num_experts_per_tok": 4},
+    ),
+    "ministral": ("MinistralConfig", "MinistralForCausalLM", {**_SHARED, "head_dim": 6}),
+    "mt5": (
+        "MT5Config",
+        "MT5ForConditionalGeneration",
+        {**{"vocab_size": 40, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads": 2}},
+    ),
+    "olmo3": ("Olmo3Config", "Olmo3ForCausalLM", {**_SHARED, "pad_token_id": 0}),
+    "olmoe": ("OlmoeConfig", "OlmoeForCausalLM", {**_SHARED, "num_experts": 4, "num_experts_per_tok": 4}),
+    "seed_oss": ("SeedOssConfig", "SeedOssForCausalLM", {**_SHARED, "head_dim": 6}),
+    "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM", {**_SHARED, "pad_token_id": 0}),
 }
 """model_type → class of the config, class of the model, sizes. Every expert takes every token: none overflows."""
 
