@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import msgspec
 import numpy as np
 import pytest
@@ -24,9 +20,9 @@ from automap_models.workloads.catalogue import MODEL_TYPES, WORKLOADS
 from automap_models.workloads.config_families import TYPES, families, read_key
 from automap_models.workloads.config_json import is_config, read_config
 from automap_models.workloads.registry import configured, sized
-from automap_models.workloads.sizes import Architecture, Repeating
+from automap_models.workloads.sizes import Architecture
 from automap_models.workloads.source import Source, SourceKind, module_of, source_kind
-from automap_models.workloads.training import batch_shapes, jax_model
+from automap_models.workloads.transformer import model_work
 
 from . import hugging_face
 
@@ -90,23 +86,9 @@ def written(document: object, folder: Path) -> Path:
 
 
 def parameters(architecture: Architecture) -> int:
-    """Number of trainable parameters."""
-    shapes = batch_shapes(architecture, (1, 4))
-    shapes.pop("labels")
-    init = partial(jax_model(architecture, "float32").init, jax.random.key(0))
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(init, **shapes)["params"]))
-
-
-def parameters_of_a_deep_one(architecture: Architecture) -> int:
-    """The same, from two shallow models: each further block has as many."""
-    assert isinstance(architecture, Repeating)
-    stacks = architecture.stacks
-    first = {stack.size: stack.lead + 1 for stack in stacks}
-    few, more = (
-        parameters(replace(architecture, **{size: layers + further for size, layers in first.items()}))
-        for further in (0, 1)
-    )
-    return few + (more - few) * (stacks[0].layers - first[stacks[0].size])
+    """Number of trainable parameters, by the closed forms; test_transformer.py holds these against JAX's models."""
+    work = model_work(architecture, "m", 4, "float32")
+    return round(sum(work.layers[layer].parameters.values.sum() for layer in work.order))
 
 
 @pytest.mark.parametrize("model_type", sorted(hugging_face.FAMILIES))
@@ -131,7 +113,7 @@ def test_help_lists_every_known_value_of_model_type() -> None:
 
 
 def test_a_gated_t5_with_an_output_matrix_has_the_published_number_of_parameters(tmp_path: Path) -> None:
-    assert parameters_of_a_deep_one(read_config(written(T5_BASE_V1_1, tmp_path)).architecture) == 247_577_856
+    assert parameters(read_config(written(T5_BASE_V1_1, tmp_path)).architecture) == 247_577_856
 
 
 PUBLISHED = {
@@ -180,28 +162,18 @@ def _configs_by_name() -> set[str]:
     return {name for name, workload in WORKLOADS.items() if workload.architecture is None}
 
 
-SMALLEST = {re.match("[a-z]+", name)[0]: name for name in sorted(PUBLISHED, key=PUBLISHED.__getitem__, reverse=True)}  # type: ignore[index]
-"""Of each family, which the fast tests take for all of it."""
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in SMALLEST.values() else pytest.mark.slow)
-        for name in sorted(_configs_by_name() - {"gpt3-175b"})
-    ],
-)
+@pytest.mark.parametrize("name", sorted(_configs_by_name() - {"gpt3-175b"}))
 def test_models_by_name_have_the_published_number_of_parameters(name: str) -> None:
-    assert parameters_of_a_deep_one(sized(name).architecture) == PUBLISHED[name] == WORKLOADS[name].parameters
+    assert parameters(sized(name).architecture) == PUBLISHED[name] == WORKLOADS[name].parameters
 
 
 def test_gpt3_has_the_parameters_of_a_formula() -> None:
     """Equation 2 of arXiv 2104.04473, which leaves out the last norm; the paper says 175.0 B."""
     layers, width, vocabulary, positions = 96, 12288, 50257, 2048
     blocks = 12 * layers * width**2 * (1 + 13 / (12 * width) + (vocabulary + positions) / (12 * layers * width))
-    parameters = parameters_of_a_deep_one(sized("gpt3-175b").architecture)
-    assert parameters == round(blocks) + 2 * width == WORKLOADS["gpt3-175b"].parameters
-    assert parameters == pytest.approx(175.0e9, rel=0.003)
+    count = parameters(sized("gpt3-175b").architecture)
+    assert count == round(blocks) + 2 * width == WORKLOADS["gpt3-175b"].parameters
+    assert count == pytest.approx(175.0e9, rel=0.003)
 
 
 def test_the_matrix_products_have_the_floating_point_operations_that_torch_counts(tmp_path: Path) -> None:
