@@ -153,14 +153,15 @@ def _within_frameworks(
     free: Result[StrategyProblem, Strategy], config: StrategiesConfig, watch: Watch
 ) -> Result[StrategyProblem, Strategy]:
     """The shortest strategy of a problem that a framework trains, within its limits; any, where none trains one."""
-    best = free
+    best, taken_s = free, free.taken_s
     for limits in training_limits().values():
         problem = replace(free.problem, within=limits)
         with contextlib.suppress(BadInput):
             other = StrategiesPlanner(config).solve(problem, watch=watch)
+            taken_s += other.taken_s
             if other.plan is not None and (best is free or other.cost.step_s < best.cost.step_s):
                 best = other
-    return best
+    return replace(best, taken_s=taken_s)
 
 
 def _divided(request: StrategyRequest, watch: Watch) -> tuple[Callable[[str], ModelWork], int | None, dict[str, Any]]:

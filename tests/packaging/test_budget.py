@@ -38,7 +38,7 @@ BUDGET = {
     "planners/staged": (3_520, 22),
     "planners/strategies": (2_715, 15),
     "plots": (1_256, 9),
-    "requests": (1_515, 10),
+    "requests": (1_516, 10),
     "rl": (1_088, 11),
     "run": (4_781, 24),
     "simulate": (1_613, 8),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_384, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 67_950, "files": 378, "compiled": 80, "numbers": 226}
+TOTALS = {"lines": 67_951, "files": 378, "compiled": 80, "numbers": 226}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
