@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from draw_counts import counts
 from fuzzing import runner
+from fuzzing.call_mutations import change_call, change_options
 from fuzzing.cases import Call, Target
 from fuzzing.commands import COMMANDS
-from fuzzing.mutations import change_call, change_json, change_options, change_text, change_tree
+from fuzzing.mutations import change_json, change_text, change_tree
 from fuzzing.targets import CALLED, NAMES, TARGETS, descriptions, documents, profiles
 
 from automap_models.infer import app

@@ -23,7 +23,8 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.formats.plan import written_plan
 from automap_models.formats.sharding_plan import SHARDING_DOCUMENTS
-from automap_models.formats.staged_plan import StagedDocument, StrategyDocument, read_plan
+from automap_models.formats.staged_plan import StagedDocument, read_plan
+from automap_models.formats.strategy_plan import StrategyDocument
 
 
 @dataclass(frozen=True, eq=False)

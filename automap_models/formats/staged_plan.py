@@ -1,26 +1,21 @@
-"""Plans of stages as JSON: kind "pipeline", which is plan.json (formats.md), and kind "strategy", of equal stages.
+"""Plans of stages as JSON: kind "pipeline", which is plan.json (formats.md).
 
 A plan whose stages shard operators has three more fields for each stage: `data` and `tensor`, d replicas of t devices
 each, and `sharding`, the name of how these t divide operators. `shardings` tells the degree of each one in use and
 which dimension of each variable it partitions.
-
-A strategy is what `automap-plan --tp 8 … --json` prints: it and the layers of its virtual stages are read back, the
-price beside it is for people and other programs.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict, fields, replace
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from dataclasses import asdict, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.estimate import Estimate
-from automap_models.core.framework import ModelFacts
 from automap_models.core.microbatch import (
     microbatch_size,
     profiled_fingerprint,
@@ -34,19 +29,17 @@ from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import WHOLE, ProfiledModel
 from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.core.training_state import DEFAULT_STATE_FACTOR
 from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.hardware_yaml import ClusterDocument, step_device
 from automap_models.formats.plan import TOLERANCE, PlanDocument, read, require_same
-from automap_models.formats.schema import Count, Document, Foreign, Index, Positive, Text, convert, located, wrong
+from automap_models.formats.schema import Count, Document, Foreign, Index, Positive, located, wrong
 from automap_models.simulate.step import step_cost
 from automap_models.version import __version__
 
 SCHEMA: Literal[1] = 1
 
-_Record = TypeVar("_Record", Strategy, TransformerShape)
 Objective = Literal["step", "length"]
 """What a plan was made short by: the simulated step under its schedule, or Auto-MAP's length L."""
 
@@ -460,59 +453,3 @@ def _bound(document: StagedDocument) -> Bound | None:
         expected = "bound_s, or more where the plan is shorter than all on the grid"
         raise wrong("$.optimality.grid_bound_s", on_grid, expected)
     return Bound(on_grid, written.proof)
-
-
-class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
-    """What of the file is read: the price beside it is ignored."""
-
-    remedy: ClassVar[str] = "price it again with automap-plan"
-
-    kind: Literal["strategy"]
-    model: Text
-    strategy: dict[str, Any]
-    stage_layers: Annotated[list[Index], Meta(min_length=1)]
-    shape: dict[str, Any] | None = None
-    tied: bool = False
-
-    def plan(self, where: str) -> Plan:
-        """See PlanDocument."""
-        written = dict(self.strategy)
-        micro_batches = written.pop("micro_batches", None)
-        with located(None, self.remedy):
-            strategy = replace(_record(written, Strategy, "$.strategy"), layers=tuple(self.stage_layers))
-        if micro_batches != strategy.micro_batches:
-            raise wrong("$.strategy.micro_batches", micro_batches, f"{strategy.micro_batches} as its batches make it")
-        shape = None if self.shape is None else _record(self.shape, TransformerShape, "$.shape")
-        facts = ModelFacts(shape, self.tied)
-        return Plan(where, self.model, (), strategy.micro_batches, strategy=strategy, facts=facts)
-
-
-def estimate_document(estimate: Estimate) -> dict[str, Any]:
-    """The price as plain JSON types."""
-    return {
-        "schema": 1,
-        "kind": "strategy",
-        "model": estimate.model,
-        "shape": None if estimate.facts.shape is None else asdict(estimate.facts.shape),
-        "tied": estimate.facts.tied,
-        "cluster": estimate.cluster,
-        "device": estimate.device,
-        "strategy": {**asdict(estimate.strategy), "micro_batches": estimate.strategy.micro_batches},
-        "stage_layers": list(estimate.stage_layers),
-        **{key: getattr(estimate, key) for key in ("step_s", "tokens_per_s_per_device", "mfu", "bubble_rate")},
-        "parts": {f"{name}_s": value for name, value in estimate.parts._asdict().items()},
-        "parts_rank": estimate.parts_rank,
-        "memory": [
-            {**parts._asdict(), "total": parts.total, "memory_bytes": nbytes}
-            for parts, nbytes in zip(estimate.memory, estimate.memory_bytes, strict=True)
-        ],
-        "peak_memory_bytes": estimate.peak_memory,
-        "fits": estimate.fits,
-    }
-
-
-def _record(written: dict[str, Any], kind: type[_Record], where: str) -> _Record:
-    """The fields of a record, each of its own type; none unknown."""
-    if unknown := written.keys() - {field.name for field in fields(kind)}:
-        raise BadInput(f"has the unknown key {min(unknown)!r}", where=where)
-    return convert(written, kind, where=where, do=StrategyDocument.remedy)

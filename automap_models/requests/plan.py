@@ -18,7 +18,7 @@ from automap_models.cost.profile_layers import PRECISIONS
 from automap_models.errors import BadInput
 from automap_models.export.targets import target_by_name
 from automap_models.formats.plan import written_plan
-from automap_models.formats.staged_plan import StrategyDocument
+from automap_models.formats.strategy_plan import StrategyDocument
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions
 from automap_models.planners.portfolio.profile_strategy import FORBIDDEN, without

@@ -23,7 +23,7 @@ from automap_models.export.target import Source as PlanSource
 from automap_models.export.targets import strategy_limits, target_by_name, training_limits
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import read_kinds
-from automap_models.formats.staged_plan import estimate_document
+from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners import effort
 from automap_models.planners.base import Watch
 from automap_models.planners.portfolio.candidate import Candidate

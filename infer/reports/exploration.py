@@ -14,7 +14,8 @@ from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import ClusterDocument
-from automap_models.formats.staged_plan import SCHEMA, estimate_document, plan_document
+from automap_models.formats.staged_plan import SCHEMA, plan_document
+from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration

@@ -14,7 +14,7 @@ from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.core.units import counted, percent, seconds, size, span
 from automap_models.export.targets import training_limits
-from automap_models.formats.staged_plan import estimate_document
+from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners.strategies.compare import Alternative
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.requests import PlanRequest
@@ -97,10 +97,12 @@ def _stages(searched: StrategyResult) -> Iterator[tuple[str, str]]:
 def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
     share, counts = gap(result), result.facts
     families = f"{counts['families']:,} families of {counts['divisions']:,} divisions"
+    within = result.problem.within
+    which = "no strategy of the grid" if within is None else f"no strategy of the grid that {within.name} runs"
     if result.status == "optimal":
-        yield "proof", f"no strategy of the grid is shorter ({families} were looked at)"
+        yield "proof", f"{which} is shorter ({families} were looked at)"
     elif share is not None:
-        yield "proof", f"no strategy of the grid is more than {percent(share)} shorter ({families} were looked at)"
+        yield "proof", f"{which} is more than {percent(share)} shorter ({families} were looked at)"
     yield "search", f"took {seconds(result.taken_s)}"
 
 

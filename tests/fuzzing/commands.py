@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from . import samples
+from .call_mutations import change_call, change_options
 from .cases import Call, Target
-from .mutations import change_call, change_options
 from .shortcuts import ReachedError, without_processes
 
 COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {

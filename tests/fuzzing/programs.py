@@ -12,9 +12,9 @@ from typing import Any
 from unittest import mock
 
 from . import samples
+from .call_mutations import change_call, change_overrides
 from .cases import Call, Target
 from .commands import entries, in_folder, judge
-from .mutations import change_call, change_overrides
 from .shortcuts import ReachedError, reached
 
 LONGEST_GROUPS = 50

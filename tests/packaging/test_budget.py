@@ -26,8 +26,8 @@ BUDGET = {
     "core": (7_214, 34),
     "cost": (3_509, 18),
     "envs": (1_605, 12),
-    "export": (1_989, 14),
-    "formats": (4_906, 19),
+    "export": (1_990, 14),
+    "formats": (4_921, 20),
     "hlo": (7_147, 36),
     "planners": (861, 6),
     "planners/online": (311, 3),
@@ -45,13 +45,13 @@ BUDGET = {
     "torch_export": (3_169, 14),
     "workloads": (4_203, 23),
     "zoo": (1, 1),
-    "infer": (4_683, 27),
+    "infer": (4_686, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_384, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 67_951, "files": 378, "compiled": 80, "numbers": 226}
+TOTALS = {"lines": 67_970, "files": 379, "compiled": 80, "numbers": 226}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
