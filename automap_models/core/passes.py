@@ -1,10 +1,9 @@
-"""The passes of schedules: as objects, which people read and devices run, and as arrays, which prices are made from.
+"""The order of passes of every rank: an array, from which thousands of strategies are priced, that prints itself.
 
 This is where orders of passes come from: 1F1B and its kin by their warm-up, interleaved and ZB-H1 in rounds of
-micro-batches over virtual stages, ZB-V and DualPipeV by the pieces in which their papers draw them. Prices of
-strategies by the thousand need no more than their arrays (`PassTable`), and the moments at which ranks hold most.
+micro-batches over virtual stages, ZB-V and DualPipeV by the pieces in which their papers draw them.
 
-    order   [3, n] of a rank: kind (core.schedules), virtual stage and micro-batch of each of its passes
+    passes   [3, n] of a rank: kind (core.schedules), virtual stage and micro-batch of each of its passes
 """
 
 from __future__ import annotations
@@ -74,30 +73,37 @@ class Action(NamedTuple):
 Order = tuple[Action, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """The order of passes of every rank.
 
     Attributes:
         name: a key of SCHEDULES, or any other for an order of one's own.
-        orders: [S] the passes of each rank.
+        passes: [S] arrays [3, n], see the module.
         micro_batches: M.
         virtual: vp, virtual stages a rank.
         placement: how virtual stages lie on ranks.
-
-    Raises:
-        BadInput: a pass is missing or stands twice, is on the wrong rank, or waits for one that comes after it.
     """
 
     name: str
-    orders: tuple[Order, ...]
+    passes: tuple[IntArray, ...]
     micro_batches: int
     virtual: int = 1
     placement: Placement = "looping"
 
-    def __post_init__(self) -> None:
-        _require_complete(self)
-        _ = self.turns
+    @classmethod
+    def of_orders(cls, orders: Sequence[Order], name: str = "own", placement: Placement = "looping") -> Schedule:
+        """The schedule of such orders, of as many micro-batches and virtual stages as they name.
+
+        Raises:
+            BadInput: a pass is missing or stands twice, is on the wrong rank, or waits for one that comes after it.
+        """
+        passes = tuple(np.array([(KINDS.index(kind), *rest) for kind, *rest in order]).T for order in orders)
+        _, stages, micro_batches = (1 + np.concatenate(passes, axis=1).max(axis=1)).tolist()
+        schedule = cls(name, passes, micro_batches, -(-stages // len(orders)), placement)
+        _require_complete(schedule)
+        _ = schedule.turns
+        return schedule
 
     def __str__(self) -> str:
         """A row a rank, its passes apart by commas: what `parse` and torch's `_load_csv` read."""
@@ -108,13 +114,11 @@ class Schedule:
         """The schedule that such rows say; blanks may stand for commas.
 
         Raises:
-            BadInput: a cell is no pass; or see Schedule.
+            BadInput: a cell is no pass; or see `of_orders`.
         """
         rows = text.strip().split("\n")
-        orders = tuple(tuple(map(Action.parse, re.split(r"[,\s]+", row.strip()))) for row in rows)
-        passes = [action for order in orders for action in order]
-        stages, micro_batches = 1 + max(a.stage for a in passes), 1 + max(a.micro_batch for a in passes)
-        return cls(name, orders, micro_batches, -(-stages // len(orders)), placement)
+        orders = [tuple(map(Action.parse, re.split(r"[,\s]+", row.strip()))) for row in rows]
+        return cls.of_orders(orders, name, placement=placement)
 
     def grid(self, marked: Iterable[Action] = ()) -> str:
         """The rows with their columns aligned, and arrows around the passes that are marked: 0F0 ▸0B0◂ 0F1."""
@@ -128,10 +132,15 @@ class Schedule:
         error.add_note(self.grid(marked))
         return error
 
+    @cached_property
+    def orders(self) -> tuple[Order, ...]:
+        """[S] the passes of each rank, as people read and devices run them."""
+        return tuple(tuple(Action(KINDS[kind], stage, m) for kind, stage, m in own.T.tolist()) for own in self.passes)
+
     @property
     def ranks(self) -> int:
         """S."""
-        return len(self.orders)
+        return len(self.passes)
 
     @property
     def stages(self) -> int:
@@ -141,7 +150,7 @@ class Schedule:
     @property
     def splits_backward(self) -> bool:
         """Whether gradients of inputs and of weights have passes of their own."""
-        return any(action.kind == "I" for order in self.orders for action in order)
+        return any((kinds == INPUT).any() for kinds, *_ in self.passes)
 
     @cached_property
     def rank_of(self) -> tuple[int, ...]:
@@ -160,6 +169,37 @@ class Schedule:
         """
         return _turns(self)
 
+    @cached_property
+    def fullest(self) -> tuple[tuple[tuple[int, ...], IntArray], ...]:
+        """[S] virtual stages of a rank, and int64 [m, 2, vp] how many micro-batches of each wait there: for B or I, and
+        for W after I. The m moments are those that no other has more of everything than, the ones of most in all first.
+        """
+        of_ranks = [np.flatnonzero(np.equal(self.rank_of, rank)) for rank in range(self.ranks)]
+        return tuple(
+            (tuple(stages.tolist()), _fullest(passes, stages))
+            for passes, stages in zip(self.passes, of_ranks, strict=True)
+        )
+
+    @cached_property
+    def _moments(self) -> tuple[IntArray, NDArray[np.float64], IntArray]:
+        """[n, vp] the virtual stages and [n, 2, vp] the numbers of all moments in `fullest`, rank by rank; [S] where
+        those of each begin."""
+        stages = [np.broadcast_to(own, (len(waiting), len(own))) for own, waiting in self.fullest]
+        begin = np.cumsum([0, *(len(waiting) for _, waiting in self.fullest)])[:-1]
+        waiting = np.concatenate([waiting for _, waiting in self.fullest]).astype(np.float64)
+        return np.concatenate(stages), waiting, begin
+
+    def most_held(self, saved: Sequence[float], kept: Sequence[float]) -> tuple[float, ...]:
+        """[S] the most bytes that a rank holds at once for passes that are still to come.
+
+        Args:
+            saved: [V] bytes that a virtual stage saves of a micro-batch from F until B or I.
+            kept: [V] what of it a virtual stage keeps from I until W, for the gradients of the weights.
+        """
+        stages, waiting, begin = self._moments
+        held = np.array([saved, kept], dtype=np.float64)[:, stages]  # [2, n, vp]
+        return tuple(np.maximum.reduceat(np.einsum("npv,pnv->n", waiting, held), begin).tolist())
+
 
 def _require_complete(schedule: Schedule) -> None:
     """Every micro-batch passes every virtual stage once forward and once backward, on its rank."""
@@ -167,16 +207,13 @@ def _require_complete(schedule: Schedule) -> None:
     def refuse(what: str, *marked: Action) -> BadInput:
         return schedule.refusal(what, "give every pass once, on its rank", marked)
 
-    stages, micro_batches = schedule.stages, schedule.micro_batches
     for rank, order in enumerate(schedule.orders):
         for action in order:
-            if not (0 <= action.stage < stages and 0 <= action.micro_batch < micro_batches):
-                raise refuse(f"there is no pass {action}", action)
             if schedule.rank_of[action.stage] != rank:
                 what = f"pass {action} is on rank {rank}, its stage on rank {schedule.rank_of[action.stage]}"
                 raise refuse(what, action)
     count = Counter[tuple[str, int, int]](action for order in schedule.orders for action in order)
-    for stage, m in product(range(stages), range(micro_batches)):
+    for stage, m in product(range(schedule.stages), range(schedule.micro_batches)):
         counts = tuple(count[kind, stage, m] for kind in KINDS)
         if counts not in ((1, 1, 0, 0), (1, 0, 1, 1)):
             kinds = "{} F, {} B, {} I and {} W".format(*counts)
@@ -226,72 +263,7 @@ def _turns(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, turns))
 
 
-@dataclass(frozen=True, eq=False)
-class PassTable:
-    """The passes of every rank.
-
-    Attributes:
-        orders: [S] arrays [3, n], see the module.
-        micro_batches, virtual: M, vp.
-        rank_of: [V] the rank of each virtual stage.
-    """
-
-    orders: tuple[IntArray, ...]
-    micro_batches: int
-    virtual: int
-    rank_of: IntArray
-
-    @cached_property
-    def fullest(self) -> tuple[tuple[tuple[int, ...], IntArray], ...]:
-        """[S] virtual stages of a rank, and int64 [m, 2, vp] how many micro-batches of each wait there: for B or I, and
-        for W after I. The m moments are those that no other has more of everything than, the ones of most in all first.
-        """
-        of_ranks = [np.flatnonzero(self.rank_of == rank) for rank in range(len(self.orders))]
-        return tuple(
-            (tuple(stages.tolist()), _fullest(order, stages))
-            for order, stages in zip(self.orders, of_ranks, strict=True)
-        )
-
-    @cached_property
-    def _moments(self) -> tuple[IntArray, NDArray[np.float64], IntArray]:
-        """[n, vp] the virtual stages and [n, 2, vp] the numbers of all moments in `fullest`, rank by rank; [S] where
-        those of each begin."""
-        stages = [np.broadcast_to(own, (len(waiting), len(own))) for own, waiting in self.fullest]
-        begin = np.cumsum([0, *(len(waiting) for _, waiting in self.fullest)])[:-1]
-        waiting = np.concatenate([waiting for _, waiting in self.fullest]).astype(np.float64)
-        return np.concatenate(stages), waiting, begin
-
-    def most_held(self, saved: Sequence[float], kept: Sequence[float]) -> tuple[float, ...]:
-        """[S] the most bytes that a rank holds at once for passes that are still to come.
-
-        Args:
-            saved: [V] bytes that a virtual stage saves of a micro-batch from F until B or I.
-            kept: [V] what of it a virtual stage keeps from I until W, for the gradients of the weights.
-        """
-        stages, waiting, begin = self._moments
-        held = np.array([saved, kept], dtype=np.float64)[:, stages]  # [2, n, vp]
-        return tuple(np.maximum.reduceat(np.einsum("npv,pnv->n", waiting, held), begin).tolist())
-
-
 @lru_cache(maxsize=1024)
-def pass_table(name: str, ranks: int, micro_batches: int, virtual: int) -> PassTable:
-    """The schedule of that name for S ranks, M micro-batches and vp virtual stages a rank.
-
-    Raises:
-        BadInput: see `require_runnable`; or it has more than MOST_PASSES.
-    """
-    require_runnable(name, ranks, micro_batches, virtual)
-    require_few_passes(name, ranks * virtual, micro_batches)
-    lies = np.array(ranks_of_stages(ranks * virtual, ranks, SCHEDULES[name].placement))
-    if SCHEDULES[name].placement == "v":
-        pieces = _zb_v if name == "zb-v" else _dualpipev
-        orders = [_on_v(pieces(rank, ranks, micro_batches), rank, ranks, micro_batches) for rank in range(ranks)]
-    else:
-        orders = [_in_rounds(name, rank, ranks, micro_batches, virtual) for rank in range(ranks)]
-    return PassTable(tuple(orders), micro_batches, virtual, lies)
-
-
-@lru_cache(maxsize=256)
 def build_schedule(name: str | None, ranks: int, micro_batches: int, virtual: int | None = None) -> Schedule:
     """The schedule of that name for S ranks, M micro-batches and vp virtual stages a rank.
 
@@ -306,9 +278,15 @@ def build_schedule(name: str | None, ranks: int, micro_batches: int, virtual: in
     """
     name = name or DEFAULT_SCHEDULE
     virtual = schedule_family(name).virtual or 1 if virtual is None else virtual
-    passes = [order.T.tolist() for order in pass_table(name, ranks, micro_batches, virtual).orders]
-    orders = tuple(tuple(Action(KINDS[kind], stage, m) for kind, stage, m in own) for own in passes)
-    return Schedule(name, orders, micro_batches, virtual, SCHEDULES[name].placement)
+    require_runnable(name, ranks, micro_batches, virtual)
+    require_few_passes(name, ranks * virtual, micro_batches)
+    placement = SCHEDULES[name].placement
+    if placement == "v":
+        pieces = _zb_v if name == "zb-v" else _dualpipev
+        passes = [_on_v(pieces(rank, ranks, micro_batches), rank, ranks, micro_batches) for rank in range(ranks)]
+    else:
+        passes = [_in_rounds(name, rank, ranks, micro_batches, virtual) for rank in range(ranks)]
+    return Schedule(name, tuple(passes), micro_batches, virtual, placement)
 
 
 def _in_rounds(name: str, rank: int, ranks: int, micro_batches: int, virtual: int) -> IntArray:
@@ -394,7 +372,7 @@ def _on_v(passes: str, rank: int, ranks: int, micro_batches: int) -> IntArray:
 
 
 def _fullest(order: IntArray, stages: IntArray) -> IntArray:
-    """[m, 2, vp] see PassTable.fullest; `stages`, [vp], are those of the rank, ascending."""
+    """[m, 2, vp] see Schedule.fullest; `stages`, [vp], are those of the rank, ascending."""
     kinds, columns = order[0], np.searchsorted(stages, order[1])
     changes = np.zeros((kinds.size, 2, stages.size), np.int64)
     changes[np.arange(kinds.size), :, columns] = _CHANGES[kinds]

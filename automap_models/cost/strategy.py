@@ -12,7 +12,7 @@ Bytes a parameter, of which ZeRO divides more with every stage by the ranks of d
 The first two rows of 16 bits are those of Megatron-LM's distributed optimizer, 6 + 12/d and 4 + 16/d bytes on d ranks;
 the third is DeepSpeed's BF16_Optimizer, which adds gradients up in fp32 beside those that the backward pass writes.
 
-Activations are counted from the order of the schedule (PassTable.most_held), per rank of the pipeline:
+Activations are counted from the order of the schedule (Schedule.most_held), per rank of the pipeline:
 
     rank r   Σ over its virtual stages of what they save of a micro-batch × micro-batches in flight, at the fullest time
 """
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from automap_models.core.estimate import DeviceMemory
-from automap_models.core.passes import PassTable, pass_table
+from automap_models.core.passes import Schedule, build_schedule
 from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import Strategy
 
@@ -72,10 +72,10 @@ def device_memory(
     )
 
 
-def laid_out(strategy: Strategy) -> PassTable:
+def laid_out(strategy: Strategy) -> Schedule:
     """As many of a strategy's passes as show what ranks hold."""
     micro_batches, _ = repeating_micro_batches(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
-    return pass_table(strategy.schedule, strategy.pp, micro_batches, strategy.vp)
+    return build_schedule(strategy.schedule, strategy.pp, micro_batches, strategy.vp)
 
 
 def state_bytes(

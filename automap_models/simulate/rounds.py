@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.passes import pass_table
+from automap_models.core.passes import build_schedule
 from automap_models.core.schedules import repeating_micro_batches
 from automap_models.cost.overlap import TiedSum
 
@@ -43,10 +43,10 @@ def layout_of(
     """
     from automap_models.simulate import play
 
-    table = pass_table(name, ranks, played, virtual)
-    passes = np.concatenate(table.orders, axis=1)
-    offsets = np.concatenate([[0], np.cumsum([order.shape[1] for order in table.orders])])
-    nodes, numbers = play.lay_out(passes, offsets, table.rank_of, played, messages)
+    schedule = build_schedule(name, ranks, played, virtual)
+    passes = np.concatenate(schedule.passes, axis=1)
+    offsets = np.cumsum([0, *(of_rank.shape[1] for of_rank in schedule.passes)])
+    nodes, numbers = play.lay_out(passes, offsets, np.array(schedule.rank_of), played, messages)
     early, late = play.repeated(passes, offsets, numbers, nodes, played, a_round)
     more = (micro_batches - played) // a_round
     return play.Layout(nodes, numbers[offsets[1:] - 1], early, late, more)

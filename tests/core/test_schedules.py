@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -234,15 +233,16 @@ def test_a_pass_is_written_and_read_as_torch_writes_it() -> None:
 def test_a_schedule_is_the_one_that_its_rows_say() -> None:
     rows = "0F0 0F1 0B0 0B1\n1F0,1B0,1F1,1B1\n"
     read = Schedule.parse(rows, "1f1b")
-    assert read == build_schedule("1f1b", 2, 2)
+    assert read.orders == build_schedule("1f1b", 2, 2).orders
     assert str(read) == rows.replace(" ", ",")
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_is_read_back_as_it_is_written(name: str) -> None:
-    for shape in _shapes(name, 3, 7):
+    for shape in _shapes(name, 4, 9):
         built = build_schedule(name, *shape)
-        assert Schedule.parse(str(built), name, built.placement) == built
+        read = Schedule.parse(str(built), name, built.placement)
+        assert (read.orders, read.micro_batches, read.virtual) == (built.orders, built.micro_batches, built.virtual)
 
 
 def test_where_an_order_is_wrong_is_marked_in_its_grid() -> None:
@@ -290,14 +290,14 @@ def _damaged(damage: str) -> tuple[Order, ...]:
         ("twice", "micro-batch 1 has 1 F, 2 B, 0 I and 0 W on virtual stage 0"),
         ("missing", "micro-batch 1 has 1 F, 0 B, 0 I and 0 W on virtual stage 0"),
         ("half a backward pass", "micro-batch 1 has 1 F, 0 B, 1 I and 0 W on virtual stage 0"),
-        ("no such micro-batch", "there is no pass 0B2"),
+        ("no such micro-batch", "micro-batch 1 has 1 F, 0 B, 0 I and 0 W on virtual stage 0"),
         ("swapped ranks", "pass 1F0 is on rank 0, its stage on rank 1"),
         ("backwards first", "rank 0 waits for ever before 0B1"),
     ],
 )
 def test_an_order_that_cannot_run_is_refused(damage: str, what: str) -> None:
     with pytest.raises(BadInput, match=what):
-        replace(build_schedule("1f1b", 2, 2), orders=_damaged(damage))
+        Schedule.of_orders(_damaged(damage))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

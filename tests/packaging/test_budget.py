@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (912, 8),
-    "core": (7_214, 34),
+    "core": (7_192, 34),
     "cost": (3_509, 18),
     "envs": (1_605, 12),
     "export": (1_990, 14),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_384, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 67_970, "files": 379, "compiled": 80, "numbers": 226}
+TOTALS = {"lines": 67_948, "files": 379, "compiled": 80, "numbers": 226}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

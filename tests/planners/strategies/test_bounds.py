@@ -16,7 +16,7 @@ from strategy_problems import random_problem, strategies
 from whole_space import estimates, whole_space_problem
 
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.passes import pass_table
+from automap_models.core.passes import build_schedule
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
@@ -58,7 +58,7 @@ def test_no_strategy_that_fits_is_shorter_than_the_closed_bounds_of_its_family()
 def test_ranks_hold_at_least_what_the_emptiest_of_their_virtual_stages_holds_at_some_moment() -> None:
     for name, ranks, micro_batches, vp in product(SCHEDULES, (1, 2, 3, 5, 8), (1, 2, 3, 6, 10, 24), (1, 2, 3)):
         with suppress(BadInput):
-            moments = [of for _, of in pass_table(name, ranks, micro_batches, vp).fullest]
+            moments = [of for _, of in build_schedule(name, ranks, micro_batches, vp).fullest]
             emptiest = np.array([of[:, 0].min(axis=1).max() for of in moments])
             assert (least_in_flight(name, ranks, micro_batches, vp) <= emptiest).all(), (name, ranks, micro_batches, vp)
     assert least_in_flight("zb-v", 4, 16, 2).tolist() == [1, 2, 3, 4]
