@@ -23,6 +23,7 @@ from automap_models.core.layers import block_ends
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
+from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
@@ -32,6 +33,7 @@ from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
 from automap_models.planners.staged.frameworks import balanced, framework_plans
 from automap_models.planners.staged.improve import Moves, cut_places
 from automap_models.planners.staged.refine import refine
+from automap_models.planners.staged.search import LOOK_S, anytime_search
 from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.planners.staged.stage_devices import MOST_DEVICES, require_few_devices
 from automap_models.planners.staged.step_bounds import BIG
@@ -41,6 +43,8 @@ CLOSE, FAR = 0.3, 1.0
 unequal ones."""
 PAIRS = 4
 """Numbers of micro-batches and schedules of which unequal stages are looked for, at most."""
+FEW = 4
+"""Problems of which each is searched as thoroughly as one that is given alone."""
 PATIENCE = 4
 """Numbers of stages in a row that bring nothing near the best before deeper pipelines are left out."""
 FINALISTS = 4
@@ -160,6 +164,15 @@ class Portfolio:
         if not self.space.constraints.equal_replicas:
             for pair in self._promising(problems):
                 self._unequal(pair)
+            for problem in problems if len(problems) <= FEW else ():
+                self._thorough(problem)
+
+    def _thorough(self, problem: StagedProblem) -> None:
+        """What the planner `tables` comes to: no plan of it is to be shorter than the default's."""
+        search = anytime_search(problem, self.deadline.part(LOOK_S, effort.counted_s), costs=self._costs_of(problem))
+        if search.plan is not None:
+            kind = simplicity(search.plan, problem.cluster.devices, self.ends)
+            self._offer(Incumbent(kind, problem, search.plan, self._costs_of(problem)(search.plan).step_s))
 
     def _equal(self, problem: StagedProblem) -> None:
         """Equal stages: of whole blocks, as frameworks cut them and moved; then cut anywhere."""

@@ -22,6 +22,8 @@ from automap_models.planners.staged.improve import PASSES, Moves, cut_places
 
 STARTS = 4
 """Plans from which moves set out."""
+LOOK_S = 0.3
+"""Counted seconds of branch and bound behind the moves, at most: it mostly ends after a twentieth of that."""
 PLANNER = "exact"
 """Who makes the plans that come out."""
 

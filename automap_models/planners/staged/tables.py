@@ -16,9 +16,6 @@ from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Planner, Progress, Watch
 from automap_models.planners.staged.costs import StagedResult, result_of
 
-LOOK_S = 0.3
-"""Counted seconds of branch and bound behind the moves, at most: it mostly ends after a twentieth of that."""
-
 
 class TablesPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
     """The plan of a table (bottleneck), made shorter by moves and branch and bound (search) in little time."""
@@ -35,7 +32,7 @@ class TablesPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
         watch(Progress("planning by tables and moves"))
         if deadline.passed:
             return late(problem, self.name)
-        from automap_models.planners.staged.search import anytime_search  # numba takes half a second to import
+        from automap_models.planners.staged.search import LOOK_S, anytime_search  # numba takes half a second to import
 
         search = anytime_search(problem, deadline.part(LOOK_S, effort.counted_s))
         if search.plan is not None:

@@ -57,6 +57,21 @@ def default_report(model: str, cluster: str) -> PlanReport:
     return report if report is not None else pytest.skip("no plan fits")
 
 
+@pytest.mark.parametrize(
+    ("model", "cluster", "stages"),
+    [("bert48_v100", "C", 14), ("t5_3b_v100", "C", 16), ("t5_base_v100", "dgx-h100-4", 16)],
+)
+def test_the_default_plan_of_one_problem_is_no_longer_than_that_of_tables(
+    model: str, cluster: str, stages: int
+) -> None:
+    """Here it once was 2 and 4 % longer, and nothing was said to fit T5-3B in 16 stages, where tables found a plan."""
+    profile, topo = read_profile(EXAMPLES / f"{model}.npz"), read_cluster(cluster)
+    options = PlanOptions(stages=stages, micro_batches=16, schedule="1f1b")
+    tables = planned(profile, topo, replace(options, planner="tables"))
+    best = planned(profile, topo, replace(options, min_gain=0.0))
+    assert best.result.cost.step_s <= tables.result.cost.step_s * (1.0 + 1e-9)
+
+
 @pytest.mark.parametrize(("model", "cluster"), [*FEW, *REST])
 def test_every_stage_of_a_default_plan_holds_work(model: str, cluster: str) -> None:
     """T5-base on C once had seven stages, four of them one instruction of 0 s on one device each."""
