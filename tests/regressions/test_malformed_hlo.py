@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("jax")
@@ -112,6 +112,7 @@ def damaged(draw: st.DrawFn) -> str:
 
 
 @given(text=damaged())
+@settings(max_examples=10)  # a child process reads each
 def test_damaged_text_is_read_or_refused_in_one_sentence(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("damaged") / "step.txt"
     file.write_text(text)

@@ -138,7 +138,7 @@ def test_tiny_problems_are_planned_nearly_optimally() -> None:
     """Against all plans there are."""
     ratios = []
     for seed in range(16):
-        problem = problem_of(seed, 10, 3, 6, OBJECTIVES[seed % len(OBJECTIVES)])
+        problem = problem_of(seed, 8, 3, 6, OBJECTIVES[seed % len(OBJECTIVES)])
         ends = len(problem.profile), problem.cluster.devices
         every = [list(combinations(range(1, end), problem.stages - 1)) for end in ends]
         plans = [
