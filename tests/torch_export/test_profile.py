@@ -132,7 +132,7 @@ def test_profiling_twice_gives_the_same_profile(unit_device: Device) -> None:
     assert (one.names, one.layers, one.meta) == (other.names, other.layers, other.meta)
 
 
-@pytest.mark.parametrize("key", ["bert", "gpt2", pytest.param("t5", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("key", ["gpt2", pytest.param("t5", marks=pytest.mark.slow)])
 def test_flop_are_those_of_flop_counter_mode_running_the_model_itself(
     key: str, builders: Builders, unit_device: Device, with_values: Callable[..., Any]
 ) -> None:
@@ -455,9 +455,7 @@ def blocks(samples: int) -> Profile:
     return profile_module(Blocks(), inputs, device=read_device("v100"))
 
 
-@pytest.mark.parametrize(
-    ("traced", "samples"), [(8, 2), (2, 16), pytest.param(256, 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("traced", "samples"), [(8, 2), (2, 16), pytest.param(256, 1, marks=pytest.mark.slow)])
 def test_another_micro_batch_takes_what_it_takes_when_it_is_traced_itself(traced: int, samples: int) -> None:
     scaled, own = rescaled(blocks(traced), samples), blocks(samples)
     assert scaled.C.sum() == pytest.approx(own.C.sum(), rel=1e-9)
