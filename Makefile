@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 # The first Python on the path that is new enough; `make PYTHON=/path/to/python …` names another one.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Of the packages a third is ever imported: Python compiles that when it is, which takes less than all at once.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # Two test workers on two cores: more threads inside them only get into each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
@@ -19,7 +20,7 @@ demo: $(VENV)/.installed-demo ## plan T5-3B for 4 nodes of 8 V100, print the pla
 	@mkdir -p demo
 	$(BIN)/automap-infer examples/t5_3b_v100.npz --topo C --out demo/plan.json --plot demo/plan.png
 
-test: style ## style, types and the fast tests: about five minutes on two cores
+test: style ## style, types and the fast tests: four to five minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 types fast-tests
 
 fast-tests: $(VENV)/.installed-dev

@@ -40,10 +40,10 @@ def _no_failure(names: list[str], cases: int, folder: Path) -> None:
 
 def test_files_that_once_failed_and_some_new_ones_end_in_a_result_or_one_sentence(tmp_path: Path) -> None:
     """The readers that need no heavy import; the others and the commands have the slow test below."""
-    _no_failure([name for make in (profiles, descriptions, documents) for name in TARGETS[make]], 40, tmp_path)
+    _no_failure([name for make in (profiles, descriptions, documents) for name in TARGETS[make]], 25, tmp_path)
 
 
-@pytest.mark.parametrize("cases", counts(None, 100, 2_000))
+@pytest.mark.parametrize("cases", counts(None, 50, 2_000))
 @pytest.mark.parametrize("names", MANY, ids=", ".join)
 def test_many_cases_end_in_a_result_or_one_sentence(names: tuple[str, ...], cases: int, tmp_path: Path) -> None:
     _no_failure([*names], cases, tmp_path)

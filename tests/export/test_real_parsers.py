@@ -27,7 +27,7 @@ PARSERS = {
 """Target → the module that parses its files."""
 
 
-@pytest.mark.parametrize("draws", counts(None, 50, 500))
+@pytest.mark.parametrize("draws", counts(None, 30, 500))
 @pytest.mark.parametrize("name", PARSERS)
 def test_a_targets_own_parser_reads_random_plans(name: str, draws: int, tmp_path: Path) -> None:
     """As many strategies and as many plans of stages."""

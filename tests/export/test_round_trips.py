@@ -19,7 +19,7 @@ from automap_models.export.exporter import export_plan, write_files
 from automap_models.export.target import Source, Target
 from automap_models.export.targets import target_by_name
 
-DRAWS = counts(40, 100, 1000)
+DRAWS = counts(40, 60, 1000)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.passes import build_schedule
@@ -76,7 +76,6 @@ def test_one_stage_has_no_links() -> None:
     assert names == ["stages", None, "stage 0", None]
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     stages=st.integers(1, 4),
     micro_batches=st.integers(1, 6),

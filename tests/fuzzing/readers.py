@@ -161,7 +161,7 @@ def modules() -> dict[str, Target]:
 
     step = samples.step()
     binary = bytecode(flat_module_of_file(step["bare.mlir"], "stablehlo"))
-    share = 0.1  # each starts a process
+    share = 0.2  # each starts a process
     return {
         "HLO text": Target([step["step.hlo"]], of_file(read, "step.hlo"), change_lines, share),
         "StableHLO text": Target(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
@@ -77,7 +77,6 @@ def test_programs_make_what_the_step_makes(
         assert values[v] == whole[v]
 
 
-@settings(max_examples=25, deadline=None)
 @given(cut_graphs())
 def test_only_what_computes_nothing_new_is_in_two_programs(
     case: tuple[InstructionGraph, list[int], dict[int, int]],

@@ -46,15 +46,15 @@ def test_the_list_of_planners_imports_none_of_them() -> None:
     assert not top_level_modules("import automap_models.planners.registry") & (HEAVY | FOR_SOME_ONLY)
 
 
-def test_a_whole_plan_needs_neither_torch_nor_hydra_nor_matplotlib(root: Path) -> None:
+def test_a_whole_plan_needs_neither_torch_nor_onnxruntime_nor_hydra_nor_matplotlib(root: Path) -> None:
     """Help needs no library at all, see test_app."""
     profile = sorted((root / "examples").glob("*.npz"))[0]
     runs = [
-        run_command([str(profile), "--topo", "A", "--planner", planner, "--json"])
-        for planner in ("auto", "exact", "uniform")
+        run_command([str(profile), "--topo", "A", "--stages", "2", "--planner", planner, "--json"])
+        for planner in ("auto", "exact", "tables", "uniform")
     ]
-    seen = top_level_modules("\n".join(runs))
-    assert not seen & (HEAVY | {"hydra", "omegaconf", "matplotlib", "rich"})  # scipy comes with numba
+    seen = top_level_modules("\n".join(runs))  # scipy comes with numba
+    assert not seen & (HEAVY | {"onnx", "onnxruntime", "hydra", "omegaconf", "matplotlib", "rich"})
 
 
 def test_a_transformer_is_planned_without_jax() -> None:

@@ -92,10 +92,28 @@ def test_every_installed_command_explains_itself(installed: Path, tmp_path: Path
 def test_the_installed_command_plans_with_its_own_configs_and_policy(
     installed: Path, root: Path, tmp_path: Path
 ) -> None:
+    """By what compiles least: an installation begins without machine code."""
     profile = sorted((root / "examples").glob("*.npz"))[0]
-    arguments = ("--topo", "C", "--out", "plan.json", "--json")
+    arguments = (
+        "--topo",
+        "C",
+        "--stages",
+        "2",
+        "--planner",
+        "uniform",
+        "--certify-budget",
+        "0",
+        "--out",
+        "plan.json",
+        "--json",
+    )
     printed = run(installed / "automap-infer", profile, *arguments, folder=tmp_path)
     assert json.loads(printed) == json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
     assert json.loads(printed)["cluster"]["name"] == "C"
-    python = installed / "python"
-    assert run(python, "-c", "from automap_models.resources import conf_dir as c; print(c())", folder=tmp_path)
+    program = (
+        "from automap_models.planners.registry import make_planner\n"
+        "from automap_models.resources import conf_dir, zoo_dir\n"
+        "print(make_planner('policy').policy.file.path, conf_dir(), zoo_dir(), sep='\\n')"
+    )
+    for path in run(installed / "python", "-c", program, folder=tmp_path).split():
+        assert Path(path).is_relative_to(installed.parent)

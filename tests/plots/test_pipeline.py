@@ -31,8 +31,8 @@ def report_of(stages: int, micro_batches: int, cuts: tuple[int, ...]) -> PlanRep
 @pytest.mark.parametrize(
     ("stages", "uneven"),
     [
-        *((2, False), (4, True), (8, False), (32, True)),
-        *(pytest.param(stages, stages in (2, 8, 16), marks=pytest.mark.slow) for stages in (2, 4, 8, 16, 32, 64)),
+        *((2, False), (4, True), (8, False)),
+        *(pytest.param(stages, stages in (2, 8, 16, 32), marks=pytest.mark.slow) for stages in (2, 4, 8, 16, 32, 64)),
     ],
 )
 def test_no_label_touches_another(stages: int, uneven: bool) -> None:

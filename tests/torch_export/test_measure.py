@@ -19,12 +19,17 @@ from automap_models.torch_export import measure  # noqa: E402
 from automap_models.torch_export.measure import measure_module  # noqa: E402
 
 
+@pytest.fixture(scope="module")
+def measured(builders: dict[str, Callable[..., tuple[Any, dict[str, Any]]]]) -> Profile:
+    """Of a tiny GPT-2."""
+    model, kwargs = builders["gpt2"]()
+    return measure_module(model, kwargs=kwargs, repeats=3, warmup=1)
+
+
 def test_a_measured_profile_differs_from_the_computed_one_in_its_times_only(
-    builders: dict[str, Callable[..., tuple[Any, dict[str, Any]]]], profiled: Callable[[str], tuple[Any, Profile]]
+    measured: Profile, profiled: Callable[[str], tuple[Any, Profile]]
 ) -> None:
-    model, kwargs = builders["bert"]()
-    measured = measure_module(model, kwargs=kwargs, repeats=3, warmup=1)
-    _, computed = profiled("bert")
+    _, computed = profiled("gpt2")
     assert (measured.names, measured.layers) == (computed.names, computed.layers)
     for array in ("A", "W", "stash"):
         assert np.array_equal(getattr(measured, array), getattr(computed, array))
@@ -33,12 +38,10 @@ def test_a_measured_profile_differs_from_the_computed_one_in_its_times_only(
     assert (measured.C[trained] > measured.C_fwd[trained]).all()
 
 
-def test_the_parts_add_up_to_what_meta_says(builders: dict[str, Callable[..., tuple[Any, dict[str, Any]]]]) -> None:
-    model, kwargs = builders["gpt2"]()
-    profile = measure_module(model, kwargs=kwargs, repeats=3, warmup=1)
-    meta = profile.meta
-    assert profile.C_fwd.sum() == pytest.approx(meta["forward_s"])
-    assert profile.C.sum() == pytest.approx(meta["forward_s"] + meta["backward_s"])
+def test_the_parts_add_up_to_what_meta_says(measured: Profile) -> None:
+    meta = measured.meta
+    assert measured.C_fwd.sum() == pytest.approx(meta["forward_s"])
+    assert measured.C.sum() == pytest.approx(meta["forward_s"] + meta["backward_s"])
     parts_s = meta["forward_s"] + meta["backward_s"]
     assert meta["parts_over_whole"] == pytest.approx(parts_s / meta["forward_and_backward_s"])
     assert meta["times"] == "measured per module"

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.workloads.mixture import balancing_loss, dispatch_tensor
@@ -18,7 +18,6 @@ def test_the_published_capacity_is_64_of_512_tokens_with_8_experts() -> None:
     assert capacity(10, 4) == 3
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_tokens_take_the_places_of_their_expert_in_order_until_it_is_full(seed: int, places: int) -> None:
     choice = np.random.default_rng(seed).integers(0, 3, (2, 7))

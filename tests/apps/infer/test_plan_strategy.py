@@ -269,9 +269,8 @@ def test_the_shortest_question_has_an_answer_and_the_command_that_runs_it(
     ("options", "fields"),
     [
         (("--forbid", "pipeline", "--forbid", "operator"), {"pp": 1, "vp": 1, "tp": 1}),
-        (("--forbid", "data"), {"dp": 1}),
-        (("--dtype", "float32", "--thorough", "--seed", "1"), {"precision": "fp32"}),
-        (("--equal-replicas", "--cut-at", "blocks"), {}),
+        (("--forbid", "data", "--dtype", "float32"), {"dp": 1, "precision": "fp32"}),
+        (("--thorough", "--seed", "1", "--equal-replicas", "--cut-at", "blocks"), {}),
     ],
 )
 def test_options_of_all_plans_hold_for_strategies(

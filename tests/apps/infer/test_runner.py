@@ -176,9 +176,9 @@ def test_a_file_on_a_full_device_is_one_sentence_and_nothing_is_left(
 
 COMMANDS = [
     ["profile", str(EXAMPLES / "vgg19_v100.npz"), "--instructions"],
-    ["profile", str(EXAMPLES / "vgg19_v100.npz"), "--json"],
     ["plan", "--help"],
 ]
+"""As processes of their own; tests/regressions/test_streams_and_names.py has more commands in its own process."""
 
 
 def _shell(redirection: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:

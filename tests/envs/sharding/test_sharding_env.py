@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -94,7 +94,6 @@ def test_a_state_is_always_a_legal_plan(
 
 
 @given(SEEDS)
-@settings(max_examples=30, deadline=None)
 def test_an_episode_may_begin_with_some_decisions_made(random_sharding_problem: Draw, seed: int) -> None:
     problem = random_sharding_problem(seed)
     tables = ShardingTables.from_problem(problem, linkage_groups=True)
@@ -105,7 +104,6 @@ def test_an_episode_may_begin_with_some_decisions_made(random_sharding_problem: 
 
 
 @given(SEEDS)
-@settings(max_examples=30, deadline=None)
 def test_with_linkage_groups_the_largest_comes_first_and_without_the_first(
     random_sharding_problem: Draw, seed: int
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
@@ -48,7 +48,6 @@ def step_s(problem: StagedProblem, plan: StagedPlan) -> float:
     return cost.step_s if cost.feasible and plan.check_valid(problem)[0] else np.inf
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.25]), st.booleans())
 def test_the_step_of_a_plan_is_the_simulated_one(seed: int, min_stage: float, everywhere: bool) -> None:
     """inf where it does not fit, or where a stage holds no work; at single instructions as well as on the grid."""
@@ -60,7 +59,6 @@ def test_the_step_of_a_plan_is_the_simulated_one(seed: int, min_stage: float, ev
         assert moves.step_s(plan) == pytest.approx(step_s(problem, plan), rel=1e-9)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.25]), st.booleans())
 def test_moves_never_make_a_plan_longer_and_say_what_its_step_is(seed: int, min_stage: float, equal: bool) -> None:
     problem, rng = problem_of(seed, min_stage), np.random.default_rng(seed)
@@ -76,7 +74,6 @@ def test_moves_never_make_a_plan_longer_and_say_what_its_step_is(seed: int, min_
             assert plan.device_cuts in {start.device_cuts for start in starts}
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6))
 def test_constructed_plans_hold_work_and_fit(seed: int) -> None:
     problem = problem_of(seed, 0.25)

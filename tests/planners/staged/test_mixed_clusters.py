@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rings import all_reduce_s_per_byte
 
@@ -101,7 +101,6 @@ def test_the_random_problems_are_of_every_kind():
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), share=st.floats(0.0, 1.0))
 def test_no_lower_bound_is_above_the_cost_of_any_plan(schedule, seed, share):
     problem = random_problem(seed, schedule)
@@ -115,7 +114,6 @@ def test_no_lower_bound_is_above_the_cost_of_any_plan(schedule, seed, share):
     assert plans_fit(stage_arrays(problem)[0])
 
 
-@settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_the_arrays_hold_what_the_collectives_say(seed):
     problem = random_problem(seed, None, most_devices=7)
@@ -137,7 +135,6 @@ def split(problem: StagedProblem, parts: list[int]) -> StagedProblem:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), first=st.integers(1, 3), at=st.floats(0.0, 1.0))
 def test_equal_groups_cost_exactly_what_the_uniform_cluster_costs(schedule, seed, first, at, make_problem):
     uniform = replace(make_problem(seed), schedule=schedule)
@@ -160,7 +157,6 @@ def test_equal_groups_are_planned_exactly_as_the_uniform_cluster_is(seed, schedu
     assert (one.plan, one.bound, one.status) == (other.plan, other.bound, other.status)
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     at=st.floats(0.0, 1.0),

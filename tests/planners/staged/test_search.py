@@ -82,12 +82,12 @@ def is_found(problem: StagedProblem) -> bool:
 
 
 @pytest.mark.parametrize("schedule", OBJECTIVES)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_it_finds_the_shortest_step_of_all_plans(seed: int, schedule: str | None, make_problem: MakeProblem) -> None:
     assert is_found(random_problem(make_problem, seed, schedule))
 
 
-@pytest.mark.parametrize("draws", counts(None, 40, 300))
+@pytest.mark.parametrize("draws", counts(None, 20, 300))
 @pytest.mark.parametrize("schedule", OBJECTIVES)
 def test_it_finds_the_shortest_step_of_many_more(schedule: str | None, draws: int, make_problem: MakeProblem) -> None:
     assert [
@@ -96,7 +96,7 @@ def test_it_finds_the_shortest_step_of_many_more(schedule: str | None, draws: in
 
 
 @pytest.mark.parametrize("schedule", OBJECTIVES)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_no_plan_is_shorter_than_the_bound(seed: int, schedule: str | None, make_problem: MakeProblem) -> None:
     problem = random_problem(make_problem, seed, schedule)
     if problem.stages == 1:
@@ -110,7 +110,7 @@ def test_no_plan_is_shorter_than_the_bound(seed: int, schedule: str | None, make
         assert bound_s <= min(limit_s, best_s)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_stopped_search_bounds_every_plan(
     seed: int, make_problem: MakeProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:

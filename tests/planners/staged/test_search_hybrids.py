@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hybrid_problems import demands, every_plan, hybrid_problem, random_sharding
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster, NodeGroup
@@ -58,7 +58,7 @@ def search(problem: StagedProblem, constraints: Constraints | None = None) -> fl
     return checked(problem, anytime_search(replace(problem, constraints=constraints or Constraints()), Deadline()))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_no_stage_has_more_replicas_than_there_may_be(seed, make_problem):
     problem = replace(hybrid_problem(seed, make_problem, max_n=6), max_replicas=1 + seed % 3)
     shortest = brute_force(problem)
@@ -68,7 +68,6 @@ def test_no_stage_has_more_replicas_than_there_may_be(seed, make_problem):
         assert "replica(s)" in str(refused) and shortest == np.inf
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_it_is_the_optimum_of_any_small_problem(seed, make_problem):
     problem = hybrid_problem(seed, make_problem, max_n=6, max_devices=8, max_stages=3)
@@ -95,7 +94,6 @@ def test_the_random_problems_need_every_kind_of_way(make_problem):
     assert bound_by_memory >= 3
 
 
-@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_more_shardings_are_never_worse(seed, make_problem):
     problem = hybrid_problem(seed, make_problem, max_n=30, max_devices=12, max_stages=5)
@@ -117,7 +115,7 @@ def test_a_known_length_or_plan_leads_to_the_same_optimum(seed, make_problem):
     assert checked(problem, anytime_search(problem, Deadline(), start_s, [first])) == pytest.approx(best.bound_s)
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(40))
 def test_constraints_are_honoured_and_cost_no_more_than_they_must(seed, make_problem):
     """The grid is every instruction, so that the search sees every plan that satisfies them."""
     problem = hybrid_problem(seed, make_problem, max_n=7)
@@ -136,15 +134,15 @@ def test_constraints_are_honoured_and_cost_no_more_than_they_must(seed, make_pro
 
 def test_the_random_constraints_are_of_every_kind(make_problem):
     refused = changed = 0
-    for seed in range(80):
+    for seed in range(40):
         problem = hybrid_problem(seed, make_problem, max_n=7)
         problem = replace(problem, granularity=len(problem.profile))
         try:
             changed += np.isfinite(s := search(problem, demands(seed, problem))) and s > search(problem) * (1 + 1e-9)
         except BadInput:
             refused += 1
-    assert refused >= 10
-    assert changed >= 5
+    assert refused >= 5
+    assert changed >= 3
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -217,7 +215,7 @@ def on_mixed_nodes(problem: StagedProblem, seed: int) -> StagedProblem:
 
 
 @pytest.mark.parametrize("schedule", [None, "1f1b", "gpipe"])
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(15))
 def test_no_plan_on_mixed_nodes_is_shorter_by_brute_force(seed, schedule, make_problem):
     """Stages may partition operators over devices of either kind, over both, and in either number of them."""
     problem = on_mixed_nodes(hybrid_problem(seed, make_problem, max_n=5, max_stages=3), seed)
@@ -248,7 +246,7 @@ def test_no_plan_of_shardings_is_shorter_where_kernels_saturate(seed, make_probl
 
 
 @pytest.mark.parametrize("clock", [False, True])
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(12))
 def test_stages_in_shardings_on_mixed_nodes_take_what_plans_cost(seed, clock, make_problem):
     problem = on_mixed_nodes(hybrid_problem(seed, make_problem, max_n=6), seed)
     problem = with_a_clock(problem) if clock else problem

@@ -18,7 +18,7 @@ from automap_models.planners.staged.stage_kernel import ending_s, held_bytes
 CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=1e9, name="pair")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_copies_of_tied_weights_count_in_the_memory_and_in_the_all_reduce(seed: int) -> None:
     """A device that holds what a stage of some plan needs fits it, and one of hardly less does not."""
     rng = np.random.default_rng(seed)

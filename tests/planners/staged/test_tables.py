@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +26,7 @@ def problem(nodes: int, per_node: int, stages: int = 4, **changes: Any) -> Stage
     return StagedProblem(profile, cluster, stages=stages, micro_batches=32, **changes)
 
 
-@pytest.mark.parametrize(("nodes", "per_node"), [(17, 8), (16, 16), (128, 8)])
+@pytest.mark.parametrize(("nodes", "per_node"), [(17, 8), (16, 16), (40, 8)])
 def test_clusters_of_every_size_are_planned_device_by_device(nodes: int, per_node: int) -> None:
     staged_problem, planner = problem(nodes, per_node, stages=8), TablesPlanner()
     plan = planner.plan(staged_problem)
@@ -51,16 +48,3 @@ def test_one_stage_needs_no_decision_and_a_plan_that_does_not_fit_is_no_result()
     tight = replace(staged_problem, cluster=replace(staged_problem.cluster, memory=1.0, name="tiny"))
     with pytest.raises(Infeasible, match="fits the 1e-09 GB of cluster tiny"):
         TablesPlanner().plan(tight)
-
-
-@pytest.mark.parametrize("options", [["tables"], ["auto", "--stages", "2"]])
-def test_planning_by_tables_and_moves_imports_neither_torch_nor_onnxruntime(options: list[str]) -> None:
-    profile = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.npz"))[0]
-    code = f"""
-import sys
-from automap_models.infer.app import infer as main
-assert main({[str(profile), "--topo", "A", "--json", "--planner", *options]!r}) == 0
-print(sorted({{"torch", "lightning", "onnx", "onnxruntime", "hydra"}} & set(sys.modules)), file=sys.stderr)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "[]\n")
