@@ -7,8 +7,11 @@ Random problems are drawn as training sets are (dist=mixed), 2 to 4 stages on th
 their own; real ones are profiles on A, B and C with S = nodes and M = 16. L* is the exact planner's on the grid. First
 cuts: from so many the network plans greedily; "searched": compiled moves go on from all of its plans. Times
 are of processor time, of one problem after another. The claims for L / L*: all real problems optimal from four first
-cuts, searched; random ones ≤ 1.003 in the mean from sixteen; at most 5 ms a plan on C. `--plot` draws the curves of
-training runs (`out=` of train/run.py) on their held-out problems.
+cuts, searched; random ones ≤ 1.003 in the mean from sixteen; at most 5 ms a plan on C.
+
+A third table has the steps under 1F1B of the policy, of tables and of the default planner (`--min-gain 0`), in the
+default's number of stages: what the network would bring if the default asked it. `--plot` draws the curves of training
+runs (`out=` of train/run.py) on their held-out problems.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,15 +31,19 @@ from rich.console import Console
 from rich.progress import track
 
 from automap_models.core.staged import StagedProblem
+from automap_models.errors import Infeasible
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Planner
+from automap_models.planners.options import PlanOptions
+from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.tables import TablesPlanner
 
 FIRST_CUTS = (1, 4, 16)
 HEADS = ("planner", "first cuts", "searched", "problems", "mean", "median", "p99", "max", "do not fit", "ms")
+STEPS = ("profile", "cluster", "S", "default", "tables / default", "policy / default")
 
 Problems = Sequence[tuple[StagedProblem, float]]
 """With their optima."""
@@ -82,6 +90,23 @@ def real_problems(profiles: Sequence[Path]) -> Problems:
     return problems
 
 
+def steps(profiles: Sequence[Path]) -> Iterator[list[str]]:
+    """Rows of the steps of three planners, 16 micro-batches, where the default has several stages."""
+    for path, name in product(profiles, ("A", "C", "p4d-4")):
+        profile, cluster = read_profile(path), read_cluster(name)
+        options = PlanOptions(micro_batches=16, schedule="1f1b")
+        try:
+            best = planned(profile, cluster, replace(options, min_gain=0.0)).result
+            stages = 1 if best.plan is None else best.plan.stages
+            options = replace(options, stages=stages)
+            others = [planned(profile, cluster, replace(options, planner=p)).result for p in ("tables", "policy")]
+        except Infeasible:
+            continue
+        if stages > 1:
+            ratios = [f"{other.cost.step_s / best.cost.step_s:.4f}" for other in others]
+            yield [path.stem, name, str(stages), f"{best.cost.step_s:.4g} s", *ratios]
+
+
 def curve(run: Path) -> NDArray[np.float64]:
     """[epochs, 3] episodes, mean and 99th percentile of L / L* after each epoch of a run, gone on with or not."""
     points: dict[float, tuple[float, float]] = {}
@@ -116,7 +141,7 @@ def plot(runs: Sequence[Path], path: Path) -> None:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=2026)
@@ -131,6 +156,7 @@ def main() -> None:
         files = (None, *arguments.policy)
         print_rows(HEADS, compared(real_problems(profile_files(arguments.profiles)), files))
         print_rows(HEADS, compared(random_problems(arguments.problems, arguments.seed), files))
+        print_rows(STEPS, steps(profile_files(arguments.profiles)))
 
 
 if __name__ == "__main__":

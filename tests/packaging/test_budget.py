@@ -32,10 +32,10 @@ BUDGET = {
     "planners": (861, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_313, 17),
-    "planners/portfolio": (2_813, 17),
+    "planners/portfolio": (2_826, 17),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
-    "planners/staged": (3_520, 22),
+    "planners/staged": (3_519, 22),
     "planners/strategies": (2_715, 15),
     "plots": (1_256, 9),
     "requests": (1_516, 10),
@@ -48,10 +48,10 @@ BUDGET = {
     "infer": (4_686, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
-    "benchmarks": (3_384, 20),
+    "benchmarks": (3_502, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 67_948, "files": 379, "compiled": 80, "numbers": 226}
+TOTALS = {"lines": 67_960, "files": 379, "compiled": 80, "numbers": 227}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
