@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid, grid_of
@@ -57,7 +58,8 @@ class StagedProblem:
         granularity: number of cut points the instructions are coarsened to.
         shardings: of the profile, in which a stage may run beside as it is; each of degree 2 or more.
         launch_s: of a kernel; in the length L an all-reduce of activations costs 2·⌈log2 t⌉ of them beside its bytes.
-        max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit.
+        max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit. With
+            a limit none of them is left without a sample (`may_have`).
         constraints: what people ask of a plan beside being short; a plan that breaks them is not valid.
         schedule: a key of `core.schedules.WARM_UPS`, whose step counts; None for the length L.
         slowdown: [D] time of the device at each position over that of a healthy one of its kind; None where all are
@@ -170,6 +172,21 @@ class StagedProblem:
         few_s = [clocked_s(self.profile, round(self.samples / share)) or own_s for share in shares.tolist()]
         speeds: FloatArray = np.maximum.accumulate(np.minimum(shares, own_s / np.array(few_s)))[which]
         return speeds
+
+    @cached_property
+    def may_have(self) -> NDArray[np.bool_]:
+        """[D+1] whether a stage may have so many replicas: where each needs a sample, ⌈N/⌈N/d⌉⌉ = d of them get one.
+
+        40 samples on 24 replicas are 2 for each of 20 and none for 4. One stage has all devices: there is no other
+        number to take. Of devices of unequal speed some stand idle anyway (core.paces).
+        """
+        replicas = np.arange(self.cluster.devices + 1)
+        if self.max_replicas is None:
+            return replicas >= 0
+        allowed: NDArray[np.bool_] = replicas <= self.max_replicas
+        if self.samples is None or self.stages == 1 or self.slowdowns is not None:
+            return allowed
+        return allowed & (np.ceil(self.samples / np.ceil(self.samples / np.maximum(replicas, 1))) == replicas)
 
     @cached_property
     def links(self) -> Cluster:
@@ -378,8 +395,10 @@ class StagedPlan:
             t = problem.all_shardings[self.shardings[s]].degree
             if (last - first + 1) % t or (self.stages > 1 and (first % t or per_node % t)):
                 return f"stage {s} on devices {first}…{last} has no groups of {t} inside nodes"
-            if problem.max_replicas is not None and last - first + 1 > t * problem.max_replicas:
-                return f"stage {s} has {(last - first + 1) // t} replicas, more than {problem.max_replicas}"
+            if not problem.may_have[replicas := (last - first + 1) // t]:
+                many = problem.max_replicas is not None and replicas > problem.max_replicas
+                why = f"more than {problem.max_replicas}" if many else f"of {problem.samples} samples some get none"
+                return f"stage {s} has {replicas} replicas, {why}"
         return None
 
     def _unwanted(self, problem: StagedProblem) -> str | None:
