@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -272,8 +272,14 @@ class StagedProblem:
             if samples != own:
                 factors = time_factors(profile, samples)
                 shardings = tuple(sharding.rescaled(samples / own, *factors) for sharding in shardings)
-            profile = rescaled(profile, samples)
+            profile = _rescaled(profile, samples)
         return replace(self, profile=profile, stages=stages, micro_batches=micro_batches, shardings=shardings)
+
+
+@lru_cache(maxsize=64)
+def _rescaled(profile: Profile, samples: int) -> Profile:
+    """One profile for all problems with micro-batches of that size: what their stages cost is worked out once."""
+    return rescaled(profile, samples)
 
 
 Outcome = Literal["planned", "does not fit", "discarded", "proven"]

@@ -125,7 +125,7 @@ class Moves:
         """
         stages, best_s, best, left = self.stages, np.inf, None, passes
         rated = [(float(step_of(stages, self._layouts, route)), route) for route in map(self._route, starts)]
-        by_device, parts = (np.zeros(1, dtype=np.int64), 0) if equal else (near(DEVICES), parts_of(stages.stages))
+        by_device, parts = (np.zeros(1, dtype=np.int64), 0) if equal else (self._by_device, parts_of(stages.stages))
         for _, start in sorted(rated, key=lambda pair: pair[0])[:count]:
             if left <= 0.0:
                 break
@@ -136,6 +136,14 @@ class Moves:
         self.passes += passes - left
         effort.count(effort.MOVES, passes - left)
         return best_s, best
+
+    @property
+    def _by_device(self) -> IntArray:
+        """By how many devices stages are shifted: where they may not have every number of replicas, by any few."""
+        if self.problem.max_replicas is None or self.problem.may_have[: self.problem.max_replicas + 1].all():
+            return near(DEVICES)
+        away = np.arange(1, DEVICES + 1)
+        return np.append(0, np.stack((-away, away), axis=1))
 
     def plan(self, route: IntArray) -> StagedPlan:
         """The plan of a route."""
