@@ -115,7 +115,7 @@ ROUNDS_SHOWN = 3
 """Rounds of S micro-batches that `repeating_micro_batches` keeps, one more where ranks run in rounds; the warm-up of
 all schedules is shorter than two."""
 DEFAULT_MIN_GAIN = 0.02
-"""How much shorter, relatively, a plan has to be for each step that it is harder to run than a simpler one."""
+"""How much shorter, relatively, a plan has to be that is harder to run than a simpler one."""
 
 
 def require_schedule(name: str) -> str:

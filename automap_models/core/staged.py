@@ -294,11 +294,13 @@ class SearchLogEntry:
         stages, micro_batches: S and M.
         microbatch_size: samples in a micro-batch; None where the profile does not say.
         planner: who made its best plan on the grid; None where there is none.
-        step_s: what its step takes, seconds: simulated under the schedule, or without one the length L.
+        step_s: what its step takes, seconds: simulated under the schedule, or without one the length L; of the one
+            that was chosen that of the plan returned.
         bound_s: no plan of it on the grid is shorter; None where no plan fits.
         outcome: `planned`, `does not fit`, or that it is out of the question that it has a shorter plan on the grid
             than the best of all: `discarded` by a relaxation, `proven` by the exact search.
         chosen: whether it is the one whose plan was returned.
+        schedule: of its steps; None for the length L.
     """
 
     stages: int
@@ -309,6 +311,7 @@ class SearchLogEntry:
     bound_s: float | None
     outcome: Outcome
     chosen: bool
+    schedule: str | None = None
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             "optimal" if optimal else "feasible",
             bound,
             notes,
-            search_log=tuple(attempt.log_entry(attempt.problem is best.problem) for attempt in attempts),
+            search_log=tuple(attempt.log_entry(attempt.problem is best.problem, best.step_s) for attempt in attempts),
             facts={
                 "data_parallel": tuple(portfolio.data_parallel),
                 "shorter": tuple(_shorter(portfolio, candidates, best)),
