@@ -186,7 +186,8 @@ class StagedProblem:
         allowed: NDArray[np.bool_] = replicas <= self.max_replicas
         if self.samples is None or self.stages == 1 or self.slowdowns is not None:
             return allowed
-        return allowed & (np.ceil(self.samples / np.ceil(self.samples / np.maximum(replicas, 1))) == replicas)
+        filled: NDArray[np.bool_] = np.ceil(self.samples / np.ceil(self.samples / np.maximum(replicas, 1))) == replicas
+        return allowed & filled
 
     @cached_property
     def links(self) -> Cluster:

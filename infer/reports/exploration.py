@@ -184,10 +184,9 @@ def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
 def parts_in_words(candidate: Candidate) -> str:
     """`compute 71.0 %, idle time 9.1 %, …`, largest first, what is nothing left out."""
     named = {name: part(candidate.parts) for name, (part, _) in TIMES.items()}
-    largest = sorted(named.items(), key=lambda item: -item[1])
-    return ", ".join(
-        f"{what} {percent(part_s / candidate.step_s)}" for what, part_s in largest if part_s > TIE * candidate.step_s
-    )
+    shares = {what: part_s / candidate.step_s for what, part_s in named.items()}
+    largest = sorted(shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{what} {percent(share)}" for what, share in largest if share > TIE)
 
 
 def memory_in_words(candidate: Candidate) -> str:

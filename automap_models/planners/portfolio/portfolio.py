@@ -137,9 +137,9 @@ class Portfolio:
             self._costs_of(one.problem).learn(one.plan, one.cost)
             if one.plan.coarse_cuts is not None:
                 self._offer(Incumbent(kind, one.problem, one.plan, one.step_s))
-        for one in narrower.incumbents.values():
-            if (ours := same.get(_shape(one.problem))) is not None:
-                self._offer(replace(one, problem=ours))
+        for incumbent in narrower.incumbents.values():
+            if (ours := same.get(_shape(incumbent.problem))) is not None:
+                self._offer(replace(incumbent, problem=ours))
         return taken
 
     def search(self) -> list[tuple[Simplicity, Candidate]]:
