@@ -16,6 +16,8 @@ has are in flight on the stage at once, and it keeps their activations. Planners
     1f1b-deep   min(M, 2(S - s) - 1): more micro-batches in flight, which hide transfers between stages
     gpipe       M: all forward passes before the first backward pass
 
+One stage alone accumulates gradients: under each of these it runs F and B of one micro-batch after the other.
+
 3 stages, 4 micro-batches, one row a stage (F0 and B0 are the forward and backward passes of micro-batch 0):
 
     1f1b                          1f1b-deep                     gpipe
@@ -53,7 +55,7 @@ Placement = Literal["looping", "v"]
 WARM_UPS: dict[str, Callable[[int, int, int], int]] = {
     "1f1b": lambda stage, stages, micro_batches: min(micro_batches, stages - stage),
     "1f1b-deep": lambda stage, stages, micro_batches: min(micro_batches, 2 * (stages - stage) - 1),
-    "gpipe": lambda stage, stages, micro_batches: micro_batches,
+    "gpipe": lambda stage, stages, micro_batches: micro_batches if stages > 1 else 1,
 }
 """The schedules that are their warm-up alone, which planners search under, by name: function of (stage, stages,
 micro_batches) → the stage's warm-up, which is also the number of micro-batches whose activations it holds at once."""
@@ -113,7 +115,7 @@ ROUNDS_SHOWN = 3
 """Rounds of S micro-batches that `repeating_micro_batches` keeps, one more where ranks run in rounds; the warm-up of
 all schedules is shorter than two."""
 DEFAULT_MIN_GAIN = 0.02
-"""How much shorter, relatively, a plan has to be for each step that it is harder to run than a simpler one."""
+"""How much shorter, relatively, a plan has to be that is harder to run than a simpler one."""
 
 
 def require_schedule(name: str) -> str:

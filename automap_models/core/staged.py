@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid, grid_of
@@ -57,7 +58,8 @@ class StagedProblem:
         granularity: number of cut points the instructions are coarsened to.
         shardings: of the profile, in which a stage may run beside as it is; each of degree 2 or more.
         launch_s: of a kernel; in the length L an all-reduce of activations costs 2·⌈log2 t⌉ of them beside its bytes.
-        max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit.
+        max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit. With
+            a limit none of them is left without a sample (`may_have`).
         constraints: what people ask of a plan beside being short; a plan that breaks them is not valid.
         schedule: a key of `core.schedules.WARM_UPS`, whose step counts; None for the length L.
         slowdown: [D] time of the device at each position over that of a healthy one of its kind; None where all are
@@ -172,6 +174,22 @@ class StagedProblem:
         return speeds
 
     @cached_property
+    def may_have(self) -> NDArray[np.bool_]:
+        """[D+1] whether a stage may have so many replicas: where each needs a sample, ⌈N/⌈N/d⌉⌉ = d of them get one.
+
+        40 samples on 24 replicas are 2 for each of 20 and none for 4. One stage has all devices: there is no other
+        number to take. Of devices of unequal speed some stand idle anyway (core.paces).
+        """
+        replicas = np.arange(self.cluster.devices + 1)
+        if self.max_replicas is None:
+            return replicas >= 0
+        allowed: NDArray[np.bool_] = replicas <= self.max_replicas
+        if self.samples is None or self.stages == 1 or self.slowdowns is not None:
+            return allowed
+        filled: NDArray[np.bool_] = np.ceil(self.samples / np.ceil(self.samples / np.maximum(replicas, 1))) == replicas
+        return allowed & filled
+
+    @cached_property
     def links(self) -> Cluster:
         """The cluster with the bandwidths that collectives reach in a step that runs; as it is for the length L."""
         if self.schedule is None or self.device is None:
@@ -255,8 +273,14 @@ class StagedProblem:
             if samples != own:
                 factors = time_factors(profile, samples)
                 shardings = tuple(sharding.rescaled(samples / own, *factors) for sharding in shardings)
-            profile = rescaled(profile, samples)
+            profile = _rescaled(profile, samples)
         return replace(self, profile=profile, stages=stages, micro_batches=micro_batches, shardings=shardings)
+
+
+@lru_cache(maxsize=64)
+def _rescaled(profile: Profile, samples: int) -> Profile:
+    """One profile for all problems with micro-batches of that size: what their stages cost is worked out once."""
+    return rescaled(profile, samples)
 
 
 Outcome = Literal["planned", "does not fit", "discarded", "proven"]
@@ -271,11 +295,13 @@ class SearchLogEntry:
         stages, micro_batches: S and M.
         microbatch_size: samples in a micro-batch; None where the profile does not say.
         planner: who made its best plan on the grid; None where there is none.
-        step_s: what its step takes, seconds: simulated under the schedule, or without one the length L.
+        step_s: what its step takes, seconds: simulated under the schedule, or without one the length L; of the one
+            that was chosen that of the plan returned.
         bound_s: no plan of it on the grid is shorter; None where no plan fits.
         outcome: `planned`, `does not fit`, or that it is out of the question that it has a shorter plan on the grid
             than the best of all: `discarded` by a relaxation, `proven` by the exact search.
         chosen: whether it is the one whose plan was returned.
+        schedule: of its steps; None for the length L.
     """
 
     stages: int
@@ -286,6 +312,7 @@ class SearchLogEntry:
     bound_s: float | None
     outcome: Outcome
     chosen: bool
+    schedule: str | None = None
 
 
 @dataclass(frozen=True)
@@ -378,8 +405,10 @@ class StagedPlan:
             t = problem.all_shardings[self.shardings[s]].degree
             if (last - first + 1) % t or (self.stages > 1 and (first % t or per_node % t)):
                 return f"stage {s} on devices {first}…{last} has no groups of {t} inside nodes"
-            if problem.max_replicas is not None and last - first + 1 > t * problem.max_replicas:
-                return f"stage {s} has {(last - first + 1) // t} replicas, more than {problem.max_replicas}"
+            if not problem.may_have[replicas := (last - first + 1) // t]:
+                many = problem.max_replicas is not None and replicas > problem.max_replicas
+                why = f"more than {problem.max_replicas}" if many else f"of {problem.samples} samples some get none"
+                return f"stage {s} has {replicas} replicas, {why}"
         return None
 
     def _unwanted(self, problem: StagedProblem) -> str | None:

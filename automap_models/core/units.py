@@ -115,8 +115,10 @@ def rounded_up(value: float) -> float:
 
 
 def percent(fraction: float) -> str:
-    """`0.0123` → `1.2 %`, with a second digit where there would only be zeros."""
-    return f"{100 * fraction:.1f} %" if abs(fraction) >= 0.001 or not fraction else f"{100 * fraction:.2g} %"
+    """`0.0123` → `1.2 %`, with a second digit where there would only be zeros; rounding is `0.0 %`."""
+    if abs(fraction) < 1e-9:
+        return "0.0 %"
+    return f"{100 * fraction:.1f} %" if abs(fraction) >= 0.001 else f"{100 * fraction:.2g} %"
 
 
 def span(first_last: Sequence[int]) -> str:

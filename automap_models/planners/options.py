@@ -179,7 +179,7 @@ class PlanOptions(StageOptions):
             unread["refine_s"] = f"planner {planner} is not refined"
         if planner != AUTO:
             unread["min_gain"] = f"planner {planner} takes the stages that it is given"
-        if planner in ("exact", "data-parallel"):
+        if planner == "data-parallel":
             unread["certify_s"] = f"a plan of planner {planner} needs no proof"
         for name, reason in unread.items():
             if getattr(self, name) is not None:

@@ -278,7 +278,10 @@ def narrowed(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class InferRequest:
-    """`automap infer`: one plan. `options` are what is asked of it; `plan` is costed, where it is given."""
+    """`automap infer`: one plan. `options` are what is asked of it; `plan` is costed, where it is given.
+
+    `asked` are these options as the user typed them, without those that are as by default.
+    """
 
     profile: Path | Profile | ProfiledModel
     topo: str | Cluster | None
@@ -286,6 +289,7 @@ class InferRequest:
     plan: Path | None = None
     verbose: bool = False
     out: Path | None = None
+    asked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,14 @@ One plan by default; with `--sweep` many, one a combination; with `--observed` t
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
 
 from automap_models.core.units import SECONDS
 from automap_models.errors import BadInput
 from automap_models.export.targets import PLANNED_FOR
-from automap_models.planners.options import AUTO, PlanOptions
+from automap_models.planners.options import AUTO, DEFAULT_OBJECTIVE, PlanOptions
 from automap_models.requests import InferRequest, ReplanRequest, SweepRequest, narrowed
 
 from ..runner import Command, Output, reported_by
@@ -22,6 +25,7 @@ from .parsing import (
     add_topo,
     file_argument,
     filled,
+    flag,
     number_or_auto,
     quantity,
     refuse,
@@ -52,7 +56,8 @@ PROBLEM = f"""
     --stages S|auto         number of stages; auto: the best one (default: auto; with --objective length one a node, or
         1 where that is shorter)
     --micro-batches M|auto  micro-batches in a global batch; auto: the best number for it (default: auto; with
-        --objective length, and of a planner that is named, 16 as profiled)
+        --objective length, and of a planner that is named, 16 as profiled). A number alone, without --global-batch,
+        makes a global batch of so many micro-batches as profiled
     --global-batch B        samples between two updates (default: 16 micro-batches as profiled); with --objective length
         alone it makes B / (samples of the profiled micro-batch) micro-batches
     --microbatch-size N     samples in the profiled micro-batch
@@ -68,8 +73,8 @@ HOW = """
         exact. A named planner's own plan is returned as it is
     --beam N               first cuts of the policy to go on from (default 4; 1: greedy)
     --certify-budget TIME  time, or milliseconds, in which the exact search proves the plan optimal, or corrects that of
-        --planner auto (default 300 ms; 0: only a lower bound), counted by what it computes: the plan is the same on
-        every machine
+        --planner auto (default 300 ms; 0: only a lower bound), or after which --planner exact stops (default 60 s),
+        counted by what it computes: the plan is the same on every machine
     --refine-budget TIME   time, or milliseconds, in which --planner auto moves its cuts off the grid, by single
         instructions (default 100 ms, counted as well)
     --no-refine            leave the cuts on the grid
@@ -145,7 +150,20 @@ def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | Repl
         return _replan_request(namespace)
     if namespace.plan is not None:
         refuse(namespace, OF_PLANNING, "the plan read has its own")
-    return filled(InferRequest, namespace, options=_plan_options(namespace))
+    asked = tuple(_asked(namespace))  # before they are narrowed to what a framework can express
+    return filled(InferRequest, namespace, options=_plan_options(namespace), asked=asked)
+
+
+def _asked(namespace: argparse.Namespace) -> Iterator[str]:
+    """The options about the plan that are not as by default, as one types them."""
+    defaults = {"planner": AUTO, "objective": DEFAULT_OBJECTIVE}
+    for name in ("no_refine", *(field.name for field in fields(PlanOptions))):
+        value = getattr(namespace, name)
+        if value is None or value is False or value == defaults.get(name):
+            continue
+        yield flag(name)
+        if value is not True:
+            yield shlex.quote(f"{1e3 * value:g}" if name in ("certify_s", "refine_s") else str(value))
 
 
 def _plan_options(namespace: argparse.Namespace) -> PlanOptions:

@@ -355,7 +355,7 @@ def add_objective(group: argparse._ArgumentGroup, schedules: Iterable[str] = WAR
         --objective        what plans are compared by: the simulated step under the schedule (default), or the length L
             of the Auto-MAP paper, a formula that knows no schedule
         --min-gain SHARE   how much shorter the step of a plan has to be that is harder to run (stages, more stages,
-            cuts inside blocks; twice as much for unequal devices), such as '5 %%' or 0.05 (default 2 %%; 0: the
+            cuts inside blocks, unequal devices), such as '5 %%' or 0.05 (default 2 %%; 0: the
             shortest plan, however hard)
         --min-stage SHARE  work that every stage holds at least: a trainable parameter, and this share of an even share
             of the computation or of the parameters (default 25 %%; 0: stages without work are allowed)

@@ -9,7 +9,7 @@ from typing import Any
 
 from automap_models.core.estimate import strategy_in_words
 from automap_models.core.microbatch import microbatch_size
-from automap_models.core.result import Bound
+from automap_models.core.result import TIE, Bound
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
 from automap_models.formats.atomic import write_json
@@ -184,8 +184,9 @@ def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
 def parts_in_words(candidate: Candidate) -> str:
     """`compute 71.0 %, idle time 9.1 %, …`, largest first, what is nothing left out."""
     named = {name: part(candidate.parts) for name, (part, _) in TIMES.items()}
-    largest = sorted(named.items(), key=lambda item: -item[1])
-    return ", ".join(f"{what} {percent(part_s / candidate.step_s)}" for what, part_s in largest if part_s > 0)
+    shares = {what: part_s / candidate.step_s for what, part_s in named.items()}
+    largest = sorted(shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{what} {percent(share)}" for what, share in largest if share > TIE)
 
 
 def memory_in_words(candidate: Candidate) -> str:

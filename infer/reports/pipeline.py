@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, shortened, size, span
-from automap_models.cost.staged import StagedCost, plan_tied_sums
+from automap_models.cost.staged import StagedCost, plan_cost, plan_tied_sums
 from automap_models.formats.chrome_trace import trace_document, write_trace
 from automap_models.formats.staged_plan import plan_document
 from automap_models.planners.base import maker_in_words
@@ -48,7 +49,7 @@ def report(request: InferRequest | OnlineRequest, answer: PlanReport) -> Report:
         schedule = request.options.schedule or answer.problem.schedule or DEFAULT_SCHEDULE
         return timeline(answer.cost, answer.plan.micro_batches, schedule)
 
-    steps = next_commands(answer, str(request.profile), request.topo, request.out) if request.plan is None else ()
+    steps = next_commands(answer, request) if request.plan is None else ()
     return Report(
         lambda: print_report(answer, steps, verbose=request.verbose),
         partial(plan_document, answer),
@@ -69,7 +70,7 @@ def print_report(report: PlanReport, next_steps: Iterable[tuple[str, str]] = (),
     print_parts(
         [f"[bold]{plain(headline(report))}[/bold]", plain(f"{optimality_in_words(report)}; {times_in_words(report)}")],
         [heading(report.problem.profile.model, report.problem.cluster), stage_table(report)],
-        [search_log_table(report.search_log)] if verbose and report.search_log else [],
+        [search_log_table(report.search_log, report.cost.step_s)] if verbose and report.search_log else [],
         [fact_table(shown, map(in_options, report.notes))],
     )
 
@@ -198,9 +199,11 @@ def listed(numbers: Sequence[int]) -> str:
 
 
 def _below(cost: StagedCost) -> str:
-    """How far the length L is below the step."""
+    """How far the length L is below the step, or above it."""
     share = 1.0 - cost.length_s / cost.step_s
-    return f"{percent(share)} below the step time" if share >= 5e-5 else "as long as the step"
+    if abs(share) < 5e-5:
+        return "as long as the step"
+    return f"{percent(abs(share))} {'below' if share > 0.0 else 'above'} the step time"
 
 
 def bottleneck_in_words(report: PlanReport) -> str:
@@ -216,9 +219,15 @@ def bottleneck_in_words(report: PlanReport) -> str:
 
 
 def _simulated(report: PlanReport) -> Iterator[str]:
+    """The step of the same plan under the other schedules, and under which it does not fit."""
     for schedule, length_s in report.simulated_length_s.items():
-        if schedule != report.problem.schedule:
-            yield f"{schedule} {seconds(length_s)} ({100 * (length_s / report.cost.step_s - 1):+.1f} %)"
+        if schedule == report.problem.schedule:
+            continue
+        cost = plan_cost(replace(report.problem, schedule=schedule), report.plan)
+        more = length_s / report.cost.step_s - 1.0
+        against = "as long" if abs(more) < NEARLY else f"{100 * more:+.1f} %"
+        held = size(float(cost.memory_bytes[cost.fullest]))
+        yield f"{schedule} {seconds(length_s)} ({against}{'' if cost.feasible else f', does not fit: {held}'})"
 
 
 def _speed_ups(report: PlanReport) -> Iterator[str]:
@@ -235,17 +244,25 @@ def _speed_ups(report: PlanReport) -> Iterator[str]:
             yield f"{baseline_s / step_s:.2f}× over {name}"
 
 
-def search_log_table(search_log: Sequence[SearchLogEntry]) -> Table:
-    """A row for each number of stages and micro-batches: its best plan's step on the grid, and what came of it."""
+def search_log_table(search_log: Sequence[SearchLogEntry], step_s: float) -> Table:
+    """A row for each problem: its best plan's step on the grid, and what came of it.
+
+    Args:
+        search_log: of a search.
+        step_s: of its answer.
+    """
     samples = [attempt.microbatch_size for attempt in search_log]
+    outcomes = ["chosen" if entry.chosen else _outcome(entry, step_s) for entry in search_log]
+    schedules = [attempt.schedule or "" for attempt in search_log]
     layout = [
         Column("stages", [str(attempt.stages) for attempt in search_log]),
         Column("micro-\nbatches", [str(attempt.micro_batches) for attempt in search_log]),
         Column("samples\neach", ["" if count is None else str(count) for count in samples]),
+        *([Column("schedule", schedules, left=True)] if any(schedules) else []),
         Column("step", [_or_empty(attempt.step_s) for attempt in search_log]),
         Column("no plan on\nthe grid is\nbelow", [_or_empty(attempt.bound_s) for attempt in search_log]),
         Column("planner", [maker_in_words(attempt.planner or "") for attempt in search_log], left=True),
-        Column("outcome", ["chosen" if entry.chosen else _outcome(entry) for entry in search_log], left=True),
+        Column("outcome", outcomes, left=True),
     ]
     return Table(layout, styles=["bold" if attempt.chosen else "" for attempt in search_log])
 
@@ -254,7 +271,9 @@ def _or_empty(time_s: float | None) -> str:
     return "" if time_s is None else seconds(time_s)
 
 
-def _outcome(attempt: SearchLogEntry) -> str:
+def _outcome(attempt: SearchLogEntry, best_s: float) -> str:
+    if attempt.step_s is not None and attempt.step_s < best_s * (1.0 - TIE):
+        return "shorter, but harder to run"
     return "longer" if attempt.stages == 1 and attempt.step_s is not None else _OUTCOMES[attempt.outcome]
 
 
@@ -374,13 +393,15 @@ def tuned_data_parallelism(report: PlanReport) -> str:
     return "data parallelism" + ("" if tuned is None else f" in {rounds(tuned)}")
 
 
-def next_commands(report: PlanReport, profile: str, topo: object, out: Path | None) -> Iterator[tuple[str, str]]:
-    """The commands to type next: write the plan where it is not written yet, run it, hand it to a framework."""
-    plan, held = str(out or "plan.json"), np.diff([0, *report.plan.device_cuts, report.problem.cluster.devices])
+def next_commands(report: PlanReport, request: InferRequest) -> Iterator[tuple[str, str]]:
+    """The commands to type next: write this plan where it is not written yet, run it, hand it to a framework."""
+    held = np.diff([0, *report.plan.device_cuts, report.problem.cluster.devices])
+    out, profile, plan = request.out, shlex.quote(str(request.profile)), shlex.quote(str(request.out or "plan.json"))
+    topo = "" if request.topo is None else f" --topo {shlex.quote(str(request.topo))}"
     if out is None:
-        yield "next", f"automap-infer {profile}{'' if topo is None else f' --topo {topo}'} --out {plan}"
+        yield "next", f"automap-infer {profile}{topo}{''.join(f' {word}' for word in request.asked)} --out {plan}"
     yield "" if out is None else "next", f"automap-run {plan} MODEL --check   (MODEL: the module:factory profiled)"
     if report.plan.stages > 1 and len(set(held.tolist())) == 1:
         yield "", f"automap-export {plan} {profile} --list   (the frameworks it can be written for)"
-    if report.problem.schedule is not None and topo is not None:
-        yield "", f"automap-plan {profile} --topo {topo}   (with ZeRO and recomputation)"
+    if report.problem.schedule is not None and topo:
+        yield "", f"automap-plan {profile}{topo}   (with ZeRO and recomputation)"

@@ -79,17 +79,24 @@ class Attempt:
         """The proof is complete."""
         self.outcome, self.bound_s = outcome, bound_s
 
-    def log_entry(self, chosen: bool) -> SearchLogEntry:
-        """What became of it."""
+    def log_entry(self, chosen: bool, chosen_s: float | None = None) -> SearchLogEntry:
+        """What became of it.
+
+        Args:
+            chosen: whether its plan is the answer.
+            chosen_s: the step of that, which may be a longer plan that is simpler to run.
+        """
+        best_s = float(self.step_s) if self.plan else None
         return SearchLogEntry(
             stages=self.problem.stages,
             micro_batches=self.problem.micro_batches,
             microbatch_size=microbatch_size(self.problem.profile),
             planner=self.plan.planner if self.plan else None,
-            step_s=float(self.step_s) if self.plan else None,
+            step_s=chosen_s if chosen and chosen_s is not None else best_s,
             bound_s=None if self.outcome == "does not fit" else float(self.bound_s),
             outcome=self.outcome,
             chosen=chosen,
+            schedule=self.problem.schedule,
         )
 
 

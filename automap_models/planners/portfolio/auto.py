@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from automap_models.core.result import Alternative, Result
+from automap_models.core.result import Alternative, Bound, Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.units import counted, rounds
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
+from automap_models.planners.options import DEFAULT_MIN_STAGE
 from automap_models.planners.portfolio.attempt import Attempt
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.misfit import nothing_fits
@@ -104,19 +105,18 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
     def search(self, space: PlanningSpace, deadline: Deadline, watch: Watch) -> StagedResult:
         """By the simulated step (portfolio.Portfolio); where no plan fits, the result does not say why."""
         portfolio = Portfolio(space, deadline, watch, refine=self.config.refine_s > 0.0)
-        candidates = portfolio.search()
+        candidates, attempts, bound = self._found(portfolio, self.config.certify_s)
         notes: tuple[str, ...] = ()
         if not candidates and not space.idle_replicas and space.constraints.min_stage:
             portfolio = Portfolio(replace(space, idle_replicas=True), deadline, watch, refine=portfolio.refine)
-            candidates = portfolio.search()
+            candidates, attempts, bound = self._found(portfolio, self.config.certify_s)
             notes = ("replicas without a sample stand idle: no plan that fits gives each one",)
         if not candidates:
             return Result(space.whole, None, None, "stopped")
-        attempts = _attempts(portfolio, candidates)
-        watch(Progress("proving how near the best the plan is"))
-        bound = prove(attempts, self.config.certify_s, deadline)
-        candidates += _corrections(portfolio, attempts)
         best = simplest(candidates, self.config.min_gain)
+        while others := [other for other in portfolio.others(best) if not _known(other, candidates)]:
+            candidates += [(_kind(portfolio, other), other) for other in others]
+            best = simplest(candidates, self.config.min_gain)
         optimal = bound.proof == "exact" and best.step_s <= bound.value * (1.0 + LENGTH_ROUNDING)
         return Result(
             best.problem,
@@ -125,12 +125,48 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             "optimal" if optimal else "feasible",
             bound,
             notes,
-            search_log=tuple(attempt.log_entry(attempt.problem is best.problem) for attempt in attempts),
+            search_log=tuple(attempt.log_entry(attempt.problem is best.problem, best.step_s) for attempt in attempts),
             facts={
                 "data_parallel": tuple(portfolio.data_parallel),
                 "shorter": tuple(_shorter(portfolio, candidates, best)),
             },
         )
+
+    def _found(
+        self, portfolio: Portfolio, certify_s: float
+    ) -> tuple[list[tuple[Simplicity, Candidate]], list[Attempt], Bound]:
+        """The best plans of a portfolio, those of narrower spaces among them; and what is proven."""
+        portfolio.begin()
+        candidates: list[tuple[Simplicity, Candidate]] = []
+        for space in _narrower(portfolio.space):
+            narrower = portfolio.narrowed(space)
+            candidates += portfolio.take(narrower, self._found(narrower, min(certify_s, AutoConfig.certify_s))[0])
+        candidates += portfolio.search()
+        if not candidates:
+            return [], [], Bound(0.0, "relaxation")
+        attempts = _attempts(portfolio, candidates)
+        portfolio.watch(Progress("proving how near the best the plan is"))
+        bound = prove(attempts, certify_s, portfolio.deadline)
+        return [*candidates, *_corrections(portfolio, attempts)], attempts, bound
+
+
+def _narrower(space: PlanningSpace) -> Iterator[PlanningSpace]:
+    """Spaces that are searched first: of stages that hold work, where they need not, and of equal stages."""
+    constraints, devices = space.constraints, space.cluster.devices
+    if constraints.min_stage < DEFAULT_MIN_STAGE:
+        yield replace(space, stages=space.several, constraints=replace(constraints, min_stage=DEFAULT_MIN_STAGE))
+    equal = tuple(stages for stages in space.several if devices % stages == 0)
+    if equal and not constraints.equal_replicas and not space.divided:
+        yield replace(space, stages=equal, constraints=replace(constraints, equal_replicas=True))
+
+
+def _kind(portfolio: Portfolio, candidate: Candidate) -> Simplicity:
+    return simplicity(candidate.plan, portfolio.space.cluster.devices, portfolio.ends)
+
+
+def _known(other: Candidate, candidates: Sequence[tuple[Simplicity, Candidate]]) -> bool:
+    """Whether a plan is among the candidates for the same problem."""
+    return any(one.problem is other.problem and one.plan == other.plan for _, one in candidates)
 
 
 def _attempts(portfolio: Portfolio, candidates: Sequence[tuple[Simplicity, Candidate]]) -> list[Attempt]:
@@ -147,19 +183,19 @@ def _attempts(portfolio: Portfolio, candidates: Sequence[tuple[Simplicity, Candi
 
 def _corrections(portfolio: Portfolio, attempts: Sequence[Attempt]) -> list[tuple[Simplicity, Candidate]]:
     """Plans that the proof came across: each attempt's, where it is not the one that it began with."""
-    devices = portfolio.space.cluster.devices
-    return [
-        (simplicity(attempt.plan, devices, portfolio.ends), Candidate(attempt.problem, attempt.plan, attempt.cost))
+    corrected = [
+        Candidate(attempt.problem, attempt.plan, attempt.cost)
         for attempt in attempts
         if attempt.plan is not None and attempt.plan is not attempt.first and attempt.cost is not None
     ]
+    return [(_kind(portfolio, candidate), candidate) for candidate in corrected]
 
 
 def _shorter(
     portfolio: Portfolio, candidates: Sequence[tuple[Simplicity, Candidate]], best: Candidate
 ) -> list[Alternative]:
     """What is shorter and harder to run: the shortest plan of each kind, and one with deeper warm-up."""
-    shorter, own = [], simplicity(best.plan, best.problem.cluster.devices, portfolio.ends)
+    shorter, own = [], _kind(portfolio, best)
     for kind in Simplicity:
         of_kind = [candidate for of, candidate in candidates if of is kind]
         shortest = min(of_kind, key=lambda candidate: candidate.step_s, default=None)

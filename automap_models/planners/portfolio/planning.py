@@ -61,6 +61,7 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
     notes = (
         *(_fewer_than_nodes(problem) if options.stages is None and len(space.stage_numbers) <= 2 else ()),
         *result.notes,
+        *_untied_notes(space),
         *sample_notes(solved, plan),
         *loop_notes(solved.profile),
         *device_notes(solved),
@@ -82,6 +83,16 @@ def _fewer_than_nodes(problem: StagedProblem) -> Iterator[str]:
         yield (
             f"{stages} stages rather than one for each of the {nodes} nodes: "
             f"the profile can be cut in {stages - 1} place(s)"
+        )
+
+
+def _untied_notes(space: PlanningSpace) -> Iterator[str]:
+    """That a shared weight rules out the pipelines of the framework that is planned for."""
+    target, shared = space.constraints.target, space.model.profile.shared_parameters
+    if target is not None and not target.ties and shared and space.several:
+        yield (
+            f"stages that share a weight ({shared[0].name}) are not what the framework of `target` trains: "
+            "no pipeline competes"
         )
 
 

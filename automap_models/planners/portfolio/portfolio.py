@@ -3,9 +3,11 @@
     data parallelism ────────────────────────────────────────────┐
     for S × M × schedule:                                        ├──▶ refine the best few ──▶ the simplest of nearly
       equal stages: as frameworks cut ──▶ move the cuts          │                            equal plans (simplicity)
-      any stages:   one stage more, or a table ──▶ move both     ┘
+      any stages:   one stage more, or a table ──▶ move both     │
+      the best few: under the other schedules ──▶ move           ┘
 
-What is compared is the step. Every plan that was come upon stays in the answer: a plan of a harder kind that is shorter
+A space begins with what searches of narrower ones came to (`take`): more room never makes a plan longer. What is
+compared is the step. Every plan that was come upon stays in the answer: a plan of a harder kind that is shorter
 than the chosen one is reported with what it needs. Evaluations are counted, not timed, so that plans are the same on
 every machine.
 """
@@ -19,6 +21,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from automap_models.core.constraints import BLOCKS
+from automap_models.core.instruction_graph import IntArray
 from automap_models.core.layers import block_ends
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
@@ -55,7 +58,7 @@ IN_REACH = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Incumbent:
-    """The shortest plan so far of one kind and number of stages, before it is costed as reports have it.
+    """The shortest plan so far of one kind, number of stages and schedule, before it is costed as reports have it.
 
     Attributes:
         kind: how simple it is.
@@ -68,9 +71,9 @@ class Incumbent:
     step_s: float
 
     @property
-    def key(self) -> tuple[Simplicity, int]:
+    def key(self) -> tuple[Simplicity, int, str | None]:
         """Of plans that agree in this the shortest is kept."""
-        return self.kind, self.plan.stages
+        return self.kind, self.plan.stages, self.problem.schedule
 
 
 @dataclass(eq=False)
@@ -82,23 +85,25 @@ class Portfolio:
         deadline: when to stop in any case.
         watch: is told how far it is.
         refine: whether the best plans' cuts are moved by single instructions.
-        incumbents: the shortest plan of each kind and number of stages.
+        incumbents: the shortest plan of each kind, number of stages and schedule.
         data_parallel: plain data parallelism in every number of micro-batches, whether it fits or not.
         steps: every problem in question, with the step of its best plan; inf without one.
         costs: of each problem's plans.
+        equal: whether equal stages were planned in a narrower space.
     """
 
     space: PlanningSpace
     deadline: Deadline = NEVER
     watch: Watch = SILENT
     refine: bool = True
-    incumbents: dict[tuple[Simplicity, int], Incumbent] = field(default_factory=dict)
+    incumbents: dict[tuple[Simplicity, int, str | None], Incumbent] = field(default_factory=dict)
     data_parallel: list[Candidate] = field(default_factory=list)
     steps: dict[StagedProblem, float] = field(default_factory=dict)
     costs: dict[StagedProblem, Costs] = field(default_factory=dict)
+    equal: bool = False
 
-    def search(self) -> list[tuple[Simplicity, Candidate]]:
-        """The shortest plan of each kind and number of stages, refined and costed; none where nothing fits.
+    def begin(self) -> None:
+        """Data parallelism, and which problems there are.
 
         Raises:
             BadInput: the space's constraints contradict one another, or there are too many devices.
@@ -106,16 +111,46 @@ class Portfolio:
         self.space.require_some()
         if self.space.several:  # there is a stage for every pair of devices
             require_few_devices(self.space.cluster, 2 * MOST_DEVICES)
-        self._replicate()
-        problems = self._problems()
-        self.steps |= dict.fromkeys(problems, np.inf)
-        self._by_moves(problems)
+        if not self.data_parallel:
+            self._replicate()
+        self.steps |= dict.fromkeys(self.problems, np.inf)
+
+    def narrowed(self, space: PlanningSpace) -> Portfolio:
+        """A portfolio of plans of several stages in a narrower space, beside the same data parallelism."""
+        costs = {problem: self.costs[problem] for problem in self.costs if problem.stages == 1}
+        steps = {problem: step_s for problem, step_s in self.steps.items() if problem.stages == 1}
+        ours = {key: incumbent for key, incumbent in self.incumbents.items() if incumbent.kind is Simplicity.DATA}
+        return Portfolio(space, self.deadline, self.watch, self.refine, ours, self.data_parallel, steps, costs)
+
+    def take(
+        self, narrower: Portfolio, candidates: Sequence[tuple[Simplicity, Candidate]]
+    ) -> list[tuple[Simplicity, Candidate]]:
+        """Begin with what a narrower space has on the grid; its candidates, whose plans are plans of this space."""
+        same = {_shape(problem): problem for problem in self.problems}
+        self.equal = self.equal or narrower.space.constraints.equal_replicas
+        for problem, step_s in narrower.steps.items():
+            if (ours := same.get(_shape(problem))) is not None:
+                self.steps[ours] = min(self.steps[ours], step_s)
+        pairs = [(kind, one, same.get(_shape(one.problem))) for kind, one in candidates]
+        taken = [(kind, replace(one, problem=ours)) for kind, one, ours in pairs if ours is not None]
+        for kind, one in taken:
+            self._costs_of(one.problem).learn(one.plan, one.cost)
+            if one.plan.coarse_cuts is not None:
+                self._offer(Incumbent(kind, one.problem, one.plan, one.step_s))
+        for incumbent in narrower.incumbents.values():
+            if (ours := same.get(_shape(incumbent.problem))) is not None:
+                self._offer(replace(incumbent, problem=ours))
+        return taken
+
+    def search(self) -> list[tuple[Simplicity, Candidate]]:
+        """The shortest plan of each kind, number of stages and schedule, refined and costed; none where none fits."""
+        self._by_moves(self.problems)
         return [(incumbent.kind, candidate) for incumbent, candidate in self._refined()]
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
         """The last instruction of each block, where frameworks cut."""
-        return block_ends(self.space.model.profile)
+        return _block_ends(self.space.model.profile)
 
     @property
     def best_s(self) -> float:
@@ -144,7 +179,8 @@ class Portfolio:
                 if candidate.fits:
                     self._offer(Incumbent(Simplicity.DATA, problem, plan, candidate.step_s))
 
-    def _problems(self) -> list[StagedProblem]:
+    @cached_property
+    def problems(self) -> list[StagedProblem]:
         """Every problem of several stages, few stages first."""
         space, problems = self.space, []
         for stages in space.several:
@@ -159,13 +195,32 @@ class Portfolio:
 
     def _by_moves(self, problems: Sequence[StagedProblem]) -> None:
         self.watch(Progress(f"planning {len(problems)} combinations of stages, micro-batches and schedules"))
-        for problem in problems:
+        for problem in problems if not self.equal else ():
             self._equal(problem)
         if not self.space.constraints.equal_replicas:
             for pair in self._promising(problems):
                 self._unequal(pair)
             for problem in problems if len(problems) <= FEW else ():
                 self._thorough(problem)
+        self._reschedule()
+
+    def _reschedule(self) -> None:
+        """The best few plans of each kind under the other schedules that compete, and where moves lead to from them."""
+        same = {_shape(problem): problem for problem in self.problems}
+        near = [one for one in self._ranked() if one.kind and one.step_s <= self.best_s * (1.0 + CLOSE)]
+        for kind in Simplicity:
+            for one in [one for one in near if one.kind is kind][:FINALISTS]:
+                for schedule in self.space.competing:
+                    problem = same.get((one.plan.stages, one.plan.micro_batches, schedule))
+                    if problem is not None and problem is not one.problem:
+                        self._move(kind, Moves(problem, self._places(kind, problem), one.plan.planner), [one.plan])
+
+    def _ranked(self) -> list[Incumbent]:
+        return sorted(self.incumbents.values(), key=lambda incumbent: incumbent.step_s)
+
+    def _places(self, kind: Simplicity, problem: StagedProblem) -> IntArray | None:
+        """Where plans of a kind are cut."""
+        return np.array(self.ends, dtype=np.int64) if kind is Simplicity.BLOCKS else cut_places(problem)
 
     def _thorough(self, problem: StagedProblem) -> None:
         """What the planner `tables` comes to: no plan of it is to be shorter than the default's."""
@@ -180,7 +235,7 @@ class Portfolio:
         if devices % stages or self.deadline.passed:
             return
         starts = [plan for _, plan in framework_plans(problem, self.ends)]
-        self._move(Simplicity.BLOCKS, Moves(problem, np.array(self.ends, dtype=np.int64), AS_FRAMEWORKS), starts)
+        self._move(Simplicity.BLOCKS, Moves(problem, self._places(Simplicity.BLOCKS, problem), AS_FRAMEWORKS), starts)
         if problem.constraints.cut_at != BLOCKS:
             moves = Moves(problem, cut_places(problem))
             device_cuts = tuple(range(devices // stages, devices, devices // stages))
@@ -251,8 +306,7 @@ class Portfolio:
                 return
             moves = Moves(problem, cut_places(problem))
             starts = [] if before is None else [*_splits(problem, before.plan)]
-            equal = [self.incumbents.get((kind, problem.stages)) for kind in (Simplicity.BLOCKS, Simplicity.EQUAL)]
-            starts += [incumbent.plan for incumbent in equal if incumbent is not None and incumbent.problem is problem]
+            starts += [one.plan for one in self.incumbents.values() if one.problem is problem]
             before = self._move(Simplicity.UNEQUAL, moves, starts)
             if before is not None:
                 yield before
@@ -265,9 +319,9 @@ class Portfolio:
         kind = simplicity(best.plan, problem.cluster.devices, self.ends)
         if best.plan.stages == 1:
             return None
-        places = np.array(self.ends) if kind is Simplicity.BLOCKS else cut_places(problem)
+        moves = Moves(problem, self._places(kind, problem), best.plan.planner)
         starts = [best.plan, *(plan for _, plan in framework_plans(problem, self.ends))]
-        _, plan = Moves(problem, places, best.plan.planner).improved(starts, equal=kind is not Simplicity.UNEQUAL)
+        _, plan = moves.improved(starts, equal=kind is not Simplicity.UNEQUAL)
         return None if plan is None else self._candidate(problem, plan)
 
     # ---- costs
@@ -281,12 +335,18 @@ class Portfolio:
         """A plan with its cost."""
         return Candidate(problem, plan, self._costs_of(problem)(plan))
 
+    def others(self, candidate: Candidate) -> list[Candidate]:
+        """The same plan under the other schedules that compete, where it fits."""
+        same = [problem for problem in self.problems if _shape(problem)[:2] == _shape(candidate.problem)[:2]]
+        others = [self._candidate(problem, candidate.plan) for problem in same if problem is not candidate.problem]
+        return [other for other in others if other.fits]
+
     # ---- the best few
 
     def _refined(self) -> Iterator[tuple[Incumbent, Candidate]]:
         """The incumbents, costed; the best few with their cuts moved by single instructions where they may lie so."""
         self.watch(Progress("refining the best plans"))
-        ranked = sorted(self.incumbents.values(), key=lambda incumbent: incumbent.step_s)
+        ranked = self._ranked()
         best_s, left = self.best_s, dict.fromkeys((Simplicity.EQUAL, Simplicity.UNEQUAL), FINALISTS)
         for on_grid in ranked:
             incumbent = on_grid
@@ -306,6 +366,14 @@ class Portfolio:
             return incumbent
         kind = simplicity(plan, problem.cluster.devices, self.ends)
         return Incumbent(kind, problem, plan, costs(plan).step_s)
+
+
+_block_ends = lru_cache(maxsize=4)(block_ends)
+
+
+def _shape(problem: StagedProblem) -> tuple[int, int, str | None]:
+    """What tells problems of one space apart."""
+    return problem.stages, problem.micro_batches, problem.schedule
 
 
 def _shares_out(problem: StagedProblem) -> bool:

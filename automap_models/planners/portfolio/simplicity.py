@@ -14,12 +14,12 @@ from automap_models.planners.portfolio.candidate import Candidate
 
 
 class Simplicity(IntEnum):
-    """Kinds of plans, the simplest first; numbers say how much harder one is. No framework has unequal stages."""
+    """Kinds of plans, the simplest first. No framework has unequal stages."""
 
     DATA = 0
     BLOCKS = 1
     EQUAL = 2
-    UNEQUAL = 4
+    UNEQUAL = 3
 
     @property
     def in_words(self) -> str:
@@ -66,8 +66,8 @@ def simplest(candidates: Sequence[tuple[Simplicity, Candidate]], min_gain: float
 
     From the simplest kind to the hardest, in one kind those with room in the memory before those at risk, from few
     stages to many, and of these from 1F1B, which holds the fewest micro-batches, to other schedules: a later plan is
-    taken where its step is more than `min_gain` shorter than that of the one taken before, relatively, for each step
-    that it is harder.
+    taken where its step is more than `min_gain` shorter than that of the one taken before, relatively. So no plan is
+    shorter by more than that than the one taken in the end.
 
     Args:
         candidates: at least one that fits.
@@ -75,10 +75,10 @@ def simplest(candidates: Sequence[tuple[Simplicity, Candidate]], min_gain: float
     """
     fitting = [(kind, c) for kind, c in candidates if c.fits]
     ordered = sorted(fitting, key=lambda entry: (entry[0], *_order(entry[1])))
-    before, chosen = ordered[0]
-    for kind, candidate in ordered[1:]:
-        if candidate.step_s < chosen.step_s * (1.0 - max(min_gain * max(kind - before, 1), 1e-9)):
-            before, chosen = kind, candidate
+    _, chosen = ordered[0]
+    for _, candidate in ordered[1:]:
+        if candidate.step_s < chosen.step_s * (1.0 - max(min_gain, 1e-9)):
+            chosen = candidate
     return chosen
 
 

@@ -13,6 +13,7 @@ belong to, bound all plans that go on there (step_bounds), and branch and bound 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from automap_models.core.result import Bound, Result, Status
@@ -20,7 +21,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.units import counted
 from automap_models.errors import Infeasible
 from automap_models.planners import effort
-from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Planner, Progress, Watch
+from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedResult, result_of
 from automap_models.planners.staged.feasibility import out_of_memory, plans_fit
 from automap_models.planners.staged.search import anytime_search
@@ -28,10 +29,22 @@ from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.planners.staged.step_bounds import evenly_s, least_step_s
 
 
-class ExactPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
-    """The shortest plan of S stages on the grid, proven; until the deadline, the shortest found by then."""
+@dataclass(frozen=True)
+class ExactConfig:
+    """How long to search.
+
+    Attributes:
+        certify_s: counted seconds (planners.effort), about as many as one core takes, after which the search stops.
+    """
+
+    certify_s: float = 60.0
+
+
+class ExactPlanner(Planner[StagedProblem, StagedPlan, ExactConfig]):
+    """The shortest plan of S stages on the grid, proven; when its time is up, the shortest found by then."""
 
     name: ClassVar[str] = "exact"
+    config_type: ClassVar[type[ExactConfig]] = ExactConfig
 
     def solve(self, problem: StagedProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> StagedResult:
         """The optimum over every cut on the grid, every device cut and every sharding, among plans that fit the memory.
@@ -41,17 +54,22 @@ class ExactPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
         """
         begun_s = time.perf_counter()
         watch(Progress(f"searching all plans of {problem.stages} stage(s)"))
-        search = anytime_search(problem, deadline)
+        search = anytime_search(problem, deadline.part(self.config.certify_s, effort.counted_s))
         if search.plan is not None:
-            bound = Bound(search.bound_s, "exact" if search.finished else "relaxation")
+            bound = Bound(max(search.bound_s, evenly_s(problem)), "exact" if search.finished else "relaxation")
             status: Status = "optimal" if search.finished else "feasible"
-            return result_of(problem, search.plan, search.cost, begun_s=begun_s, status=status, bound=bound)
+            result = result_of(problem, search.plan, search.cost, begun_s=begun_s, status=status, bound=bound)
+            return result if search.finished else replace(result, notes=(self._stopped,))
         if search.finished:
             reason = _no_plan(problem)
             return Result(problem, None, None, "infeasible", taken_s=time.perf_counter() - begun_s, reason=reason)
         reason = Infeasible("found no plan in the time given", where="planner exact", do="allow more time")
         bound = Bound(search.bound_s, "relaxation")
         return Result(problem, None, None, "stopped", bound, taken_s=time.perf_counter() - begun_s, reason=reason)
+
+    @property
+    def _stopped(self) -> str:
+        return f"the exact search was stopped after {self.config.certify_s:g} s of computing; `certify_s` gives it more"
 
 
 def _no_plan(problem: StagedProblem) -> Infeasible:

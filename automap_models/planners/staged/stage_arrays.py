@@ -126,15 +126,31 @@ def stage_arrays(problem: StagedProblem, places: IntArray | None = None) -> tupl
     windows = stage_windows(problem.stages, boundary.size) if _alike(problem) else arrays.windows
     held = np.array([problem.in_flight(s) for s in range(problem.stages)], dtype=np.int64)
     micro_batches = float(problem.micro_batches)
+    if problem.constraints.equal_replicas:
+        arrays = arrays._replace(kind=_of_equal_stages(problem, arrays.kind))
     return arrays._replace(
         windows=windows, held=held, micro_batches=micro_batches, least_C=least[0], least_W=least[1]
     ), boundary
 
 
+def _of_equal_stages(problem: StagedProblem, kind: IntArray) -> IntArray:
+    """[J, D+1, D+1] the kinds of places, of which stages on equally many devices have theirs alone.
+
+    Raises:
+        BadInput: a stage may not have so many devices.
+    """
+    even = np.arange(problem.stages + 1) * (problem.cluster.devices // problem.stages)
+    equal = np.full_like(kind, -1)
+    equal[:, even[:-1], even[1:]] = kind[:, even[:-1], even[1:]]
+    require_devices(problem, np.any(equal >= 0, axis=0))
+    return equal
+
+
 def _alike(problem: StagedProblem) -> bool:
-    """Whether what its stages cost and where they may be does not depend on how many they are."""
+    """Whether what its stages cost does not depend on how many they are; of equal ones places are left out after it."""
     constraints = problem.constraints
-    free = replace(constraints, min_stage=0.0, max_stages=None, target=None) == UNCONSTRAINED
+    others = replace(constraints, min_stage=0.0, max_stages=None, target=None, equal_replicas=False)
+    free = others == UNCONSTRAINED
     return free and not problem.shardings and problem.stages > 1
 
 
@@ -143,6 +159,8 @@ class Places:
 
     def __init__(self, problem: StagedProblem, places: IntArray | None) -> None:
         self.problem, self.places = problem, places
+        if _alike(problem) and problem.constraints.equal_replicas:
+            self.problem = replace(problem, constraints=UNCONSTRAINED)
         alone = None if _alike(problem) else (problem.stages, problem.constraints, problem.micro_batches)
         key = problem.profile, problem.cluster, problem.links, problem.granularity, problem.shardings, problem.slowdown
         step = problem.one_ring, problem.overlap, problem.update_s_per_byte, problem.state_factor, problem.launch_s

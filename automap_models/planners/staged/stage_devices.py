@@ -122,17 +122,14 @@ def _aligned(cluster: Cluster, stages: int, degree: int) -> NDArray[np.bool_]:
     return allowed
 
 
-def _most_replicas(problem: StagedProblem) -> int | None:
-    """Replicas of a stage at most; None is no limit."""
-    return 1 if "data" in problem.constraints.forbidden else problem.max_replicas
-
-
 def _wanted(problem: StagedProblem, allowed: NDArray[np.bool_], degree: int) -> NDArray[np.bool_]:
     """[D+1, D+1] on which devices a … q-1, of those allowed, a stage in a sharding of that degree may be."""
-    cut, most = np.arange(allowed.shape[0]), _most_replicas(problem)
+    cut = np.arange(allowed.shape[0])
     devices = cut - cut[:, None]
-    if most is not None:
-        allowed = allowed & (devices <= most * degree)
+    replicas = np.maximum(devices, 0) // degree
+    allowed = allowed & problem.may_have[replicas]
+    if "data" in problem.constraints.forbidden:
+        allowed &= replicas <= 1
     if problem.constraints.equal_replicas:
         share = cut[-1] // problem.stages
         allowed = allowed & (cut[:, None] % share == 0) & (devices == share)
@@ -155,9 +152,10 @@ def require_devices(problem: StagedProblem, allowed: NDArray[np.bool_]) -> None:
     if not reached[-1]:
         forbidden = [f"`forbidden='{n}'`" for n in ("data", "operator") if n in problem.constraints.forbidden]
         both = forbidden if len(forbidden) > 1 else [*forbidden, f"`stages={problem.stages}`"]
+        most = 1 if "data" in problem.constraints.forbidden else int(np.flatnonzero(problem.may_have)[-1])
         raise BadInput(
             f"{problem.stages} stage(s) cannot share out {len(allowed) - 1} devices: a stage has at most "
-            f"{_most_replicas(problem)} replica(s) of as many devices as operators are partitioned over",
+            f"{most} replica(s), each with a sample, of as many devices as operators are partitioned over",
             where=" and ".join(both),
             do="allow data parallelism, larger micro-batches, or take another number of stages",
         )

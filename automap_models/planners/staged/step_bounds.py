@@ -110,6 +110,8 @@ class StepBounds:
     @cached_property
     def messages(self) -> FloatArray:
         """[D+1, D+1] see least_messages."""
+        if self._deepest.constraints.equal_replicas:
+            return least_messages(self._stages)
         return _messages(Places(self._deepest, self._places))
 
     @cached_property
