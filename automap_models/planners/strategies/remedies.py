@@ -8,7 +8,7 @@ from dataclasses import replace
 from automap_models.core.estimate import Estimate
 from automap_models.core.units import counted
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.base import SILENT, Progress, Watch
+from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
 from automap_models.planners.strategies.planner import StrategiesPlanner, any_family
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 
@@ -16,16 +16,18 @@ QUICK = StrategiesConfig(gap=0.02, budget_s=3.0)
 """Of searches that are to find out whether anything fits."""
 
 
-def what_would_fit(problem: StrategyProblem, reason: Infeasible, watch: Watch = SILENT) -> Infeasible:
+def what_would_fit(
+    problem: StrategyProblem, reason: Infeasible, watch: Watch = SILENT, deadline: Deadline = NEVER
+) -> Infeasible:
     """The reason why nothing fits, with the least change with which something does: tried, and found to fit.
 
     Changes come in the order of what they ask for: less in reserve, one field left open, all of them, fewer samples,
     more devices. Of samples it is the largest part of them that fits, of devices the smallest number of nodes.
     """
-    changes = ((change, _fitting(changed, change, watch)) for change, changed in _changes(problem))
+    changes = ((change, _fitting(changed, change, watch, deadline)) for change, changed in _changes(problem))
     change, best = next(filter(lambda entry: entry[1] is not None, changes), ("", None))
     if best is None:
-        change, best = _more_devices(problem, watch)
+        change, best = _more_devices(problem, watch, deadline)
     if best is None:
         return reason
     return Infeasible(
@@ -33,11 +35,11 @@ def what_would_fit(problem: StrategyProblem, reason: Infeasible, watch: Watch = 
     )
 
 
-def _fitting(problem: StrategyProblem, change: str, watch: Watch) -> Estimate | None:
+def _fitting(problem: StrategyProblem, change: str, watch: Watch, deadline: Deadline) -> Estimate | None:
     """The price of the best strategy found; None where nothing fits."""
     watch(Progress(f"trying {change}"))
     try:
-        best: Estimate | None = StrategiesPlanner(QUICK).solve(problem).cost
+        best: Estimate | None = StrategiesPlanner(QUICK).solve(problem, deadline=deadline).cost
     except BadInput:
         return None
     return best
@@ -62,11 +64,12 @@ def _changes(problem: StrategyProblem) -> Iterator[tuple[str, StrategyProblem]]:
         yield f"train {counted(samples, 'sample')} a step", replace(problem, global_batch=samples)
 
 
-def _more_devices(problem: StrategyProblem, watch: Watch) -> tuple[str, Estimate | None]:
+def _more_devices(problem: StrategyProblem, watch: Watch, deadline: Deadline) -> tuple[str, Estimate | None]:
     """The least number of nodes that fits, up to 32 times as many: more and more until something does, then between by
     bisection.
 
-    Numbers that samples or layers cannot be divided by are passed over.
+    Numbers that samples or layers cannot be divided by are passed over, and those of devices that nobody offers: they
+    are powers of two, or whole nodes of 8.
     """
     cluster = problem.cluster
 
@@ -75,12 +78,13 @@ def _more_devices(problem: StrategyProblem, watch: Watch) -> tuple[str, Estimate
 
     def with_nodes(nodes: int) -> tuple[str, Estimate | None]:
         change = f"give {larger(nodes).cluster.devices} devices"
-        return change, _fitting(larger(nodes), change, watch)
+        return change, _fitting(larger(nodes), change, watch, deadline)
 
     nodes, sizes = cluster.nodes, list[int]()
     fitting: tuple[str, Estimate | None] = ("", None)
     while fitting[1] is None and nodes < 32 * cluster.nodes and not cluster.groups:
-        sizes = [size for size in range(nodes + 1, 2 * nodes + 1) if any_family(larger(size))]
+        offered = (size for size in range(nodes + 1, 2 * nodes + 1) if _offered(larger(size).cluster.devices))
+        sizes = [size for size in offered if any_family(larger(size))]
         fitting, nodes = with_nodes(sizes[-1]) if sizes else fitting, 2 * nodes
     low, high = -1, len(sizes) - 1
     while fitting[1] is not None and high - low > 1:
@@ -88,3 +92,8 @@ def _more_devices(problem: StrategyProblem, watch: Watch) -> tuple[str, Estimate
         trial = with_nodes(sizes[middle])
         low, high, fitting = (low, middle, trial) if trial[1] is not None else (middle, high, fitting)
     return fitting
+
+
+def _offered(devices: int) -> bool:
+    """Whether machines are sold and lent with so many devices."""
+    return devices % 8 == 0 or devices & (devices - 1) == 0
