@@ -115,10 +115,9 @@ def _shorter(searched: StrategyResult) -> Iterator[tuple[str, str]]:
         estimate, needs = alternative.estimate, ", ".join(alternative.needs)
         assert estimate is not None
         if NO_FRAMEWORK in alternative.needs:
-            what = (
-                f"no framework trains the shortest strategy ({seconds(estimate.step_s)}, {strategy_in_words(estimate)})"
-            )
-            yield "shorter", f"{what}; the best one is of those that one trains"
+            words = f"{seconds(estimate.step_s)}, {strategy_in_words(estimate)}"
+            what = f"no framework trains the shortest strategy ({words})"
+            yield "shorter", f"{what}: the best one is of those that one trains"
             continue
         layers = estimate.strategy.layers
         if layers is not None and replace(estimate.strategy, layers=None) == replace(best.strategy, layers=None):

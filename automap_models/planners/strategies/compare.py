@@ -177,11 +177,19 @@ class Comparisons:
             return Alternative(name, None, self._infeasible.get(_key(restricted), False))
         return Alternative(name, self.estimate(min(inside, key=lambda of: (self.asked(of)[0], of.step_s))))
 
+    def search_degrees(self) -> None:
+        """The other strategies with the degrees of the chosen one that are no harder and that its framework trains."""
+        degrees = {name: getattr(self.best, name) for name in ("tp", "cp", "ep", "pp", "dp")}
+        own = replace(self.problem, fixed={**degrees, **self.problem.fixed}, without=STEPS - steps_of(self.best))
+        for name in self.trained(self.best)[:1]:
+            own = replace(own, within=self.frameworks[name])
+        self.search("with the degrees of the best one", own, 0.1 * self.budget_s)
+
     def search_frameworks(self) -> None:
         """The strategies of each framework: what the chosen one is to be of, and starts for all others."""
         for name, limits in self.frameworks.items():
             within = replace(self.problem, within=limits)
-            self.search(f"for {name}", within, 0.6 * self.budget_s / len(self.frameworks))
+            self.search(f"for {name}", within, 0.5 * self.budget_s / len(self.frameworks))
 
     # ---- choices
 
@@ -330,6 +338,8 @@ def compared(
     beside.search_frameworks()
     beside.choose()
     while True:
+        beside.search_degrees()
+        beside.choose()
         rows = beside.choices(), beside.kinds(), beside.of_memory()
         if not beside.choose():
             break

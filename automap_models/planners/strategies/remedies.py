@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from automap_models.core.estimate import Estimate
-from automap_models.core.units import counted
+from automap_models.core.strategy import RECOMPUTE
+from automap_models.core.units import counted, size
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
+from automap_models.planners.strategies.bounds import least_in_flight
+from automap_models.planners.strategies.grid import Family, Grid
 from automap_models.planners.strategies.planner import StrategiesPlanner, any_family
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 
@@ -28,11 +32,10 @@ def what_would_fit(
     change, best = next(filter(lambda entry: entry[1] is not None, changes), ("", None))
     if best is None:
         change, best = _more_devices(problem, watch, deadline)
+    what = reason.what + _fullest(problem)
     if best is None:
-        return reason
-    return Infeasible(
-        reason.what, where=reason.where, do=f"{change}: the best strategy found then takes {best.step_s:.4g} s"
-    )
+        return Infeasible(what, where=reason.where, do=reason.do)
+    return Infeasible(what, where=reason.where, do=f"{change}: the best strategy found then takes {best.step_s:.4g} s")
 
 
 def _fitting(problem: StrategyProblem, change: str, watch: Watch, deadline: Deadline) -> Estimate | None:
@@ -97,3 +100,30 @@ def _more_devices(problem: StrategyProblem, watch: Watch, deadline: Deadline) ->
 def _offered(devices: int) -> bool:
     """Whether machines are sold and lent with so many devices."""
     return devices % 8 == 0 or devices & (devices - 1) == 0
+
+
+def _fullest(problem: StrategyProblem, trials: int = 64) -> str:
+    """What fills a device of the emptiest of some strategies that hold little."""
+    grid, pricing = Grid(problem), problem.costs.pricing
+    most = max(map(max, problem.recompute_sets))
+    fields = {} if "recompute" in problem.fixed else {"recompute": RECOMPUTE[most]}
+    divisions = (of for of in grid.divisions() if grid.ways(of))
+    emptiest: Estimate | None = None
+    for division in sorted(divisions, key=lambda of: (of.micro_batch, -of.tp * of.cp, of.pp))[:trials]:
+        family = Family(division, grid.zeros(division)[-1], grid.ways(division)[0])
+        with suppress(BadInput):  # of equal stages, which not all numbers of layers have
+            trial = pricing.estimate(grid.strategy(family, **fields))
+            if emptiest is None or trial.peak_memory < emptiest.peak_memory:
+                emptiest = trial
+    if emptiest is None:
+        return ""
+    strategy, (total, _, rank) = emptiest.strategy, emptiest.fullest
+    parts = emptiest.memory[rank]._asdict()
+    first, second = sorted(parts, key=lambda name: -parts[name])[:2]
+    what = f": one of the emptiest needs {size(total)}, {size(parts[first])} of it {first}"
+    costing = pricing.stages(strategy)[0]
+    in_flight = float(least_in_flight(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)[rank])
+    head = costing.of_layers.memory[pricing.work.order[-1], 0, 0] * in_flight
+    if first == "activations" and costing.rank_of[-1] == rank and head > 0.25 * parts[first]:
+        return f"{what} ({size(head)} of these logits of {in_flight:,.0f} micro-batches)"
+    return f"{what} and {size(parts[second])} {second}"
