@@ -267,6 +267,7 @@ def searched_document(result: StrategyResult) -> dict[str, Any]:
         "gap": gap(result),
         "search": dict(result.facts),
         "search_s": result.taken_s,
+        "model_s": result.model_s,
         "choices": [{"choice": of.name, "best": _document(of.estimate)} for of in result.compared.choices],
         "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in result.compared.kinds],
         "shorter": [{"needs": of.needs, "best": _document(of.estimate)} for of in result.compared.shorter],

@@ -95,8 +95,8 @@ def test_stages_of_equally_many_layers_are_preferred_unless_others_are_two_per_c
     assert best.step_s == pytest.approx(equal.cost.step_s if lost <= 0.02 else searched.cost.step_s)
 
 
-@pytest.mark.parametrize("bytes_per_s", [1.4e10, 1.5e10])
-def test_fewer_kinds_of_parallelism_are_preferred_unless_more_are_one_per_cent_shorter(bytes_per_s: float) -> None:
+@pytest.mark.parametrize("bytes_per_s", [1.4e10, 1.45e10, 1.5e10])
+def test_fewer_kinds_of_parallelism_are_preferred_unless_more_are_two_per_cent_shorter(bytes_per_s: float) -> None:
     """Of a GPT-2 on 32 H100 in float32 context parallelism on 4 devices saved 8 of 415,000 µs, and was advised.
 
     What stages save of the sums of data parallelism is a matter of how fast links are.
@@ -108,9 +108,9 @@ def test_fewer_kinds_of_parallelism_are_preferred_unless_more_are_one_per_cent_s
     data = StrategiesPlanner(CONFIG).solve(replace(problem, fixed={**fixed, "tp": 1, "cp": 1, "pp": 1}))
     assert kind_of(searched.required_plan()) == "data and pipeline"
     best, lost = compared(searched, CONFIG).result, 1 - searched.cost.step_s / data.cost.step_s
-    assert (kind_of(best.required_plan()) == "data") == (lost <= 0.01)
-    assert best.cost.step_s == pytest.approx(data.cost.step_s if lost <= 0.01 else searched.cost.step_s)
-    assert lost > 0.01 or best.status == "feasible"
+    assert (kind_of(best.required_plan()) == "data") == (lost <= 0.02)
+    assert best.cost.step_s == pytest.approx(data.cost.step_s if lost <= 0.02 else searched.cost.step_s)
+    assert lost > 0.02 or best.status == "feasible"
 
 
 def test_searches_of_one_cluster_have_the_same_prices(comparisons: Comparisons) -> None:
