@@ -129,11 +129,15 @@ class Comparisons:
             self._trained[strategy] = tuple(able)
         return self._trained[strategy]
 
+    def common(self, strategy: Strategy) -> bool:
+        """Whether a framework trains a strategy that is not rare, or nobody asks for frameworks."""
+        return not self.frameworks or any(not self.frameworks[name].rare for name in self.trained(strategy))
+
     def asked(self, completion: Completion) -> tuple[bool, float]:
         """By what strategies are chosen, the least: those that no framework trains last, but for those of a profile,
         whose own code is trained by what its owner has; a rare framework, or none for a profile, is a step more."""
         names, steps = self.trained(completion.strategy), len(steps_of(completion.strategy))
-        common = not self.frameworks or any(not self.frameworks[name].rare for name in names)
+        common = self.common(completion.strategy)
         last = not common and not names and not isinstance(self.problem.work, ProfileWork)
         order = 1e-9 * min((list(self.frameworks).index(name) for name in names), default=0)
         return last, asked_s(completion.step_s, steps + (not common), self.min_gain) * (1 + order)
@@ -279,8 +283,9 @@ class Comparisons:
         if completion.step_s >= self.chosen.step_s:
             return ()
         further = steps_of(completion.strategy) - steps_of(self.best)
-        unknown = bool(self.trained(self.best)) and not self.trained(completion.strategy)
-        return (*sorted(further), *((NO_FRAMEWORK,) if unknown else ()))
+        if not self.trained(self.best) or self.common(completion.strategy):
+            return tuple(sorted(further))
+        return (*sorted(further), *(self.trained(completion.strategy)[:1] or (NO_FRAMEWORK,)))
 
     def shorter(self) -> list[Alternative]:
         """The strategies that are shorter than the chosen one by a thousandth or more: the shortest for what each
