@@ -51,7 +51,7 @@ def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | 
     """All plans, the best one first; or the best strategy, where that is shorter; or the plan that is given."""
     begun, cluster = time.perf_counter(), request.cluster
     model = profiled_model(request, cluster, watch, cached=request.cached)
-    read = time.perf_counter()
+    planning = time.perf_counter()
     if request.plan is not None:
         read = read_plan(request.plan, model, cluster)
         return Candidate(read.problem, read.required_plan(), read.cost, read.bound)
@@ -66,9 +66,9 @@ def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | 
     gained = 1.0 if strategy is None or stages is None else 1.0 - strategy.cost.step_s / stages.step_s
     if strategy is not None and gained >= gain_to_ask(strategy.required_plan(), min_gain):
         best = compared(strategy, PATIENT, watch, None, training_limits(), min_gain)
-        searched = {**vars(best.result), "taken_s": time.perf_counter() - read}
+        searched = {**vars(best.result), "taken_s": time.perf_counter() - planning}
         if stages is None or best.result.cost.step_s < stages.step_s:
-            return StrategyResult(**searched, compared=best, model_s=read - begun, stages=stages)
+            return StrategyResult(**searched, compared=best, model_s=planning - begun, stages=stages)
     if exploration is None:
         raise reason or Infeasible("no plan was found that fits the memory", where=space.model.profile.model)
     return Explored(exploration, request.options.seed, time.perf_counter() - begun, strategy)

@@ -104,7 +104,7 @@ def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
         yield "proof", f"{which} is shorter ({subspaces})"
     elif share is not None:
         yield "proof", f"{which} is more than {percent(share)} shorter ({subspaces})"
-    before = f", and reading the model before it {seconds(result.model_s)}" if result.model_s >= 0.1 else ""
+    before = f", and reading the model before it {seconds(result.model_s)}" if result.model_s >= 1.0 else ""
     yield "search", f"took {seconds(result.taken_s)}{before}"
 
 

@@ -192,10 +192,10 @@ def test_the_least_number_of_devices_that_fits_and_that_one_gets_is_named(fits_o
     )
 
 
-def priced(problem: StrategyProblem, **fields: object) -> Estimate:
+def priced(problem: StrategyProblem, **fields: Any) -> Estimate:
     """The price of a strategy of PROBLEM's model, or of another one of that."""
-    whole = {"micro_batch": 1, "global_batch": problem.global_batch, "precision": problem.precision, **fields}
-    return StrategyPricing(problem.work, problem.cluster, problem.device).estimate(Strategy(**whole))  # type: ignore[arg-type]
+    whole: dict[str, Any] = {"global_batch": problem.global_batch, "precision": problem.precision, **fields}
+    return StrategyPricing(problem.work, problem.cluster, problem.device).estimate(Strategy(**whole))
 
 
 def test_the_strategy_s_own_twin_without_a_choice_is_among_what_it_is_compared_with() -> None:
@@ -221,7 +221,7 @@ def test_no_neighbour_of_an_answer_is_shorter(seed: int) -> None:
     problem = replace(whole_space_problem(seed), fixed={})
     result = StrategiesPlanner(replace(CONFIG, gap=0.9, guesses=4, trials=0, budget_s=0.5)).solve(problem)
     best, tried = result.required_plan(), 0
-    own = [{"micro_batch": best.micro_batch * 2}, {"micro_batch": max(1, best.micro_batch // 2)}]
+    own: list[dict[str, Any]] = [{"micro_batch": best.micro_batch * 2}, {"micro_batch": max(1, best.micro_batch // 2)}]
     own += [{"recompute": kind, "recompute_blocks": None} for kind in RECOMPUTE]
     own += [{"zero": zero} for zero in ZERO_STAGES] + [{"schedule": name} for name in SCHEDULES]
     for fields in own:
@@ -252,9 +252,10 @@ def test_a_search_with_fewer_demands_never_comes_to_what_asks_more(model: str, f
     answers = [searched(problem, config, [], SILENT) for problem in (free, within, given)]
     steps = [asked(answer.cost) for answer in answers]
     assert steps == pytest.approx(sorted(steps))
-    shortest = [
-        min([of.cost.step_s, *(one.estimate.step_s for one in of.compared.shorter if one.estimate)]) for of in answers
-    ]
+    shortest = []
+    for answer in answers:
+        others = [of.estimate.step_s for of in answer.compared.shorter if of.estimate is not None]
+        shortest.append(min([answer.cost.step_s, *others]))
     assert shortest == pytest.approx(sorted(shortest))
 
 
