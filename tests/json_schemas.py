@@ -227,7 +227,7 @@ class OfKind(TypedDict):
 
 
 class Shorter(TypedDict):
-    needs: list[str]
+    requires: list[str]
     best: Priced
 
 

@@ -270,7 +270,7 @@ def searched_document(result: StrategyResult) -> dict[str, Any]:
         "model_s": result.model_s,
         "choices": [{"choice": of.name, "best": _document(of.estimate)} for of in result.compared.choices],
         "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in result.compared.kinds],
-        "shorter": [{"needs": of.needs, "best": _document(of.estimate)} for of in result.compared.shorter],
+        "shorter": [{"requires": of.requires, "best": _document(of.estimate)} for of in result.compared.shorter],
         "memory": [estimate_document(of) for of in result.compared.memory],
     }
     if result.compared.uneven is not None:

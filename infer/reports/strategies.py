@@ -112,18 +112,18 @@ def _shorter(searched: StrategyResult) -> Iterator[tuple[str, str]]:
     """Strategies that are shorter and harder to run, and what each of them needs."""
     best = searched.cost
     for alternative in searched.compared.shorter:
-        estimate, needs = alternative.estimate, ", ".join(alternative.needs)
+        estimate, requirements = alternative.estimate, ", ".join(alternative.requires)
         assert estimate is not None
-        if NO_FRAMEWORK in alternative.needs:
+        if NO_FRAMEWORK in alternative.requires:
             words = f"{seconds(estimate.step_s)}, {strategy_in_words(estimate)}"
             what = f"no framework trains the shortest strategy ({words})"
             yield "shorter", f"{what}: the best one is of those that one trains"
             continue
         layers = estimate.strategy.layers
         if layers is not None and replace(estimate.strategy, layers=None) == replace(best.strategy, layers=None):
-            needs += f" (--layers {','.join(map(str, layers))})"
+            requirements += f" (--layers {','.join(map(str, layers))})"
         share = percent(1 - estimate.step_s / best.step_s)
-        yield "shorter", f"by {share}, {seconds(estimate.step_s)}: {strategy_in_words(estimate)}; needs {needs}"
+        yield "shorter", f"by {share}, {seconds(estimate.step_s)}: {strategy_in_words(estimate)}; needs {requirements}"
 
 
 def _order(result: StrategyResult) -> Iterator[tuple[str, str]]:
@@ -151,12 +151,17 @@ def _columns(rows: Sequence[Alternative], best_s: float, strategy: str = "strate
     estimates = [row.estimate for row in rows]
     texts = {
         "step": [_step(row) for row in rows],
-        "longer by": [percent(of.step_s / best_s - 1) if of else "" for of in estimates],
+        "longer by": [_longer(of.step_s / best_s - 1) if of else "" for of in estimates],
         "fullest device": [size(of.peak_memory) if of else "" for of in estimates],
     }
     columns = {heading: Column(heading, cells) for heading, cells in texts.items()}
     named = [strategy_in_words(of) if of else "" for of in estimates]
     return {**columns, "strategy": Column(strategy, named, left=True)}
+
+
+def _longer(share: float) -> str:
+    """Less than sums of floats tell apart is nothing."""
+    return percent(share if abs(share) > 1e-9 else 0.0)
 
 
 def _step(alternative: Alternative) -> str:
@@ -185,12 +190,12 @@ def why_not(alternative: Alternative, best: Estimate) -> str:
     if other is None:
         memory = f"fits {size(min(best.memory_bytes))}"
         return f"none of these {memory}" if alternative.ruled_out else f"none was found that {memory}"
-    if other.step_s < best.step_s and alternative.needs:
-        return f"shorter by {percent(1 - other.step_s / best.step_s)}, and needs {', '.join(alternative.needs)}"
+    if other.step_s < best.step_s and alternative.requires:
+        return f"shorter by {percent(1 - other.step_s / best.step_s)}, and needs {', '.join(alternative.requires)}"
     if other.step_s <= best.step_s:
         return ""
     longer = {name: getattr(other.parts, name) - getattr(best.parts, name) for name in PARTS}
-    some = (name for name in longer if longer[name] >= SLIGHT * best.step_s)
+    some = (name for name in longer if longer[name] >= 0.001 * best.step_s)  # less is no reason
     most = sorted(some, key=lambda name: -longer[name])[:2]
     return ", ".join(f"{seconds(longer[name])} more of {PARTS[name]}" for name in most) or "as long, nearly"
 
@@ -239,8 +244,6 @@ PARTS = {
     "optimizer": "optimizer",
 }
 """Field of `StepParts` → how people call it."""
-SLIGHT = 0.001
-"""Of the step: a part of it that differs by less is no reason."""
 
 
 def print_estimate(

@@ -33,7 +33,7 @@ from automap_models.planners.strategies.completion import Completion
 from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
-from automap_models.planners.strategies.simplicity import PARALLEL, STEPS, UNEQUAL, asked_s, steps_of
+from automap_models.planners.strategies.simplicity import PARALLEL, STEPS, UNEQUAL, charged_s, steps_of
 from automap_models.simulate.strategy import StrategyPricing
 
 StrategyResult = Result[StrategyProblem, Strategy]
@@ -61,14 +61,14 @@ class Alternative:
         estimate: of the best strategy that was found; None where none was.
         ruled_out: whether it is proven that none fits, where none was found.
         instead: the kind than which none of this one was found to be shorter; empty where there is an estimate.
-        needs: what it needs beyond the best one, where it is shorter.
+        requires: what it needs beyond the best one, where it is shorter.
     """
 
     name: str
     estimate: Estimate | None
     ruled_out: bool = False
     instead: str = ""
-    needs: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
 
 
 class Comparisons:
@@ -133,18 +133,18 @@ class Comparisons:
         """Whether a framework trains a strategy that is not rare, or nobody asks for frameworks."""
         return not self.frameworks or any(not self.frameworks[name].rare for name in self.trained(strategy))
 
-    def asked(self, completion: Completion) -> tuple[bool, float]:
+    def charge(self, completion: Completion) -> tuple[bool, float]:
         """By what strategies are chosen, the least: those that no framework trains last, but for those of a profile,
         whose own code is trained by what its owner has; a rare framework, or none for a profile, is a step more."""
         names, steps = self.trained(completion.strategy), len(steps_of(completion.strategy))
         common = self.common(completion.strategy)
         last = not common and not names and not isinstance(self.problem.work, ProfileWork)
         order = 1e-9 * min((list(self.frameworks).index(name) for name in names), default=0)
-        return last, asked_s(completion.step_s, steps + (not common), self.min_gain) * (1 + order)
+        return last, charged_s(completion.step_s, steps + (not common), self.min_gain) * (1 + order)
 
     def choose(self) -> bool:
         """Go on with the strategy of the pool that asks least. Returns: whether it is another one."""
-        former, self.chosen = self.chosen, min(self.pool, key=self.asked)
+        former, self.chosen = self.chosen, min(self.pool, key=self.charge)
         return former is not self.chosen
 
     # ---- searches
@@ -179,7 +179,7 @@ class Comparisons:
         inside = [of for of in inside if holds(restricted, of)]
         if not inside:
             return Alternative(name, None, self._infeasible.get(_key(restricted), False))
-        return Alternative(name, self.estimate(min(inside, key=lambda of: (self.asked(of)[0], of.step_s))))
+        return Alternative(name, self.estimate(min(inside, key=lambda of: (self.charge(of)[0], of.step_s))))
 
     def search_degrees(self) -> None:
         """The other strategies with the degrees of the chosen one that are no harder and that its framework trains."""
@@ -205,8 +205,8 @@ class Comparisons:
         best, rows = self.best, []
         plain = replace(self.problem, without=STEPS - steps_of(best))
         for name, fields in CHOICES.items():
-            made = any(getattr(best, field) != value for field, value in fields.items())
-            if not made or set(fields) & set(self.problem.fixed) or ("schedule" in fields and best.stages == 1):
+            chosen = any(getattr(best, field) != value for field, value in fields.items())
+            if not chosen or set(fields) & set(self.problem.fixed) or ("schedule" in fields and best.stages == 1):
                 continue
             if "layers" in fields:
                 restricted = replace(plain, without=plain.without | {UNEQUAL})
@@ -235,7 +235,7 @@ class Comparisons:
         Data parallelism, with whatever stage of ZeRO, goes with all kinds. Of kinds than which the same other one is
         shorter those are left out that have one more degree than another of them.
         """
-        found, none = list[Alternative](), list[tuple[set[str], Alternative]]()
+        rows, none = list[Alternative](), list[tuple[set[str], Alternative]]()
         divided = {_used(division) for division in Grid(self.problem).divisions()}
         for used in (set(of) for size in range(len(PARALLEL) + 1) for of in combinations(PARALLEL, size)):
             if used not in divided:
@@ -255,11 +255,11 @@ class Comparisons:
                     none.append((used, row))
             else:
                 estimate = self.estimate(shortest)
-                found.append(Alternative(kind_of(shortest.strategy), estimate, needs=self.needs(shortest)))
-        return [*sorted(found, key=lambda of: of.estimate.step_s if of.estimate else 0.0), *(row for _, row in none)]
+                rows.append(Alternative(kind_of(shortest.strategy), estimate, requires=self.requires(shortest)))
+        return [*sorted(rows, key=lambda of: of.estimate.step_s if of.estimate else 0.0), *(row for _, row in none)]
 
     def _shortest(self, completions: Sequence[Completion]) -> Completion | None:
-        return min(completions, key=lambda of: (self.asked(of)[0], of.step_s), default=None)
+        return min(completions, key=lambda of: (self.charge(of)[0], of.step_s), default=None)
 
     # ---- memory
 
@@ -278,7 +278,7 @@ class Comparisons:
 
     # ---- what is shorter
 
-    def needs(self, completion: Completion) -> tuple[str, ...]:
+    def requires(self, completion: Completion) -> tuple[str, ...]:
         """What a strategy that is shorter than the chosen one needs beyond that."""
         if completion.step_s >= self.chosen.step_s:
             return ()
@@ -292,13 +292,13 @@ class Comparisons:
         needs, unless one that needs no more is as short."""
         shortest: list[tuple[set[str], Completion]] = []
         pool = [of for of in self.pool if of.step_s < 0.999 * self.chosen.step_s]
-        for completion in sorted(pool, key=lambda of: (len(self.needs(of)), of.step_s)):
-            needs = set(self.needs(completion))
-            if all(not other <= needs or completion.step_s < 0.999 * of.step_s for other, of in shortest):
-                shortest = [(other, of) for other, of in shortest if other != needs] + [(needs, completion)]
+        for completion in sorted(pool, key=lambda of: (len(self.requires(of)), of.step_s)):
+            wanted = set(self.requires(completion))
+            if all(not other <= wanted or completion.step_s < 0.999 * of.step_s for other, of in shortest):
+                shortest = [(other, of) for other, of in shortest if other != wanted] + [(wanted, completion)]
         least = sorted(shortest, key=lambda pair: pair[1].step_s)
         able = [pair for pair in least if pair is least[0] or NO_FRAMEWORK not in pair[0]][:3]
-        return [Alternative("", self.estimate(of), needs=self.needs(of)) for _, of in able]
+        return [Alternative("", self.estimate(of), requires=self.requires(of)) for _, of in able]
 
     def without_limits(self) -> Estimate:
         """The best strategy of any framework, which is never longer than the chosen one."""
@@ -326,7 +326,7 @@ class Compared:
     @property
     def uneven(self) -> Estimate | None:
         """The shorter strategy that needs unequal layers and nothing else."""
-        return next((of.estimate for of in self.shorter if of.needs == (UNEQUAL,)), None)
+        return next((of.estimate for of in self.shorter if of.requires == (UNEQUAL,)), None)
 
 
 def compared(

@@ -338,14 +338,14 @@ class Search:
 
         A strategy of another problem has its neighbours in this one all the same, and may be none of it itself.
         """
-        best, tried = self.best if start is None else None, set[Family]()
+        best, visited = self.best if start is None else None, set[Family]()
         strategy = start if best is None else best.strategy
         while strategy is not None and not self.deadline.passed:
             former, origin = best, strategy
             for family in neighbours(self.problem, origin):
-                if family in tried or self.deadline.passed:
+                if family in visited or self.deadline.passed:
                     continue
-                tried.add(family)
+                visited.add(family)
                 for completion in self.beside(family, origin):
                     self.incumbent.take(completion)
                     if completion is not None and (best is None or completion.step_s < best.step_s * (1 - TIE)):

@@ -2,7 +2,7 @@
 
 Each of STEPS asks for a step that is `min_gain` shorter, so that strategies compare by one number:
 
-    asked_s = step · (1 - min_gain) ^ -(steps of difficulty)
+    charged_s = step · (1 - min_gain) ^ -(steps of difficulty)
 """
 
 from __future__ import annotations
@@ -31,6 +31,6 @@ def steps_of(strategy: Strategy) -> frozenset[str]:
     return frozenset(name for name, does in taken.items() if does)
 
 
-def asked_s(step_s: float, steps: int, min_gain: float = DEFAULT_MIN_GAIN) -> float:
+def charged_s(step_s: float, steps: int, min_gain: float = DEFAULT_MIN_GAIN) -> float:
     """By what strategies compare: seconds of a step, as much longer as they have to be shorter."""
     return step_s / (1.0 - min_gain) ** steps

@@ -236,7 +236,7 @@ def test_a_strategy_is_one_that_a_framework_trains_where_there_is_one(
     assert main([*files, *options, "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert "for" not in printed  # nobody asked for Galvatron
-    assert any("a framework that runs it" in of["needs"] for of in printed["shorter"])
+    assert any("a framework that runs it" in of["requires"] for of in printed["shorter"])
     assert all(of["best"]["step_s"] < printed["step_s"] for of in printed["shorter"])
     assert main([*files, *options]) == 0
     text = " ".join(capsys.readouterr().out.split())

@@ -26,7 +26,7 @@ from automap_models.planners.strategies.completion import Completion
 from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.remedies import what_would_fit
-from automap_models.planners.strategies.simplicity import STEPS, UNEQUAL, asked_s, steps_of
+from automap_models.planners.strategies.simplicity import STEPS, UNEQUAL, charged_s, steps_of
 from automap_models.requests.strategies import searched
 from automap_models.simulate.strategy import StrategyPricing
 
@@ -84,7 +84,7 @@ def test_no_comparison_is_shorter_than_what_is_recommended(seed: int) -> None:
     best = compared_ones.result.cost
     beside = [of.estimate for of in (*compared_ones.choices, *compared_ones.kinds)] + compared_ones.memory
     assert all(of.step_s >= best.step_s for of in beside if of is not None)
-    assert asked(best) <= asked(searched.cost)
+    assert charged(best) <= charged(searched.cost)
     assert compared_ones.result.bound is None or compared_ones.result.bound.value <= best.step_s
     assert compared_ones.result.problem.fits(best)
 
@@ -164,8 +164,8 @@ def test_a_reserve_of_a_rank_that_there_is_not_reserves_nothing() -> None:
     assert problem.reserve(4).tolist() == [1.0, 1.0, 1.0, 3e9 + 1]
 
 
-def asked(estimate: Estimate) -> float:
-    return asked_s(estimate.step_s, len(steps_of(estimate.strategy)))
+def charged(estimate: Estimate) -> float:
+    return charged_s(estimate.step_s, len(steps_of(estimate.strategy)))
 
 
 @pytest.mark.parametrize(("fits_on", "offered"), [(3, 4), (4, 4), (5, 8)])
@@ -209,10 +209,10 @@ def test_the_strategy_s_own_twin_without_a_choice_is_among_what_it_is_compared_w
     start = Strategy(micro_batch=2, global_batch=64, pp=2, dp=2, vp=2, schedule="zb-v", zero=1, layers=(2, 2, 1, 1))
     config = StrategiesConfig(guesses=0, refined=0, trials=0, nodes=0, exhaustive=0, rounds=0, gap=0.9, budget_s=5.0)
     equal = replace(problem, without=frozenset({UNEQUAL}), start=[start])
-    found = StrategiesPlanner(config).solve(equal).cost
-    assert found.strategy.layers is None
+    shortest = StrategiesPlanner(config).solve(equal).cost
+    assert shortest.strategy.layers is None
     twins = [priced(equal, pp=2, dp=2, micro_batch=2, zero=1, schedule=name) for name in ("1f1b", "zb-h1", "zb-h2")]
-    assert found.step_s <= min(twin.step_s for twin in twins)
+    assert shortest.step_s <= min(twin.step_s for twin in twins)
 
 
 @pytest.mark.parametrize("seed", [1, 5, 8])
@@ -220,7 +220,7 @@ def test_no_neighbour_of_an_answer_is_shorter(seed: int) -> None:
     """256 H100 were to train DeepSeek-V3 in 32.5 s, and took 28.5 s with half the micro-batch, all else the same."""
     problem = replace(whole_space_problem(seed), fixed={})
     result = StrategiesPlanner(replace(CONFIG, gap=0.9, guesses=4, trials=0, budget_s=0.5)).solve(problem)
-    best, tried = result.required_plan(), 0
+    best, priced_ones = result.required_plan(), 0
     own: list[dict[str, Any]] = [{"micro_batch": best.micro_batch * 2}, {"micro_batch": max(1, best.micro_batch // 2)}]
     own += [{"recompute": kind, "recompute_blocks": None} for kind in RECOMPUTE]
     own += [{"zero": zero} for zero in ZERO_STAGES] + [{"schedule": name} for name in SCHEDULES]
@@ -228,9 +228,9 @@ def test_no_neighbour_of_an_answer_is_shorter(seed: int) -> None:
         with suppress(BadInput):
             neighbour = replace(best, **fields)
             estimate = result.problem.costs.pricing.estimate(neighbour)
-            tried += problem.fits(estimate)
+            priced_ones += problem.fits(estimate)
             assert estimate.step_s >= result.cost.step_s * (1 - 1e-9) or not problem.fits(estimate), fields
-    assert tried >= 3
+    assert priced_ones >= 3
 
 
 MODELS = {
@@ -250,7 +250,7 @@ def test_a_search_with_fewer_demands_never_comes_to_what_asks_more(model: str, f
     given = replace(within, fixed={"micro_batch": 1})
     config = StrategiesConfig(budget_s=0.8)
     answers = [searched(problem, config, [], SILENT) for problem in (free, within, given)]
-    steps = [asked(answer.cost) for answer in answers]
+    steps = [charged(answer.cost) for answer in answers]
     assert steps == pytest.approx(sorted(steps))
     shortest = []
     for answer in answers:
