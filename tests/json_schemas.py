@@ -226,6 +226,11 @@ class OfKind(TypedDict):
     best: Priced | None
 
 
+class Shorter(TypedDict):
+    requires: list[str]
+    best: Priced
+
+
 class OfSize(TypedDict):
     devices: int
     bound_s: float | None
@@ -241,8 +246,10 @@ Searched = TypedDict(
         "gap": float | None,
         "search": dict[str, Any],
         "search_s": float,
+        "model_s": float,
         "choices": list[WithoutChoice],
         "kinds": list[OfKind],
+        "shorter": list[Shorter],
         "memory": list[Priced],
         "unequal_layers": NotRequired[Priced],
         "node_order": NotRequired[list[str | None]],

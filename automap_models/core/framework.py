@@ -146,6 +146,7 @@ class Limits:
         sequence: of what the tokens of a sample have to be a multiple.
         expert_tensor: whether the devices of tp may share each expert where ep is more than 1, too.
         sharded_experts: whether ep has to divide the devices of ZeRO-2 and 3, of cp and of tp.
+        rare: whether few people use it.
         sequence_beside_experts: whether models with experts have to take sequence parallelism with tp.
     """
 
@@ -171,6 +172,7 @@ class Limits:
     expert_tensor: bool = True
     sharded_experts: bool = False
     sequence_beside_experts: bool = False
+    rare: bool = False
 
     def zeros_of(self, divided: Divided) -> tuple[int, ...]:
         """Stages of ZeRO of a strategy that divides devices like this."""

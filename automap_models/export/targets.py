@@ -24,8 +24,8 @@ TARGETS: Mapping[str, str] = {
 }
 """Name of a target → what is written; its module has the name with underscores and a TARGET."""
 
-PLANNED_FOR = ("torch-split-spec", "torchtitan", "megatron", "deepspeed", "galvatron")
-"""Those that restrict where a model is cut or how devices are shared out."""
+PLANNED_FOR = ("torch-split-spec", "megatron", "torchtitan", "deepspeed", "galvatron")
+"""Those that restrict where a model is cut or how devices are shared out, of equals the preferred ones first."""
 
 
 def training_limits() -> dict[str, Limits]:

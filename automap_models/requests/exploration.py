@@ -9,7 +9,7 @@ from functools import cached_property
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.strategy import Strategy
 from automap_models.errors import Infeasible
-from automap_models.export.targets import target_by_name
+from automap_models.export.targets import target_by_name, training_limits
 from automap_models.formats.staged_plan import read_plan
 from automap_models.planners.base import Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
@@ -51,6 +51,7 @@ def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | 
     """All plans, the best one first; or the best strategy, where that is shorter; or the plan that is given."""
     begun, cluster = time.perf_counter(), request.cluster
     model = profiled_model(request, cluster, watch, cached=request.cached)
+    planning = time.perf_counter()
     if request.plan is not None:
         read = read_plan(request.plan, model, cluster)
         return Candidate(read.problem, read.required_plan(), read.cost, read.bound)
@@ -64,8 +65,10 @@ def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | 
     stages = None if exploration is None else exploration.best
     gained = 1.0 if strategy is None or stages is None else 1.0 - strategy.cost.step_s / stages.step_s
     if strategy is not None and gained >= gain_to_ask(strategy.required_plan(), min_gain):
-        best = compared(strategy, PATIENT, watch)
-        return StrategyResult(**vars(best.result), compared=best, stages=stages)
+        best = compared(strategy, PATIENT, watch, None, training_limits(), min_gain)
+        searched = {**vars(best.result), "taken_s": time.perf_counter() - planning}
+        if stages is None or best.result.cost.step_s < stages.step_s:
+            return StrategyResult(**searched, compared=best, model_s=planning - begun, stages=stages)
     if exploration is None:
         raise reason or Infeasible("no plan was found that fits the memory", where=space.model.profile.model)
     return Explored(exploration, request.options.seed, time.perf_counter() - begun, strategy)

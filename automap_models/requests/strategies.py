@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import read_kinds
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners import effort
-from automap_models.planners.base import Watch
+from automap_models.planners.base import Deadline, Watch
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.profile_strategy import PATIENT
 from automap_models.planners.portfolio.space import default_batch
@@ -50,11 +50,13 @@ class StrategyResult(Result[StrategyProblem, Strategy]):
 
     Attributes:
         compared: what it was compared with.
+        model_s: wall-clock time of reading or profiling the model, before the search.
         sizes: results on clusters of other sizes, with a sweep.
         stages: the best plan of stages, which is longer, where these were searched, too.
     """
 
     compared: Compared
+    model_s: float = 0.0
     sizes: Sequence[Result[StrategyProblem, Strategy]] = ()
     stages: Candidate | None = None
 
@@ -86,6 +88,7 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
     """The price of a strategy; or the best one, and what its choices buy."""
     if request.price:
         return _priced(request, watch)
+    begun = time.perf_counter()
     cluster, usual = request.cluster, StrategiesConfig()
     if request.options.thorough:
         usual = replace(usual, gap=0.0, budget_s=math.inf)
@@ -102,10 +105,11 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
         rank_reserve_bytes={rank: nbytes for rank, nbytes in request.reserve.items() if rank is not None},
         runtime=request.runtime,
     )
+    read = time.perf_counter()
     if isinstance(problem.work, ProfileWork):
         config = replace(config, patience=PATIENT.patience)
     clusters = [] if request.devices is None else _clusters(cluster, *request.devices)
-    return searched(problem, config, clusters, watch)
+    return replace(searched(problem, config, clusters, watch), model_s=read - begun)
 
 
 def searched(
@@ -113,9 +117,9 @@ def searched(
 ) -> StrategyResult:
     """The best strategy, and what its choices buy.
 
-    Searches of the best strategy, on the cluster, on others, without a target's limits, share 0.8 of the budget. What
-    its choices buy has the rest, or, where that took less, as large a share of what it took; but 1.5 counted seconds,
-    as far as the budget has them.
+    All searches share the budget. Those of the best strategy, on the cluster and on others, have half of it in equal
+    parts; those within frameworks and of what its choices buy have the rest, but no more than 3 counted seconds or
+    what the former took, whichever is more.
 
     Args:
         usual: of all searches together.
@@ -124,20 +128,19 @@ def searched(
     Raises:
         Infeasible: no strategy fits the memory.
     """
-    searching, searches = 0.8, 1 + len(clusters) + (problem.within is not None)
-    config = replace(usual, budget_s=searching * usual.budget_s / searches)
+    begun, deadline, half_s = time.perf_counter(), Deadline(usual.budget_s, effort.counted_s), 0.5 * usual.budget_s
+    config = replace(usual, budget_s=half_s / (1 + len(clusters)))
     begun_s = effort.counted_s()
     result = StrategiesPlanner(config).solve(problem, watch=watch)
     searched_s = effort.counted_s() - begun_s
     if result.plan is None:
         assert result.reason is not None
-        raise what_would_fit(problem, result.reason, watch)
-    comparing_s = min(max(1.5, (1 - searching) / searching * searched_s), (1 - searching) * usual.budget_s)
-    profiled = isinstance(problem.work, ProfileWork)  # its own code is trained by what its owner has
-    runs = result if profiled or frameworks_of(result) else _within_frameworks(result, config, watch)
-    best = compared(runs, config, watch, comparing_s, None if runs is result else result.cost)
-    sizes = of_sizes(best.result, clusters, config, watch)
-    return StrategyResult(**vars(best.result), compared=best, sizes=sizes)
+        raise what_would_fit(problem, result.reason, watch, deadline)
+    comparing_s = min(max(3.0, searched_s), deadline.left_s - len(clusters) * config.budget_s)
+    best = compared(result, config, watch, comparing_s, training_limits())
+    sizes = list(of_sizes(best.result, clusters, config, watch))
+    everything = {**vars(best.result), "taken_s": time.perf_counter() - begun}
+    return StrategyResult(**everything, compared=best, sizes=sizes)
 
 
 def frameworks_of(result: Result[StrategyProblem, Strategy]) -> list[str]:
@@ -147,21 +150,6 @@ def frameworks_of(result: Result[StrategyProblem, Strategy]) -> list[str]:
     if problem.within is not None or strategy is None:
         return [name for name, limits in within.items() if limits == problem.within]
     return [name for name, limits in within.items() if is_trained(problem, strategy, limits)]
-
-
-def _within_frameworks(
-    free: Result[StrategyProblem, Strategy], config: StrategiesConfig, watch: Watch
-) -> Result[StrategyProblem, Strategy]:
-    """The shortest strategy of a problem that a framework trains, within its limits; any, where none trains one."""
-    best, taken_s = free, free.taken_s
-    for limits in training_limits().values():
-        problem = replace(free.problem, within=limits)
-        with contextlib.suppress(BadInput):
-            other = StrategiesPlanner(config).solve(problem, watch=watch)
-            taken_s += other.taken_s
-            if other.plan is not None and (best is free or other.cost.step_s < best.cost.step_s):
-                best = other
-    return replace(best, taken_s=taken_s)
 
 
 def _divided(request: StrategyRequest, watch: Watch) -> tuple[Callable[[str], ModelWork], int | None, dict[str, Any]]:
@@ -279,8 +267,10 @@ def searched_document(result: StrategyResult) -> dict[str, Any]:
         "gap": gap(result),
         "search": dict(result.facts),
         "search_s": result.taken_s,
+        "model_s": result.model_s,
         "choices": [{"choice": of.name, "best": _document(of.estimate)} for of in result.compared.choices],
         "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in result.compared.kinds],
+        "shorter": [{"requires": of.requires, "best": _document(of.estimate)} for of in result.compared.shorter],
         "memory": [estimate_document(of) for of in result.compared.memory],
     }
     if result.compared.uneven is not None:

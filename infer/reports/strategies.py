@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.core.units import counted, percent, seconds, size, span
 from automap_models.export.targets import training_limits
 from automap_models.formats.strategy_plan import estimate_document
-from automap_models.planners.strategies.compare import Alternative
+from automap_models.planners.strategies.compare import NO_FRAMEWORK, Alternative
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.requests import PlanRequest
 from automap_models.requests.strategies import StrategyResult, command_line, frameworks_of, gap, searched_document
@@ -63,7 +64,7 @@ def print_searched(searched: StrategyResult, title: str) -> None:
         [choices_table(searched)] if compared.choices else [],
         [less_memory_table(compared.memory)] if len(compared.memory) > 1 else [],
         [sizes_table(searched.sizes)] if searched.sizes else [],
-        further=[*_order(searched), *_limits(searched), *_uneven(searched), *_stages(searched), *_proof(searched)],
+        further=[*_order(searched), *_limits(searched), *_shorter(searched), *_stages(searched), *_proof(searched)],
         below=list(_next(searched)),
     )
 
@@ -96,22 +97,33 @@ def _stages(searched: StrategyResult) -> Iterator[tuple[str, str]]:
 
 def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
     share, counts = gap(result), result.facts
-    families = f"{counts['families']:,} families of {counts['divisions']:,} divisions"
+    subspaces = f"{counts['families']:,} subspaces of {counts['divisions']:,} layouts were searched"
     within = result.problem.within
     which = "no strategy of the grid" if within is None else f"no strategy of the grid that {within.name} runs"
     if result.status == "optimal":
-        yield "proof", f"{which} is shorter ({families} were looked at)"
+        yield "proof", f"{which} is shorter ({subspaces})"
     elif share is not None:
-        yield "proof", f"{which} is more than {percent(share)} shorter ({families} were looked at)"
-    yield "search", f"took {seconds(result.taken_s)}"
+        yield "proof", f"{which} is more than {percent(share)} shorter ({subspaces})"
+    before = f", and reading the model before it {seconds(result.model_s)}" if result.model_s >= 1.0 else ""
+    yield "search", f"took {seconds(result.taken_s)}{before}"
 
 
-def _uneven(searched: StrategyResult) -> Iterator[tuple[str, str]]:
-    """What equally many layers in all stages cost, which are simpler to run."""
-    uneven = searched.compared.uneven
-    if uneven is not None and uneven.step_s < searched.cost.step_s:
-        share = percent(1 - uneven.step_s / searched.cost.step_s)
-        yield "unequal layers", f"would be {share} shorter ({strategy_in_words(uneven)}); give them by --layers"
+def _shorter(searched: StrategyResult) -> Iterator[tuple[str, str]]:
+    """Strategies that are shorter and harder to run, and what each of them needs."""
+    best = searched.cost
+    for alternative in searched.compared.shorter:
+        estimate, requirements = alternative.estimate, ", ".join(alternative.requires)
+        assert estimate is not None
+        if NO_FRAMEWORK in alternative.requires:
+            words = f"{seconds(estimate.step_s)}, {strategy_in_words(estimate)}"
+            what = f"no framework trains the shortest strategy ({words})"
+            yield "shorter", f"{what}: the best one is of those that one trains"
+            continue
+        layers = estimate.strategy.layers
+        if layers is not None and replace(estimate.strategy, layers=None) == replace(best.strategy, layers=None):
+            requirements += f" (--layers {','.join(map(str, layers))})"
+        share = percent(1 - estimate.step_s / best.step_s)
+        yield "shorter", f"by {share}, {seconds(estimate.step_s)}: {strategy_in_words(estimate)}; needs {requirements}"
 
 
 def _order(result: StrategyResult) -> Iterator[tuple[str, str]]:
@@ -139,7 +151,7 @@ def _columns(rows: Sequence[Alternative], best_s: float, strategy: str = "strate
     estimates = [row.estimate for row in rows]
     texts = {
         "step": [_step(row) for row in rows],
-        "longer by": [percent(of.step_s / best_s - 1) if of else "" for of in estimates],
+        "longer by": [_longer(of.step_s / best_s - 1) if of else "" for of in estimates],
         "fullest device": [size(of.peak_memory) if of else "" for of in estimates],
     }
     columns = {heading: Column(heading, cells) for heading, cells in texts.items()}
@@ -147,9 +159,16 @@ def _columns(rows: Sequence[Alternative], best_s: float, strategy: str = "strate
     return {**columns, "strategy": Column(strategy, named, left=True)}
 
 
+def _longer(share: float) -> str:
+    """Less than sums of floats tell apart is nothing."""
+    return percent(share if abs(share) > 1e-9 else 0.0)
+
+
 def _step(alternative: Alternative) -> str:
     if alternative.estimate is not None:
         return seconds(alternative.estimate.step_s)
+    if alternative.instead:
+        return "longer"
     return "nothing fits" if alternative.ruled_out else "none found"
 
 
@@ -166,14 +185,19 @@ def kinds_table(searched: StrategyResult) -> Table:
 def why_not(alternative: Alternative, best: Estimate) -> str:
     """The two parts of the step by which another strategy loses most; nothing for the best one."""
     other = alternative.estimate
+    if alternative.instead:
+        return f"none shorter than {alternative.instead}"
     if other is None:
         memory = f"fits {size(min(best.memory_bytes))}"
         return f"none of these {memory}" if alternative.ruled_out else f"none was found that {memory}"
+    if other.step_s < best.step_s and alternative.requires:
+        return f"shorter by {percent(1 - other.step_s / best.step_s)}, and needs {', '.join(alternative.requires)}"
     if other.step_s <= best.step_s:
         return ""
     longer = {name: getattr(other.parts, name) - getattr(best.parts, name) for name in PARTS}
-    most = sorted((name for name in longer if longer[name] > 0), key=lambda name: -longer[name])[:2]
-    return ", ".join(f"{seconds(longer[name])} more of {PARTS[name]}" for name in most)
+    some = (name for name in longer if longer[name] >= 0.001 * best.step_s)  # less is no reason
+    most = sorted(some, key=lambda name: -longer[name])[:2]
+    return ", ".join(f"{seconds(longer[name])} more of {PARTS[name]}" for name in most) or "as long, nearly"
 
 
 def less_memory_table(estimates: Sequence[Estimate]) -> Table:
@@ -252,7 +276,7 @@ def print_estimate(
 def parts_table(estimate: Estimate) -> Table:
     """One row a part of the step that is not nothing, the step last; in a pipeline of the rank that others wait for."""
     whose = f"part of the step, rank {estimate.parts_rank}" if estimate.strategy.pp > 1 else "part of the step"
-    parts = {PARTS[name]: value for name, value in estimate.parts._asdict().items() if value > 0}
+    parts = {PARTS[name]: value for name, value in estimate.parts._asdict().items() if value > 1e-6 * estimate.step_s}
     parts["step"] = estimate.step_s
     layout = (
         Column(whose, list(parts), left=True),

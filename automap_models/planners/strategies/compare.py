@@ -1,31 +1,55 @@
 """What each choice of a strategy buys, each kind of parallelism, and each piece of memory: the best strategies without.
 
-All of these are searches of their own, shorter than the one for the best strategy. Each begins with the strategies that
-the former ones came upon, so that none of them says less than what has been seen.
+All of these are searches of their own, shorter than the one for the best strategy. What any of them comes upon goes
+into one pool, from which the answer is chosen and all rows of the report are:
+
+    pool     the best strategy of each sort of every search, of frameworks first
+    chosen   of the pool that which asks least (simplicity), of those that a framework trains where one is
+    rows     of the pool the shortest with a choice less, of a kind, in less memory
+
+A search begins beside the chosen strategy, with its own degrees where it has them. A round of searches may come upon
+what asks less: that is chosen then, and another round begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate
-from automap_models.core.result import Result
+from automap_models.core.framework import Limits
+from automap_models.core.result import TIE, Result
+from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.strategy import Strategy
+from automap_models.cost.profile_layers import ProfileWork
 from automap_models.errors import BadInput
 from automap_models.planners import effort
-from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
+from automap_models.planners.base import SILENT, Deadline, Progress, Watch
 from automap_models.planners.strategies.completion import Completion
-from automap_models.planners.strategies.planner import StrategiesPlanner
+from automap_models.planners.strategies.grid import Grid
+from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
+from automap_models.planners.strategies.simplicity import PARALLEL, STEPS, UNEQUAL, charged_s, steps_of
+from automap_models.simulate.strategy import StrategyPricing
 
 StrategyResult = Result[StrategyProblem, Strategy]
-EQUAL_LAYERS = "with equal cuts"
-PARTS = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
+KINDS = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
 """Degree of a strategy → the kind of parallelism."""
+CHOICES: Mapping[str, Mapping[str, Any]] = {
+    "without recomputation": {"recompute": "none"},
+    "without ZeRO": {"zero": 0},
+    "without sequence parallelism": {"sequence_parallel": False},
+    "with equal cuts": {"layers": None},
+    "with plain 1F1B": {"schedule": "1f1b", "vp": 1},
+}
+"""What is said of a strategy without a choice → the fields that it then has."""
+NOTHING = frozenset[str]()
+NO_FRAMEWORK = "a framework that runs it"
+"""What a strategy needs that none trains, beside simplicity.STEPS."""
 
 
 @dataclass(frozen=True)
@@ -36,197 +60,260 @@ class Alternative:
         name: what it does without, or what it is, in words.
         estimate: of the best strategy that was found; None where none was.
         ruled_out: whether it is proven that none fits, where none was found.
+        instead: the kind than which none of this one was found to be shorter; empty where there is an estimate.
+        requires: what it needs beyond the best one, where it is shorter.
     """
 
     name: str
     estimate: Estimate | None
     ruled_out: bool = False
+    instead: str = ""
+    requires: tuple[str, ...] = ()
 
 
-@dataclass
 class Comparisons:
-    """Short searches beside that of a result.
+    """Searches beside that of a result, and the pool of what they come upon.
 
-    Attributes:
+    Args:
         result: of the search for the best strategy.
         config: of that search.
         watch: who is told.
-        budget_s: of all comparisons together, but for the one without limits; none is a quarter of that search's. What
-            comes when it is over says what the other searches came upon.
-        starts: strategies that any of these searches came upon.
-        shortest: of the searches within the limits of the problem, so far.
+        budget_s: counted, of all comparisons together; None is a quarter of that search's.
+        frameworks: that train strategies, by name, the preferred ones first; none where nobody asks.
+        min_gain: see simplicity.
+
+    Attributes:
+        pool: of the problem; each strategy fits.
+        beyond: what searches without the limits of the problem came upon that it does not have.
+        chosen: of the pool.
     """
 
-    result: StrategyResult
-    config: StrategiesConfig
-    watch: Watch = SILENT
-    budget_s: float | None = None
-    starts: list[Completion] = field(default_factory=list)
-    shortest: StrategyResult | None = None
-
-    def __post_init__(self) -> None:
-        self.starts += self.result.search_log
-        budget_s = 0.25 * self.config.budget_s if self.budget_s is None else self.budget_s
-        self.short = replace(self.config, gap=0.02, budget_s=budget_s / 16)  # enough for so many of them
-        self.deadline = Deadline(budget_s, effort.counted_s)
-
-    @property
-    def problem(self) -> StrategyProblem:
-        """Of the best strategy."""
-        return self.result.problem
+    def __init__(
+        self,
+        result: StrategyResult,
+        config: StrategiesConfig,
+        watch: Watch = SILENT,
+        budget_s: float | None = None,
+        frameworks: Mapping[str, Limits] | None = None,
+        min_gain: float = DEFAULT_MIN_GAIN,
+    ) -> None:
+        self.result, self.problem, self.watch, self.min_gain = result, result.problem, watch, min_gain
+        self.frameworks = {} if result.problem.within is not None or frameworks is None else frameworks
+        self.budget_s = 0.25 * config.budget_s if budget_s is None else budget_s
+        self.short = replace(config, gap=max(config.gap, 0.02), budget_s=self.budget_s / 32)
+        self.deadline = Deadline(self.budget_s, effort.counted_s)
+        self._infeasible: dict[object, bool] = {}
+        self._trained: dict[Strategy, tuple[str, ...]] = {}
+        self._pricing: dict[Cluster, StrategyPricing] = {self.problem.cluster: self.problem.costs.pricing}
+        own = Completion(result.required_plan(), result.cost.step_s, result.cost.peak_memory, self.problem.cluster)
+        self.pool, self.beyond, self.chosen = [own, *result.search_log], list[Completion](), own
 
     @property
     def best(self) -> Strategy:
-        """The best strategy."""
-        return self.result.required_plan()
+        """The chosen strategy."""
+        return self.chosen.strategy
 
-    def search(self, name: str, restricted: StrategyProblem, config: StrategiesConfig | None = None) -> Alternative:
-        """The best strategy of another problem, which begins with those of it that other searches came upon.
+    def estimate(self, completion: Completion) -> Estimate:
+        """The price of a strategy, with the order of nodes that it was found for."""
+        cluster = completion.cluster or self.problem.cluster
+        if cluster not in self._pricing:
+            self._pricing[cluster] = replace(self.problem, cluster=cluster).costs.pricing
+        return self._pricing[cluster].estimate(completion.strategy)
+
+    # ---- the answer
+
+    def trained(self, strategy: Strategy) -> tuple[str, ...]:
+        """Names of the frameworks that train a strategy."""
+        if strategy not in self._trained:
+            able = (name for name, limits in self.frameworks.items() if is_trained(self.problem, strategy, limits))
+            self._trained[strategy] = tuple(able)
+        return self._trained[strategy]
+
+    def common(self, strategy: Strategy) -> bool:
+        """Whether a framework trains a strategy that is not rare, or nobody asks for frameworks."""
+        return not self.frameworks or any(not self.frameworks[name].rare for name in self.trained(strategy))
+
+    def charge(self, completion: Completion) -> tuple[bool, float]:
+        """By what strategies are chosen, the least: those that no framework trains last, but for those of a profile,
+        whose own code is trained by what its owner has; a rare framework, or none for a profile, is a step more."""
+        names, steps = self.trained(completion.strategy), len(steps_of(completion.strategy))
+        common = self.common(completion.strategy)
+        last = not common and not names and not isinstance(self.problem.work, ProfileWork)
+        order = 1e-9 * min((list(self.frameworks).index(name) for name in names), default=0)
+        return last, charged_s(completion.step_s, steps + (not common), self.min_gain) * (1 + order)
+
+    def choose(self) -> bool:
+        """Go on with the strategy of the pool that asks least. Returns: whether it is another one."""
+        former, self.chosen = self.chosen, min(self.pool, key=self.charge)
+        return former is not self.chosen
+
+    # ---- searches
+
+    def search(self, name: str, restricted: StrategyProblem, budget_s: float | None = None) -> None:
+        """Add to the pool what the search of a part of the problem comes upon, unless it has been searched.
 
         Args:
             name: of what is searched, in words.
-            restricted: the problem.
-            config: of the search; None for the short one.
-
-        Raises:
-            BadInput: fields contradict one another.
+            restricted: that part; or what the problem is a part of, for all that is in it, too.
+            budget_s: of the search; None for a short one.
         """
+        key = _key(restricted)
+        if key in self._infeasible or self.deadline.passed:
+            return
         self.watch(Progress(f"searching strategies: {name}"))
-        most = restricted.cluster.device_memory.max() - restricted.reserve_bytes
-        lighter = [of.strategy for of in self.starts if of.held_bytes <= most]
-        start = [strategy for strategy in lighter if _has(strategy, restricted.fixed)]
-        if restricted.equal_layers:
-            start = [strategy for strategy in start if strategy.layers is None]
-        deadline = self.deadline if config is None else NEVER
-        result = StrategiesPlanner(config or self.short).solve(replace(restricted, start=start), deadline=deadline)
-        self.starts += result.search_log
-        of_problem = restricted.within == self.problem.within and result.plan is not None
-        if of_problem and (self.shortest is None or result.cost.step_s < self.shortest.cost.step_s):
-            self.shortest = result
-        return Alternative(name, result.cost, result.status == "infeasible")
+        shortest = sorted((of for of in self.pool if holds(restricted, of)), key=lambda of: of.step_s)
+        start = [self.best, *(of.strategy for of in shortest[:4])]
+        config = self.short if budget_s is None else replace(self.short, budget_s=budget_s)
+        self._infeasible[key] = False
+        with suppress(BadInput):  # fields contradict one another, or the framework has no words for the model
+            result = StrategiesPlanner(config).solve(replace(restricted, start=start), deadline=self.deadline)
+            self._infeasible[key] = result.status == "infeasible"
+            unlike = restricted.rank_reserve_bytes != self.problem.rank_reserve_bytes
+            for completion in result.search_log:
+                inside = holds(self.problem, completion)
+                inside = inside and not (unlike and not self.problem.fits(self.estimate(completion)))
+                (self.pool if inside else self.beyond).append(completion)
 
-    def with_fields(self, **fields: Any) -> StrategyProblem:
-        """The problem with fields fixed beside those that are."""
-        return replace(self.problem, fixed={**self.problem.fixed, **fields})
+    def row(self, name: str, restricted: StrategyProblem, inside: Sequence[Completion]) -> Alternative:
+        """The shortest of these that is of a part of the problem, of those that frameworks train where one is."""
+        inside = [of for of in inside if holds(restricted, of)]
+        if not inside:
+            return Alternative(name, None, self._infeasible.get(_key(restricted), False))
+        return Alternative(name, self.estimate(min(inside, key=lambda of: (self.charge(of)[0], of.step_s))))
+
+    def search_degrees(self) -> None:
+        """The other strategies with the degrees of the chosen one that are no harder and that its framework trains."""
+        degrees = {name: getattr(self.best, name) for name in ("tp", "cp", "ep", "pp", "dp")}
+        own = replace(self.problem, fixed={**degrees, **self.problem.fixed}, without=STEPS - steps_of(self.best))
+        for name in self.trained(self.best)[:1]:
+            own = replace(own, within=self.frameworks[name])
+        self.search("with the degrees of the best one", own, 0.1 * self.budget_s)
+
+    def search_frameworks(self) -> None:
+        """The strategies of each framework: what the chosen one is to be of, and starts for all others."""
+        for name, limits in self.frameworks.items():
+            within = replace(self.problem, within=limits)
+            self.search(f"for {name}", within, 0.5 * self.budget_s / len(self.frameworks))
 
     # ---- choices
 
     def choices(self) -> list[Alternative]:
-        """The best strategy without each of the choices that the best one makes and that nobody has fixed."""
-        result = []
-        for name, restricted in self._choices():
-            with suppress(BadInput):
-                result.append(self.search(name, restricted))
-        return result
+        """The best strategy without each of the choices that the chosen one makes and that nobody has fixed.
 
-    def _choices(self) -> Iterator[tuple[str, StrategyProblem]]:
-        best, fixed = self.best, self.problem.fixed
-        if best.recompute != "none" and "recompute" not in fixed:
-            yield "without recomputation", self.with_fields(recompute="none")
-        if best.zero and "zero" not in fixed:
-            yield "without ZeRO", self.with_fields(zero=0)
-        if best.sequence_parallel and "sequence_parallel" not in fixed:
-            yield "without sequence parallelism", self.with_fields(sequence_parallel=False)
-        if best.layers is not None and "layers" not in fixed:
-            yield EQUAL_LAYERS, replace(self.problem, equal_layers=True)
-        if (best.schedule, best.vp) != ("1f1b", 1) and best.pp > 1 and not {"schedule", "vp"} & set(fixed):
-            yield "with plain 1F1B", self.with_fields(schedule="1f1b", vp=1)
-
-    def prefer_equal_layers(self) -> Estimate | None:
-        """Go on with the best strategy of equal stages where it is longer by less than 2 %: it is simpler to run.
-
-        Returns: the one that is shorter, if so.
+        They are no harder to run than the chosen one in anything, and so not shorter, unless no such one fits.
         """
-        if self.best.layers is None or "layers" in self.problem.fixed:
-            return None
-        return self._prefer(EQUAL_LAYERS, replace(self.problem, equal_layers=True), 0.02)
+        best, rows = self.best, []
+        plain = replace(self.problem, without=STEPS - steps_of(best))
+        for name, fields in CHOICES.items():
+            chosen = any(getattr(best, field) != value for field, value in fields.items())
+            if not chosen or set(fields) & set(self.problem.fixed) or ("schedule" in fields and best.stages == 1):
+                continue
+            if "layers" in fields:
+                restricted = replace(plain, without=plain.without | {UNEQUAL})
+            else:
+                restricted = replace(plain, fixed={**self.problem.fixed, **fields})
+            names = self.trained(best)
+            self.search(name, replace(restricted, within=self.frameworks[names[0]]) if names else restricted)
+            row = self.row(name, restricted, self.no_better)
+            if row.estimate is None:
+                harder = replace(restricted, without=restricted.without & {UNEQUAL} if "layers" in fields else NOTHING)
+                self.search(name, harder)
+                row = self.row(name, harder, self.no_better)
+            rows.append(row)
+        return rows
 
-    def _prefer(self, name: str, restricted: StrategyProblem, share: float) -> Estimate | None:
-        former: Estimate = self.result.cost
-        self.shortest = None
-        with suppress(BadInput):
-            longer = replace(self.short, budget_s=4 * self.short.budget_s)  # it decides what is recommended
-            self.search(name, restricted, longer)
-        simpler, self.shortest = self.shortest, None
-        if simpler is None or simpler.cost.step_s * (1 - share) > former.step_s:
-            return None
-        self.result = _with_plan_of(replace(self.result, problem=restricted), simpler)
-        return former
+    @property
+    def no_better(self) -> list[Completion]:
+        """Those of the pool that are not shorter than the chosen one."""
+        return [of for of in self.pool if of.step_s >= self.chosen.step_s]
 
     # ---- kinds
 
     def kinds(self) -> list[Alternative]:
         """The best strategy of each kind of parallelism, the shortest step first, those of which none fits last.
 
-        Data parallelism, with whatever stage of ZeRO, goes with all kinds. A kind that comes to a strategy of another
-        one is left out, as is one that the best strategy is of, too.
+        Data parallelism, with whatever stage of ZeRO, goes with all kinds. Of kinds than which the same other one is
+        shorter those are left out that have one more degree than another of them.
         """
-        alternatives, none = [Alternative(kind_of(self.best), self.result.cost)], []
-        for used in ((), ("tp",), ("cp",), ("pp",), ("tp", "cp"), ("tp", "pp"), ("cp", "pp")):
-            alone = {name: 1 for name in PARTS if name not in used}
-            if any(self.problem.fixed.get(name, 1) != 1 for name in alone) or _has(self.best, alone):
+        rows, none = list[Alternative](), list[tuple[set[str], Alternative]]()
+        divided = {_used(division) for division in Grid(self.problem).divisions()}
+        for used in (set(of) for size in range(len(PARALLEL) + 1) for of in combinations(PARALLEL, size)):
+            if used not in divided:
                 continue
-            try:
-                kind = self.search(_listed(["data", *(PARTS[name] for name in used)]), self.with_fields(**alone))
-            except BadInput:
-                continue
-            if kind.estimate is None:
-                none.append(kind)
-                continue
-            named = replace(kind, name=kind_of(kind.estimate.strategy))
-            if all(other.name != named.name for other in alternatives):
-                alternatives.append(named)
-        return [*sorted(alternatives, key=lambda of: of.estimate.step_s if of.estimate else 0.0), *none]
+            name = _listed(["data", *(KINDS[degree] for degree in PARALLEL if degree in used)])
+            restricted = replace(self.problem, without=frozenset(PARALLEL[of] for of in set(PARALLEL) - used))
+            if not used >= _used(self.best):
+                self.search(name, restricted)
+            inside = [of for of in self.pool if holds(restricted, of)]
+            kind = [of for of in inside if _used(of.strategy) == used]
+            shortest = self.chosen if used == _used(self.best) else self._shortest(kind)
+            other = self._shortest([of for of in inside if _used(of.strategy) < used])
+            if shortest is None or (other is not None and other.step_s <= shortest.step_s * (1 + TIE)):
+                instead = "" if other is None else kind_of(other.strategy)
+                if all(of.instead != instead or not instead or not before < used for before, of in none):
+                    row = Alternative(name, None, self._infeasible.get(_key(restricted), False), instead)
+                    none.append((used, row))
+            else:
+                estimate = self.estimate(shortest)
+                rows.append(Alternative(kind_of(shortest.strategy), estimate, requires=self.requires(shortest)))
+        return [*sorted(rows, key=lambda of: of.estimate.step_s if of.estimate else 0.0), *(row for _, row in none)]
 
-    def prefer_fewer(self, kinds: Sequence[Alternative]) -> bool:
-        """Go on with the best strategy of fewer kinds of parallelism where it is longer by less than 1 %.
-
-        Returns: whether there is one.
-        """
-        best_s, used = self.result.cost.step_s, _used(self.best)
-        for estimate in (of.estimate for of in kinds if of.estimate is not None):
-            fewer = _used(estimate.strategy)
-            if fewer < used and estimate.step_s * (1 - 0.01) < best_s:
-                restricted = self.with_fields(**dict.fromkeys(used - fewer, 1))
-                return self._prefer("fewer kinds of parallelism", restricted, 0.01) is not None
-        return False
+    def _shortest(self, completions: Sequence[Completion]) -> Completion | None:
+        return min(completions, key=lambda of: (self.charge(of)[0], of.step_s), default=None)
 
     # ---- memory
 
     def of_memory(self) -> list[Estimate]:
         """The best strategies with less and less memory, none of which another one is shorter and emptier than."""
-        best: Estimate = self.result.cost
+        best = self.estimate(self.chosen)
         estimates = [best]
         for share in (0.75, 0.5, 0.35, 0.25):
-            most = share * best.peak_memory
-            reserve = self.problem.cluster.memory - most
-            if reserve <= self.problem.reserve_bytes:
-                continue
-            smaller = replace(self.problem, reserve_bytes=reserve, rank_reserve_bytes={})
-            other = self.search(f"{100 * share:.0f} % of the memory", smaller)
-            if other.estimate is not None:
-                estimates.append(other.estimate)
+            reserve = self.problem.cluster.memory - share * best.peak_memory
+            if reserve > self.problem.reserve_bytes:
+                name = f"{100 * share:.0f} % of the memory"
+                smaller = replace(self.problem, reserve_bytes=reserve, rank_reserve_bytes={})
+                self.search(name, smaller)
+                estimates += filter(None, [self.row(name, smaller, self.no_better).estimate])
         return front(estimates)
 
-    # ---- limits
+    # ---- what is shorter
+
+    def requires(self, completion: Completion) -> tuple[str, ...]:
+        """What a strategy that is shorter than the chosen one needs beyond that."""
+        if completion.step_s >= self.chosen.step_s:
+            return ()
+        further = steps_of(completion.strategy) - steps_of(self.best)
+        if not self.trained(self.best) or self.common(completion.strategy):
+            return tuple(sorted(further))
+        return (*sorted(further), *(self.trained(completion.strategy)[:1] or (NO_FRAMEWORK,)))
+
+    def shorter(self) -> list[Alternative]:
+        """The strategies that are shorter than the chosen one by a thousandth or more: the shortest for what each
+        needs, unless one that needs no more is as short."""
+        shortest: list[tuple[set[str], Completion]] = []
+        pool = [of for of in self.pool if of.step_s < 0.999 * self.chosen.step_s]
+        for completion in sorted(pool, key=lambda of: (len(self.requires(of)), of.step_s)):
+            wanted = set(self.requires(completion))
+            if all(not other <= wanted or completion.step_s < 0.999 * of.step_s for other, of in shortest):
+                shortest = [(other, of) for other, of in shortest if other != wanted] + [(wanted, completion)]
+        least = sorted(shortest, key=lambda pair: pair[1].step_s)
+        able = [pair for pair in least if pair is least[0] or NO_FRAMEWORK not in pair[0]][:3]
+        return [Alternative("", self.estimate(of), requires=self.requires(of)) for _, of in able]
 
     def without_limits(self) -> Estimate:
-        """The best strategy of any framework, which is never longer than the best one; in as much time as that took."""
+        """The best strategy of any framework, which is never longer than the chosen one."""
         free = replace(self.problem, within=None)
-        other = self.search("without the limits of a framework", free, self.config).estimate
-        best: Estimate = self.result.cost
-        return best if other is None or other.step_s > best.step_s else other
+        self.search("without the limits of a framework", free, 0.4 * self.budget_s)
+        return self.estimate(min((self.chosen, *self.pool, *self.beyond), key=lambda of: of.step_s))
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The best strategy of a search and of all comparisons, which are beside it.
+    """The answer of a search and of all comparisons, which are beside it.
 
     Attributes:
-        result: of the search; of the shortest comparison where that is shorter.
-        choices, kinds, memory, unlimited: see Comparisons; the last one is None without a framework.
-        uneven: the shorter strategy that has not equally many layers in all stages, where it is shorter by less than
-            2 %: nothing else is compared then but strategies of equally many.
+        result: of the search, with the chosen strategy.
+        choices, kinds, memory, shorter, unlimited: see Comparisons; the last one is None without a framework.
     """
 
     result: StrategyResult
@@ -234,7 +321,12 @@ class Compared:
     kinds: list[Alternative]
     memory: list[Estimate]
     unlimited: Estimate | None
-    uneven: Estimate | None = None
+    shorter: list[Alternative]
+
+    @property
+    def uneven(self) -> Estimate | None:
+        """The shorter strategy that needs unequal layers and nothing else."""
+        return next((of.estimate for of in self.shorter if of.requires == (UNEQUAL,)), None)
 
 
 def compared(
@@ -242,35 +334,53 @@ def compared(
     config: StrategiesConfig,
     watch: Watch = SILENT,
     budget_s: float | None = None,
-    unlimited: Estimate | None = None,
+    frameworks: Mapping[str, Limits] | None = None,
+    min_gain: float = DEFAULT_MIN_GAIN,
 ) -> Compared:
-    """Compare the best strategy of a search with others; where one of them is shorter it is the best one from then on.
-
-    Args: as of Comparisons; and
-        unlimited: the best strategy without the limits of a framework, where it is known.
-    """
-    beside = Comparisons(result, config, watch, budget_s)
-    uneven = beside.prefer_equal_layers()
+    """Compare the best strategy of a search with others, and choose among all of them; args as of Comparisons."""
+    beside = Comparisons(result, config, watch, budget_s, frameworks, min_gain)
+    unlimited = None if beside.problem.within is None else beside.without_limits()
+    beside.search_frameworks()
+    beside.choose()
     while True:
-        choices, kinds, memory = beside.choices(), beside.kinds(), beside.of_memory()
-        shorter = beside.shortest
-        if shorter is not None and shorter.cost.step_s < beside.result.cost.step_s:
-            beside.result = _with_plan_of(beside.result, shorter)
-        elif not beside.prefer_fewer(kinds):
+        beside.search_degrees()
+        beside.choose()
+        rows = beside.choices(), beside.kinds(), beside.of_memory()
+        if not beside.choose():
             break
-    if beside.problem.within is not None and unlimited is None:
-        unlimited = beside.without_limits()
-    return Compared(beside.result, choices, kinds, memory, unlimited, uneven)
+    if unlimited is not None and unlimited.step_s > beside.chosen.step_s:
+        unlimited = beside.estimate(beside.chosen)
+    return Compared(_with_plan(beside), *rows, unlimited, beside.shorter())
 
 
-def _with_plan_of(result: StrategyResult, shorter: StrategyResult) -> StrategyResult:
-    """The result of a search with the plan of another one, which is of a part of its problem and perhaps simpler."""
-    problem = replace(result.problem, cluster=shorter.problem.cluster)
-    bound = result.bound
-    if bound is not None and bound.value > shorter.cost.step_s:
-        bound = replace(bound, value=shorter.cost.step_s)
-    status = "feasible" if shorter.cost.step_s > result.cost.step_s else result.status
-    return replace(result, problem=problem, plan=shorter.plan, cost=shorter.cost, bound=bound, status=status)
+def _with_plan(beside: Comparisons) -> StrategyResult:
+    """The result of the search with the chosen plan, which is perhaps simpler than its own."""
+    result, cost = beside.result, beside.estimate(beside.chosen)
+    if beside.best == result.plan and cost == result.cost:
+        return result
+    bound, cluster = result.bound, beside.chosen.cluster or beside.problem.cluster
+    if bound is not None and bound.value > cost.step_s:
+        bound = replace(bound, value=cost.step_s)
+    status = "feasible" if cost.step_s > result.cost.step_s * (1 + TIE) else result.status
+    problem = replace(result.problem, cluster=cluster)
+    return replace(result, problem=problem, plan=beside.best, cost=cost, bound=bound, status=status)
+
+
+def holds(problem: StrategyProblem, completion: Completion) -> bool:
+    """Whether a strategy that fits the cluster is one of a problem, which may reserve more."""
+    strategy, within = completion.strategy, problem.within
+    most = problem.cluster.device_memory.max() - problem.reserve_bytes
+    return (
+        all(getattr(strategy, name) == value for name, value in problem.fixed.items())
+        and not steps_of(strategy) & problem.without
+        and completion.held_bytes <= most
+        and (within is None or is_trained(problem, strategy, within))
+    )
+
+
+def _key(problem: StrategyProblem) -> object:
+    within = None if problem.within is None else problem.within.name
+    return within, problem.without, problem.reserve_bytes, repr(sorted(problem.fixed.items(), key=lambda of: of[0]))
 
 
 def front(estimates: Sequence[Estimate]) -> list[Estimate]:
@@ -284,31 +394,25 @@ def front(estimates: Sequence[Estimate]) -> list[Estimate]:
 
 def kind_of(strategy: Strategy) -> str:
     """`data, tensor and pipeline`: what a strategy divides the devices by."""
-    s = strategy
-    degrees = {"data": s.dp, "tensor": s.tp, "context": s.cp, "expert": s.ep, "pipeline": s.pp}
-    return _listed([name for name, degree in degrees.items() if degree > 1 and name != "expert"] or ["data"])
+    used = [KINDS[name] for name in PARALLEL if name in _used(strategy)]
+    return _listed((["data"] if strategy.dp > 1 or not used else []) + used)
 
 
-def _used(strategy: Strategy) -> set[str]:
-    return {name for name in PARTS if getattr(strategy, name) > 1}
+def _used(divided: Any) -> frozenset[str]:
+    """Degrees of a strategy, or of a division, that are more than 1."""
+    return frozenset(name for name in PARALLEL if getattr(divided, name) > 1)
 
 
 def _listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _has(strategy: Strategy, fields: Mapping[str, Any]) -> bool:
-    return all(getattr(strategy, name) == value for name, value in fields.items())
-
-
 def of_sizes(
     result: StrategyResult, clusters: list[Cluster], config: StrategiesConfig, watch: Watch = SILENT
-) -> list[StrategyResult]:
+) -> Iterator[StrategyResult]:
     """The best strategy on each of several clusters, of which that of the result may be one."""
-    results = []
     for cluster in clusters:
         watch(Progress(f"searching strategies of {cluster.devices} devices"))
         same = cluster == result.problem.cluster
         problem = replace(result.problem, cluster=cluster)
-        results.append(result if same else StrategiesPlanner(config).solve(problem))
-    return results
+        yield result if same else StrategiesPlanner(config).solve(problem)

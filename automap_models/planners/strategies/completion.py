@@ -16,6 +16,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.result import TIE
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
@@ -25,6 +26,7 @@ from automap_models.planners.strategies.chain_bounds import passes_laid_out
 from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.planners.strategies.fitting import shortest_choices
 from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.simplicity import UNEQUAL, steps_of
 from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
 
 NONE = RECOMPUTE.index("none")
@@ -34,11 +36,12 @@ Choice = tuple[int, int]
 
 @dataclass(frozen=True)
 class Completion:
-    """A strategy that fits, its step, and bytes of the fullest device."""
+    """A strategy that fits, its step, bytes of the fullest device, and the cluster, whose groups are in an order."""
 
     strategy: Strategy
     step_s: float
     held_bytes: float = 0.0
+    cluster: Cluster | None = None
 
 
 @dataclass
@@ -90,7 +93,8 @@ def sort_of(strategy: Strategy) -> Hashable:
     s = strategy
     degrees = (s.tp > 1, s.cp > 1, s.pp > 1)
     recomputes = s.recompute != "none"
-    return (*degrees, recomputes, s.zero > 0, s.sequence_parallel, s.layers is None, (s.schedule, s.vp) == ("1f1b", 1))
+    plain = (s.schedule, s.vp) == ("1f1b", 1)
+    return (*degrees, recomputes, s.zero, s.sequence_parallel, s.layers is None, plain, steps_of(s))
 
 
 class Completions:
@@ -118,7 +122,7 @@ class Completions:
     @property
     def given_layers(self) -> tuple[int, ...] | None:
         """Cuts that are fixed."""
-        if self.problem.equal_layers:
+        if UNEQUAL in self.problem.without:
             return (self.blocks.size // self.strategy.stages,) * self.strategy.stages
         return self.fixed.get("layers")
 
@@ -199,6 +203,12 @@ class Completions:
 
     # ---- recomputation
 
+    def alike(self, layers: tuple[int, ...]) -> Iterator[Completion | None]:
+        """The strategies with these cuts all of whose blocks recompute the same, as far as that is open."""
+        if not {"recompute", "recompute_blocks"} & set(self.fixed):
+            for kind in self.recompute:
+                yield self.priced(layers, [(kind, count if kind != NONE else 0) for count in layers])
+
     def priced(self, layers: tuple[int, ...], choices: Sequence[Choice]) -> Completion | None:
         """The step of a strategy; None where it does not fit."""
         strategy = self._strategy(layers, choices)
@@ -228,7 +238,7 @@ class Completions:
             return [(kind, blocks[stage] if blocks is not None else count if kind != NONE else 0)]
         if blocks is not None:
             return [(kind, blocks[stage]) for kind in self.recompute]
-        if self.problem.within is not None and self.problem.within.recompute_alike:
+        if self.problem.recompute_alike:
             return [(kind, count if kind != NONE else 0) for kind in self.recompute]
         return [(NONE, 0), *((kind, n) for kind in self.recompute if kind != NONE for n in range(1, count + 1))]
 
@@ -307,4 +317,4 @@ def priced(pricing: StrategyPricing, strategy: Strategy, reserve: FloatArray) ->
     total = np.array([memory.total for memory in costs.memory])
     if (total > rank_memory(strategy, pricing.cluster) - reserve).any():
         return None
-    return Completion(strategy, step_seconds(strategy, costs), float(total.max()))
+    return Completion(strategy, step_seconds(strategy, costs), float(total.max()), pricing.cluster)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import gcd
@@ -27,6 +28,7 @@ from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, require_r
 from automap_models.core.strategy import ZERO_STAGES, Strategy, expert_tensor
 from automap_models.errors import BadInput
 from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.simplicity import PARALLEL, SPLIT, SPLITTING, UNEQUAL
 
 
 class Division(NamedTuple):
@@ -79,7 +81,10 @@ class Grid:
     def divisions(self) -> Iterator[Division]:
         """All of them that the model and the cluster can be divided by."""
         shape, devices, experts = self.shape, self.devices, self.shape.experts or 1
-        of_devices = [self._values(name, _divisors(devices)) for name in ("tp", "cp", "pp")]
+        without = self.problem.without
+        of_devices = [
+            self._values(name, (1,) if word in without else _divisors(devices)) for name, word in PARALLEL.items()
+        ]
         for tp, cp, pp in product(*of_devices):
             dp, odd = divmod(devices, tp * cp * pp)
             samples, split = divmod(self.problem.global_batch, max(dp, 1))
@@ -137,9 +142,13 @@ class Grid:
             )
         if not self.zeros(division):
             return ()
-        if self.problem.equal_layers:
-            return [way for way in ways if self.shape.layers % (division.pp * way.vp) == 0]
-        return ways
+        without = self.problem.without
+        return [
+            way
+            for way in ways
+            if (UNEQUAL not in without or self.shape.layers % (division.pp * way.vp) == 0)
+            and (SPLIT not in without or way.schedule not in SPLITTING or division.pp * way.vp == 1)
+        ]
 
     def strategy(self, family: Family, **fields: Any) -> Strategy:
         """A strategy of a family."""
@@ -181,6 +190,31 @@ def _ways(pp: int, micro_batches: int, layers: int, names: tuple[str, ...], virt
 def _divisors(number: int) -> tuple[int, ...]:
     small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
     return tuple(sorted({*small, *(number // n for n in small)}))
+
+
+def neighbours(problem: StrategyProblem, strategy: Strategy) -> Iterator[Family]:
+    """Families of a problem that differ from a strategy, which may be of another one, in few things but degrees.
+
+    Degrees are its own as far as the problem has them, and micro-batches half, as and twice as large. Of micro-batch,
+    ZeRO, and schedule with virtual stages, one thing more differs than of the family that is nearest to it.
+    """
+    own = {name: 1 if word in problem.without else getattr(strategy, name) for name, word in PARALLEL.items()}
+    own |= {"ep": strategy.ep, "sequence_parallel": strategy.sequence_parallel and own["tp"] > 1, **problem.fixed}
+    fixed = {name: own[name] for name in ("tp", "cp", "pp", "ep", "sequence_parallel")}
+    grid = Grid(replace(problem, fixed={**problem.fixed, **fixed}))
+    divisions = [division for division in grid.divisions() if grid.ways(division)]
+    sizes = {division.micro_batch for division in divisions}
+    usual = {strategy.micro_batch, 2 * strategy.micro_batch, strategy.micro_batch // 2}
+    sizes = sizes & usual or set(sorted(sizes, key=lambda size: abs(size - strategy.micro_batch))[:1])
+    way = Way(strategy.schedule, strategy.vp)
+    of_distance: dict[int, list[Family]] = {}
+    for division in divisions:
+        for zero, other in product(grid.zeros(division), grid.ways(division)):
+            differing = (division.micro_batch != strategy.micro_batch) + (zero != strategy.zero) + (other != way)
+            if division.micro_batch in sizes:
+                of_distance.setdefault(differing, []).append(Family(division, zero, other))
+    nearest = min(of_distance, default=0)
+    yield from (*of_distance.get(nearest, ()), *of_distance.get(nearest + 1, ()))
 
 
 def usual_divisions(divisions: Sequence[Division], devices_per_node: int, experts: int) -> list[Division]:

@@ -20,6 +20,7 @@ from automap_models.planners.strategies.completion import Incumbent
 from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.search import Search, SearchCounts
+from automap_models.planners.strategies.simplicity import PARTIAL, steps_of
 from automap_models.simulate.strategy import require_device
 
 WITHIN = "target"
@@ -172,7 +173,8 @@ def is_trained(problem: StrategyProblem, strategy: Strategy, within: Limits) -> 
     """Whether a framework trains a strategy of the problem's model."""
     with contextlib.suppress(BadInput):
         require_framework(problem, within)
-        return within.objection(strategy, problem.work.facts) is None
+        alike = not within.recompute_alike or PARTIAL not in steps_of(strategy)
+        return alike and within.objection(strategy, problem.work.facts) is None
     return False
 
 

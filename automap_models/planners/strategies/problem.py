@@ -19,6 +19,7 @@ from automap_models.core.units import size
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_kinds
+from automap_models.planners.strategies.simplicity import PARTIAL
 from automap_models.simulate.strategy import StrategyPricing
 
 if TYPE_CHECKING:
@@ -89,8 +90,9 @@ class StrategyProblem:
         rank_reserve_bytes: of the devices of a rank beside that, by its number, from the last one on below 0; ranks
             that a strategy does not have reserve nothing.
         within: what the framework can express that is to run it; None for all that there is.
-        equal_layers: whether all virtual stages have as many layers.
-        start: strategies of the problem that the search begins with; those that do not fit it are passed over.
+        without: what its strategies do without, of simplicity.STEPS.
+        start: strategies that the search begins with: one that may be of another problem, beside which it begins, and
+            others of this one.
         runtime: how the framework runs strategies.
         kinds: devices by the names that the groups of a mixed cluster have for them.
         shared: costs of a search of the same model on the same devices, which another one goes on with.
@@ -107,7 +109,7 @@ class StrategyProblem:
     reserve_bytes: float = 0.0
     rank_reserve_bytes: Mapping[int, float] = field(default_factory=dict)
     within: Limits | None = None
-    equal_layers: bool = False
+    without: frozenset[str] = frozenset()
     start: Sequence[Strategy] = ()
     runtime: Runtime = DEFAULT_RUNTIME
     kinds: Mapping[str, Device] = field(default_factory=dict)
@@ -161,9 +163,12 @@ class StrategyProblem:
             self.work.recompute if given is None else given if isinstance(given, tuple) else (given,)
         )
         numbers = sorted({RECOMPUTE.index(kind) for kind in kinds if within is None or kind in within.recompute})
-        if within is not None and within.recompute_alike:
-            return [[number] for number in numbers]
-        return [numbers]
+        return [[number] for number in numbers] if self.recompute_alike else [numbers]
+
+    @property
+    def recompute_alike(self) -> bool:
+        """Whether all blocks of a strategy recompute the same."""
+        return PARTIAL in self.without or (self.within is not None and self.within.recompute_alike)
 
     def fits(self, estimate: Estimate) -> bool:
         """Whether a strategy leaves the reserve of every device."""

@@ -29,6 +29,7 @@ import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.result import TIE
+from automap_models.core.strategy import Strategy
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import closed_bound, division_bound, least_in_flight
@@ -36,7 +37,7 @@ from automap_models.planners.strategies.chain_bounds import chain_bound
 from automap_models.planners.strategies.completion import Completion, Completions, Incumbent, priced
 from automap_models.planners.strategies.divisions import DividedModel
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
-from automap_models.planners.strategies.grid import Division, Family, Grid, Way, usual_divisions
+from automap_models.planners.strategies.grid import Division, Family, Grid, Way, neighbours, usual_divisions
 from automap_models.planners.strategies.guesses import guesses
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
@@ -139,12 +140,15 @@ class Search:
 
     def search(self) -> None:
         """The queue, from what closed forms say is good to its end."""
-        for strategy in self.problem.start:
+        for strategy in self.problem.start[1:]:
             self.incumbent.take(priced(self.pricing, strategy, self.problem.reserve(strategy.pp)))
+        for strategy in self.problem.start[:1]:
+            self.descend(strategy)
         divisions = self.bounded_divisions()
         # A share of 1F1B's bubble, of which other schedules have less.
         likely = sorted(divisions, key=lambda of: of[0] * (1 + 0.3 * self.waiting(of[1])))
         self.price_guesses([of for _, of in likely[: 4 * self.config.guesses]], self.config.guesses)
+        self.descend()
         for bound_s, division in divisions:
             self.push(bound_s, partial(self.split_division, division))
         while self.queue:
@@ -166,7 +170,7 @@ class Search:
             return
         self.reported_s = now_s
         best = "" if self.best is None else f", the best takes {self.best.step_s:.4g} s, none less than {bound_s:.4g} s"
-        self.watch(Progress(f"searching {self.counts.families:,} families of strategies{best}"))
+        self.watch(Progress(f"searching {self.counts.families:,} subspaces of strategies{best}"))
 
     # ---- from divisions to families
 
@@ -329,10 +333,50 @@ class Search:
         """Try neighbouring cuts."""
         self.incumbent.take(node.completions.improved(layers, self.config.trials))
 
+    def descend(self, start: Strategy | None = None) -> None:
+        """From a strategy, or from the best one, to the shortest of its neighbours, as long as one is shorter.
+
+        A strategy of another problem has its neighbours in this one all the same, and may be none of it itself.
+        """
+        best, visited = self.best if start is None else None, set[Family]()
+        strategy = start if best is None else best.strategy
+        while strategy is not None and not self.deadline.passed:
+            former, origin = best, strategy
+            for family in neighbours(self.problem, origin):
+                if family in visited or self.deadline.passed:
+                    continue
+                visited.add(family)
+                for completion in self.beside(family, origin):
+                    self.incumbent.take(completion)
+                    if completion is not None and (best is None or completion.step_s < best.step_s * (1 - TIE)):
+                        best = completion
+            strategy = None if best is None or best is former else best.strategy
+
+    def beside(self, family: Family, origin: Strategy) -> Iterator[Completion | None]:
+        """Strategies of a family with the cuts of another strategy, where it has as many stages, or with its own."""
+        self.counts.simulated += 1
+        for kinds in self.problem.recompute_sets:
+            completions = self.node(family, kinds).completions
+            same = origin.layers is not None and len(origin.layers) == completions.strategy.stages
+            layers = origin.layers if same and completions.given_layers is None else completions.balanced()
+            assert layers is not None
+            yield completions.best(layers)
+            if not self.problem.recompute_alike:
+                yield from completions.alike(layers)
+
     def refine(self) -> None:
-        """Move layers of the best strategy from stage to stage as long as that makes it shorter and there is time."""
-        if self.best is None or self.best.strategy.stages == 1:
-            return
+        """Move layers of the best strategy from stage to stage as long as that makes it shorter and there is time, and
+        go on to neighbours of what that comes to."""
+        former_s = float("inf")
+        while self.best is not None and self.best.step_s < former_s and not self.deadline.passed:
+            former_s = self.best.step_s
+            self.descend()
+            if self.best.strategy.stages > 1:
+                self.move_layers()
+
+    def move_layers(self) -> None:
+        """Of the best strategy, from stage to stage as long as that makes it shorter and there is time."""
+        assert self.best is not None
         strategy = self.best.strategy
         division = Division(*(getattr(strategy, name) for name in Division._fields))
         family = Family(division, strategy.zero, Way(strategy.schedule, strategy.vp))

@@ -235,8 +235,12 @@ def test_a_strategy_is_one_that_a_framework_trains_where_there_is_one(
     options = ("--global-batch", "16", "--budget", "0.5", "--pp", "2", "--zero", "2")
     assert main([*files, *options, "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert printed["for"] == "galvatron"
-    assert printed["without_limits"]["step_s"] < printed["step_s"]
+    assert "for" not in printed  # nobody asked for Galvatron
+    assert any("a framework that runs it" in of["requires"] for of in printed["shorter"])
+    assert all(of["best"]["step_s"] < printed["step_s"] for of in printed["shorter"])
+    assert main([*files, *options]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "shorter no framework trains the shortest strategy (" in text and "next --for galvatron:" in text
     assert main([*files, *options, "--schedule", "zb-h1"]) == 0
     assert "none of them runs this one" in " ".join(capsys.readouterr().out.split())
 

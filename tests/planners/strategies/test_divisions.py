@@ -11,6 +11,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.planners.strategies.divisions import DividedModel, with_whole_sequences
 from automap_models.planners.strategies.grid import Family, Grid
 from automap_models.planners.strategies.problem import SharedCosts
+from automap_models.planners.strategies.simplicity import UNEQUAL
 from automap_models.simulate.strategy import StrategyPricing
 
 
@@ -48,7 +49,7 @@ def test_searches_that_go_on_share_the_costs_of_ranks_and_no_others() -> None:
     grid = Grid(problem)
     division = next(division for division in grid.divisions() if grid.ways(division))
     first = DividedModel(grid, shared).costs(division, 0)
-    assert DividedModel(Grid(replace(problem, equal_layers=True)), shared).costs(division, 0) is first
+    assert DividedModel(Grid(replace(problem, without=frozenset({UNEQUAL}))), shared).costs(division, 0) is first
     assert DividedModel(Grid(replace(problem, reserve_bytes=1e9)), shared).costs(division, 0) is first
     more = DividedModel(Grid(replace(problem, global_batch=16)), shared).costs(division, 0)
     assert more.strategy.micro_batches == 2 * first.strategy.micro_batches
