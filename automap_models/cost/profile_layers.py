@@ -156,12 +156,19 @@ class ProfileCosting(LayerCosting):
 def layer_begins(profile: Profile) -> tuple[int, ...]:
     """The first instruction of each place; see this module. Without blocks that repeat, of each layer.
 
+    Between the ends every place holds parameters: one without any is part of the place before it.
+
     Raises:
         BadInput: there are fewer than three.
     """
     ends = block_ends(profile)
     before = min((block.first for block in _blocks(profile)), default=0)
-    begins = tuple(sorted({0, before, *(end + 1 for end in ends)}))
+    held = profile.W + profile.frozen
+    for of in (*profile.shared_parameters, *profile.shared_frozen):
+        held[list(of.instructions)] += of.nbytes
+    cuts = sorted({before, *(end + 1 for end in ends)} - {0})
+    sums = np.add.reduceat(held, [0, *cuts])
+    begins = (0, *(cut for cut, here in zip(cuts, sums[1:], strict=True) if here or cut == cuts[-1]))
     if len(begins) < 3:
         do = "profile the model with the paths of its modules, as automap-profile does"
         raise BadInput("has no layers between which a strategy could divide it", where=profile.model, do=do)
