@@ -14,7 +14,7 @@ recomputation, and does not say what of a backward pass makes gradients of param
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,23 +98,40 @@ class ProfileWork(ModelWork):
             BadInput: one is given that needs what a profile does not tell.
         """
         precision = PRECISIONS[self.dtype]
-        for name, allowed, lacks in (
-            *((name, (1,), "operations that devices could share") for name in ("tp", "cp", "ep")),
-            ("sequence_parallel", (False,), "operations that devices could share"),
-            ("precision", (precision,), "times of another type of elements"),
-            ("schedule", (*self.schedules, "1f1b-deep"), "times of gradients of parameters alone, which it runs apart"),
-            ("recompute", self.recompute, "attention cores"),
-        ):
-            value = given.get(name, allowed[0])
-            if not set(value if isinstance(value, tuple) else (value,)) <= set(allowed):
-                do = f"choose from {', '.join(map(str, allowed))}, or name a transformer"
-                raise BadInput(f"the profile of {self.shape.name} has no {lacks}", where=f"`{name}`", do=do)
+        require_fields(given, self.shape.name, (precision,))
         return {"precision": precision, **given}
 
     @property
     def facts(self) -> ModelFacts:
         """Whether its ends are tied; nothing says its sizes."""
         return ModelFacts(None, self.tied > 0)
+
+
+def require_fields(
+    given: Mapping[str, Any], model: str, precisions: Sequence[Precision] = tuple(PRECISIONS.values())
+) -> None:
+    """Nothing, where fields of a strategy need nothing that the profile of a model does not tell, whatever it is of.
+
+    Raises:
+        BadInput: one does; it is the first.
+    """
+    operators = "leave it out: plans of stages share operators, in the ranking, where the model has them"
+    for name, allowed, untold, do in (
+        *((name, (1,), "operations that devices could share", operators) for name in ("tp", "cp", "ep")),
+        ("sequence_parallel", (False,), "operations that devices could share", operators),
+        ("precision", precisions, "times of another type of elements", "give the model itself in it"),
+        (
+            "schedule",
+            (*ProfileWork.schedules, "1f1b-deep"),
+            "times of gradients of parameters alone, which it runs apart",
+            f"choose from {', '.join(ProfileWork.schedules)}",
+        ),
+        ("recompute", ProfileWork.recompute, "attention cores", f"choose from {', '.join(ProfileWork.recompute)}"),
+    ):
+        value = given.get(name, allowed[0])
+        if not set(value if isinstance(value, tuple) else (value,)) <= set(allowed):
+            what = f"strategies of {model} are of its profile, which has no {untold}"
+            raise BadInput(what, where=f"`{name}`", do=do)
 
 
 class ProfileCosting(LayerCosting):

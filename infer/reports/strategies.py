@@ -21,6 +21,7 @@ from automap_models.requests import PlanRequest
 from automap_models.requests.strategies import StrategyResult, command_line, frameworks_of, gap, searched_document
 from automap_models.workloads.source import notes_of
 
+from ..commands.parsing import flag
 from ..runner import Report
 from .pipeline import heading
 from .text import Column, Table, fact_table, plain, print_parts
@@ -49,7 +50,16 @@ def _title(request: PlanRequest, estimate: Estimate) -> str:
     tokens = "" if shape is None else f" of {shape.sequence:,} tokens"
     usual = "" if request.options.global_batch else " (--global-batch)"
     where = f"{heading(estimate.model, request.cluster)}; by the clock of {plain(estimate.device)}"
-    return f"{where}, {samples}{tokens} a step{usual}"
+    return f"{where}, {samples}{tokens} a step{usual}{of_options(request)}"
+
+
+def of_options(request: PlanRequest) -> str:
+    """A line that says for which options a transformer is traced, and what that leaves out; nothing without any."""
+    names = getattr(request, "of_stages", ())
+    if not names:
+        return ""
+    where = " and ".join(map(flag, names))
+    return f"\nfor {where}, of the traced model: no strategies with tp, cp and ep, and attention keeps its scores"
 
 
 def print_searched(searched: StrategyResult, title: str) -> None:
