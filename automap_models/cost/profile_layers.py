@@ -98,7 +98,7 @@ class ProfileWork(ModelWork):
             BadInput: one is given that needs what a profile does not tell.
         """
         precision = PRECISIONS[self.dtype]
-        require_fields(given, self.shape.name, (precision,))
+        require_fields(given, (precision,))
         return {"precision": precision, **given}
 
     @property
@@ -107,10 +107,8 @@ class ProfileWork(ModelWork):
         return ModelFacts(None, self.tied > 0)
 
 
-def require_fields(
-    given: Mapping[str, Any], model: str, precisions: Sequence[Precision] = tuple(PRECISIONS.values())
-) -> None:
-    """Nothing, where fields of a strategy need nothing that the profile of a model does not tell, whatever it is of.
+def require_fields(given: Mapping[str, Any], precisions: Sequence[Precision] = tuple(PRECISIONS.values())) -> None:
+    """Nothing, where fields of a strategy need nothing that no profile tells.
 
     Raises:
         BadInput: one does; it is the first.
@@ -130,7 +128,7 @@ def require_fields(
     ):
         value = given.get(name, allowed[0])
         if not set(value if isinstance(value, tuple) else (value,)) <= set(allowed):
-            what = f"strategies of {model} are of its profile, which has no {untold}"
+            what = f"strategies of such a model are of its profile, which has no {untold}"
             raise BadInput(what, where=f"`{name}`", do=do)
 
 

@@ -100,7 +100,7 @@ def plan_request(
         of_stages = tuple(others) if divided else ()
         return ExploreRequest(**common, options=within, plan=plan, target=options.get("target"), of_stages=of_stages)
     if not divided:
-        require_fields(options, source.what)
+        require_fields(options)
     if price:
         of_searching = ("devices", "reserve", "budget_s", "thorough", "target", "max_stages")
         _refuse(options, of_searching, "is for a search, and `price` searches nothing")
@@ -155,7 +155,8 @@ def _refuse_beside(others: Sequence[str], field: str, options: Mapping[str, Any]
     reasons = {name: OF_STAGES.get(name, "a strategy has no length L") for name in others if name != "target"}
     several = dict.fromkeys(reasons.values())
     where = " and ".join(f"`{name}`" for name in reasons)
-    raise BadInput(f"is not for a strategy, which `{field}` gives: {'; '.join(several)}", where=where, do=do)
+    are = "are" if len(reasons) > 1 else "is"
+    raise BadInput(f"{are} not for a strategy, which `{field}` gives: {'; '.join(several)}", where=where, do=do)
 
 
 def _written(path: Path) -> Strategy | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,8 +39,8 @@ def default_batch(profile: Profile, devices: int) -> int | None:
     """Samples of a step where nobody says; None where the profile says nothing about samples.
 
     Of a person's own model of tokens they are usual for its size. Of others they are DEFAULT_MICRO_BATCHES
-    micro-batches as profiled, or, where these do not give each device four samples, so many micro-batches for each
-    device that they do.
+    micro-batches as profiled, or, where these do not give each device four samples, the least number of whole
+    micro-batches that does, and evenly.
     """
     own, tokens = microbatch_size(profile), profile.meta.get(SAMPLE_TOKENS)
     if own is None:
@@ -48,7 +49,8 @@ def default_batch(profile: Profile, devices: int) -> int | None:
         parameters = float(profile.W.sum() + profile.frozen.sum()) / (profile.element_bytes or 4)
         return usual_samples(parameters, tokens, devices)
     samples = DEFAULT_MICRO_BATCHES * own
-    return samples if samples >= 4 * devices else own * devices * -(-4 // own)
+    whole = math.lcm(own, devices)
+    return samples if samples >= 4 * devices else whole * -(-4 * devices // whole)
 
 
 def stage_numbers(problem: StagedProblem) -> range:
