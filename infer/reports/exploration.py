@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from automap_models.core.cluster import group_bytes, memory_verdict
 from automap_models.core.device import Device
 from automap_models.core.estimate import strategy_in_words
 from automap_models.core.microbatch import SAMPLE_TOKENS, microbatch_size
@@ -43,9 +44,9 @@ KIND = "explored"
 def report(request: ExploreRequest, answer: Explored | StrategyResult | Candidate) -> Report:
     """All plans, ranked, and the best one; the best strategy, where that is shorter; or the plan that is given."""
     if isinstance(answer, StrategyResult):
-        told = strategies.report(request, answer)
+        of_strategy = strategies.report(request, answer)
         slow = slow_products(answer.problem.work.dtype, [answer.problem.device])
-        return replace(told, warnings=(*told.warnings, *slow))
+        return replace(of_strategy, warnings=(*of_strategy.warnings, *slow))
     notes = notes_of(request.source)
     if not isinstance(answer, Candidate):
         space = answer.exploration.space
@@ -241,7 +242,10 @@ def memory_in_words(candidate: Candidate) -> str:
     parts = candidate.parts
     where = f"stage {parts.fullest}" if candidate.plan.stages > 1 else "each device"
     contents = ", ".join(f"{name} {size(part(parts))}" for name, (part, _) in SIZES.items())
-    return f"{size(parts.memory_bytes)} of {size(candidate.limit_bytes)} on {where}: {contents}"
+    held = f"{size(parts.memory_bytes)} of {size(candidate.limit_bytes)} on {where}: {contents}"
+    groups = group_bytes(candidate.plan.stages, *candidate.degrees[parts.fullest])
+    beside = f"; beside it {size(groups)} of groups' buffers, as strategies count them" if groups else ""
+    return f"{memory_verdict(parts.memory_bytes, candidate.limit_bytes, groups)}: {held}{beside}"
 
 
 def shardings(candidate: Candidate) -> Iterator[tuple[str, str]]:

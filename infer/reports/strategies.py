@@ -8,7 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from automap_models.core.cluster import RESERVE
+from automap_models.core.cluster import RESERVE, memory_verdict
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
@@ -304,8 +304,7 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
         names = ", ".join(estimate.unfitted)
         yield "clock", f"unfitted: data sheet of {names}, and the mean constants of devices that have a fit"
     held, own, rank = estimate.fullest
-    verdict = "does not fit"
-    if estimate.fits:
-        verdict = "fits" if held <= (1 - RESERVE) * own else f"at risk, less than {percent(RESERVE)} are free"
+    verdict = memory_verdict(held, own)
+    verdict += f", less than {percent(RESERVE)} are free" if verdict == "at risk" else ""
     where = f"rank {rank}" if len(estimate.memory) > 1 else "each device"
     yield "memory", f"{verdict}: {size(held)} of {size(own)} on {where}"

@@ -207,12 +207,12 @@ def watching(*, verbose: bool = False) -> Iterator[Watch]:
         if verbose:
             begun_s, before = time.perf_counter(), [""]
 
-            def told(news: Progress) -> None:
+            def print_line(news: Progress) -> None:
                 if news.what != before[0]:
                     before[0] = news.what
                     say(f"{time.perf_counter() - begun_s:6.1f} s  {news.what}")
 
-            yield told
+            yield print_line
             return
         if sys.stderr is None or not sys.stderr.isatty():
             yield SILENT

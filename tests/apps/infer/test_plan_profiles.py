@@ -121,11 +121,11 @@ def test_options_that_ask_for_nothing_or_for_fewer_stages_leave_strategies_in(
 
 def test_the_report_ends_with_what_to_type_next_and_says_what_a_strategy_would_need(planned: Any) -> None:
     code, out, err = planned(a_profile(weights=1e6, saved=1e6), "--memory", "30 GB", "--verbose")
-    told = " ".join(out.split())
+    text = " ".join(out.split())
     again = "blocks.npz --topo cluster.yaml --no-cache --memory '30 GB' --verbose"
     assert code == 0
-    assert f"next automap plan {again} --out plan.json automap run plan.json MODEL --check" in told
-    assert "longer optimum" in told or "to change over to strategies it has to be 2.0 % shorter (--min-gain)" in told
+    assert f"next automap plan {again} --out plan.json automap run plan.json MODEL --check" in text
+    assert "longer optimum" in text or "to change over to strategies it has to be 2.0 % shorter (--min-gain)" in text
     assert "searching strategies" in err
     assert "outcome" in out and "outcome" not in planned(a_profile(weights=1e6, saved=1e6))[1]
 

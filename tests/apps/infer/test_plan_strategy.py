@@ -296,16 +296,16 @@ def test_an_option_of_plans_of_stages_changes_neither_batch_nor_precision_and_sa
     files: tuple[str, ...], options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They were planned in float32 with 16 samples, where strategies have bfloat16 and the tokens of GPT-3's models."""
-    asked = plan_request(Source(files[0], SourceKind.CONFIG), "p4d-4", {"pins": ("block_0=0",)}, device="a100")
-    assert isinstance(asked, ExploreRequest) and asked.source.dtype == "bfloat16"
+    request = plan_request(Source(files[0], SourceKind.CONFIG), "p4d-4", {"pins": ("block_0=0",)}, device="a100")
+    assert isinstance(request, ExploreRequest) and request.source.dtype == "bfloat16"
     assert main([*files, "--price", "--json"]) == 0
     usual = json.loads(capsys.readouterr().out)["strategy"]["global_batch"]
     assert main([*files, *options, "--forbid", "pipeline"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
+    text = " ".join(capsys.readouterr().out.split())
     names = " and ".join(name for name in options if name.startswith("--"))
-    assert f"{usual} samples a step" in told
+    assert f"{usual} samples a step" in text
     where = "--batch and --keep-together" if "--batch" in options else names
-    assert f"for {where}, of the traced model: no strategies with tp, cp and ep" in told
+    assert f"for {where}, of the traced model: no strategies with tp, cp and ep" in text
 
 
 @pytest.mark.parametrize("options", [{"max_stages": 2}, {"state_factor": 8}])
