@@ -44,7 +44,7 @@ def row(path: Path, topo: str) -> tuple[tuple[str, ...], float]:
     best = best_strategy(space_to_explore(ProfiledModel(profile), cluster, ExploreOptions()))
     taken = f"{time.process_time() - begun_s:.2f}"
     name, of_plan = path.stem.removesuffix("_v100"), "none fits" if math.isinf(plan_s) else seconds(plan_s)
-    if best is None:
+    if isinstance(best, str):
         return (name, topo, of_plan, held, "none fits", "–", "–", "", taken, ""), 1.0
     ratio, step_s = best.cost.step_s / plan_s, best.cost.step_s
     taken_instead = ratio <= 1.0 - gain_to_ask(best.required_plan(), DEFAULT_MIN_GAIN)

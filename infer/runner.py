@@ -15,10 +15,12 @@ import argparse
 import gc
 import io
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RequestT = TypeVar("RequestT")
+VERBOSE = ContextVar("VERBOSE", default=False)
+"""Whether the command that runs says what it does."""
+TYPED = ContextVar("TYPED", default="")
+"""The command that runs, as it was typed."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,7 @@ class Command(Generic[RequestT]):
         request: the arguments, checked as far as they can be without long work; raises AutomapError.
         report: does the work and says how the outcome is printed and written; raises AutomapError.
         names_files: whether the report ends with what was written where.
+        verbose: what `--verbose` prints beside what is being done.
     """
 
     description: str
@@ -109,6 +116,7 @@ class Command(Generic[RequestT]):
     request: Callable[[argparse.Namespace], RequestT]
     report: Callable[[RequestT], Report]
     names_files: bool = True
+    verbose: str = ""
 
     def parser(self, prog: str) -> argparse.ArgumentParser:
         """The parser of its arguments."""
@@ -123,6 +131,8 @@ class Command(Generic[RequestT]):
         for output in self.outputs:
             group.add_argument(*output.flags, metavar="FILE", type=file_argument, help=output.help)
         group.add_argument("--json", action="store_true", help=self.json)
+        doing = f"say what is being done, a line each on standard error{self.verbose}"
+        group.add_argument("--verbose", action="store_true", help=doing)
 
     def execute(self, prog: str, argv: Sequence[str]) -> int:
         """Parse, check, run, write and print.
@@ -132,6 +142,8 @@ class Command(Generic[RequestT]):
         """
         namespace = self.parser(prog).parse_args(argv)
         files = self._files(namespace)
+        VERBOSE.set(namespace.verbose)
+        TYPED.set(f"{prog} {shlex.join(argv)}")
         report = self.report(self.request(namespace))
         for output in self.outputs:
             if output.what in files:
@@ -206,7 +218,7 @@ def reported_by(module: str | Mapping[type, str]) -> Callable[[Any], Report]:
     def report(request: object) -> Report:
         from .reports.text import watching
 
-        with watching() as watch:
+        with watching(verbose=VERBOSE.get()) as watch:
             answer = solve(request, watch)
         name = module if isinstance(module, str) else module[type(request)]
         return cast("Report", import_module(f".reports.{name}", __package__).report(request, answer))

@@ -26,6 +26,27 @@ MAX_DEVICES = 65_536
 IntArray = NDArray[np.int64]
 
 
+def group_bytes(*sizes: int) -> float:
+    """What a device holds for the groups that it is in, of so many devices each; a group of one is none.
+
+    A group takes 1.5 GB: its buffers, and the memory that they break into pieces. Chosen by trial on the published
+    steps of benchmarks/results/measured_steps.md that state what a device held; no source was left out.
+    """
+    return 1.5e9 * sum(size > 1 for size in sizes)
+
+
+def memory_verdict(used_bytes: float, memory_bytes: float, groups_bytes: float = 0.0) -> str:
+    """Whether a device has room for what it is to hold; it `fits` where RESERVE is left, its groups' bytes counted.
+
+    Args:
+        used_bytes: as the search counts them: of a strategy with its groups, of a plan of stages without.
+        groups_bytes: that the search does not count.
+    """
+    if used_bytes > memory_bytes:
+        return "does not fit"
+    return "fits" if used_bytes + groups_bytes <= (1.0 - RESERVE) * memory_bytes else "at risk"
+
+
 @dataclass(frozen=True)
 class NodeGroup:
     """Equal nodes of a mixed cluster.

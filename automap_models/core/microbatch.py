@@ -41,6 +41,9 @@ _ORIGIN = "rescaled_from"
 CLOCK_S = "clock_s"
 """Key of meta: [[samples, forward seconds, backward seconds], …] of a micro-batch by the clock, ascending."""
 
+SAMPLE_TOKENS = "sample_tokens"
+"""Key of meta: tokens in a sample of a person's own model whose inputs are tokens."""
+
 
 def require_samples(samples: int, where: str) -> int:
     """The number itself.
@@ -74,6 +77,20 @@ def required_size(profile: Profile) -> int:
             do="give `microbatch_size`",
         )
     return size
+
+
+def usual_samples(parameters: float, tokens: int, devices: int) -> int:
+    """Samples of so many tokens in a step where nobody says: a power of two for each device, or for each of a part.
+
+    They have about the tokens of GPT-3's models of that size: 0.5 M below 1 B parameters, 1 M below 5 B, 2 M below
+    50 B, and 3.2 M (arXiv 2005.14165, Table 2.1).
+    """
+    most, samples = 2**19 << sum(parameters > size for size in (1e9, 5e9, 5e10)), devices
+    while 2 * samples * tokens <= most:
+        samples *= 2
+    while samples * tokens > most and samples % 2 == 0:
+        samples //= 2
+    return samples
 
 
 def with_microbatch_size(profile: Profile, samples: int) -> Profile:

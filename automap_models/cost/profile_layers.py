@@ -14,7 +14,7 @@ recomputation, and does not say what of a backward pass makes gradients of param
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,23 +98,38 @@ class ProfileWork(ModelWork):
             BadInput: one is given that needs what a profile does not tell.
         """
         precision = PRECISIONS[self.dtype]
-        for name, allowed, lacks in (
-            *((name, (1,), "operations that devices could share") for name in ("tp", "cp", "ep")),
-            ("sequence_parallel", (False,), "operations that devices could share"),
-            ("precision", (precision,), "times of another type of elements"),
-            ("schedule", (*self.schedules, "1f1b-deep"), "times of gradients of parameters alone, which it runs apart"),
-            ("recompute", self.recompute, "attention cores"),
-        ):
-            value = given.get(name, allowed[0])
-            if not set(value if isinstance(value, tuple) else (value,)) <= set(allowed):
-                do = f"choose from {', '.join(map(str, allowed))}, or name a transformer"
-                raise BadInput(f"the profile of {self.shape.name} has no {lacks}", where=f"`{name}`", do=do)
+        require_fields(given, (precision,))
         return {"precision": precision, **given}
 
     @property
     def facts(self) -> ModelFacts:
         """Whether its ends are tied; nothing says its sizes."""
         return ModelFacts(None, self.tied > 0)
+
+
+def require_fields(given: Mapping[str, Any], precisions: Sequence[Precision] = tuple(PRECISIONS.values())) -> None:
+    """Nothing, where fields of a strategy need nothing that no profile tells.
+
+    Raises:
+        BadInput: one does; it is the first.
+    """
+    operators = "leave it out: plans of stages share operators, in the ranking, where the model has them"
+    for name, allowed, untold, do in (
+        *((name, (1,), "operations that devices could share", operators) for name in ("tp", "cp", "ep")),
+        ("sequence_parallel", (False,), "operations that devices could share", operators),
+        ("precision", precisions, "times of another type of elements", "give the model itself in it"),
+        (
+            "schedule",
+            (*ProfileWork.schedules, "1f1b-deep"),
+            "times of gradients of parameters alone, which it runs apart",
+            f"choose from {', '.join(ProfileWork.schedules)}",
+        ),
+        ("recompute", ProfileWork.recompute, "attention cores", f"choose from {', '.join(ProfileWork.recompute)}"),
+    ):
+        value = given.get(name, allowed[0])
+        if not set(value if isinstance(value, tuple) else (value,)) <= set(allowed):
+            what = f"strategies of such a model are of its profile, which has no {untold}"
+            raise BadInput(what, where=f"`{name}`", do=do)
 
 
 class ProfileCosting(LayerCosting):
@@ -156,12 +171,19 @@ class ProfileCosting(LayerCosting):
 def layer_begins(profile: Profile) -> tuple[int, ...]:
     """The first instruction of each place; see this module. Without blocks that repeat, of each layer.
 
+    Between the ends every place holds parameters: one without any is part of the place before it.
+
     Raises:
         BadInput: there are fewer than three.
     """
     ends = block_ends(profile)
     before = min((block.first for block in _blocks(profile)), default=0)
-    begins = tuple(sorted({0, before, *(end + 1 for end in ends)}))
+    held = profile.W + profile.frozen
+    for of in (*profile.shared_parameters, *profile.shared_frozen):
+        held[list(of.instructions)] += of.nbytes
+    cuts = sorted({before, *(end + 1 for end in ends)} - {0})
+    sums = np.add.reduceat(held, [0, *cuts])
+    begins = (0, *(cut for cut, here in zip(cuts, sums[1:], strict=True) if here or cut == cuts[-1]))
     if len(begins) < 3:
         do = "profile the model with the paths of its modules, as automap-profile does"
         raise BadInput("has no layers between which a strategy could divide it", where=profile.model, do=do)

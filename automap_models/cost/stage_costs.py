@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.cluster import Cluster, group_bytes
 from automap_models.core.device import Device
 from automap_models.core.estimate import DeviceMemory
 from automap_models.core.instruction_graph import FloatArray, IntArray
@@ -361,13 +361,9 @@ class StageCosting:
 
     @property
     def runtime_bytes(self) -> float:
-        """Of the framework and of each kind of group of more than one device.
-
-        A group takes 1.5 GB: its buffers, and the memory that they break into pieces. Chosen by trial on the published
-        steps of benchmarks/results/measured_steps.md that state what a device held; no source was left out.
-        """
+        """Of the framework and of each kind of group of more than one device."""
         s = self.strategy
-        return self.runtime.buffer_bytes + 1.5e9 * sum(size > 1 for size in (s.tp, s.cp, s.ep, s.dp, s.pp))
+        return self.runtime.buffer_bytes + group_bytes(s.tp, s.cp, s.ep, s.dp, s.pp)
 
     @property
     def logits_bytes(self) -> float:

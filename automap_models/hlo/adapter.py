@@ -39,7 +39,7 @@ try:
     from jaxlib import _jax
 
     from automap_models.hlo.mlir_walk import EntryReader, isolated
-    from automap_models.hlo.stablehlo_values import inner_loops, rounds
+    from automap_models.hlo.stablehlo_values import drop_unused, inner_loops, rounds
     from automap_models.hlo.unroll import unroll
 except ImportError as error:
     raise BadInput(
@@ -170,6 +170,7 @@ def _module(
 ) -> MlirModule:
     """The records of a flat module, in execution order."""
     with mlir.context:
+        drop_unused(entry_block(mlir))  # differentiation leaves what nothing reads, which has no place in the order
         entry = EntryReader(entry_block(mlir), source)
         arguments = classify(entry)
         if unroll(entry_block(mlir), arguments):

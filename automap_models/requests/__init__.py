@@ -169,6 +169,7 @@ class PlanRequest:
         options: what is asked of the plans; of strategies, the batch, the memory and how long to look.
         microbatch_size: samples in the micro-batch of a profile that does not say.
         cached: whether what was traced is kept, and taken from the cache.
+        verbose: whether the report lists what was searched.
     """
 
     source: Source
@@ -177,6 +178,7 @@ class PlanRequest:
     options: ExploreOptions
     microbatch_size: int | None = None
     cached: bool = False
+    verbose: bool = False
 
     @property
     def cluster(self) -> Cluster:
@@ -191,12 +193,12 @@ class ExploreRequest(PlanRequest):
     Attributes:
         plan: is costed and shown, where it is given, and nothing searched.
         target: the framework that is to run the plan, which `options` have the limits of; None for any.
-        of_stages: the option of plans of stages for which no strategies of a transformer are searched, if one is given.
+        of_stages: the options for which a transformer is traced, and its strategies have no tp, cp and ep.
     """
 
     plan: Path | None = None
     target: str | None = None
-    of_stages: str | None = None
+    of_stages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

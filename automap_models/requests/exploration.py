@@ -33,13 +33,17 @@ class Explored:
         exploration: the plans.
         seed: of random draws.
         taken_s: from the request to the plans.
-        strategy: the best one of equal stages with ZeRO and recomputation, which is not shorter; None where none fits.
+        strategy: the best one of equal stages with ZeRO and recomputation, which is not shorter; or why there is none.
+        needed: how much shorter than the best plan it would have to be to take its place, relatively.
+        usual_batch: whether nobody gave the samples of a step.
     """
 
     exploration: Exploration
     seed: int
     taken_s: float
-    strategy: Result[StrategyProblem, Strategy] | None = None
+    strategy: Result[StrategyProblem, Strategy] | str
+    needed: float = 0.0
+    usual_batch: bool = False
 
     @cached_property
     def report(self) -> PlanReport:
@@ -62,16 +66,18 @@ def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | 
     watch(Progress("searching strategies"))
     fields = {} if request.options.schedule is None else {"schedule": request.options.schedule}
     strategy, min_gain = best_strategy(space, within, **fields), explore_config(request.options).min_gain
-    stages = None if exploration is None else exploration.best
-    gained = 1.0 if strategy is None or stages is None else 1.0 - strategy.cost.step_s / stages.step_s
-    if strategy is not None and gained >= gain_to_ask(strategy.required_plan(), min_gain):
-        best = compared(strategy, PATIENT, watch, None, training_limits(), min_gain)
-        searched = {**vars(best.result), "taken_s": time.perf_counter() - planning}
-        if stages is None or best.result.cost.step_s < stages.step_s:
-            return StrategyResult(**searched, compared=best, model_s=planning - begun, stages=stages)
+    stages, needed = None if exploration is None else exploration.best, 0.0
+    if not isinstance(strategy, str):
+        needed = gain_to_ask(strategy.required_plan(), min_gain)
+        if stages is None or 1.0 - strategy.cost.step_s / stages.step_s >= needed:
+            best = compared(strategy, PATIENT, watch, None, training_limits(), min_gain)
+            searched = {**vars(best.result), "taken_s": time.perf_counter() - planning}
+            if stages is None or best.result.cost.step_s < stages.step_s:
+                return StrategyResult(**searched, compared=best, model_s=planning - begun, stages=stages)
     if exploration is None:
         raise reason or Infeasible("no plan was found that fits the memory", where=space.model.profile.model)
-    return Explored(exploration, request.options.seed, time.perf_counter() - begun, strategy)
+    taken_s, usual = time.perf_counter() - begun, request.options.global_batch is None
+    return Explored(exploration, request.options.seed, taken_s, strategy, needed, usual)
 
 
 def _explored(

@@ -4,37 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import BLOCKS
 from automap_models.core.device import Device
+from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import WARM_UPS
-from automap_models.core.strategy import Strategy
+from automap_models.core.strategy import Precision, Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME
-from automap_models.cost.profile_layers import PRECISIONS
+from automap_models.cost.profile_layers import PRECISIONS, require_fields
 from automap_models.errors import BadInput
 from automap_models.export.targets import target_by_name
+from automap_models.formats.hardware_yaml import read_kinds
 from automap_models.formats.plan import written_plan
 from automap_models.formats.strategy_plan import StrategyDocument
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions
 from automap_models.planners.portfolio.profile_strategy import FORBIDDEN, without
-from automap_models.requests import FIELDS, ExploreRequest, StrategyRequest, narrowed
+from automap_models.planners.strategies.problem import HALF, usual_batch, usual_precision
+from automap_models.requests import FIELDS, ExploreRequest, StrategyRequest, cluster_of, device_on, narrowed
 from automap_models.requests.strategies import divides
-from automap_models.workloads.source import Source
+from automap_models.workloads.source import Source, transformer
 
 FREE = (*FIELDS, *(of.name for of in fields(Strategy) if of.name not in (*FIELDS, "schedule", "global_batch")))
 """Fields of a strategy that only strategies have, those with an option of a command first."""
 OF_STRATEGIES = (*FREE, "schedule", "runtime", "reserve", "devices")
 """Options that plans of stages do not know, and the schedule, which may be one that only strategies have."""
-OF_STAGES = (
-    *("batch", "trainable", "microbatch_size", "state_factor", "pins", "together", "max_stages", "cut_at"),
-    *("min_gain", "min_stage"),
-)
-"""Options that strategies of transformers do not know."""
+OF_STAGES: Mapping[str, str] = {
+    "batch": "`micro_batch` is a strategy's",
+    "trainable": "strategies train what the model trains",
+    "microbatch_size": "`micro_batch` is a strategy's",
+    "state_factor": "strategies have Adam's state",
+    "pins": "strategies have stages of whole blocks, which `layers` gives",
+    "together": "strategies have stages of whole blocks, which `layers` gives",
+    "cut_at": "strategies cut where blocks end",
+    "min_gain": "strategies say what each choice gains",
+    "min_stage": "strategies have stages of whole blocks, which `layers` gives",
+}
+"""Options that strategies of transformers do not know, each with the reason."""
 OF_PROFILES = ("batch", "trainable", "microbatch_size")
 """Those of them that say which profile is meant, of a model whose strategies are made of one."""
 
@@ -49,11 +59,13 @@ def plan_request(
     plan: Path | None = None,
     cached: bool = False,
     price: bool = False,
+    verbose: bool = False,
 ) -> ExploreRequest | StrategyRequest:
     """A strategy where a field of one is given, or a transformer is to be planned; else every kind of plan.
 
     Args:
-        source, topo, device, microbatch_size, plan, cached, price: as of the records; `plan` may be of a strategy.
+        source, topo, device, microbatch_size, cached, verbose: as of the records.
+        plan, price: as of the records; `plan` may be of a strategy.
         options: by name: fields of ExploreOptions, whose `target` may be a framework's name, and OF_STRATEGIES.
 
     Raises:
@@ -65,32 +77,35 @@ def plan_request(
             raise BadInput(f"has no option {name!r}", where="plan", do=f"it has {', '.join(known)}")
     options = {name: value for name, value in options.items() if _is_given(name, value)}
     common: dict[str, Any] = {"source": source, "topo": topo, "device": device, "cached": cached}
-    common["microbatch_size"] = microbatch_size
+    common |= {"microbatch_size": microbatch_size, "verbose": verbose}
     if plan is not None and (written := _written(plan)) is not None:
         given: dict[str, Any] = {"fields": vars(written), "runtime": DEFAULT_RUNTIME}
         return StrategyRequest(**common, options=ExploreOptions(), price=True, **given)
-    transformer = divides(source)
+    divided = divides(source)
+    if divided:
+        options = _without_the_usual_state(options, source.dtype, topo, device)
     of_profile = {"batch": source.batch, "trainable": source.trainable, "microbatch_size": microbatch_size}
     others = _of_stages({**options, **of_profile})
-    if not transformer:
+    if not divided:
         others = [name for name in others if name not in OF_PROFILES]
     chosen = [name for name in OF_STRATEGIES if name in options] + (["price"] if price else [])
     if options.get("schedule") in WARM_UPS:
         chosen.remove("schedule")
     if others and chosen:
-        if others[0] == "target":
-            do = "choose another one, or give no field of a strategy"
-            raise BadInput(f"{options['target']} takes no strategies", where="`target`", do=do)
-        raise BadInput(f"is not for a strategy, which `{chosen[0]}` gives", where=f"`{others[0]}`", do="leave it out")
-    if others or plan is not None or not (chosen or transformer):
+        _refuse_beside(others, chosen[0], options)
+    if others or plan is not None or not (chosen or divided):
+        if others and divided and not isinstance(source.model, ModelWork):
+            common["source"], options = _as_strategies(source, options, topo, device)
         within = config_of(ExploreOptions, "plan", **narrowed({"forbidden": (), **options}))
-        of_stages = others[0] if others and transformer else None
+        of_stages = tuple(others) if divided else ()
         return ExploreRequest(**common, options=within, plan=plan, target=options.get("target"), of_stages=of_stages)
+    if not divided:
+        require_fields(options)
     if price:
-        of_searching = ("devices", "reserve", "budget_s", "thorough", "target")
+        of_searching = ("devices", "reserve", "budget_s", "thorough", "target", "max_stages")
         _refuse(options, of_searching, "is for a search, and `price` searches nothing")
     reserve = options.get("reserve", {})
-    searching = ("global_batch", "budget_s", "memory_bytes", "thorough")
+    searching = ("global_batch", "budget_s", "memory_bytes", "thorough", "max_stages")
     return StrategyRequest(
         **common,
         options=ExploreOptions(**{name: options[name] for name in searching if name in options}),
@@ -101,6 +116,47 @@ def plan_request(
         target=options.get("target"),
         devices=options.get("devices"),
     )
+
+
+def _without_the_usual_state(
+    options: dict[str, Any], dtype: str | None, topo: str | Cluster, device: str | Device | None
+) -> dict[str, Any]:
+    """The options of a transformer's plan without a state factor that is Adam's at its precision."""
+    given = options.get("state_factor")
+    if given is None:
+        return options
+    precision = PRECISIONS.get(dtype or "") or options.get("precision") or _usual_precision(topo, device)
+    usual = {"fp32": 4.0, "fp8": 14.0}.get(str(precision), 8.0)  # core.training_state
+    return {name: value for name, value in options.items() if name != "state_factor" or given != usual}
+
+
+def _usual_precision(topo: str | Cluster, device: str | Device | None) -> Precision:
+    """In which strategies are searched on a cluster."""
+    cluster = cluster_of(topo)
+    return usual_precision([*read_kinds(cluster).values()] or [device_on(cluster, device)])
+
+
+def _as_strategies(
+    source: Source, options: dict[str, Any], topo: str | Cluster, device: str | Device | None
+) -> tuple[Source, dict[str, Any]]:
+    """A transformer of the type, and with the samples of a step, that its strategies have where nobody says."""
+    if source.dtype is None:
+        precision = _usual_precision(topo, device)
+        source = replace(source, dtype=HALF.get(precision))
+    usual = usual_batch(transformer(source).work().shape, cluster_of(topo).devices)
+    return source, {"global_batch": usual, **options}
+
+
+def _refuse_beside(others: Sequence[str], field: str, options: Mapping[str, Any]) -> NoReturn:
+    """Refuse options of plans of stages beside the field of a strategy, each with its reason."""
+    do = f"leave out `{field}`, or {'them' if len(others) > 1 else 'it'}"
+    if others[0] == "target":
+        raise BadInput(f"{options['target']} takes no strategies, and `{field}` is of one", where="`target`", do=do)
+    reasons = {name: OF_STAGES.get(name, "a strategy has no length L") for name in others if name != "target"}
+    several = dict.fromkeys(reasons.values())
+    where = " and ".join(f"`{name}`" for name in reasons)
+    are = "are" if len(reasons) > 1 else "is"
+    raise BadInput(f"{are} not for a strategy, which `{field}` gives: {'; '.join(several)}", where=where, do=do)
 
 
 def _written(path: Path) -> Strategy | None:

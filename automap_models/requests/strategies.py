@@ -104,6 +104,7 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
         reserve_bytes=request.reserve.get(None),
         rank_reserve_bytes={rank: nbytes for rank, nbytes in request.reserve.items() if rank is not None},
         runtime=request.runtime,
+        most_ranks=request.options.max_stages,
     )
     read = time.perf_counter()
     if isinstance(problem.work, ProfileWork):
@@ -167,8 +168,8 @@ def _divided(request: StrategyRequest, watch: Watch) -> tuple[Callable[[str], Mo
     if divides(source):
         return lambda dtype: transformer(replace(source, dtype=dtype)).work(), batch, dict(request.fields)
     profiled = profiled_model(request, request.cluster, watch, cached=request.cached)
-    work = ProfileWork.of(profiled.profile)
-    return lambda dtype: work, batch or default_batch(profiled.profile), work.fields(request.fields)
+    work, usual = ProfileWork.of(profiled.profile), default_batch(profiled.profile, request.cluster.devices)
+    return lambda dtype: work, batch or usual, work.fields(request.fields)
 
 
 def divides(source: Source) -> bool:

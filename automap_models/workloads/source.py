@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -36,6 +36,7 @@ _WANTED: Mapping[str, str] = {
 }
 _FACTORY = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:\w+")
 _WORD = re.compile(r"[\w-]+(?:\.\d[\w-]*)?")
+_INTEGERS = re.compile(r"(?:torch\.)?u?i(?:nt)?\d+")
 _OTHER_FILES: Mapping[str, tuple[str, str]] = {
     ".py": ("is Python source", "name the factory in it, as in my_package.my_module:make_step"),
     ".pb": ("is a protocol buffer", "give XLA's dump as text: XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_text'"),
@@ -165,8 +166,14 @@ def module_of(source: Source, *, whole: bool = False) -> Module:
         BadInput: it cannot be read or traced.
         UserCodeError: the user's own code raised.
     """
-    if source.kind in _BUILT and not whole:
-        return _built(source).module()
+    if source.kind in _BUILT:
+        return _mlir_module(source) if whole else _built(source).module()
+    module = _own_module(source)
+    inputs = (kind for of, kind in zip(module.arguments, module.argument_types, strict=True) if of.kind == "input")
+    return replace(module, meta={**module.meta, **_sample_tokens((kind.shape, kind.dtype) for kind in inputs)})
+
+
+def _own_module(source: Source) -> Module:
     if source.kind is SourceKind.FACTORY:
         source = replace(source, model=source.returned())
         if framework_of(source.model) == "torch":
@@ -177,6 +184,14 @@ def module_of(source: Source, *, whole: bool = False) -> Module:
             with user_code(source.what):
                 return step_module(example.model, example.args, example.kwargs, name=source.what)
     return _mlir_module(source)
+
+
+def _sample_tokens(inputs: Iterable[tuple[Sequence[int], str]]) -> dict[str, object]:
+    """What meta says of a sample's tokens: inputs, of such shapes and types, begin with integers [samples, tokens]."""
+    from automap_models.core.microbatch import SAMPLE_TOKENS
+
+    shape, dtype = next(iter(inputs), ((), ""))
+    return {SAMPLE_TOKENS: int(shape[1])} if len(shape) == 2 and _INTEGERS.fullmatch(dtype) else {}
 
 
 def read_model_work(
@@ -343,12 +358,15 @@ def _torch_profile(source: Source, device: Device, measuring: Mapping[str, Any] 
 
     example = read_example(source.model, source.what)
     step = (example.model, example.args, example.kwargs)
+    inputs = (of for of in (*example.args, *example.kwargs.values()) if hasattr(of, "dtype"))
+    meta = _sample_tokens((of.shape, str(of.dtype)) for of in inputs)
     if measuring is not None:
         begin(f"measuring {source.what}")
         profile = measure_module(*step, **measuring)
-        return replace(profile, meta={**profile.meta, **_described_module(*step)})
+        return replace(profile, meta={**profile.meta, **meta, **_described_module(*step)})
     begin(f"exporting {source.what}")
-    return profile_module(*step, device=device)
+    profile = profile_module(*step, device=device)
+    return replace(profile, meta={**profile.meta, **meta})
 
 
 def _described_module(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:

@@ -132,8 +132,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(how, HOW, planner={"default": AUTO}, beam=beam, certify_s=milliseconds, refine_s=milliseconds)
     attribute = {"choices": ("instructions", "devices", "either")}
     add_options(parser.add_argument_group("what a running job says"), RUNNING, attribute=attribute)
-    verbose = "--verbose  also print what auto tried, with the outcome of each combination"
-    add_options(parser.add_argument_group("what to print"), verbose)
 
 
 def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | ReplanRequest:
@@ -212,5 +210,6 @@ COMMAND = Command(
     json="print the plan as JSON and nothing else",
     inputs=("profile", "plan", "policy", "observed", "sweep"),
     request=request,
+    verbose="; also print what auto tried, with the outcome of each combination",
     report=reported_by({InferRequest: "pipeline", SweepRequest: "sweep", ReplanRequest: "replan"}),
 )

@@ -114,7 +114,7 @@ def request(namespace: argparse.Namespace) -> ExploreRequest | StrategyRequest:
     if namespace.price:
         refuse(namespace, ("plot",), "is for a search, and --price searches nothing")
     shared = {name: getattr(namespace, name) for name in ("device", "microbatch_size", "plan")}
-    shared |= {"cached": not namespace.no_cache, "price": bool(namespace.price)}
+    shared |= {"cached": not namespace.no_cache, "price": bool(namespace.price), "verbose": namespace.verbose}
     return plan_request(source_of(vars(namespace)), namespace.topo, plan_options(namespace), **shared)
 
 
@@ -129,6 +129,7 @@ COMMAND = Command(
     ),
     json="print all plans as JSON and nothing else",
     inputs=("what", "topo", "plan"),
+    verbose="; of plans of stages also print what was searched, with the outcome of each combination",
     request=request,
     report=reported_by({StrategyRequest: "strategies", ExploreRequest: "exploration"}),
 )

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from automap_models.core.cluster import group_bytes, memory_verdict
+from automap_models.core.device import Device
 from automap_models.core.estimate import strategy_in_words
-from automap_models.core.microbatch import microbatch_size
+from automap_models.core.microbatch import SAMPLE_TOKENS, microbatch_size
 from automap_models.core.result import TIE, Bound
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
 from automap_models.formats.atomic import write_json
-from automap_models.formats.hardware_yaml import ClusterDocument
+from automap_models.formats.hardware_yaml import ClusterDocument, read_kinds
 from automap_models.formats.staged_plan import SCHEMA, plan_document
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration
 from automap_models.planners.portfolio.planning import sample_notes
+from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.plots.exploration import SIZES, TIMES, draw_candidates
 from automap_models.requests import ExploreRequest
 from automap_models.requests.exploration import Explored
+from automap_models.requests.plan import OF_STAGES
 from automap_models.requests.strategies import StrategyResult
 from automap_models.simulate.breakdown import Breakdown
-from automap_models.workloads.source import notes_of
+from automap_models.workloads.source import MODELS, notes_of
 
-from ..commands.parsing import flag, in_options
-from ..runner import Report
+from ..commands.parsing import in_options
+from ..runner import TYPED, Report
 from . import strategies
-from .pipeline import heading, listed, stage_columns, tied_facts, time_columns
+from .pipeline import heading, listed, search_log_table, stage_columns, tied_facts, time_columns
 from .text import Column, Table, fact_table, plain, print_parts
 
 KIND = "explored"
@@ -39,32 +44,57 @@ KIND = "explored"
 def report(request: ExploreRequest, answer: Explored | StrategyResult | Candidate) -> Report:
     """All plans, ranked, and the best one; the best strategy, where that is shorter; or the plan that is given."""
     if isinstance(answer, StrategyResult):
-        return strategies.report(request, answer)
-    notes, of_stages = notes_of(request.source), request.of_stages and flag(request.of_stages)
+        of_strategy = strategies.report(request, answer)
+        slow = slow_products(answer.problem.work.dtype, [answer.problem.device])
+        return replace(of_strategy, warnings=(*of_strategy.warnings, *slow))
+    notes = notes_of(request.source)
+    if not isinstance(answer, Candidate):
+        space = answer.exploration.space
+        devices: list[Device | None] = [*read_kinds(space.cluster).values()] or [space.device]
+        notes += tuple(slow_products(space.model.profile.dtype, devices))
     if isinstance(answer, Candidate):
         return Report(partial(print_candidate, answer), partial(candidate_document, answer), warnings=notes)
     return Report(
-        partial(print_explored, answer),
+        partial(print_explored, answer, request),
         partial(explored_document, answer),
         {"plan": lambda path: write_json(path, plan_document(answer.report))},
         partial(draw_candidates, answer.exploration),
         warnings=notes,
-        remarks=(f"note: no strategies were searched: {of_stages} is of plans of stages alone",) if of_stages else (),
     )
 
 
-def print_explored(explored: Explored) -> None:
+def slow_products(dtype: str, devices: Iterable[Device | None]) -> Iterator[str]:
+    """Which devices have no unit for the type of 16 bits that a model is written in, but for the other one."""
+    others = {"bfloat16": "float16", "float16": "bfloat16"}
+    for device in devices:
+        if device is not None and (other := others.get(dtype)) is not None:
+            share = device.matrix.get(dtype, 0.0) / device.matrix.get(other, 1.0)
+            if share < 0.5:
+                yield f"{device.name} has {percent(share)} of the rate in {dtype} that it has in {other}"
+
+
+def print_explored(explored: Explored, request: ExploreRequest) -> None:
     """Print an exploration for people."""
     exploration = explored.exploration
     space, best = exploration.space, exploration.best
-    samples = "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')} a step"
+    first = heading(space.model.profile.model, space.cluster) + samples_in_words(space, explored.usual_batch)
+    shown = [*facts(explored), *next_commands(explored, request)]
     print_parts(
-        [f"{heading(space.model.profile.model, space.cluster)}{samples}"],
+        [first + strategies.of_options(request)],
         [ranking(exploration)],
         [f"best: [bold]{plain(best.name)}[/bold], {shape(best)}"],
         [stages(best)],
-        [fact_table(facts(explored), (*exploration.notes, *_about_samples(best)))],
+        [search_log_table(exploration.search_log)] if request.verbose and exploration.search_log else [],
+        [fact_table(shown, (*exploration.notes, *_about_samples(best)))],
     )
+
+
+def samples_in_words(space: PlanningSpace, usual: bool) -> str:
+    """`, 256 samples of 2,048 tokens a step (--global-batch)`; the option where it was not given."""
+    tokens = space.model.profile.meta.get(SAMPLE_TOKENS)
+    of = f" of {tokens:,} tokens" if isinstance(tokens, int) else ""
+    option = " (--global-batch)" if usual else ""
+    return "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')}{of} a step{option}"
 
 
 def print_candidate(plan: Candidate) -> None:
@@ -157,15 +187,34 @@ def facts(explored: Explored) -> Iterator[tuple[str, str]]:
         where = f"dimension {dims[0]}" if len(dims) == 1 else f"dimensions {', '.join(map(str, dims))}"
         yield "data", f"replicas partition {counted(len(inputs), 'input')} along {where}, proven by propagation"
     yield "pure plans", ", ".join(_against_pure(exploration))
-    if (strategy := explored.strategy) is not None:
-        longer = strategy.cost.step_s / best.step_s - 1.0
-        beside = "longer" if longer >= 0.0 else "shorter, too little for what it needs"
-        yield (
-            "strategies",
-            f"{strategy_in_words(strategy.cost)}: {seconds(strategy.cost.step_s)}, {percent(abs(longer))} {beside}",
-        )
+    yield "strategies", in_options(_strategies_in_words(explored))
     yield "optimum", proof_in_words(exploration)
     yield "time", f"{seconds(explored.taken_s)}, looking for plans {seconds(exploration.exploring_s)}"
+
+
+def _strategies_in_words(explored: Explored) -> str:
+    """The best strategy, and by how much it is longer, or what more it would have to gain; or why there is none."""
+    strategy = explored.strategy
+    if isinstance(strategy, str):
+        return strategy
+    longer = strategy.cost.step_s / explored.exploration.best.step_s - 1.0
+    words = f"{strategy_in_words(strategy.cost)}: {seconds(strategy.cost.step_s)}, {percent(abs(longer))} "
+    if longer >= 0.0:
+        return words + "longer"
+    return f"{words}shorter; to change over to strategies it has to be {percent(explored.needed)} shorter (`min_gain`)"
+
+
+def next_commands(explored: Explored, request: ExploreRequest) -> Iterator[tuple[str, str]]:
+    """The commands to type next, with what was typed: write the plan, run it, hand it to a framework."""
+    typed, source = TYPED.get().replace("automap-plan", "automap plan", 1), request.source.what
+    runs = source if request.source.kind in MODELS else "MODEL"
+    if " --out " not in typed:
+        yield "next", f"{typed} --out plan.json"
+    yield "", f"automap run plan.json {runs} --check" + ("" if runs == source else "   (MODEL: what was profiled)")
+    if explored.exploration.best.plan.stages > 1:
+        yield "", f"automap export plan.json {source} --list   (the frameworks it can be written for)"
+    if not isinstance(explored.strategy, str) and not any(getattr(request.options, name, None) for name in OF_STAGES):
+        yield "", f"{typed} --zero {explored.strategy.required_plan().zero}   (the best strategy)"
 
 
 def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
@@ -194,7 +243,10 @@ def memory_in_words(candidate: Candidate) -> str:
     parts = candidate.parts
     where = f"stage {parts.fullest}" if candidate.plan.stages > 1 else "each device"
     contents = ", ".join(f"{name} {size(part(parts))}" for name, (part, _) in SIZES.items())
-    return f"{size(parts.memory_bytes)} of {size(candidate.limit_bytes)} on {where}: {contents}"
+    held = f"{size(parts.memory_bytes)} of {size(candidate.limit_bytes)} on {where}: {contents}"
+    groups = group_bytes(candidate.plan.stages, *candidate.degrees[parts.fullest])
+    beside = f"; beside it {size(groups)} of groups' buffers, as strategies count them" if groups else ""
+    return f"{memory_verdict(parts.memory_bytes, candidate.limit_bytes, groups)}: {held}{beside}"
 
 
 def shardings(candidate: Candidate) -> Iterator[tuple[str, str]]:
@@ -266,7 +318,7 @@ def explored_document(explored: Explored) -> dict[str, Any]:
         "batch_dims": exploration.space.model.batch_dims,
         "notes": list(exploration.notes),
         "exploring_s": exploration.exploring_s,
-        "strategy": explored.strategy and estimate_document(explored.strategy.cost),
+        "strategy": None if isinstance(explored.strategy, str) else estimate_document(explored.strategy.cost),
     }
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from automap_models.core.cluster import RESERVE, Cluster, NodeGroup
+from automap_models.core.cluster import Cluster, NodeGroup, group_bytes, memory_verdict
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.profile import Profile
 from automap_models.core.result import TIE, Alternative, PlanReport
@@ -321,10 +321,11 @@ def _gain(report: PlanReport) -> str:
 
 
 def memory_in_words(report: PlanReport) -> str:
-    """`fits (7.39 GB of 32.0 GB)`, of the fullest device."""
+    """`fits (7.39 GB of 32.0 GB)`, of the fullest device; what its groups hold counts for the verdict alone."""
     cost = report.cost
     held, limit = float(cost.memory_bytes[cost.fullest]), float(cost.limit_bytes[cost.fullest])
-    verdict = "fits" if held <= (1.0 - RESERVE) * limit else "at risk"
+    groups = group_bytes(report.plan.stages, *report.plan.degrees(report.problem)[cost.fullest])
+    verdict = memory_verdict(held, limit, groups)
     alone = "" if report.data_parallel_s is not None else "; data parallelism does not fit"
     return f"{verdict} ({size(held)} of {size(limit)}){alone}"
 

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from automap_models.core.cluster import RESERVE
+from automap_models.core.cluster import RESERVE, memory_verdict
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
@@ -22,6 +22,7 @@ from automap_models.requests import PlanRequest
 from automap_models.requests.strategies import StrategyResult, command_line, frameworks_of, gap, searched_document
 from automap_models.workloads.source import notes_of
 
+from ..commands.parsing import flag
 from ..runner import Report
 from .pipeline import heading
 from .text import Column, Table, fact_table, plain, print_parts
@@ -50,7 +51,16 @@ def _title(request: PlanRequest, estimate: Estimate) -> str:
     tokens = "" if shape is None else f" of {shape.sequence:,} tokens"
     usual = "" if request.options.global_batch else " (--global-batch)"
     where = f"{heading(estimate.model, request.cluster)}; by the clock of {plain(estimate.device)}"
-    return f"{where}, {samples}{tokens} a step{usual}"
+    return f"{where}, {samples}{tokens} a step{usual}{of_options(request)}"
+
+
+def of_options(request: PlanRequest) -> str:
+    """A line that says for which options a transformer is traced, and what that leaves out; nothing without any."""
+    names = getattr(request, "of_stages", ())
+    if not names:
+        return ""
+    where = " and ".join(map(flag, names))
+    return f"\nfor {where}, of the traced model: no strategies with tp, cp and ep, and attention keeps its scores"
 
 
 def print_searched(searched: StrategyResult, title: str) -> None:
@@ -318,8 +328,7 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
         names = ", ".join(estimate.unfitted)
         yield "clock", f"unfitted: data sheet of {names}, and the mean constants of devices that have a fit"
     held, own, rank = estimate.fullest
-    verdict = "does not fit"
-    if estimate.fits:
-        verdict = "fits" if held <= (1 - RESERVE) * own else f"at risk, less than {percent(RESERVE)} are free"
+    verdict = memory_verdict(held, own)
+    verdict += f", less than {percent(RESERVE)} are free" if verdict == "at risk" else ""
     where = f"rank {rank}" if len(estimate.memory) > 1 else "each device"
     yield "memory", f"{verdict}: {size(held)} of {size(own)} on {where}"

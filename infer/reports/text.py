@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
+from automap_models.core.streams import say
 from automap_models.core.units import size
 
 if TYPE_CHECKING:
@@ -191,14 +193,27 @@ def _of_groups(cluster: Cluster, text: Callable[[NodeGroup], str]) -> str:
 
 
 @contextmanager
-def watching() -> Iterator[Watch]:
+def watching(*, verbose: bool = False) -> Iterator[Watch]:
     """One line at the bottom of the terminal (stderr), if there is one, says what goes on, and leaves no trace.
 
     What the user's own code prints goes to stderr meanwhile.
+
+    Args:
+        verbose: say it in a line each that stays, wherever stderr goes.
     """
     from automap_models.planners.base import SILENT, Progress
 
     with redirect_stdout(sys.stderr):
+        if verbose:
+            begun_s, before = time.perf_counter(), [""]
+
+            def print_line(news: Progress) -> None:
+                if news.what != before[0]:
+                    before[0] = news.what
+                    say(f"{time.perf_counter() - begun_s:6.1f} s  {news.what}")
+
+            yield print_line
+            return
         if sys.stderr is None or not sys.stderr.isatty():
             yield SILENT
             return

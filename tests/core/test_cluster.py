@@ -8,10 +8,22 @@ from typing import Any
 
 import pytest
 
-from automap_models.core.cluster import Cluster, NodeGroup
+from automap_models.core.cluster import Cluster, NodeGroup, group_bytes, memory_verdict
 from automap_models.errors import BadInput
 
 GOOD: dict[str, Any] = {"nodes": 2, "devices_per_node": 3, "intra": 130e9, "inter": 3.125e9, "memory": 32e9}
+
+
+@pytest.mark.parametrize(
+    ("used", "groups", "verdict"),
+    [(29.4e9, 0.0, "fits"), (28.3e9, 1.5e9, "at risk"), (31.9e9, 3e9, "at risk"), (32.1e9, 0.0, "does not fit")],
+)
+def test_memory_fits_where_8_per_cent_are_free_beside_what_groups_hold(
+    used: float, groups: float, verdict: str
+) -> None:
+    """A plan of stages of 28.3 GB was said to fit 32 GB where its strategy, which counts its groups, was at risk."""
+    assert memory_verdict(used, 32e9, groups) == verdict
+    assert group_bytes(1, 32, 1, 2) == 3e9
 
 
 def test_a_cluster_has_as_many_devices_as_all_its_nodes_together() -> None:

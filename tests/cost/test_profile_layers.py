@@ -53,6 +53,16 @@ def test_layers_that_repeat_nothing_are_places_each() -> None:
     assert layer_begins(profile) == tuple(range(N))
 
 
+def test_layers_without_parameters_belong_to_the_one_before_them() -> None:
+    """Pooling and normalisation in blocks' places would be ranks of a pipeline that hold nothing."""
+    weights = WEIGHTS.copy()
+    weights[[2, 3, 6]] = 0.0
+    profile = a_profile(layers=tuple("abcdefghij"), W=weights)
+    assert layer_begins(profile) == (0, 1, 4, 5, 7, 8, 9)
+    copies = a_profile(layers=tuple("abcdefghij"), W=weights, shared_parameters=(SharedParameter("tied", 4e6, (0, 3)),))
+    assert layer_begins(copies) == (0, 1, 3, 4, 5, 7, 8, 9)
+
+
 def test_times_of_a_step_are_those_of_the_profile() -> None:
     estimate = estimated(ProfileWork.of(a_profile()), a_strategy(), CLUSTER, DEVICE)
     assert estimate.parts.compute == pytest.approx(4 * SECONDS.sum())  # four micro-batches

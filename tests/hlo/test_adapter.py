@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from automap_models.core.layers import repeated_blocks
 from automap_models.errors import BadInput
+from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import MlirModule, compiled, one_op_modules, read_module, trace
 from automap_models.hlo.graph import instruction_graph
+from automap_models.hlo.profile import clock_profile
 from automap_models.hlo.step import TrainingStep
 
 DOT = """HloModule by_hand
@@ -183,6 +187,29 @@ def test_a_custom_call_may_have_several_results() -> None:
     module = trace(TrainingStep("cholesky", step, (square, square), 0, (1,), 8))
     call = next(op for op in module.operations if op.target.startswith("lapack") and len(op.results) > 1)
     assert [result.shape for result in call.results] == [(8, 8), ()]
+
+
+def test_what_differentiation_leaves_and_nothing_reads_is_no_part_of_the_step() -> None:
+    """The masks' zeros of a `where`, which nothing reads, came after the loss: the first block ended with the model."""
+    width = 8
+
+    def loss(params: Any, x: Any) -> Any:
+        for i, (query, out) in enumerate(params):
+            with jax.named_scope(f"block_{i}"):
+                heads = (x @ query).reshape(*x.shape[:2], 2, width // 2)
+                x = x + jax.nn.dot_product_attention(heads, heads, heads, is_causal=True).reshape(x.shape) @ out
+        return x.sum()
+
+    def step(params: Any, x: Any) -> Any:
+        return jax.tree.map(lambda of, slope: of - slope, params, jax.grad(loss)(params, x))
+
+    square, x = jax.ShapeDtypeStruct((width, width), jnp.float32), jax.ShapeDtypeStruct((1, 4, width), jnp.float32)
+    module = trace(TrainingStep("blocks", step, ([(square, square)] * 4, x), 0, (1,), 1))
+    read = {value for operation in module.operations for value in operation.operands} | set(module.outputs)
+    assert read >= set(range(len(module.arguments), len(module.types)))
+    profile = clock_profile(instruction_graph(module), read_device("h100"))
+    blocks = repeated_blocks(profile)
+    assert len(blocks) == 4 and all(one.last < other.first for one, other in pairwise(blocks))
 
 
 def test_large_constants_pass_through() -> None:

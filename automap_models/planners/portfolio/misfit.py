@@ -49,7 +49,7 @@ def nothing_fits(space: PlanningSpace) -> tuple[Infeasible, bool]:
         do.insert(0, f"`stages={stages}` would fit")
     if (nodes := _fewest_nodes(space)) is not None:
         do.append(f"{nodes} nodes like these would fit")
-    if (strategy := best_strategy(space)) is not None:
+    if not isinstance(strategy := best_strategy(space), str):
         do.insert(
             0, f"automap-plan fits it: {strategy_in_words(strategy.cost)}, {seconds(strategy.cost.step_s)} a step"
         )

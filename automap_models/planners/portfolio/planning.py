@@ -131,11 +131,12 @@ def space_to_explore(model: ProfiledModel, cluster: Cluster, options: ExploreOpt
     Raises:
         BadInput: an option cannot be used with this model and cluster.
     """
+    usual = default_batch(model.profile, cluster.devices)
     return PlanningSpace(
         model,
         options.limited(cluster),
         device=step_device(model.profile, cluster),
-        global_batch=default_batch(model.profile) if options.global_batch is None else options.global_batch,
+        global_batch=usual if options.global_batch is None else options.global_batch,
         state_factor=options.state_factor,
         constraints=options.constraints,
         schedule=options.step_schedule,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +12,14 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
 from automap_models.core.constraints import UNCONSTRAINED, Constraints
 from automap_models.core.device import Device
-from automap_models.core.microbatch import microbatch_size, require_samples, required_size, rescaled
+from automap_models.core.microbatch import (
+    SAMPLE_TOKENS,
+    microbatch_size,
+    require_samples,
+    required_size,
+    rescaled,
+    usual_samples,
+)
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedProblem
@@ -27,10 +35,22 @@ def default_stages(profile: Profile, cluster: Cluster, granularity: int = DEFAUL
     return min(cluster.nodes, Grid(len(profile), granularity).cut_points.size + 1)
 
 
-def default_batch(profile: Profile) -> int | None:
-    """Samples of DEFAULT_MICRO_BATCHES micro-batches as profiled; None where the profile says nothing about samples."""
-    own = microbatch_size(profile)
-    return None if own is None else DEFAULT_MICRO_BATCHES * own
+def default_batch(profile: Profile, devices: int) -> int | None:
+    """Samples of a step where nobody says; None where the profile says nothing about samples.
+
+    Of a person's own model of tokens they are usual for its size. Of others they are DEFAULT_MICRO_BATCHES
+    micro-batches as profiled, or, where these do not give each device four samples, the least number of whole
+    micro-batches that does, and evenly.
+    """
+    own, tokens = microbatch_size(profile), profile.meta.get(SAMPLE_TOKENS)
+    if own is None:
+        return None
+    if isinstance(tokens, int) and tokens > 0:
+        parameters = float(profile.W.sum() + profile.frozen.sum()) / (profile.element_bytes or 4)
+        return usual_samples(parameters, tokens, devices)
+    samples = DEFAULT_MICRO_BATCHES * own
+    whole = math.lcm(own, devices)
+    return samples if samples >= 4 * devices else whole * -(-4 * devices // whole)
 
 
 def stage_numbers(problem: StagedProblem) -> range:
@@ -294,7 +314,7 @@ def planning_space(
         require_samples(global_batch, "`global_batch`")
     by_step = choose and fields.get("schedule") is not None
     if by_step and micro_batches is None:
-        global_batch = default_batch(profile) if global_batch is None else global_batch
+        global_batch = default_batch(profile, cluster.devices) if global_batch is None else global_batch
         micro_batches = None if global_batch is None else "auto"
     if isinstance(micro_batches, str):
         if global_batch is None:

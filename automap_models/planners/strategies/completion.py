@@ -153,9 +153,11 @@ class Completions:
         return tuple(stop - begin for begin, stop in pairwise(bounds))
 
     def least(self, stage: int) -> int:
-        """Blocks that a virtual stage has at least."""
+        """Blocks that a virtual stage has at least: at the ends of the model none, where these hold parameters."""
         inner = self.problem.within is not None and self.problem.within.cuts == "inner blocks"
-        return int(inner or stage not in (0, self.strategy.stages - 1))
+        if inner or stage not in (0, self.strategy.stages - 1):
+            return 1
+        return int(not self.costs.of_groups[0].of_layers.parameters[self.order[0 if stage == 0 else -1]].any())
 
     def best(self, layers: tuple[int, ...]) -> Completion | None:
         """The strategy with these cuts whose ranks recompute as little as their memory asks for; None if none fits."""

@@ -106,6 +106,8 @@ class Grid:
         return shape.heads % tp == 0 and shape.ffn % tp == 0 and keys
 
     def _has_division(self, division: Division) -> bool:
+        if self.problem.most_ranks is not None and division.pp > self.problem.most_ranks:
+            return False
         return self.within is None or self.within.division_objection(division, self.problem.work.facts) is None
 
     def zeros(self, division: Division) -> Sequence[int]:

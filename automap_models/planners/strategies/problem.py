@@ -13,6 +13,7 @@ from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate
 from automap_models.core.framework import Limits
 from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.microbatch import usual_samples
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy, TransformerShape
 from automap_models.core.units import size
@@ -46,18 +47,9 @@ def usual_precision(devices: Sequence[Device], within: Limits | None = None) -> 
 
 
 def usual_batch(shape: TransformerShape, devices: int) -> int:
-    """Samples of a step where nobody says: a power of two for each device, or for each of a part of the devices.
-
-    They have about the tokens of GPT-3's models of that size: 0.5 M below 1 B parameters, 1 M below 5 B, 2 M below
-    50 B, and 3.2 M (arXiv 2005.14165, Table 2.1).
-    """
+    """Samples of a step where nobody says (`core.microbatch.usual_samples`)."""
     parameters = shape.layers * shape.hidden * (4 * shape.hidden + 3 * shape.ffn * (shape.experts or 1))
-    tokens, samples = 2**19 << sum(parameters > most for most in (1e9, 5e9, 5e10)), devices
-    while 2 * samples * shape.sequence <= tokens:
-        samples *= 2
-    while samples * shape.sequence > tokens and samples % 2 == 0:
-        samples //= 2
-    return samples
+    return usual_samples(parameters, shape.sequence, devices)
 
 
 FREE = tuple(f.name for f in fields(Strategy) if f.name != "global_batch")
@@ -90,6 +82,7 @@ class StrategyProblem:
         rank_reserve_bytes: of the devices of a rank beside that, by its number, from the last one on below 0; ranks
             that a strategy does not have reserve nothing.
         within: what the framework can express that is to run it; None for all that there is.
+        most_ranks: of the pipeline; None is any number.
         without: what its strategies do without, of simplicity.STEPS.
         start: strategies that the search begins with: one that may be of another problem, beside which it begins, and
             others of this one.
@@ -109,6 +102,7 @@ class StrategyProblem:
     reserve_bytes: float = 0.0
     rank_reserve_bytes: Mapping[int, float] = field(default_factory=dict)
     within: Limits | None = None
+    most_ranks: int | None = None
     without: frozenset[str] = frozenset()
     start: Sequence[Strategy] = ()
     runtime: Runtime = DEFAULT_RUNTIME

@@ -50,7 +50,8 @@ def refused(folder: Path, refuses: Callable[..., Callable[..., str]]) -> Callabl
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(arguments) == 0
     out, err = capsys.readouterr()
-    assert err == ""
+    doing = [line for line in err.splitlines() if re.match(r" +\d+\.\d s  \w", line)]  # what --verbose says
+    assert bool(doing) == ("--verbose" in arguments) and len(doing) == len(err.splitlines())
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,48 @@ def test_the_answer_names_the_best_plan_of_stages_beside_it(planned: Any) -> Non
     assert "without these ZeRO and recomputation: data parallelism, " in " ".join(out.split())
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--state-factor", "2"), "not searched: they have Adam's state, not --state-factor 2"),
+        (("--keep-together", "blocks.*"), "not searched: they know no --keep-together blocks.*"),
+        (("--objective", "length"), "not searched: they have no length L"),
+        (("--pin", "embed=0", "--max-stages", "2"), "not searched: they know no --pin embed=0"),
+    ],
+)
+def test_why_no_strategies_were_searched_is_said(planned: Any, options: tuple[str, ...], reason: str) -> None:
+    code, out, _ = planned(a_profile(weights=1e6, saved=1e6), *options)
+    assert code == 0
+    assert f"strategies {reason}" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("options", [("--state-factor", "4"), ("--max-stages", "1")])
+def test_options_that_ask_for_nothing_or_for_fewer_stages_leave_strategies_in(
+    planned: Any, options: tuple[str, ...]
+) -> None:
+    code, out, _ = planned(a_profile(weights=0.5 * GB, saved=1e6), *options, "--forbid", "pipeline", "--json")
+    document = json.loads(out)
+    assert (code, document["kind"]) == (0, "strategy")
+
+
+def test_the_report_ends_with_what_to_type_next_and_says_what_a_strategy_would_need(planned: Any) -> None:
+    code, out, err = planned(a_profile(weights=1e6, saved=1e6), "--memory", "30 GB", "--verbose")
+    text = " ".join(out.split())
+    again = "blocks.npz --topo cluster.yaml --no-cache --memory '30 GB' --verbose"
+    assert code == 0
+    assert f"next automap plan {again} --out plan.json automap run plan.json MODEL --check" in text
+    assert "longer optimum" in text or "to change over to strategies it has to be 2.0 % shorter (--min-gain)" in text
+    assert "searching strategies" in err
+    assert "outcome" in out and "outcome" not in planned(a_profile(weights=1e6, saved=1e6))[1]
+
+
+def test_a_model_in_the_type_that_its_devices_have_no_unit_for_is_warned_of(planned: Any) -> None:
+    profile = a_profile(weights=1e6, saved=1e6)
+    half = replace(profile, meta={**profile.meta, "parameter_dtype": "bfloat16", "dtype": "bfloat16"})
+    assert "warning: v100 has 12.6 % of the rate in bfloat16 that it has in float16" in planned(half)[2]
+    assert "warning" not in planned(profile)[2]
+
+
 def test_a_strategy_for_a_framework_is_exported_by_it(planned: Any, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--forbid", "pipeline", "--for", "deepspeed", "--out", "s.json")
     code, _, _ = planned(a_profile(weights=2 * GB), *options, memory="20 GB")
@@ -135,11 +178,23 @@ def test_a_strategy_that_is_given_is_priced_as_the_library_does(planned: Any) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--tp", "2"), "--tp: the profile of blocks has no operations that devices could share"),
-        (("--zero", "1", "--recompute", "selective"), "--recompute: the profile of blocks has no attention cores"),
-        (("--schedule", "zb-h1", "--pp", "2"), "--schedule: the profile of blocks has no times of gradients"),
-        (("--precision", "bf16"), "--precision: the profile of blocks has no times of another type"),
-        (("--zero", "3", "--max-stages", "2"), "--max-stages: is not for a strategy, which --zero gives"),
+        (
+            ("--tp", "2"),
+            "which has no operations that devices could share; leave it out",
+        ),
+        (
+            ("--zero", "1", "--recompute", "selective"),
+            "its profile, which has no attention cores",
+        ),
+        (
+            ("--schedule", "zb-h1", "--pp", "2"),
+            "its profile, which has no times of gradients",
+        ),
+        (
+            ("--precision", "bf16"),
+            "its profile, which has no times of another type",
+        ),
+        (("--zero", "3", "--min-gain", "0"), "--min-gain: is not for a strategy, which --zero gives: strategies say"),
     ],
 )
 def test_what_a_profile_does_not_tell_is_refused(planned: Any, options: tuple[str, ...], message: str) -> None:

@@ -17,6 +17,9 @@ from automap_models.infer.app import export
 from automap_models.infer.app import plan as main
 from automap_models.infer.commands.strategies import PRECISIONS, RECOMPUTE
 from automap_models.infer.reports.strategies import print_estimate
+from automap_models.requests import ExploreRequest, StrategyRequest
+from automap_models.requests.plan import plan_request
+from automap_models.workloads.source import Source, SourceKind
 
 CONFIG = {
     "model_type": "gpt2",
@@ -108,7 +111,12 @@ def test_the_price_is_the_library_s(files: tuple[str, ...], capsys: pytest.Captu
         (("--layers", "8,x", "--global-batch", "8"), "argument --layers: 'x' is no whole number"),
         (("--layers", "4,4", "--global-batch", "8", "--price"), "--layers: 2 numbers of layers for 1 × 1 stages"),
         (("--tp", "2", "--global-batch", "8", "--batch", "4"), "--batch: is not for a strategy, which --tp gives"),
-        (("--tp", "2", "--global-batch", "8", "--max-stages", "4"), "--max-stages: is not for a strategy"),
+        (
+            ("--tp", "2", "--batch", "4", "--cut-at", "x*", "--pin", "x=1"),
+            "--batch and --pin and --cut-at: are not for a strategy, which --tp gives: --micro-batch is a strategy's; "
+            "strategies have stages of whole blocks, which --layers gives; strategies cut where blocks end; leave out",
+        ),
+        (("--max-stages", "2", "--price"), "--max-stages: is for a search, and --price searches nothing"),
         (("--tp", "2", "--objective", "length"), "--objective: is not for a strategy, which --tp gives"),
         (("--tp", "2", "--forbid", "operator"), "--tp: is forbidden by --forbid operator; leave it out"),
         (("--precision", "fp32", "--dtype", "float32"), "--precision: is what --dtype float32 says, too"),
@@ -286,13 +294,36 @@ def test_options_of_all_plans_hold_for_strategies(
     assert {name: printed["strategy"][name] for name in fields} == fields
 
 
-def test_an_option_of_plans_of_stages_is_named_where_no_strategies_are_searched(
-    files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("options", [("--pin", "block_0=0"), ("--keep-together", "block_0/*", "--batch", "2")])
+def test_an_option_of_plans_of_stages_changes_neither_batch_nor_precision_and_says_what_it_leaves_out(
+    files: tuple[str, ...], options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*files, "--max-stages", "2", "--global-batch", "16", "--json"]) == 0
-    printed = capsys.readouterr()
-    assert json.loads(printed.out)["kind"] == "explored"
-    assert printed.err == "note: no strategies were searched: --max-stages is of plans of stages alone\n"
+    """They were planned in float32 with 16 samples, where strategies have bfloat16 and the tokens of GPT-3's models."""
+    request = plan_request(Source(files[0], SourceKind.CONFIG), "p4d-4", {"pins": ("block_0=0",)}, device="a100")
+    assert isinstance(request, ExploreRequest) and request.source.dtype == "bfloat16"
+    assert main([*files, "--price", "--json"]) == 0
+    usual = json.loads(capsys.readouterr().out)["strategy"]["global_batch"]
+    assert main([*files, *options, "--forbid", "pipeline"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    names = " and ".join(name for name in options if name.startswith("--"))
+    assert f"{usual} samples a step" in text
+    where = "--batch and --keep-together" if "--batch" in options else names
+    assert f"for {where}, of the traced model: no strategies with tp, cp and ep" in text
+
+
+@pytest.mark.parametrize("options", [{"max_stages": 2}, {"state_factor": 8}])
+def test_options_that_strategies_have_or_that_ask_for_nothing_are_of_strategies(
+    files: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    source = Source(files[0], SourceKind.CONFIG)
+    assert isinstance(plan_request(source, "p4d-4", options, device="a100"), StrategyRequest)
+    other = plan_request(source, "p4d-4", {"state_factor": 4}, device="a100")
+    assert isinstance(other, ExploreRequest) and other.of_stages == ("state_factor",)
+
+
+def test_max_stages_bounds_the_ranks_of_a_pipeline(files: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*files, "--max-stages", "2", "--forbid", "data", "--global-batch", "16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["strategy"]["pp"] <= 2
 
 
 def test_nothing_fits_and_the_least_change_that_would_is_named(

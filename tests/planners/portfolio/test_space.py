@@ -18,7 +18,7 @@ from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER
 from automap_models.planners.portfolio.length import LengthSearch
-from automap_models.planners.portfolio.space import PlanningSpace, divisors, stage_numbers
+from automap_models.planners.portfolio.space import PlanningSpace, default_batch, divisors, stage_numbers
 from automap_models.planners.staged.costs import StagedResult
 
 CLUSTER = Cluster(nodes=2, devices_per_node=3, intra=100.0, inter=1.0, memory=1e9, name="six")
@@ -54,6 +54,39 @@ def choose(problems: Sequence[StagedProblem], search: LengthSearch) -> StagedRes
 def problem(n: int = 8, size: int | None = 4, cluster: Cluster = CLUSTER) -> StagedProblem:
     profile = Profile.create(C=np.ones(n), A=np.ones(n), W=np.ones(n), meta={"microbatch_size": size})
     return StagedProblem(profile, cluster, stages=2, micro_batches=8)
+
+
+@pytest.mark.parametrize(
+    ("own", "devices", "samples"),
+    [
+        (16, 32, 256),  # 16 micro-batches, eight samples for each device
+        (8, 32, 128),
+        (1, 4, 16),
+        (1, 32, 128),  # 16 samples would leave half of the devices without any
+        (3, 32, 192),
+        (32, 256, 1024),
+    ],
+)
+def test_a_step_that_nobody_gives_has_16_micro_batches_and_four_samples_for_each_device(
+    own: int, devices: int, samples: int
+) -> None:
+    profile = problem(size=own).profile
+    assert default_batch(profile, devices) == samples >= 4 * devices
+    assert samples % own == samples % devices == 0 or own * 16 == samples
+
+
+@pytest.mark.parametrize(("parameters", "tokens"), [(0.5e9, 2**19), (4e9, 2**20), (40e9, 2**21)])
+def test_a_step_of_tokens_has_as_many_as_models_of_that_size_are_trained_with(parameters: float, tokens: int) -> None:
+    meta = {"microbatch_size": 1, "sample_tokens": 1024, "parameter_dtype": "bfloat16"}
+    half = parameters / 2
+    profile = Profile.create(C=[1.0] * 2, A=[1.0] * 2, W=[2 * half] * 2, frozen=[0.0, 0.0], meta=meta)
+    assert default_batch(profile, 32) == tokens / 1024
+    frozen = Profile.create(C=[1.0] * 2, A=[1.0] * 2, W=[1.0] * 2, frozen=[2 * half] * 2, meta=meta)
+    assert default_batch(frozen, 32) == tokens / 1024
+
+
+def test_a_profile_without_samples_has_no_batch_of_its_own() -> None:
+    assert default_batch(problem(size=None).profile, 32) is None
 
 
 @pytest.mark.parametrize("number", [1, 2, 36, 97, 720, 65_536])

@@ -64,6 +64,22 @@ def test_the_best_strategy_is_that_of_all_of_them(seed: int) -> None:
     assert result.bound is not None and result.bound.value <= least_s * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("head_bytes", "layers"), [(1e8, (4, 0)), (0.0, (3, 1))])
+def test_no_rank_of_a_pipeline_is_left_without_parameters(head_bytes: float, layers: tuple[int, int]) -> None:
+    """A head that takes as long as all else has a rank of its own, unless it is a loss that holds nothing."""
+    profile = Profile.create(
+        C=[0.01, *[0.01] * 4, 0.06],
+        A=[1e3] * 6,
+        W=[1e8] * 5 + [head_bytes],
+        layers=("embed", *(f"blocks.{i}" for i in range(4)), "head"),
+        meta={"microbatch_size": 2, "parameter_dtype": "float32", "model": "heavy end"},
+    )
+    cluster = Cluster(1, 2, 1e11, 1e10, 1e12)
+    work, fixed = ProfileWork.of(profile), {"pp": 2, "vp": 1}
+    problem = StrategyProblem(work=work, cluster=cluster, device=DEVICE, global_batch=16, fixed=fixed)
+    assert StrategiesPlanner(TO_THE_END).solve(problem).required_plan().layers == layers
+
+
 @pytest.mark.parametrize(
     ("fields", "times"),
     [
