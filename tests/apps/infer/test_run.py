@@ -106,6 +106,19 @@ def test_a_run_prints_its_times_as_json_and_python_s_function_runs_the_same(
 
 
 @pytest.mark.slow
+def test_what_plan_writes_of_a_module_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was refused as "made for another model": `plan` traces operations, of which `run` saw the modules' calls."""
+    Path("pair.yaml").write_text(json.dumps({**CLUSTER, "devices_per_node": 2}))
+    forbidden = ["--forbid", "data", "--forbid", "operator", "--global-batch", "8", "--no-cache"]
+    planned = ["plan", "run_models:make_model", "--topo", "pair.yaml", *forbidden, "--min-stage", "0"]
+    assert main([*planned, "--cut-at", "first", "--out", "modules.json"]) == 0
+    assert len(json.loads(Path("modules.json").read_text())["stages"]) == 2
+    capsys.readouterr()
+    assert main(["run", "modules.json", "run_models:make_model", "--check", "--steps", "1"]) == 0
+    assert "as on one process" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_under_torchrun_the_command_is_one_of_the_processes(folder: Path) -> None:
     """Two equal stages; the first process reports, and what it trained is what one process trains."""
     planned = ["--stages", "2", "--micro-batches", "2", "--out", "two.json"]
