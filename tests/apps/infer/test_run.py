@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("torch")
 
 import automap_models as am
+from automap_models.formats.atomic import write_json
+from automap_models.formats.strategy_plan import estimate_document
 from automap_models.infer.app import main
 
 MODEL = """
@@ -141,3 +143,13 @@ def test_more_replicas_than_samples_are_refused(folder: Path, capsys: pytest.Cap
         pytest.skip("the planner leaves no stage two devices")
     assert main(["run", "plan.json", "run_models:make_model"]) == 2
     assert "do not give each of" in capsys.readouterr().err
+
+
+def test_a_strategy_says_which_framework_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It said "$.kind is 'strategy', not pipeline", and named no command that goes on from there."""
+    path = tmp_path / "strategy.json"
+    write_json(path, estimate_document(am.price("gpt2", "8xa100", dp=8, zero=2)))
+    assert main(["run", str(path), "run_models:make_model"]) == 2
+    sentence = capsys.readouterr().err
+    assert f"automap-export {path} --to torchtitan" in sentence
+    assert "automap-plan … --for torch-split-spec" in sentence
