@@ -159,5 +159,5 @@ def test_a_strategy_has_its_parts_and_its_ranks() -> None:
 
 
 def test_a_notebook_asks_a_result_for_it() -> None:
-    result = am.plan(PROFILE, CLUSTER, stages=2, micro_batches=3, certify_s=0)
+    result = am.infer(PROFILE, CLUSTER, stages=2, micro_batches=3, certify_budget=0)
     assert result._repr_html_() == plan_html(result.report)

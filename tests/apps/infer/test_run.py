@@ -94,7 +94,7 @@ def test_a_run_prints_its_times_as_json_and_python_s_function_runs_the_same(
 ) -> None:
     """Two stages on two processes; a result runs as its file does, with the same weights and data."""
     Path("pair.yaml").write_text(json.dumps({**CLUSTER, "devices_per_node": 2}))
-    result = am.plan("small.npz", "pair.yaml", stages=2, micro_batches=2, min_stage=0.0, certify_s=0.0)
+    result = am.infer("small.npz", "pair.yaml", stages=2, micro_batches=2, min_stage=0.0, certify_budget=0.0)
     result.save("pair.json")
     capsys.readouterr()
     arguments = ["run", "pair.json", "run_models:make_model", "--steps", "2", "--seed", "3", "--check", "--json"]
@@ -151,5 +151,6 @@ def test_a_strategy_says_which_framework_runs_it(tmp_path: Path, capsys: pytest.
     write_json(path, estimate_document(am.price("gpt2", "8xa100", dp=8, zero=2)))
     assert main(["run", str(path), "run_models:make_model"]) == 2
     sentence = capsys.readouterr().err
-    assert f"automap-export {path} --to torchtitan" in sentence
+    assert f"{path}: is a strategy" in sentence
+    assert "automap-export writes it for torchtitan or deepspeed or galvatron; or plan stages" in sentence
     assert "automap-plan … --for torch-split-spec" in sentence
