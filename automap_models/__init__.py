@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from automap_models.api import (
         ExploredResult,
         PlannedResult,
+        PricedStrategy,
         export,
         infer,
         plan,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["AutomapError", "BadInput", "Cluster", "Device", "Estimate", "ExploredResult", "Infeasible", "Outcome"]
 __all__ += [
     "PlannedResult",
+    "PricedStrategy",
     "Profile",
     "Result",
     "Runtime",
@@ -55,7 +57,7 @@ __all__ += ["export", "infer", "make_planner", "plan", "plan_batch", "plan_cost"
 __all__ += ["read_cluster", "read_model_work", "read_plan", "read_profile", "run"]
 
 _NAMES = {
-    "api": "ExploredResult PlannedResult export infer plan price profile read_plan run",
+    "api": "ExploredResult PlannedResult PricedStrategy export infer plan price profile read_plan run",
     "core.cluster": "Cluster",
     "core.device": "Device",
     "core.estimate": "Estimate",
@@ -77,10 +79,6 @@ _NAMES = {
 _WHERE = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 for _name in ("export", "infer", "run"):  # a package takes its name here when it is first imported, and not again
-    "export",
-    "infer",
-    "run",
-):  # a package takes its name here when it is first imported; from then on it is free
     import_module(f"{__name__}.{_name}")
     del globals()[_name]
 

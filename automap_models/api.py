@@ -43,7 +43,7 @@ from automap_models.hlo.step import TrainingStep
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions, PlanOptions
 from automap_models.plots.figures import drawn
-from automap_models.plots.html import plan_html
+from automap_models.plots.html import plan_html, strategy_html
 from automap_models.requests import ExportRequest, InferRequest, ProfileRequest, RunRequest, narrowed, solve
 from automap_models.requests.plan import OF_STRATEGIES, plan_request
 from automap_models.requests.strategies import StrategyResult
@@ -137,6 +137,14 @@ class ExploredResult(PlannedResult):
         from automap_models.plots.exploration import draw_candidates
 
         return drawn(path, lambda: draw_candidates(self.exploration))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PricedStrategy(Estimate):
+    """The price of a strategy, which a notebook shows as the parts of its step, its ranks and its passes."""
+
+    def _repr_html_(self) -> str:
+        return strategy_html(self)
 
 
 def profile(
@@ -250,7 +258,7 @@ def price(
     dropout: bool = False,
     runtime: Runtime = DEFAULT_RUNTIME,
     **fields: Any,
-) -> Estimate:
+) -> PricedStrategy:
     """What a strategy costs on a cluster: the step, what it consists of, and the memory of every rank.
 
     Args:
@@ -272,8 +280,8 @@ def price(
     of_strategy = {} if strategy is None else asdict(strategy)
     options = {**of_strategy, **_fields("price", _OF_PLANS, fields), "runtime": runtime}
     with _in_words():
-        priced: Estimate = solve(plan_request(source, _topo(cluster, gpus), options, device=device, price=True))
-    return priced
+        priced = solve(plan_request(source, _topo(cluster, gpus), options, device=device, price=True))
+    return PricedStrategy(**vars(priced))
 
 
 def run(plan: PlannedResult | StrategyResult | PathLike, model: PathLike, **options: Any) -> RunRecord | None:
@@ -355,7 +363,7 @@ def export(
 
 def read_plan(
     path: PathLike, model: Profile | ProfiledModel | PathLike, cluster: Cluster | PathLike | None = None
-) -> PlannedResult | Estimate:
+) -> PlannedResult | PricedStrategy:
     """The plan in a file, costed again; a plan of stages belongs to the profile that it was made for, which it names.
 
     Args:
@@ -371,8 +379,7 @@ def read_plan(
     written, topo = _path(path, "`path`"), None if cluster is None else _topo(cluster)
     if written_plan(written, StagedDocument, StrategyDocument).strategy is not None:
         source = _source(model, None, _ProfileOptions())
-        priced: Estimate = solve(plan_request(source, _topo(cluster), {}, plan=written))
-        return priced
+        return PricedStrategy(**vars(solve(plan_request(source, _topo(cluster), {}, plan=written))))
     profile = model if isinstance(model, (Profile, ProfiledModel)) else _path(model, "`model`")
     return PlannedResult.of(solve(InferRequest(profile, topo, PlanOptions(), written)))
 

@@ -61,6 +61,7 @@ def test_a_strategy_s_file_is_read_and_priced_again_and_runs_by_an_export(tmp_pa
     write_json(tmp_path / "strategy.json", estimate_document(priced))
     again = am.read_plan(tmp_path / "strategy.json", "gpt2", "8xa100")
     assert (again.strategy.dp, again.step_s) == (8, priced.step_s)
+    assert "<svg" in again._repr_html_()
     with pytest.raises(am.BadInput, match="no cluster is given"):
         am.read_plan(tmp_path / "strategy.json", "gpt2")
     with pytest.raises(am.BadInput, match=r"is a strategy, and runs are of plans of stages; .*automap-export"):
