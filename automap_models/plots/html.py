@@ -56,12 +56,8 @@ def strategy_html(estimate: Estimate) -> str:
         for rank, (held, nbytes) in enumerate(zip(estimate.memory, estimate.memory_bytes, strict=True))
     ]
     tables = _table(("part", "time"), parts) + _table(("rank", "state", "activations", "memory"), memory)
-    return _page(
-        f"{estimate.model} on {estimate.cluster}",
-        what,
-        tables,
-        _picture(strategy_timeline(estimate)) if estimate.passes_s else "",
-    )
+    picture = _picture(strategy_timeline(estimate)) if estimate.passes_s else ""
+    return _page(f"{estimate.model} on {estimate.cluster}", what, tables, picture)
 
 
 def strategy_timeline(estimate: Estimate) -> Timeline:

@@ -154,9 +154,8 @@ def test_a_strategy_has_its_parts_and_its_ranks() -> None:
     rows = read.rows
     passes = [box for box in read.boxes if box["fill"] != "currentColor"]
     assert [(box["fill"], box["y"]) for box in passes].count(("#E69F00", "18")) == 8
-    assert max(float(box["x"] or "") + float(box["width"] or "") for box in passes) == pytest.approx(
-        720 * 27 / 27.5, abs=0.2
-    )
+    end = max(float(box["x"] or "") + float(box["width"] or "") for box in passes)
+    assert end == pytest.approx(720 * 27 / 27.5, abs=0.2)  # nine rounds of 3 s, and the update
     of_step = [["compute", 3.0], ["tensor parallel", 1.0], ["bubble", 2.0], ["optimizer", 0.5]]
     assert rows[:5] == [["part", "time"], *([part, seconds(time_s)] for part, time_s in of_step)]
     assert rows[5:] == [
@@ -172,9 +171,7 @@ def test_a_notebook_asks_a_result_for_it() -> None:
     assert result._repr_html_() == plan_html(result.report)
 
 
-@pytest.mark.parametrize(
-    "fields", [{"pp": 4, "tp": 2}, {"pp": 2, "vp": 3}, {"pp": 2, "zero": 1}, {"schedule": "zb-v", "pp": 2}]
-)
+@pytest.mark.parametrize("fields", [{"tp": 2}, {"vp": 3}, {"zero": 3}, {"schedule": "zb-v"}])
 def test_the_passes_of_a_strategy_take_as_long_as_its_step(fields: dict[str, object]) -> None:
-    estimate = am.price("gpt2", gpus="8xh100", global_batch=64, **fields)
+    estimate = am.price("gpt2", gpus="8xh100", global_batch=64, pp=2, **fields)
     assert strategy_timeline(estimate).length_s == pytest.approx(estimate.step_s, rel=1e-9)
