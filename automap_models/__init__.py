@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from automap_models.api import (
         ExploredResult,
         PlannedResult,
+        PricedStrategy,
         export,
+        infer,
         plan,
         price,
         profile,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["AutomapError", "BadInput", "Cluster", "Device", "Estimate", "ExploredResult", "Infeasible", "Outcome"]
 __all__ += [
     "PlannedResult",
+    "PricedStrategy",
     "Profile",
     "Result",
     "Runtime",
@@ -50,11 +53,11 @@ __all__ += [
     "Strategy",
     "StrategyResult",
 ]
-__all__ += ["export", "make_planner", "plan", "plan_batch", "plan_cost", "price", "profile"]
+__all__ += ["export", "infer", "make_planner", "plan", "plan_batch", "plan_cost", "price", "profile"]
 __all__ += ["read_cluster", "read_model_work", "read_plan", "read_profile", "run"]
 
 _NAMES = {
-    "api": "ExploredResult PlannedResult export plan price profile read_plan run",
+    "api": "ExploredResult PlannedResult PricedStrategy export infer plan price profile read_plan run",
     "core.cluster": "Cluster",
     "core.device": "Device",
     "core.estimate": "Estimate",
@@ -75,7 +78,7 @@ _NAMES = {
 """Module → the public names that it defines."""
 _WHERE = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
 
-for _name in ("export", "run"):  # a package takes its name here when it is first imported; from then on it is free
+for _name in ("export", "infer", "run"):  # a package takes its name here when it is first imported, and not again
     import_module(f"{__name__}.{_name}")
     del globals()[_name]
 

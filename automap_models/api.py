@@ -1,18 +1,21 @@
 """What `import automap_models as am` offers: a profile of one's own model, plans for it, and what to do with a plan.
 
     profile = am.profile(model, inputs)     # of a PyTorch module or a JAX training step
-    result = am.plan(profile, "C")          # or am.plan(model, "C", inputs, global_batch=256): every kind of plan
+    result = am.plan(profile, "C")          # or am.plan(model, "C", inputs), am.plan("gpt2", gpus="8xh100")
     result.save("plan.json")                # or .plot("plan.png"), .to_split_spec()
     am.export(result, "torchtitan")         # or am.run(result, "my_models:make_model", check=True)
 
-Each function makes the request that the command of its name makes, and has it met in the same way. Frameworks are
-imported only where a model of theirs is given.
+Each function makes the request that the command of its name makes, and has it met in the same way. Its options have the
+words of the command's: `pin`, `keep_together`, `forbid`, `memory`, `budget`, `for_`, …; times and sizes are numbers of
+seconds and bytes or texts such as "16 GB". Frameworks are imported only where a model of theirs is given.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -29,15 +32,18 @@ from automap_models.core.run_record import RunRecord
 from automap_models.core.schedules import DEFAULT_SCHEDULE, require_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
+from automap_models.core.units import BYTES, SECONDS, Unit
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
-from automap_models.errors import BadInput, is_of_type
+from automap_models.errors import BadInput, Infeasible, UserCodeError, is_of_type
 from automap_models.formats.atomic import write_json
-from automap_models.formats.staged_plan import plan_document, staged_document
+from automap_models.formats.plan import written_plan
+from automap_models.formats.staged_plan import StagedDocument, plan_document, staged_document
+from automap_models.formats.strategy_plan import StrategyDocument
 from automap_models.hlo.step import TrainingStep
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions, PlanOptions
 from automap_models.plots.figures import drawn
-from automap_models.plots.html import plan_html
+from automap_models.plots.html import plan_html, strategy_html
 from automap_models.requests import ExportRequest, InferRequest, ProfileRequest, RunRequest, narrowed, solve
 from automap_models.requests.plan import OF_STRATEGIES, plan_request
 from automap_models.requests.strategies import StrategyResult
@@ -133,6 +139,14 @@ class ExploredResult(PlannedResult):
         return drawn(path, lambda: draw_candidates(self.exploration))
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PricedStrategy(Estimate):
+    """The price of a strategy, which a notebook shows as the parts of its step, its ranks and its passes."""
+
+    def _repr_html_(self) -> str:
+        return strategy_html(self)
+
+
 def profile(
     model: object,
     inputs: object = None,
@@ -172,31 +186,29 @@ def profile(
 
 def plan(
     model: object,
-    cluster: Cluster | PathLike,
+    cluster: Cluster | PathLike | None = None,
     inputs: object = None,
     *,
+    gpus: str | None = None,
     device: str | Device | None = None,
     microbatch_size: int | None = None,
     **options: Any,
-) -> PlannedResult | StrategyResult:
-    """The best plan of a model on a cluster, as `automap infer` makes it of a profile and `automap plan` of a model.
+) -> ExploredResult | StrategyResult:
+    """The best plan of a model on a cluster, whatever kind it is of, as `automap plan` makes it.
 
     Args:
-        model: a Profile or the file of one, whose stages are planned; or what `profile` takes, with `inputs`, of which
-            every kind of plan competes: data parallelism, partitioned operators, pipelines, hybrids of them and
-            strategies; or a transformer by name, a config.json or the ModelWork of one: strategies are searched.
-        cluster: a record, a shipped one's name ("A", "C", "p4d-4", …), devices such as "32xh100", or a YAML file.
+        model: what `profile` takes, with `inputs`, or a Profile or the file of one: every kind of plan competes, data
+            parallelism, partitioned operators, pipelines, hybrids of them and strategies; or a transformer by name, a
+            config.json or the ModelWork of one: strategies are searched.
+        cluster: a record, a shipped one's name ("A", "C", "p4d-4", …) or a YAML file.
+        gpus: devices such as "32xh100", in place of a cluster.
         device: by whose clock a model's times are; None is the kind that the cluster is made of.
         microbatch_size: samples in the profiled micro-batch of a profile that does not say.
-        options: of a profile, fields of `planners.options.PlanOptions`: `stages`, `micro_batches`, `global_batch`,
-            `schedule`, …; of a model (and with one of them of a profile, too), fields of ExploreOptions: `pins`,
-            `max_stages`, `forbidden`, `budget_s`, …; of a strategy also fields of `Strategy`, which are then given,
-            `runtime`, `reserve` (bytes of each device that are left free, or by rank) and `devices` (least and most of
-            a sweep). `target` is the framework of `automap-export` that is to run the plan. `batch`, `sequence`,
-            `dtype`, `dropout` and `trainable` say which training step of a model by name is meant.
-
-    Returns:
-        A PlannedResult of a profile; else an ExploredResult, or a StrategyResult where a strategy is the best.
+        options: those of the command: `global_batch`, `schedule`, `pin`, `max_stages`, `forbid`, `memory`, `budget`, …;
+            of a strategy also fields of `Strategy`, which are then given, `runtime`, `reserve` (bytes of each device
+            that are left free, or by rank) and `devices` (least and most of a sweep). `for_` is the framework of
+            `automap-export` that is to run the plan. `batch`, `sequence`, `dtype`, `dropout` and `trainable` say which
+            training step of a model by name is meant.
 
     Raises:
         BadInput: an argument cannot be used.
@@ -204,38 +216,55 @@ def plan(
         UserCodeError: the model's own code raised.
     """
     of_source = {name: options.pop(name) for name in _OF_SOURCES if name in options}
-    source, topo = _source(model, inputs, config_of(_ProfileOptions, "plan", **of_source)), _topo(cluster)
+    source, topo = _source(model, inputs, config_of(_ProfileOptions, "plan", **of_source)), _topo(cluster, gpus)
     if source.kind is SourceKind.PROFILE and device is not None:
         raise BadInput(f"does not apply: {source.what} {source.kind.value}", where="`device`", do="leave it out")
-    of_stages = {of.name for of in fields(PlanOptions)}
-    others = {*OF_STRATEGIES, *(of.name for of in fields(ExploreOptions))} - of_stages
-    if source.kind is SourceKind.PROFILE and not isinstance(model, ProfiledModel) and not options.keys() & others:
-        profile = model if isinstance(model, Profile) else Path(source.what)
-        wanted = config_of(PlanOptions, "plan", **narrowed(options), microbatch_size=microbatch_size)
-        return PlannedResult.of(solve(InferRequest(profile, topo, wanted)))
-    answer = solve(plan_request(source, topo, options, device=device, microbatch_size=microbatch_size))
+    wanted = _fields("plan", _OF_PLANS, options)
+    with _in_words():
+        answer = solve(plan_request(source, topo, wanted, device=device, microbatch_size=microbatch_size))
     if isinstance(answer, StrategyResult):
         return answer
     return ExploredResult.of(answer.report, exploration=answer.exploration)
 
 
+def infer(
+    profile: Profile | PathLike, cluster: Cluster | PathLike | None = None, *, gpus: str | None = None, **options: Any
+) -> PlannedResult:
+    """The best plan of pipeline stages of a profile, as `automap infer` makes it.
+
+    Args:
+        profile: a record or its file.
+        cluster, gpus: as of `plan`.
+        options: those of the command: `stages`, `micro_batches`, `global_batch`, `schedule`, `planner`, …
+
+    Raises:
+        BadInput, Infeasible: as of `plan`.
+    """
+    wanted = _fields("infer", [of.name for of in fields(PlanOptions)], options)
+    model = profile if isinstance(profile, Profile) else _path(profile, "`profile`", "give a Profile or its file")
+    with _in_words():
+        request = InferRequest(model, _topo(cluster, gpus), config_of(PlanOptions, "infer", **narrowed(wanted)))
+        return PlannedResult.of(solve(request))
+
+
 def price(
     model: object,
-    cluster: Cluster | PathLike,
+    cluster: Cluster | PathLike | None = None,
     strategy: Strategy | None = None,
     *,
+    gpus: str | None = None,
     device: str | Device | None = None,
     sequence: int | None = None,
     dropout: bool = False,
     runtime: Runtime = DEFAULT_RUNTIME,
     **fields: Any,
-) -> Estimate:
+) -> PricedStrategy:
     """What a strategy costs on a cluster: the step, what it consists of, and the memory of every rank.
 
     Args:
         model: the name of a built-in transformer or a Hugging Face config.json; or the ModelWork that `read_model_work`
             makes of one, which is worth its while where many strategies are priced; or a profile.
-        cluster: as of `plan`.
+        cluster, gpus: as of `plan`.
         strategy: how the model is trained; or its `fields`, `global_batch` and what differs from `automap plan --price`
             without options.
         device: what the cluster is made of; None is the kind that the cluster names. A mixed one names several.
@@ -249,19 +278,20 @@ def price(
     """
     source = _source(model, None, _ProfileOptions(sequence=sequence, dropout=dropout))
     of_strategy = {} if strategy is None else asdict(strategy)
-    options = {**of_strategy, **fields, "runtime": runtime}
-    priced: Estimate = solve(plan_request(source, _topo(cluster), options, device=device, price=True))
-    return priced
+    options = {**of_strategy, **_fields("price", _OF_PLANS, fields), "runtime": runtime}
+    with _in_words():
+        priced = solve(plan_request(source, _topo(cluster, gpus), options, device=device, price=True))
+    return PricedStrategy(**vars(priced))
 
 
-def run(plan: PlannedResult | PathLike, model: PathLike, **options: Any) -> RunRecord | None:
+def run(plan: PlannedResult | StrategyResult | PathLike, model: PathLike, **options: Any) -> RunRecord | None:
     """Run a plan for some steps, one process a device, and hold it against its prediction, as `automap run` does.
 
     Args:
-        plan: a result, or the file of a plan of stages or of shardings.
+        plan: a result of stages, or the file of a plan of stages or of shardings; strategies are for `export`.
         model: what its profile was made of: the name of a model, a config.json or "my_models:make_model". An object of
             one's own runs in `automap_models.run.Pipeline`.
-        options: fields of RunRequest: `backend`, `device`, `schedule`, `virtual`, `executor`, `zero`, `steps`,
+        options: those of the command: `backend`, `device`, `schedule`, `vp`, `executor`, `zero`, `steps`,
             `warmup`, `seed`, `check`; and `batch`, `sequence`, `dtype` of a model by name.
 
     Returns:
@@ -278,14 +308,17 @@ def run(plan: PlannedResult | PathLike, model: PathLike, **options: Any) -> RunR
     of_source = {name: options.pop(name) for name in _OF_SOURCES if name in options}
     source = _source(model, None, config_of(_ProfileOptions, "run", **of_source))
     do = "give a plan of stages that `am.plan` made, or the file of a plan of stages or shardings"
-    written = _plan_source(plan).plan if isinstance(plan, PlannedResult) else _path(plan, "`plan`", do)
-    record: RunRecord | None = solve(config_of(RunRequest, "run", plan=written, source=source, **options))
+    written = _plan_source(plan).plan if isinstance(plan, (Result, Estimate)) else _path(plan, "`plan`", do)
+    names = [of.name for of in fields(RunRequest) if of.name not in ("plan", "source")]
+    wanted = _fields("run", names, options)
+    with _in_words():
+        record: RunRecord | None = solve(RunRequest(plan=written, source=source, **wanted))
     return record
 
 
 def export(
     plan: PlannedResult | StrategyResult | Estimate | PathLike,
-    target: str,
+    to: str,
     model: object = None,
     *,
     out: PathLike | None = None,
@@ -300,7 +333,7 @@ def export(
 
     Args:
         plan: a result, a price, or the file of a plan.
-        target: the framework: a key of `automap_models.export.targets.TARGETS`.
+        to: the framework: a key of `automap_models.export.targets.TARGETS`.
         model: what the plan in a file was made for, as `plan` takes it; a result brings its own.
         out: where the text is written, too.
         snap: write the nearest plan that the target has words for, where it has none for this one.
@@ -319,7 +352,8 @@ def export(
     source = None if model is None else _source(model, None, config_of(_ProfileOptions, "export", **options))
     written = _path(plan, "`plan`") if isinstance(plan, (str, os.PathLike)) else _plan_source(plan)
     path, topo = None if out is None else Path(out), None if cluster is None else _topo(cluster)
-    exported: Exported = solve(ExportRequest(written, source, target, path, snap, check, topo, device, microbatch_size))
+    with _in_words(target="to"):
+        exported: Exported = solve(ExportRequest(written, source, to, path, snap, check, topo, device, microbatch_size))
     if path is not None:
         from automap_models.export.exporter import write_files
 
@@ -329,21 +363,82 @@ def export(
 
 def read_plan(
     path: PathLike, model: Profile | ProfiledModel | PathLike, cluster: Cluster | PathLike | None = None
-) -> PlannedResult:
-    """The plan in a file, costed again; a plan belongs to the profile that it was made for, which the file names.
+) -> PlannedResult | PricedStrategy:
+    """The plan in a file, costed again; a plan of stages belongs to the profile that it was made for, which it names.
 
     Args:
-        path: of a plan.json.
-        model: the profile, or its file; a plan that partitions operators needs the ProfiledModel.
-        cluster: None takes the one in the file.
+        path: of a plan of stages, or of a strategy, of which the price is returned.
+        model: the profile, or its file; a plan that partitions operators needs the ProfiledModel. Of a strategy what
+            `price` takes.
+        cluster: None takes the one in the file; that of a strategy has none.
 
     Raises:
         BadInput: the file is no such plan, belongs to another profile or cluster, or contradicts itself.
         Infeasible: a stage does not fit the memory.
     """
+    written, topo = _path(path, "`path`"), None if cluster is None else _topo(cluster)
+    if written_plan(written, StagedDocument, StrategyDocument).strategy is not None:
+        source = _source(model, None, _ProfileOptions())
+        return PricedStrategy(**vars(solve(plan_request(source, _topo(cluster), {}, plan=written))))
     profile = model if isinstance(model, (Profile, ProfiledModel)) else _path(model, "`model`")
-    topo = None if cluster is None else _topo(cluster)
-    return PlannedResult.of(solve(InferRequest(profile, topo, PlanOptions(), _path(path, "`path`"))))
+    return PlannedResult.of(solve(InferRequest(profile, topo, PlanOptions(), written)))
+
+
+_OF_PLANS = (*(of.name for of in fields(ExploreOptions)), *OF_STRATEGIES)
+"""Fields of the requests that `plan` and `price` make."""
+_WORDS = {
+    "budget_s": "budget",
+    "certify_s": "certify_budget",
+    "forbidden": "forbid",
+    "memory_bytes": "memory",
+    "pins": "pin",
+    "refine_s": "refine_budget",
+    "target": "for_",
+    "together": "keep_together",
+    "virtual": "vp",
+}
+"""Field of a request → the command's word for it, where the two differ."""
+_UNITS: Mapping[str, Unit] = {"budget_s": SECONDS, "certify_s": SECONDS, "refine_s": SECONDS, "memory_bytes": BYTES}
+
+
+def _fields(function: str, names: Iterable[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by the names of the fields of a request.
+
+    Raises:
+        BadInput: the function has no such option, or a text is no quantity.
+    """
+    field_of = {_WORDS.get(name, name): name for name in dict.fromkeys(names)}
+    given: dict[str, Any] = {}
+    for word, value in options.items():
+        if word not in field_of:
+            do = f"it is called {_WORDS[word]}" if _WORDS.get(word) in field_of else f"it has {', '.join(field_of)}"
+            raise BadInput(f"has no option {word!r}", where=function, do=do)
+        unit = _UNITS.get(field_of[word])
+        try:
+            given[field_of[word]] = unit.parse(value) if unit is not None and isinstance(value, str) else value
+        except ValueError as error:
+            raise BadInput(str(error), where=f"`{word}`") from None
+    return given
+
+
+@contextmanager
+def _in_words(**others: str) -> Iterator[None]:
+    """What is refused names options as the commands do, between backticks and perhaps with a value.
+
+    Args:
+        others: words of this command alone.
+    """
+
+    def said(text: str | None) -> str | None:
+        words = {**_WORDS, **others}
+        return text and re.sub(r"`(\w+)(?=[`=])", lambda mention: f"`{words.get(mention[1], mention[1])}", text)
+
+    try:
+        yield
+    except UserCodeError:
+        raise
+    except (BadInput, Infeasible) as error:
+        raise type(error)(said(error.what) or "", where=said(error.where), do=said(error.do)) from error.__cause__
 
 
 _OF_SOURCES = ("batch", "sequence", "dtype", "dropout", "trainable")
@@ -430,5 +525,8 @@ def _plan_source(plan: object) -> PlanSource:
     raise BadInput(is_of_type(plan), where="`plan`", do=do)
 
 
-def _topo(cluster: Cluster | PathLike) -> str | Cluster:
-    return cluster if isinstance(cluster, Cluster) else os.fspath(cluster)
+def _topo(cluster: Cluster | PathLike | None, gpus: str | None = None) -> str | Cluster:
+    if (cluster is None) == (gpus is None):
+        what = "no cluster is given" if cluster is None else "is given beside a cluster"
+        raise BadInput(what, where="`gpus`", do="give a cluster, or devices such as gpus='8xh100'")
+    return cluster if isinstance(cluster, Cluster) else os.fspath(gpus if cluster is None else cluster)  # type: ignore[arg-type]

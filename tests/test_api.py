@@ -11,10 +11,12 @@ import pytest
 import automap_models as am
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import TransformerShape
+from automap_models.formats.atomic import write_json
+from automap_models.formats.strategy_plan import estimate_document
 from automap_models.infer.app import export, infer
 
 PROFILE = Path(__file__).parents[1] / "examples" / "vgg19_v100.npz"
-QUICK = {"stages": 4, "planner": "policy", "certify_s": 0.0}
+QUICK = {"stages": 4, "planner": "policy", "certify_budget": 0.0}
 SMALL = {"layers": 4, "hidden": 8, "heads": 2, "kv_heads": 2, "ffn": 32, "sequence": 16, "vocabulary": 64}
 WORK = ModelWork(TransformerShape(name="small", **SMALL), (), (), "bfloat16")
 FLAGS = ("--stages", "4", "--planner", "policy", "--certify-budget", "0")
@@ -22,7 +24,7 @@ FLAGS = ("--stages", "4", "--planner", "policy", "--certify-budget", "0")
 
 @pytest.fixture(scope="module")
 def result() -> am.PlannedResult:
-    return am.plan(PROFILE, "C", **QUICK)
+    return am.infer(PROFILE, "C", **QUICK)
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def test_a_plan_is_the_command_s(result: am.PlannedResult, tmp_path: Path, capsy
 
 
 def test_a_profile_and_a_cluster_are_files_names_or_records(result: am.PlannedResult) -> None:
-    same = am.plan(am.read_profile(PROFILE), am.read_cluster("C"), **QUICK)
+    same = am.infer(am.read_profile(PROFILE), am.read_cluster("C"), **QUICK)
     assert (same.plan, same.cost.length_s) == (result.plan, result.cost.length_s)
 
 
@@ -51,6 +53,19 @@ def test_a_saved_plan_is_read_with_its_profile(result: am.PlannedResult, tmp_pat
     assert (again.plan.cuts, again.cost.length_s) == (result.plan.cuts, result.cost.length_s)
     with pytest.raises(am.BadInput, match="belongs to another profile"):
         am.read_plan(tmp_path / "plan.json", PROFILE.with_name("bert48_v100.npz"))
+
+
+def test_a_strategy_s_file_is_read_and_priced_again_and_runs_by_an_export(tmp_path: Path) -> None:
+    """`read_plan` said that its kind is not pipeline, and `run` that a result is of the wrong type."""
+    priced = am.price("gpt2", gpus="8xa100", dp=8, global_batch=64)
+    write_json(tmp_path / "strategy.json", estimate_document(priced))
+    again = am.read_plan(tmp_path / "strategy.json", "gpt2", "8xa100")
+    assert (again.strategy.dp, again.step_s) == (8, priced.step_s)
+    assert "<svg" in again._repr_html_()
+    with pytest.raises(am.BadInput, match="no cluster is given"):
+        am.read_plan(tmp_path / "strategy.json", "gpt2")
+    with pytest.raises(am.BadInput, match=r"is a strategy, and runs are of plans of stages; .*automap-export"):
+        am.run(priced, "gpt2")
 
 
 def test_a_profile_is_one_already() -> None:
@@ -84,9 +99,9 @@ def test_a_result_is_exported_as_its_file_is(
     assert by_file.written.text == am.export(result, "galvatron", snap=True, out=tmp_path / "b.json").written.text
 
 
-def test_a_plan_of_a_profile_is_of_every_kind_where_an_option_asks_for_that() -> None:
-    """As `automap plan`, which knows --max-stages, and not as `automap infer`, which knows --stages."""
-    explored = am.plan(PROFILE, "A", max_stages=2, budget_s=0.2)
+def test_a_plan_of_a_profile_is_of_every_kind() -> None:
+    """As of `automap plan`, which knows --max-stages, where `am.infer` is `automap infer`, which knows --stages."""
+    explored = am.plan(PROFILE, "A", max_stages=2, budget=0.2)
     assert isinstance(explored, am.ExploredResult)
     assert {candidate.kind for candidate in explored.exploration.candidates} == {"data", "pipeline"}
     assert explored.plan.stages <= 2
@@ -102,8 +117,8 @@ def test_a_strategy_is_the_answer_where_no_plan_of_stages_fits() -> None:
     profile = am.Profile.create(**{key: np.array(of) for key, of in arrays.items()}, layers=layers, meta=meta)
     cluster = am.Cluster(1, 8, 1e11, 1e11, 80e9, name="eight")
     with pytest.raises(am.Infeasible, match="no plan fits the 80 GB of cluster eight"):
-        am.plan(profile, cluster, certify_s=0.0)
-    result = am.plan(profile, cluster, budget_s=0.2)
+        am.infer(profile, cluster, certify_budget=0.0)
+    result = am.plan(profile, cluster, budget="200 ms")
     assert isinstance(result, am.StrategyResult)
     assert result.plan.zero > 0 and result.cost.fits
     assert "<b>wide on eight</b>" in result._repr_html_()
@@ -120,8 +135,8 @@ def test_a_module_of_torch_is_profiled_and_planned_for_its_own_pipelining(mlp) -
     profile = am.profile(module, samples, name="mlp")
     assert (profile.model, len(profile), profile.meta["microbatch_size"]) == ("mlp", 4, 4)
     assert profile.W.tolist() == [(16 * 16 + 16) * 4.0] * 4
-    (cut,) = am.plan(profile, "A", stages=2, planner="uniform", certify_s=0).plan.cuts
-    spec = am.plan(profile, "A", stages=2, planner="uniform", certify_s=0).to_split_spec()
+    (cut,) = am.infer(profile, "A", stages=2, planner="uniform", certify_budget=0).plan.cuts
+    spec = am.infer(profile, "A", stages=2, planner="uniform", certify_budget=0).to_split_spec()
     assert list(spec) == [str(cut)]
 
 
@@ -149,7 +164,7 @@ def test_a_function_of_jax_is_a_training_step() -> None:
 
 def test_every_kind_of_plan_is_explored(mlp) -> None:
     module, samples = mlp
-    explored = am.plan(module, "A", samples, global_batch=64, budget_s=1.0, max_stages=2)
+    explored = am.plan(module, "A", samples, global_batch=64, budget=1.0, max_stages=2)
     best = explored.exploration.best
     assert (explored.plan, explored.cost.step_s) == (best.plan, best.step_s)
     assert explored.problem.micro_batches * explored.problem.profile.meta["microbatch_size"] == 64
@@ -159,13 +174,17 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: am.plan(PROFILE, "C", stages=40), "`stages`: 40 stages on the 32 device(s) of cluster C"),
-        (lambda: am.plan(PROFILE, "C", stage=4), "plan: has no option 'stage'; it has stages, micro_batches, "),
+        (lambda: am.infer(PROFILE, "C", stages=40), "`stages`: 40 stages on the 32 device(s) of cluster C"),
+        (lambda: am.infer(PROFILE, "C", stage=4), "infer: has no option 'stage'; it has global_batch, state_factor, "),
         (lambda: am.plan(PROFILE, "D"), "cluster: 'D' is neither a known cluster nor a file; choose from A, B, C"),
         (
-            lambda: am.plan(PROFILE, "C", global_batch=7, objective="length"),
+            lambda: am.infer(PROFILE, "C", global_batch=7, objective="length"),
             "`global_batch`: 7 samples are no multiple of the ",
         ),
+        (lambda: am.plan("gpt2"), "`gpus`: no cluster is given; give a cluster, or devices such as gpus='8xh100'"),
+        (lambda: am.plan("gpt2", "C", gpus="8xh100"), "`gpus`: is given beside a cluster"),
+        (lambda: am.plan("gpt2", gpus="8xh100", for_="jax"), "`for_`: jax "),
+        (lambda: am.plan("gpt2", gpus="8xh100", memory="1 TB"), "`memory`: 1e+12 bytes are more than the 8e+10 of"),
         (lambda: am.plan(3, "C"), "`model`: is of type int; give a Profile, a PyTorch module, a JAX"),
         (
             lambda: am.profile(3),
@@ -180,13 +199,13 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
         ),
         (lambda: am.plan(PROFILE, "C", min_gain="5 %"), "`min_gain`: is of type str; give a share from 0 to 1"),
         (lambda: am.plan(PROFILE, "C", state_factor="4"), "`state_factor`: is of type str; give a number"),
-        (lambda: am.plan(PROFILE, "C", certify_s="1 s"), "`certify_s`: is of type str; give a number"),
+        (lambda: am.infer(PROFILE, "C", certify_budget="1 GB"), "`certify_budget`: '1 GB' is no time such as"),
         (lambda: am.plan(PROFILE, "C", equal_replicas=3), "`equal_replicas`: is of type int; give True or False"),
         (lambda: am.plan(PROFILE, "C", cut_at=3), "`cut_at`: is of type int; give a pattern of layers, or 'blocks'"),
-        (lambda: am.plan(PROFILE, "C", policy=3), "`policy`: is of type int; give the path of a file"),
-        (lambda: am.plan(PROFILE, "C", forbidden=3), "`forbidden`: is of type int; give a text or several"),
-        (lambda: am.plan(PROFILE, "C", budget_s="1 s"), "`budget_s`: is of type str; give a number"),
-        (lambda: am.plan(PROFILE, "C", pins="head"), "`pins`: 'head' is not LAYER=STAGE"),
+        (lambda: am.infer(PROFILE, "C", policy=3), "`policy`: is of type int; give the path of a file"),
+        (lambda: am.plan(PROFILE, "C", forbid=3), "`forbid`: is of type int; give a text or several"),
+        (lambda: am.plan(PROFILE, "C", budget_s=1), "plan: has no option 'budget_s'; it is called budget"),
+        (lambda: am.plan(PROFILE, "C", pin="head"), "`pin`: 'head' is not LAYER=STAGE"),
         (lambda: am.plan(PROFILE, "C", device="a100"), f"`device`: does not apply: {PROFILE} is a profile"),
         (lambda: am.plan(am.read_profile(PROFILE), "C", 3), "`inputs`: Profile(vgg19: 282 instructions"),
         (lambda: am.plan(WORK, "C", min_gain=0.1), "`model`: is the work of a model, of which strategies"),
@@ -213,8 +232,8 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
             "`recompute`: strategies of such a model are of its profile",
         ),
         (
-            lambda: am.price("gpt2", "p4d-4", tp=2, global_batch=8, budget_s=3),
-            "`budget_s`: is for a search, and `price`",
+            lambda: am.price("gpt2", "p4d-4", tp=2, global_batch=8, budget=3),
+            "`budget`: is for a search, and `price`",
         ),
         (
             lambda: am.run("plan.json", print),
@@ -238,7 +257,7 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
         ),
         (
             lambda: am.export("plan.json", "tensorflow"),
-            "`target`: unknown target 'tensorflow'; choose from torch-csv, ",
+            "`to`: unknown target 'tensorflow'; choose from torch-csv, ",
         ),
     ],
 )
@@ -256,4 +275,4 @@ def test_a_module_s_inputs_are_tensors(mlp) -> None:
 def test_what_does_not_fit_is_raised() -> None:
     tiny = am.Cluster(1, 2, 1e9, 1e9, 1e6, name="tiny")
     with pytest.raises(am.Infeasible, match="tiny"):
-        am.plan(PROFILE, tiny, stages=2, planner="exact")
+        am.infer(PROFILE, tiny, stages=2, planner="exact")

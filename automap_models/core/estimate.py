@@ -91,6 +91,10 @@ class Estimate:
         bubble_rate: share of its passes' time that this rank waits, because of bubble and transfers.
         memory: [pp] of a device of each rank of the pipeline.
         memory_bytes: [pp] that a device of each rank has, the smallest one.
+        passes_s: [3, pp·vp] of a micro-batch: forward passes, backward passes, and what of these makes gradients of
+            weights.
+        transfers_s: [pp·vp - 1] of a message to the next virtual stage, beside passes.
+        reduced_s: [pp] what each rank does between its last pass and its update.
         unfitted: names of devices without constants fitted to them, which have those of others in the mean.
     """
 
@@ -108,6 +112,9 @@ class Estimate:
     memory: tuple[DeviceMemory, ...]
     memory_bytes: tuple[float, ...]
     facts: ModelFacts
+    passes_s: tuple[tuple[float, ...], ...] = ()
+    transfers_s: tuple[float, ...] = ()
+    reduced_s: tuple[float, ...] = ()
     unfitted: tuple[str, ...] = ()
 
     @property

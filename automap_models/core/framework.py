@@ -29,10 +29,12 @@ class ModelFacts(NamedTuple):
     Attributes:
         shape: None where nobody says.
         tied: whether its word embedding is its output matrix, too.
+        own_code: whether it is a module or a function of its owner's, which no framework has the code of.
     """
 
     shape: TransformerShape | None = None
     tied: bool = False
+    own_code: bool = False
 
 
 UNKNOWN = ModelFacts()
@@ -126,6 +128,7 @@ class Limits:
 
     Attributes:
         name: of the framework, for people.
+        own_code: whether it trains modules of one's own, and not its own models alone.
         schedules: ours → what the framework calls it.
         cuts: where the model may be cut.
         equal_replicas: whether every stage has equally many devices.
@@ -151,6 +154,7 @@ class Limits:
     """
 
     name: str
+    own_code: bool = True
     schedules: Mapping[str, str]
     cuts: Cuts = "blocks"
     equal_replicas: bool = True
@@ -194,10 +198,18 @@ class Limits:
             if name in self.whole and degree > 1:
                 return Objection(f"{self.name} has no {IN_WORDS[name]}", f"take {name} 1")
         return (
-            self.tied_objection(pp, facts.tied)
+            self.code_objection(own_code=facts.own_code)
+            or self.tied_objection(pp, facts.tied)
             or self._experts_objection(divided, facts.shape)
             or (None if facts.shape is None else self._shape_objection(divided, facts.shape))
         )
+
+    def code_objection(self, *, own_code: bool) -> Objection | None:
+        """To a module of its owner's code."""
+        if self.own_code or not own_code:
+            return None
+        what = f"{self.name} trains models that it has the code of, and this is a module of your own"
+        return Objection(what, "take deepspeed or torch-split-spec, or run a plan of stages with automap-run")
 
     def tied_objection(self, stages: int, tied: bool, weight: str = "the word embedding") -> Objection | None:
         """To a weight that several stages of a pipeline share."""

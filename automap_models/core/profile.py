@@ -204,6 +204,11 @@ class Profile:
         return str(self.meta.get("device", ""))
 
     @property
+    def own_code(self) -> bool:
+        """Whether it is of a PyTorch module or of a factory, `module:function`, and not of a model with a name."""
+        return self.meta.get("framework") == "torch" or ":" in self.model
+
+    @property
     def dtype(self) -> str:
         """Element type of the step as the profile tells it; float32 where it does not."""
         return str(self.meta.get("dtype", self.meta.get("parameter_dtype", "float32")))

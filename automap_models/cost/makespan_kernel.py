@@ -1,5 +1,18 @@
 """The kernels of the simulated step (cost.makespan), compiled by numba.
 
+    n operations   0 … n-1            t transfers   n … n+t-1: operation u's are n + first[u] … n + first[u+1] - 1
+    D devices      resources 0 … D-1  C channels    resources D … D+C-1; a task runs on the one that `resource` says
+
+    operation u ──┬── transfer to device 1 ──┬── reader w        ready     what has no input left to wait for
+                  │                          └── reader x        heap      of a resource: tasks that wait for it
+                  └── reader v on its own device                 events    of resources: when what runs there ends
+
+    rank[task] = task_s[task] + max over what waits for it of rank          (`_transfers`, from the last operation on)
+    now        = the next end; what ends frees memory and readies others, and each touched resource starts its first
+
+    start, finish [n + t]   seconds; source, target [t]   operation and device of a transfer; waiting [n]   inputs that
+    lack; holders [n + t]   readers and transfers that still need an output or a copy; used, peak [D]   bytes
+
 Importing numba takes half a second, so that this module is imported when the first step is simulated.
 """
 
@@ -64,6 +77,7 @@ def _transfers(tables: StepTables, device: IntArray) -> tuple[IntArray, IntArray
             if b != device[u] and mark[b] != u:
                 mark[b] = u
                 first[u + 1] += 1
+    # Backwards, so that the ranks of readers are there. Readers on one other device share a transfer, slot[device].
     total = first[n]
     target = np.zeros(total, dtype=np.int64)
     task_s, rank = np.zeros(n + total), np.zeros(n + total)
@@ -127,6 +141,7 @@ def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is wh
                     if target[t] == b:
                         holders[n + t] += 1
                         break
+    # All heaps are in one array, each with room for all tasks of its resource.
     heap_first = np.zeros(resources + 1, dtype=np.int64)
     for task in range(tasks):
         heap_first[resource[task] + 1] += 1
@@ -151,6 +166,8 @@ def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is wh
             ready_count += 1
     now = 0.0
     while True:
+        # First everything that ends now, and what takes no time, which may ready more; only then does anything start:
+        # a resource chooses among all that is ready at this time.
         while ended_count > 0 or ready_count > 0:
             while ready_count > 0:
                 ready_count -= 1
@@ -223,7 +240,7 @@ def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is wh
             event_count += 1
         if event_count == 0:
             break
-        now = -event_key[events[0]]
+        now = -event_key[events[0]]  # all that end at the same time do so before anything starts
         while event_count > 0 and -event_key[events[0]] == now:
             r = _pop(events, 0, event_count, event_key)
             event_count -= 1
@@ -258,13 +275,13 @@ def slacks(  # noqa: PLR0912 -- one walk over the schedule
     follower = np.full(devices + tables.latency_s.size, end)
     slack, wait, held_up = np.zeros(n), np.zeros(n), np.zeros(readers.size)
     own, other = np.zeros(n), np.zeros(n)  # when the last input from its own device, and from another, was there
-    for i in range(begun.size - 1, -1, -1):
+    for i in range(begun.size - 1, -1, -1):  # what follows a task begins later, and is done before it here
         task = begun[i]
         u = task if task < n else source[task - n]
         at = device[u] if task < n else target[task - n]
         resource = at if task < n else devices + channel[device[u], at]
         late = end
-        if finish[task] > start[task]:
+        if finish[task] > start[task]:  # what takes no time occupies nothing, and has no follower
             late = follower[resource]
         for k in range(readers_start[u], readers_start[u + 1]):
             s = readers[k]

@@ -103,8 +103,8 @@ class ProfileWork(ModelWork):
 
     @property
     def facts(self) -> ModelFacts:
-        """Whether its ends are tied; nothing says its sizes."""
-        return ModelFacts(None, self.tied > 0)
+        """Whether its ends are tied, and whose code it is; nothing says its sizes."""
+        return ModelFacts(None, self.tied > 0, self.profile.own_code)
 
 
 def require_fields(given: Mapping[str, Any], precisions: Sequence[Precision] = tuple(PRECISIONS.values())) -> None:

@@ -163,9 +163,10 @@ def require_blocks(profile: Profile, target: str, limits: Limits) -> tuple[Block
     """The repeated blocks of a model, which the target's stages hold whole.
 
     Raises:
-        Inexpressible: nothing repeats, or blocks of several series do where the target takes one.
+        Inexpressible: nothing repeats, blocks of several series do where the target takes one, or it lacks their code.
     """
     where = f"plan of {profile.model}"
+    require_none(limits.code_objection(own_code=profile.own_code), where)
     blocks = repeated_blocks(profile, where)
     if not blocks:
         what = f"no blocks repeat among its layers, and stages of {target} hold whole blocks"

@@ -23,6 +23,7 @@ DISTRIBUTION = "hetu-galvatron"
 LIMITS = Limits(
     name=NAME,
     schedules={"1f1b": "pipedream_flush", "gpipe": "gpipe"},
+    own_code=False,
     cuts="inner blocks",
     sharding="by stage",
     power_of_two=True,

@@ -33,6 +33,7 @@ def _multiple(divided: Divided) -> int:
 LIMITS = Limits(
     name=NAME,
     schedules={"1f1b": "1F1B", "interleaved": "interleaved 1F1B"},
+    own_code=False,
     one_series=True,
     zeros=(0, 1),
     whole_rounds=True,

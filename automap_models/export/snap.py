@@ -35,7 +35,7 @@ from automap_models.core.result import PlanReport, Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
-from automap_models.core.units import percent, seconds
+from automap_models.core.units import percent, seconds, size
 from automap_models.errors import BadInput, Infeasible
 from automap_models.export.blocks import boundaries, place_in_words, require_blocks
 from automap_models.export.target import Source
@@ -100,9 +100,9 @@ def snapped(source: Source, target: str, limits: Limits) -> Snapped:
     cost = step_cost(problem, moved)
     if not cost.feasible:
         stage = cost.fullest
-        what = f"stage {stage} of the plan snapped to {target} needs {cost.memory_bytes[stage] / 1e9:.1f} GB a device"
+        what = f"stage {stage} of the plan snapped to {target} needs {size(float(cost.memory_bytes[stage]))} a device"
         do = again(target)
-        raise Infeasible(f"{what}, which has {cost.limit_bytes[stage] / 1e9:.1f} GB", where=source.name, do=do)
+        raise Infeasible(f"{what}, which has {size(float(cost.limit_bytes[stage]))}", where=source.name, do=do)
     after = Result(problem, moved, cost, "feasible")
     written = staged_document(PlanReport(after, {}, cost.step_s, None, None)).plan(source.plan.where)
     return Snapped(replace(source, plan=written, result=after), tuple(changes), result.cost.step_s, cost.step_s)

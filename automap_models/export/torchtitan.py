@@ -47,6 +47,7 @@ LIMITS = Limits(
         "zb-h1": BY_ROWS,
         "zb-h2": BY_ROWS,
     },
+    own_code=False,
     one_series=True,
     zeros=(0, 2, 3),
     precisions=("fp32", "bf16"),

@@ -33,6 +33,7 @@ class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
     stage_layers: Annotated[list[Index], Meta(min_length=1)]
     shape: dict[str, Any] | None = None
     tied: bool = False
+    own_code: bool = False
 
     def plan(self, where: str) -> Plan:
         """See PlanDocument."""
@@ -43,7 +44,7 @@ class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
         if micro_batches != strategy.micro_batches:
             raise wrong("$.strategy.micro_batches", micro_batches, f"{strategy.micro_batches} as its batches make it")
         shape = None if self.shape is None else _record(self.shape, TransformerShape, "$.shape")
-        facts = ModelFacts(shape, self.tied)
+        facts = ModelFacts(shape, self.tied, self.own_code)
         return Plan(where, self.model, (), strategy.micro_batches, strategy=strategy, facts=facts)
 
 
@@ -55,6 +56,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "model": estimate.model,
         "shape": None if estimate.facts.shape is None else asdict(estimate.facts.shape),
         "tied": estimate.facts.tied,
+        "own_code": estimate.facts.own_code,
         "cluster": estimate.cluster,
         "device": estimate.device,
         "strategy": {**asdict(estimate.strategy), "micro_batches": estimate.strategy.micro_batches},

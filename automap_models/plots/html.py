@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+import numpy as np
+
 from automap_models.core.estimate import Estimate, strategy_in_words
 from automap_models.core.result import PlanReport
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.units import counted, rounds, seconds, size, span
 from automap_models.plots.pipeline import COLOURS, LABELS
-from automap_models.simulate.engine import Timeline
+from automap_models.simulate.engine import Timeline, simulate
 from automap_models.simulate.step import timeline
 
 DRAWN = {**COLOURS, "update": "currentColor"}
@@ -54,7 +56,19 @@ def strategy_html(estimate: Estimate) -> str:
         for rank, (held, nbytes) in enumerate(zip(estimate.memory, estimate.memory_bytes, strict=True))
     ]
     tables = _table(("part", "time"), parts) + _table(("rank", "state", "activations", "memory"), memory)
-    return _page(f"{estimate.model} on {estimate.cluster}", what, tables)
+    picture = _picture(strategy_timeline(estimate)) if estimate.passes_s else ""
+    return _page(f"{estimate.model} on {estimate.cluster}", what, tables, picture)
+
+
+def strategy_timeline(estimate: Estimate) -> Timeline:
+    """The step of a strategy: its passes, then the sums and the update of each rank, after its first virtual stage."""
+    schedule = estimate.strategy.build_schedule()
+    forward, backward, weight = map(np.array, estimate.passes_s)
+    reduced, update = np.zeros((2, forward.size))
+    reduced[: schedule.ranks], update[: schedule.ranks] = estimate.reduced_s, estimate.parts.optimizer
+    return simulate(
+        forward, backward, np.array(estimate.transfers_s), reduced, schedule, update_s=update, weight_s=weight
+    )
 
 
 def _page(title: str, what: str, *parts: str) -> str:
@@ -72,7 +86,7 @@ def _picture(drawn: Timeline, width: int = 720, row: int = 18) -> str:
     """A row of boxes a rank, one for whatever takes its time; a sentence where these are too many for a page."""
     boxes = [i for i in drawn.intervals if not i.is_send and i.end_s > i.start_s]
     if len(boxes) > 2_000:
-        return f"<p>{len(boxes):,} passes are too many for a page; plot() draws them.</p>"
+        return f"<p>{len(boxes):,} passes are too many for a page.</p>"
     x, ranks = width / drawn.length_s, 1 + max(i.resource for i in boxes)
     boxed = "".join(
         f'<rect x="{i.start_s * x:.1f}" y="{i.resource * row}" width="{(i.end_s - i.start_s) * x:.1f}" '

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
+from automap_models.core.plan import Plan
 from automap_models.core.run_record import RunRecord
+from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME
 from automap_models.errors import BadInput
 from automap_models.export.exporter import Exported, export_plan
 from automap_models.export.snap import Price
 from automap_models.export.target import read_source
-from automap_models.export.targets import target_by_name
+from automap_models.export.targets import target_by_name, training_limits
 from automap_models.formats.plan import written_plan
 from automap_models.formats.sharding_plan import SHARDING_DOCUMENTS
 from automap_models.formats.staged_plan import StagedDocument
+from automap_models.formats.strategy_plan import StrategyDocument
 from automap_models.planners.base import Watch
 from automap_models.planners.options import ExploreOptions
 from automap_models.requests import ExportRequest, RunRequest, StrategyRequest
@@ -60,11 +63,21 @@ def _price(request: ExportRequest) -> Price | None:
     return lambda strategy: float(answer(replace(priced, fields=asdict(strategy))).step_s)
 
 
+def _strategy_refused(plan: Plan, strategy: Strategy) -> BadInput:
+    """What to do with a strategy, whose ZeRO and recomputation the stages of a run do not have."""
+    trains = [name for name, limits in training_limits().items() if limits.objection(strategy, plan.facts) is None]
+    export = f"automap-export writes it for {' or '.join(trains)}; or " if trains else ""
+    do = f"{export}plan stages, which run: automap-plan … --for torch-split-spec"
+    return BadInput("is a strategy, and runs are of plans of stages", where=plan.where, do=do)
+
+
 def run(request: RunRequest, watch: Watch) -> RunRecord | None:
     """Run it; None in a process that another one reports for."""
     plan = request.plan
     if isinstance(plan, Path):
-        plan = written_plan(plan, StagedDocument, *SHARDING_DOCUMENTS)
+        plan = written_plan(plan, StagedDocument, StrategyDocument, *SHARDING_DOCUMENTS)
+    if plan.strategy is not None:
+        raise _strategy_refused(plan, plan.strategy)
     begin, backend = begin_of(watch), request.backend
     problem = {field.name: getattr(request, field.name) for field in fields(RunProblem)}
     problem |= {"plan": plan, "schedule": run_schedule(plan, request.schedule, request.virtual)}

@@ -14,11 +14,20 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.errors import BadInput
+from automap_models.export.targets import target_by_name
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
 from automap_models.planners.base import Progress, Watch
 from automap_models.requests import ExportRequest, PlanRequest, ProfileRequest, cache_of, device_on
-from automap_models.workloads.source import Advance, Begin, Framework, Source, profile_source, require_no_model
+from automap_models.workloads.source import (
+    Advance,
+    Begin,
+    Framework,
+    Source,
+    SourceKind,
+    profile_source,
+    require_no_model,
+)
 
 
 def solve(request: ProfileRequest, watch: Watch) -> Profile | None:
@@ -51,11 +60,31 @@ def profiled_model(
 
     source, size = request.source, request.microbatch_size
     assert source is not None
+    if source.kind is SourceKind.FACTORY:
+        _require_code(request)
     if isinstance(source.model, ProfiledModel | ModelWork):
         model = _given(source.model)
-        return replace(model, profile=sized(model.profile, size))
-    device = device_on(cluster, request.device)
-    return profiled_once(source, device, size, cluster, cache_of(cached), begin_of(watch))
+        model = replace(model, profile=sized(model.profile, size))
+    else:
+        device = device_on(cluster, request.device)
+        model = profiled_once(source, device, size, cluster, cache_of(cached), begin_of(watch))
+    if model.profile.own_code:
+        _require_code(request)
+    return model
+
+
+def _require_code(request: PlanRequest | ExportRequest) -> None:
+    """Refuse a framework that lacks the code of the model, one of the user's own, before that is traced.
+
+    Raises:
+        BadInput: naming what trains it.
+    """
+    option = "to" if isinstance(request, ExportRequest) else "target"
+    name = getattr(request, option, None)
+    limits = None if name is None else target_by_name(name).limits
+    objection = None if limits is None else limits.code_objection(own_code=True)
+    if objection is not None:
+        raise BadInput(objection.what, where=f"`{option}`", do=objection.do)
 
 
 def _given(model: ProfiledModel | ModelWork) -> ProfiledModel:

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from automap_models.core.profile import FloatArray
+from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.run_record import Comparison, Pass, RunRecord, StepRecord
 from automap_models.errors import AutomapError, BadInput
 from automap_models.run.base import RunProblem, Say, compare, tolerance_of
@@ -34,7 +34,7 @@ from automap_models.run.layout import Layout, layout_of, sampled_layout
 from automap_models.run.torch_clock import CLOCKS, Clock
 from automap_models.run.torch_pipeline import Pipeline, first_dimension
 from automap_models.run.torch_reference import Reference, without_dropout
-from automap_models.run.torch_stages import Sampled, rows, sampled
+from automap_models.run.torch_stages import AFTER, Sampled, in_modules, in_operators, require_model, rows, sampled
 from automap_models.run.workers import Workers
 from automap_models.torch_export.capture import Example, copy_model, read_example
 from automap_models.torch_export.measure import with_values
@@ -58,7 +58,7 @@ class TorchBackend:
             return run_process(int(os.environ["RANK"]), problem, None)
         example = _example(problem)
         say(f"reading {problem.source.what}")
-        _require_same_model(problem, example)
+        problem = _on_model(problem, example)
         layout = _layout(problem, example)
         _require_devices(layout, device)
         say(f"starting {layout.devices} processes")
@@ -79,26 +79,23 @@ def _layout(problem: RunProblem, example: Example) -> Layout:
     return sampled_layout(problem.plan, problem.schedule, samples)
 
 
-def _require_same_model(problem: RunProblem, example: Example) -> None:
-    """The plan was made for this model.
+def _on_model(problem: RunProblem, example: Example) -> RunProblem:
+    """The problem of a plan that was made for this model, with cuts that its stages can have.
 
     Raises:
         BadInput: its instructions or parameters are others; or torch.export refuses it.
     """
-    from automap_models.core.profile import Profile
-
-    plan = problem.plan
+    plan, what, step = problem.plan, problem.source.what, (example.model, example.args, example.kwargs)
     if plan.sharding is not None:
-        what = "is a plan of automap-search, whose parts of operators torch's stages do not compute"
-        raise BadInput(what, where=plan.where, do="give a step of JAX, or plan stages with automap-plan")
-    with user_code(problem.source.what):
-        structure = analyse(example.model, example.args, example.kwargs, name=problem.source.what)
+        refused = "is a plan of automap-search, whose parts of operators torch's stages do not compute"
+        raise BadInput(refused, where=plan.where, do="give a step of JAX, or plan stages with automap-plan")
+    with user_code(what):
+        if not in_modules(plan, example.model):
+            return replace(problem, plan=in_operators(plan, *step, name=what))
+        structure = analyse(*step, name=what)
     profile = Profile.create(C=[1.0] * len(structure), A=structure.A, W=structure.W, names=structure.names)
-    same = profile.model_fingerprint == plan.model_fingerprint if plan.model_fingerprint else True
-    if not same or len(profile) != plan.instructions or not {*plan.cut_names} <= {*structure.names}:
-        what = f"was made for another model than {problem.source.what} ({plan.model}, {plan.instructions} instructions)"
-        do = f"profile {problem.source.what} with automap-profile and plan that; or give the plan's own model"
-        raise BadInput(what, where=plan.where, do=do)
+    require_model(plan, profile, what)
+    return problem
 
 
 def _require_devices(layout: Layout, device: str) -> None:
@@ -180,11 +177,12 @@ def _device(problem: RunProblem, rank: int) -> torch.device:
 def _run(rank: int, problem: RunProblem, device: torch.device) -> RunRecord | None:
     """The steps of one process."""
     example = _filled(_example(problem), problem.seed)
-    if rank == 0 and "RANK" in os.environ:  # torchrun: nobody else has looked
-        _require_same_model(problem, example)
+    if "RANK" in os.environ and not (rank and in_modules(problem.plan, example.model)):  # torchrun: nobody has looked
+        problem = _on_model(problem, example)
     layout = _layout(problem, example)
     original = copy_model(example.model, lambda tensor: tensor.clone()) if problem.check and rank == 0 else None
-    comparable = problem.check and len({len(replicas) for replicas in layout.processes}) > 1
+    unlike = len({len(replicas) for replicas in layout.processes}) > 1
+    comparable = problem.check and (unlike or any(cut.startswith(AFTER) for cut in problem.plan.cut_names))
     seeds = _Seeds(problem.seed)
     dropping: list[str] = []
     with without_dropout() if comparable else nullcontext(dropping) as dropping:
@@ -239,8 +237,8 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunRecord | No
 
 
 _DROPOUT_OFF = (
-    "dropout was off: replicas draw masks for their own samples, and where stages have different numbers of replicas "
-    "one process cannot draw the same"
+    "dropout was off: replicas draw masks for their own samples, and where stages have different numbers of replicas, "
+    "or end inside a module, one process cannot draw the same"
 )
 
 
@@ -274,13 +272,13 @@ def _compared_parts(pipeline: Pipeline, problem: RunProblem) -> int:
     """
     counts = [len(replicas) for replicas in pipeline.layout.processes]
     cut, where = pipeline.cut, problem.source.what
-    if len(set(counts)) == 1:
+    inside = any(name.startswith(AFTER) for name in problem.plan.cut_names)
+    if len(set(counts)) == 1 and not (inside and cut.random):
         return counts[0] if cut.random or cut.mixing else 1
-    do = "plan with `equal_replicas` for the check, or run it without `check`"
+    do = f"plan with `{'cut_at' if inside else 'equal_replicas'}` for the check, or run it without `check`"
     if cut.random:
-        what = (
-            f"{cut.random[0]} draws random numbers, which stages of {counts} replicas draw otherwise than one process"
-        )
+        which = "that end inside a module" if inside else f"of {counts} replicas"
+        what = f"{cut.random[0]} draws random numbers, which stages {which} draw otherwise than one process"
         raise BadInput(what, where=where, do=do)
     for module, stage in cut.mixing:
         if counts[stage] > 1:

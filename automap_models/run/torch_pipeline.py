@@ -38,6 +38,8 @@ from automap_models.run.torch_stages import (
     Value,
     cut_model,
     flat_inputs,
+    in_modules,
+    in_operators,
     named_tensors,
     rows,
     sampled,
@@ -94,6 +96,8 @@ class Pipeline:
         self.name, self.device = name or type(model).__name__, device or torch.device("cpu")
         self.schedule = run_schedule(self.plan, schedule, virtual)
         args, kwargs = arguments_of(inputs)
+        if not in_modules(self.plan, model):
+            self.plan = in_operators(self.plan, model, args, kwargs, name=self.name)
         samples = self.plan.microbatch_size or first_dimension(args, kwargs)
         self.layout = sampled_layout(self.plan, self.schedule, samples)
         self.process = _require_processes(self.layout)

@@ -18,21 +18,31 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from automap_models.core.plan import Plan
+from automap_models.core.profile import Profile
+from automap_models.cost.kernels import VIEW_OPCODES
 from automap_models.errors import BadInput
-from automap_models.torch_export.capture import Captured, capture, training_outputs
-from automap_models.torch_export.structure import BEFORE, module_frames
+from automap_models.hlo.graph import instruction_graph
+from automap_models.hlo.profile import profile_from_graph
+from automap_models.torch_export.capture import Captured, capture, module_path, training_outputs
+from automap_models.torch_export.operators import CONSTANT
+from automap_models.torch_export.step import step_with_calls
+from automap_models.torch_export.structure import BEFORE, LAST, cut_options, module_frames
 from automap_models.user_code import user_code
 
 Loss = Callable[[Any, Any], Tensor]
 Sampled = tuple[bool, ...]
 """Of each leaf of a tree, whether it is a tensor of samples."""
+AFTER = "after "
+"""Prefix of the name of a cut after an operator of the exported graph, where no module begins or ends."""
 WITHOUT_GRADIENT = {torch.ops.aten.detach.default, torch.ops.aten.detach_.default}
 MIXING = {"batch_norm", "native_batch_norm", "_native_batch_norm_legit"}
 """Operators that compute with several samples at once."""
@@ -111,7 +121,7 @@ def cut_model(
     """Export a model for these inputs and cut it; it is put into training mode and its tensors are used as they are.
 
     Args:
-        cut_names: [S-1] names of the cuts, as in a profile.
+        cut_names: [S-1] names of the cuts, as in a profile of the model, or as `in_operators` gives them.
 
     Raises:
         BadInput: torch.export refuses the model, or it has no such cuts in that order.
@@ -142,11 +152,69 @@ def cut_model(
     )
 
 
+def in_modules(plan: Plan, model: nn.Module) -> bool:
+    """Whether the cuts of a plan have names that `cut_model` understands, as those of automap-profile's models do."""
+    if not plan.cut_names:
+        return plan.stages[-1].last_name == LAST
+    modules = {name for name, _ in model.named_modules()}
+    return all(cut.startswith(AFTER) or cut.removeprefix(BEFORE) in modules for cut in plan.cut_names)
+
+
+def in_operators(plan: Plan, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, name: str) -> Plan:
+    """A plan that automap-plan made of the traced step, with its cuts at the model's operators.
+
+        operations of the plan   view  mm  add │ gelu │ view  mm  add      a cut may lie where │ is: an operator
+        operators of the model      linear       gelu      linear_1        runs in one stage
+
+    What takes no time, such as views and constants, may lie on either side. A cut has the name of the module that ends
+    or begins there, if one does.
+
+    Raises:
+        BadInput: the plan was made for another model, or cuts one of its operators in two.
+    """
+    module, captured, calls = step_with_calls(model, args, kwargs, name=name)
+    graph = instruction_graph(module)
+    profile, options = profile_from_graph(graph, np.ones(len(graph))), cut_options(captured.calls, captured.model)
+    require_model(plan, profile, name)
+    call_of = {
+        operation: call
+        for operation, call, opcode in zip(graph.names, calls, graph.opcodes, strict=True)
+        if opcode not in {*VIEW_OPCODES, CONSTANT}
+    }
+    computing = [(i, call_of[operation]) for i, operation in enumerate(profile.names) if operation in call_of]
+    stages = [*plan.stages[:-1], replace(plan.stages[-1], last_name=LAST)]
+    for s, stage in enumerate(plan.stages[:-1]):
+        last = max((call for i, call in computing if i <= stage.last), default=0)
+        node = captured.calls[last]
+        if any(call == last for i, call in computing if i > stage.last):
+            what = (
+                f"stage {s} ends at {stage.last_name}, inside {node.name} of {module_path(node) or name}, which torch"
+            )
+            do = "plan again with `--cut-at blocks`, or make a profile with automap-profile and plan that"
+            raise BadInput(f"{what} runs as one operator", where=plan.where, do=do)
+        stages[s] = replace(stage, last_name=next(iter(options.get(last, ())), AFTER + node.name))
+    return replace(plan, stages=tuple(stages))
+
+
+def require_model(plan: Plan, profile: Profile, name: str) -> None:
+    """Refuse a plan of another model than the profiled one.
+
+    Raises:
+        BadInput: its instructions or parameters are others.
+    """
+    same = plan.model_fingerprint in (None, profile.model_fingerprint) and len(profile) == plan.instructions
+    if not same or not {*plan.cut_names} <= {*profile.names}:
+        what = f"was made for another model than {name} ({plan.model}, {plan.instructions} instructions)"
+        do = f"plan {name} with automap-plan, or profile it with automap-profile; or give the plan's own model"
+        raise BadInput(what, where=plan.where, do=do)
+
+
 def _cut_calls(calls: Sequence[fx.Node], cut_names: Sequence[str], name: str) -> list[int]:
     """The operator after which each cut is.
 
     A module's end is the last of its operators, its beginning the operator before its first one.
     """
+    operators = {AFTER + node.name: i for i, node in enumerate(calls)}
     frames = [[path for _, path in frame] for frame in module_frames(calls)]
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -157,7 +225,7 @@ def _cut_calls(calls: Sequence[fx.Node], cut_names: Sequence[str], name: str) ->
     after: list[int] = []
     for cut in cut_names:
         path = cut.removeprefix(BEFORE)
-        at = first.get(path, 0) - 1 if cut.startswith(BEFORE) else last.get(path, -1)
+        at = first.get(path, 0) - 1 if cut.startswith(BEFORE) else operators.get(cut, last.get(path, -1))
         previous = after[-1] if after else -1
         if not previous < at < len(calls) - 1:
             what = f"has no place to cut called {cut!r} after that of the stage before"

@@ -4,6 +4,16 @@ What each rank runs is fixed (core.passes), and so is what each direction of a l
 passes of the rank that sends, in their order. So everything is laid out once for a schedule, S and M, each node after
 those that it waits for, and one loop over the nodes is the whole simulation (`play`).
 
+    rank 0   F0  F1  ·   ·   ·   B0  ·   B1        1F1B on two ranks, every node of the same length: a node waits for
+    link →   ·   m0  m1  ·   ·   ·   ·   ·         the one to its left in its row, BEFORE, and for the one that makes or
+    rank 1   ·   ·   F0  B0  F1  B1  ·   ·         brings what it takes, INPUT_OF: F1 of rank 1 for B0 and for m1
+    link ←   ·   ·   ·   ·   m0  ·   m1  ·
+
+    ends[1 + i] = max(ends[BEFORE of i], ends[INPUT_OF of i]) + durations[DURATION of i]           (`play`)
+
+Long steady phases are played for a few rounds: where all that a round waits for is as much later than a round before,
+each further round is as much later again (`repeated` says what is compared, `later_s` by how much).
+
     nodes       [4, n]     rows BEFORE, INPUT_OF, DURATION and MICRO_BATCH
     durations   [1 + 7·V]  0 s, and of each virtual stage the seconds of its kinds of nodes, FORWARD to MESSAGE; then
                            what of its gradients' all-reduce comes after its last pass, LATE, and its update, UPDATE
@@ -81,6 +91,7 @@ def lay_out(
         waiting -= 1
         rank = able[waiting]
         while place[rank] < offsets[rank + 1]:
+            # Until a pass whose input is not there; who brings that finds the rank's name in its place, and wakes it.
             kind, stage, m = passes[0, place[rank]], passes[1, place[rank]], passes[2, place[rank]]
             back, awaited = 0 if kind == FORWARD else 1, 0
             if kind != WEIGHT:
@@ -92,6 +103,7 @@ def lay_out(
             numbers[place[rank]] = n
             by_rank[rank] = n = _add(nodes, n, by_rank[rank], awaited, 1 + KINDS * stage + kind, m)
             place[rank] += 1
+            # A forward pass feeds the stage after it, a backward one that before; the last stage turns round by itself.
             receiver, of = stage + 1 - 2 * back, back
             if kind == FORWARD and stage == last:
                 receiver, of = last, 1
@@ -134,7 +146,7 @@ def repeated(
         begin, size = offsets[rank], offsets[rank + 1] - offsets[rank]
         period, odd = size * a_round // micro_batches, size * a_round % micro_batches
         stop = 0
-        for place in range(size):
+        for place in range(size):  # the steady phase ends with the last forward pass
             if passes[0, begin + place] == FORWARD:
                 stop = place + 1
         if odd or stop < (compared + 1) * period:
@@ -240,6 +252,7 @@ def chain_counts(
         added: rounds that were not played.
         a_round: micro-batches of a round.
     """
+    # From the pass back to what it waited for: the later of the two; twice, to count and then to keep the nodes.
     count, node = 0, last
     while node >= 0:
         count += 1
@@ -254,6 +267,8 @@ def chain_counts(
         node = before if awaited < 0 or (before >= 0 and ends[before] >= ends[awaited]) else awaited
     if not added:
         return counts, True
+    # A piece of the chain between the same node of two rounds is repeated by every round that is added: so often its
+    # durations are counted again. That of one round is the best, of more of them only where they divide the rounds.
     begin, stop, rounds = 0, 0, 0
     low, high = count // 2, count // 2 + 1
     while rounds != 1 and (low >= 0 or high < count):  # from the middle on: of pairs of one round the nearest counts

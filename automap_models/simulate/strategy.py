@@ -115,6 +115,8 @@ class StrategyPricing:
         counts = np.bincount(groups, minlength=len(self.devices)).tolist()
         peak = sum(count * kind.matrix_peak(dtype) for count, kind in zip(counts, self.devices, strict=True))
         passes_s = step_s - parts.data_parallel - parts.optimizer
+        (forward, inputs, weights), beside = _passes(costs, costs.transfer_s)
+        ends = _ends(strategy, costs, costs.transfer_s)
         return Estimate(
             strategy=strategy,
             stage_layers=strategy.stage_layers(self.work.shape),
@@ -130,6 +132,9 @@ class StrategyPricing:
             memory=costs.memory,
             memory_bytes=tuple(rank_memory(strategy, self.cluster).tolist()),
             facts=self.work.facts,
+            passes_s=tuple(tuple(of.tolist()) for of in (forward, inputs + weights, weights)),
+            transfers_s=tuple(beside.tolist()),
+            reduced_s=tuple((_summed(strategy, costs, ends) - ends + costs.tied_s).tolist()),
             unfitted=tuple(dict.fromkeys(kind.name for kind in self.devices if kind.step is None)),
         )
 
@@ -254,14 +259,18 @@ def _sends(costs: StageCosts) -> FloatArray:
     return sends
 
 
+def _passes(costs: StageCosts, transfer_s: FloatArray) -> tuple[tuple[FloatArray, FloatArray, FloatArray], FloatArray]:
+    """[V] forward passes, those of inputs and of weights, with messages that ranks wait for; [V-1] other messages."""
+    forward, inputs, weights = costs.times.passes
+    sends = _sends(costs)
+    return (forward + sends[0], inputs + sends[1], weights), transfer_s if costs.sends_beside else 0.0 * transfer_s
+
+
 def _ends(strategy: Strategy, costs: StageCosts, transfer_s: FloatArray) -> FloatArray:
     """[S] how long ranks take for their passes: until their end, with schedules of WITHOUT_WAITING from their start."""
-    forward, inputs, weights = costs.times.passes
+    passes, beside = _passes(costs, transfer_s)
     if strategy.stages == 1:
-        return np.array([strategy.micro_batches * float(forward[0] + inputs[0] + weights[0])])
-    sends = _sends(costs)
-    beside = transfer_s if costs.sends_beside else np.zeros_like(transfer_s)
-    passes = (forward + sends[0], inputs + sends[1], weights)
+        return np.array([strategy.micro_batches * float(sum(of[0] for of in passes))])
     ends = rank_ends(strategy.schedule, strategy.micro_batches, strategy.vp, PassTimes(*passes, beside))
     if strategy.schedule not in WITHOUT_WAITING:
         return ends

@@ -58,6 +58,17 @@ def step_module(
         BadInput: a model without parameters, inputs that do not fit, control flow or shapes that depend on data, an
             operator that cannot run without data, or no output that depends on a parameter.
     """
+    return step_with_calls(model, args, kwargs, name=name)[0]
+
+
+def step_with_calls(
+    model: nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+) -> tuple[RuledModule, Captured, tuple[int, ...]]:
+    """The same, its forward pass, and of each operation the operator of this (`Captured.calls`) that it is part of."""
     kwargs, name = kwargs or {}, name or type(model).__name__
     captured = capture(model, args, kwargs, name=name)
     step = _Step(captured, name)
@@ -70,7 +81,8 @@ def step_module(
         "microbatch_size": first_dimension(args, kwargs, name),
         "dtype": dtype_of(model),
     }
-    return _module(name, step, meta)
+    module, calls = _module(name, step, meta)
+    return module, captured, calls
 
 
 class _Step:
@@ -152,8 +164,8 @@ def _adam(
     return [torch.addcdiv(parameter, step, spread, value=-_ADAM["lr"]), first, second]
 
 
-def _module(name: str, step: _Step, meta: Mapping[str, object]) -> RuledModule:
-    """The records of a step that was run, in execution order."""
+def _module(name: str, step: _Step, meta: Mapping[str, object]) -> tuple[RuledModule, tuple[int, ...]]:
+    """The records of a step that was run, in execution order, and the operator that each is part of."""
     arguments, recorded = step.arguments, _needed(step)
     numbers = _numbers(step.recorder.arguments, recorded)
     recorded = [_renumbered(one, numbers) for one in recorded]
@@ -163,7 +175,7 @@ def _module(name: str, step: _Step, meta: Mapping[str, object]) -> RuledModule:
     order = execution_order(operations, arguments, outputs)
     operations, outputs = renumbered(operations, outputs, order, len(arguments))
     ordered = [recorded[i] for i in order]
-    return RuledModule(
+    module = RuledModule(
         name=name,
         arguments=tuple(arguments),
         argument_types=tuple(value.tensor for value in step.recorder.arguments),
@@ -176,6 +188,7 @@ def _module(name: str, step: _Step, meta: Mapping[str, object]) -> RuledModule:
         bytes_accessed=np.array([one.moved_bytes for one in ordered]),
         unknown=dict(sorted(step.recorder.unknown.items())),
     )
+    return module, tuple(max(one.call, 0) for one in ordered)
 
 
 def _needed(step: _Step) -> list[Recorded]:

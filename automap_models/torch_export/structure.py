@@ -56,7 +56,7 @@ def choose_cuts(
         computes: [m] whether an operator launches a kernel.
         crossing: [m] bytes that cross a cut after each operator.
     """
-    options = _names(calls, model)
+    options = cut_options(calls, model)
     kernels_before = np.cumsum(computes)
 
     def rank(call: int) -> tuple[float, bool, int]:
@@ -78,7 +78,7 @@ def choose_cuts(
     return sorted(cuts, key=lambda cut: cut.call)
 
 
-def _names(calls: Sequence[fx.Node], model: nn.Module) -> dict[int, list[str]]:
+def cut_options(calls: Sequence[fx.Node], model: nn.Module) -> dict[int, list[str]]:
     """Operator → names of the cut after it: the modules that end there, then those that begin, outermost first."""
     frames = module_frames(calls)
     shared = [_common(here, there) for here, there in pairwise([[], *frames])]

@@ -169,3 +169,16 @@ def test_a_strategy_without_a_model_has_no_words_where_parameters_or_modules_cou
 def test_an_unknown_target_is_refused() -> None:
     with pytest.raises(BadInput, match="unknown target 'tensorflow'"):
         target_by_name("tensorflow")
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan", "galvatron"])
+def test_a_module_of_ones_own_is_not_written_for_a_framework_that_lacks_its_code(target: str, tmp_path: Path) -> None:
+    """Megatron got `--num-layers 4` without any size, torchtitan a `tok_embeddings` that the module does not have."""
+    pair, drawn = Cluster(1, 2, 1e11, 1e10, 1e12, "pair"), profile(4)
+    module = replace(drawn, meta={**drawn.meta, "framework": "torch"})
+    staged, own = (staged_source(*cut_plan(of, pair, (block_end(1),), (1,)), tmp_path) for of in (drawn, module))
+    for source in (own, strategy_source(PLAIN, ModelFacts(own_code=True))):
+        with pytest.raises(Inexpressible, match=f"{target} trains models that it has the code of.*deepspeed"):
+            export_plan(source, target_by_name(target), tmp_path / "out")
+        assert export_plan(source, target_by_name("deepspeed"), tmp_path / "out").written.text
+    assert export_plan(staged, target_by_name(target), tmp_path / "out").written.text

@@ -16,9 +16,9 @@ PROFILE = Path(__file__).parents[2] / "examples" / "vgg19_v100.npz"
 @pytest.fixture(scope="module")
 def exploration():
     """Plans of which the largest nearly fills the memory that they may have."""
-    first = am.plan(PROFILE, "A", max_stages=2, budget_s=0.5).exploration
+    first = am.plan(PROFILE, "A", max_stages=2, budget=0.5).exploration
     largest = max(plan.memory_bytes for plan in first.candidates)
-    return am.plan(PROFILE, "A", max_stages=2, budget_s=0.5, memory_bytes=1.05 * largest).exploration
+    return am.plan(PROFILE, "A", max_stages=2, budget=0.5, memory=1.05 * largest).exploration
 
 
 def test_the_legend_of_the_plans_lies_inside_the_picture(exploration) -> None:
@@ -51,7 +51,7 @@ def test_no_size_is_written_over_the_memory_line(exploration) -> None:
 
 
 def test_the_lengths_are_drawn_below_the_passes_and_their_numbers() -> None:
-    figure = am.plan(PROFILE, "A", stages=2, planner="uniform", certify_s=0).plot()
+    figure = am.infer(PROFILE, "A", stages=2, planner="uniform", certify_budget=0).plot()
     (schedule,) = [axes for axes in figure.axes if axes.get_xlabel().startswith("time")]
     below = max(line.get_zorder() for line in schedule.lines)
     assert below < min(part.get_zorder() for part in (*schedule.collections, *schedule.texts))

@@ -14,7 +14,7 @@ from automap_models.core.estimate import DeviceMemory, Estimate, StepParts
 from automap_models.core.framework import UNKNOWN
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.units import seconds, size
-from automap_models.plots.html import plan_html, strategy_html
+from automap_models.plots.html import plan_html, strategy_html, strategy_timeline
 from automap_models.simulate.step import step_cost
 
 STRANGE = '<script>alert("1")</script> & co'
@@ -145,9 +145,17 @@ def test_a_strategy_has_its_parts_and_its_ranks() -> None:
         memory=(held, held._replace(activations=0.0)),
         memory_bytes=(80e9, 80e9),
         facts=UNKNOWN,
+        passes_s=((1.0, 1.0), (2.0, 2.0), (0.0, 0.0)),
+        transfers_s=(0.0,),
+        reduced_s=(0.0, 0.0),
     )
     html = strategy_html(estimate)
-    rows = Reader(html).rows
+    read = Reader(html)
+    rows = read.rows
+    passes = [box for box in read.boxes if box["fill"] != "currentColor"]
+    assert [(box["fill"], box["y"]) for box in passes].count(("#E69F00", "18")) == 8
+    end = max(float(box["x"] or "") + float(box["width"] or "") for box in passes)
+    assert end == pytest.approx(720 * 27 / 27.5, abs=0.2)  # nine rounds of 3 s, and the update
     of_step = [["compute", 3.0], ["tensor parallel", 1.0], ["bubble", 2.0], ["optimizer", 0.5]]
     assert rows[:5] == [["part", "time"], *([part, seconds(time_s)] for part, time_s in of_step)]
     assert rows[5:] == [
@@ -159,5 +167,11 @@ def test_a_strategy_has_its_parts_and_its_ranks() -> None:
 
 
 def test_a_notebook_asks_a_result_for_it() -> None:
-    result = am.plan(PROFILE, CLUSTER, stages=2, micro_batches=3, certify_s=0)
+    result = am.infer(PROFILE, CLUSTER, stages=2, micro_batches=3, certify_budget=0)
     assert result._repr_html_() == plan_html(result.report)
+
+
+@pytest.mark.parametrize("fields", [{"tp": 2}, {"vp": 3}, {"zero": 3}, {"schedule": "zb-v"}])
+def test_the_passes_of_a_strategy_take_as_long_as_its_step(fields: dict[str, object]) -> None:
+    estimate = am.price("gpt2", gpus="8xh100", global_batch=64, pp=2, **fields)
+    assert strategy_timeline(estimate).length_s == pytest.approx(estimate.step_s, rel=1e-9)

@@ -7,10 +7,22 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+import pipelines  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
+from automap_models.core.plan import Plan  # noqa: E402
 from automap_models.errors import BadInput, UserCodeError  # noqa: E402
-from automap_models.run.torch_stages import CutModel, cut_model, flat_inputs, loss_of  # noqa: E402
+from automap_models.hlo.graph import instruction_graph  # noqa: E402
+from automap_models.hlo.profile import profile_from_graph  # noqa: E402
+from automap_models.run.torch_stages import (  # noqa: E402
+    CutModel,
+    cut_model,
+    flat_inputs,
+    in_modules,
+    in_operators,
+    loss_of,
+)
+from automap_models.torch_export.step import step_module  # noqa: E402
 
 
 class Net(nn.Module):
@@ -143,3 +155,41 @@ def test_cuts_that_are_none_are_refused(names: list[str]) -> None:
     x, mask = torch.randn(5, 6), torch.randn(5, 6)
     with pytest.raises(BadInput, match="no place to cut called"):
         cut_model(Net(), (x, mask), {}, names, name="net")
+
+
+class Products(nn.Module):
+    """Functions that are no modules between two products and a norm of many operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.norm(self.first(x).tanh().exp())).mean()
+
+
+def cut_after_operation(name: str) -> tuple[Plan, nn.Module, Tensor]:
+    """A plan as automap-plan makes it: of two stages of the traced step, the first of which ends at an operation."""
+    model, x = Products(), torch.randn(4, 6)
+    graph = instruction_graph(step_module(model, (x,), name="products"))
+    names = profile_from_graph(graph, [1.0] * len(graph)).names
+    cut = next(i for i, own in enumerate(names) if own.split(".")[0] == name)
+    return pipelines.plan([names[cut]], [1, 1], 2, 4, (cut, len(names) - 1)), model, x
+
+
+@pytest.mark.parametrize(("operation", "cut"), [("add", "first"), ("tanh", "after tanh"), ("exp", "before norm")])
+def test_a_plan_of_the_traced_step_runs_in_stages_of_operators(operation: str, cut: str) -> None:
+    """`automap run` refused what `automap plan MODULE` wrote: one traced operations, the other called modules."""
+    plan, model, x = cut_after_operation(operation)
+    assert not in_modules(plan, model)
+    plan = in_operators(plan, model, (x,), {}, name="products")
+    assert plan.cut_names == (cut,)
+    assert in_modules(plan, model)
+    stages = cut_model(model, (x,), {}, plan.cut_names, name="products")
+    torch.testing.assert_close(run(stages, flat_inputs(stages, (x,), {})), [model(x)], rtol=0, atol=0)
+
+
+def test_a_plan_that_cuts_an_operator_in_two_says_where_to_cut_instead() -> None:
+    plan, model, x = cut_after_operation("sum")
+    with pytest.raises(BadInput, match=r"inside layer_norm of norm, which torch runs as one operator.*--cut-at blocks"):
+        in_operators(plan, model, (x,), {}, name="products")

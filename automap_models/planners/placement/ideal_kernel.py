@@ -1,4 +1,15 @@
-"""The inner loop of the dynamic program over ideals, compiled, and its arrays; `ideal_search` says what it computes."""
+"""The inner loop of the dynamic program over ideals, compiled, and its arrays; `ideal_search` says what it computes.
+
+m units, h nets, N ideals; entry (c, k): c CPUs and k accelerators in use
+
+{} ─a→ {a} ─b→ {ab} ─c→ {abc}        from {a} the sets {b}, {b, c} and {c} grow, step by step of the lattice;
+         └──c→ {ac} ─b→ {abc}        {abc} is met once: b is closed at depth 0 by the time that c is taken there
+
+best_s[J, entry + 1 device] = min over ideals I ⊂ J of max(best_s[I, entry], load of J - I)      (`advance`)
+load of a set               = max(compute, net_s) with overlap, else compute + net_s; the same for each part
+net_s                       = of nets with some, not all, of their units in the set: the first unit adds a net, the
+                              last one takes it off again
+"""
 
 from __future__ import annotations
 
@@ -68,7 +79,7 @@ def unit_loads(contraction: Contraction, first_pass: int | None = None) -> UnitL
 
 
 class Steps(NamedTuple):
-    """The arrays of a `Lattice`."""
+    """The arrays of a `Lattice`: [N + 1] where the steps out of each ideal begin, and of each step unit and ideal."""
 
     first: IntArray
     node: SmallArray
@@ -119,6 +130,7 @@ def advance(begin: int, end: int, steps: Steps, loads: UnitLoads, rules: Rules, 
     One long function with arrays of its own, for speed: functions that share these arrays would count references to
     each of them in every compiled call.
     """
+    # At each depth: the ideal reached (at), its step to try next, and the unit that led there (added).
     m, width = loads.memory_bytes.size, rules.accelerators + 1
     at, next_step, added = np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64)
     on_accelerator, on_cpu = np.zeros(m + 1, np.bool_), np.zeros(m + 1, np.bool_)
@@ -184,7 +196,7 @@ def advance(begin: int, end: int, steps: Steps, loads: UnitLoads, rules: Rules, 
             for i in range(loads.first_net[unit], loads.first_net[unit + 1]):
                 net = loads.net[i]
                 inside[net] += 1
-                if inside[net] == 1:
+                if inside[net] == 1:  # its values have to be moved, until the set has all that make and read them
                     net_s[depth + 1, loads.net_part[net]] += loads.net_s[net]
                 elif inside[net] == loads.net_size[net]:
                     net_s[depth + 1, loads.net_part[net]] -= loads.net_s[net]
@@ -207,6 +219,7 @@ def advance(begin: int, end: int, steps: Steps, loads: UnitLoads, rules: Rules, 
                         entry, value_s = entries[i] + width, max(table.best_s[ideal, entries[i]], cpu_s[depth, 0])
                     else:
                         continue
+                    # … unless the devices that are left cannot take what is left: the entry leads nowhere.
                     if (
                         value_s < table.best_s[larger, entry]
                         and table.rest_s[0, larger] <= table.most_s[0, entry]

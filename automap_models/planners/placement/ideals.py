@@ -17,6 +17,7 @@ import numpy as np
 from automap_models.core.contraction import Contraction, contract
 from automap_models.core.dag import depth_first_order
 from automap_models.core.placement import Objective, PlacementPlan, PlacementProblem
+from automap_models.core.units import counted, size
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, OutOfTime, Progress, Watch
 from automap_models.planners.placement.ideal_kernel import unit_loads
@@ -156,7 +157,7 @@ def _outcome(planner: str, problem: PlacementProblem, contraction: Contraction, 
     if best.split is None:
         reason = Infeasible(
             "no contiguous placement was found that fits "
-            f"{problem.accelerators} accelerators of {problem.memory_bytes / 1e9:.3g} GB",
+            f"{counted(problem.accelerators, 'accelerator')} of {size(problem.memory_bytes)}",
             where=f"planner {planner}",
             do="try more `memory_bytes`, more `accelerators`, at least one CPU with `cpus`, or `planner='milp'`",
         )

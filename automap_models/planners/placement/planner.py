@@ -30,7 +30,7 @@ from automap_models.core.placement import (
     model_name,
 )
 from automap_models.core.result import TIE, Bound, Result, Status
-from automap_models.core.units import rounded_up
+from automap_models.core.units import counted, rounded_up, size
 from automap_models.cost.makespan import makespan_bound_s
 from automap_models.cost.placement import PlacementCost, placement_cost
 from automap_models.cost.step_tables import StepTables
@@ -204,15 +204,15 @@ def packed(problem: PlacementProblem) -> IntArray:
 
 def no_placement(problem: PlacementProblem, planner: str) -> Infeasible:
     """Why a heuristic has no plan: none of those that it looked at fits, which proves something only of too much."""
-    need, memory = float(problem.graph.memory_bytes.sum()), _memory_bytes(problem) / 1e9
-    sizes = "" if not memory.size else f" of {memory.min():.3g} GB"
+    need, memory = float(problem.graph.memory_bytes.sum()), _memory_bytes(problem)
+    sizes = "" if not memory.size else f" of {size(float(memory.min()))}"
     if memory.size and memory.max() > memory.min():
-        sizes = f" of {memory.min():.3g} to {memory.max():.3g} GB"
+        sizes += f" to {size(float(memory.max()))}"
     least = _least(problem)
     proven = f": nothing fits below {least}" if least else ""
     return Infeasible(
-        f"found no placement of {model_name(problem.graph)} ({need / 1e9:.3g} GB) on {problem.accelerators} "
-        f"accelerator(s){sizes} and {problem.cpus} CPU(s){proven}",
+        f"found no placement of {model_name(problem.graph)} ({size(need)}) on "
+        f"{counted(problem.accelerators, 'accelerator')}{sizes} and {counted(problem.cpus, 'CPU')}{proven}",
         where=f"planner {planner}",
         do=_advice(problem),
     )

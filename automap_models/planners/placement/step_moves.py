@@ -5,6 +5,13 @@
 
 Levels are those of the annealing (step_search.levels). Where a level has more pieces than the
 network looks at, it sees a window of the graph's order that is drawn anew each time.
+
+    u units, m of them in P pieces, D devices            level    0 0 0 1 1 1 2 2        a group of the partition
+                                                         device   a a b b b b a a        of the current placement
+                                                         piece    0 0 1 2 2 2 3 3        one for each pair of the two
+
+    share of (p, d) = (1 - uniform) · softmax(logits)[p, d] + uniform / allowed moves             (`drawn_moves`)
+    drawn           = the moves of the largest log(share) + Gumbel noise: without replacement, in proportion to shares
 """
 
 from __future__ import annotations
@@ -77,6 +84,7 @@ class MoveSpace:
     def pieces(self, device: IntArray, level: int, random: np.random.Generator) -> Pieces:
         """The pieces of a level of a placement, numbered along the graph's order."""
         devices = self.units.problem.devices
+        # Groups are numbered along the graph, so that neighbouring numbers are neighbouring pieces.
         keys = np.unique(self.levels[level] * devices + device, return_inverse=True)[1]
         count = int(keys.max()) + 1
         most = self._looks.pieces
@@ -106,6 +114,7 @@ class MoveSpace:
             inputs = self.inputs(seen_by_scorer, pieces)
             drawn = drawn_moves(scorer(inputs), inputs, looks.moves, looks.uniform, random)
             for piece, target in drawn.tolist():
+                # A move before this one may have taken some of the piece elsewhere: only what stayed goes along.
                 device, members = current(), pieces.members(piece)
                 members = members[device[members] == seen_by_scorer[members[0]]]
                 changed = device.copy()

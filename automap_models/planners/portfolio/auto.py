@@ -13,7 +13,7 @@ import numpy as np
 from automap_models.core.result import Alternative, Bound, Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.units import counted, rounds
+from automap_models.core.units import counted, rounds, size
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.options import DEFAULT_MIN_STAGE
 from automap_models.planners.portfolio.attempt import Attempt
@@ -206,7 +206,7 @@ def _shorter(
             shorter.append(Alternative(_in_words(shortest), shortest.step_s, requirement))
     deep = None if best.problem.schedule == DEEP else portfolio.under(DEEP, best)
     if deep is not None and deep.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
-        what = f"{_in_words(deep)}, {deep.memory_bytes / 1e9:.1f} GB on the fullest device"
+        what = f"{_in_words(deep)}, {size(deep.memory_bytes)} on the fullest device"
         shorter.append(Alternative(what, deep.step_s, "deeper warm-up: automap-run, or torch's schedules from CSV"))
     return shorter
 

@@ -191,6 +191,6 @@ def test_all_kinds_of_plans_are_explored_on_mixed_nodes(printed: Callable[..., s
 
 
 def test_python_plans_on_a_mixed_cluster(folder: Path) -> None:
-    result = am.plan("vgg.npz", "mixed.yaml", stages=2, certify_s=0.0)
+    result = am.infer("vgg.npz", "mixed.yaml", stages=2, certify_budget=0.0)
     assert result.problem.cluster.shape == read_cluster("mixed.yaml").shape == "1 × 4 + 2 × 2"
     assert result.cost.step_s == pytest.approx(plan_of(folder)["step_s"], rel=0.05)

@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("torch")
 
 import automap_models as am
+from automap_models.formats.atomic import write_json
+from automap_models.formats.strategy_plan import estimate_document
 from automap_models.infer.app import main
 
 MODEL = """
@@ -92,7 +94,7 @@ def test_a_run_prints_its_times_as_json_and_python_s_function_runs_the_same(
 ) -> None:
     """Two stages on two processes; a result runs as its file does, with the same weights and data."""
     Path("pair.yaml").write_text(json.dumps({**CLUSTER, "devices_per_node": 2}))
-    result = am.plan("small.npz", "pair.yaml", stages=2, micro_batches=2, min_stage=0.0, certify_s=0.0)
+    result = am.infer("small.npz", "pair.yaml", stages=2, micro_batches=2, min_stage=0.0, certify_budget=0.0)
     result.save("pair.json")
     capsys.readouterr()
     arguments = ["run", "pair.json", "run_models:make_model", "--steps", "2", "--seed", "3", "--check", "--json"]
@@ -103,6 +105,19 @@ def test_a_run_prints_its_times_as_json_and_python_s_function_runs_the_same(
     assert record is not None and record.comparison is not None
     assert document["run"]["check"]["agrees"] and record.comparison.agrees
     assert [step.loss for step in record.steps] == pytest.approx(document["run"]["losses"], rel=1e-6)
+
+
+@pytest.mark.slow
+def test_what_plan_writes_of_a_module_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was refused as "made for another model": `plan` traces operations, of which `run` saw the modules' calls."""
+    Path("pair.yaml").write_text(json.dumps({**CLUSTER, "devices_per_node": 2}))
+    forbidden = ["--forbid", "data", "--forbid", "operator", "--global-batch", "8", "--no-cache"]
+    planned = ["plan", "run_models:make_model", "--topo", "pair.yaml", *forbidden, "--min-stage", "0"]
+    assert main([*planned, "--cut-at", "first", "--out", "modules.json"]) == 0
+    assert len(json.loads(Path("modules.json").read_text())["stages"]) == 2
+    capsys.readouterr()
+    assert main(["run", "modules.json", "run_models:make_model", "--check", "--steps", "1"]) == 0
+    assert "as on one process" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -128,3 +143,14 @@ def test_more_replicas_than_samples_are_refused(folder: Path, capsys: pytest.Cap
         pytest.skip("the planner leaves no stage two devices")
     assert main(["run", "plan.json", "run_models:make_model"]) == 2
     assert "do not give each of" in capsys.readouterr().err
+
+
+def test_a_strategy_says_which_framework_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It said "$.kind is 'strategy', not pipeline", and named no command that goes on from there."""
+    path = tmp_path / "strategy.json"
+    write_json(path, estimate_document(am.price("gpt2", "8xa100", dp=8, zero=2)))
+    assert main(["run", str(path), "run_models:make_model"]) == 2
+    sentence = capsys.readouterr().err
+    assert f"{path}: is a strategy" in sentence
+    assert "automap-export writes it for torchtitan or deepspeed or galvatron; or plan stages" in sentence
+    assert "automap-plan … --for torch-split-spec" in sentence
