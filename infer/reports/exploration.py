@@ -84,7 +84,7 @@ def print_explored(explored: Explored, request: ExploreRequest) -> None:
         [ranking(exploration)],
         [f"best: [bold]{plain(best.name)}[/bold], {shape(best)}"],
         [stages(best)],
-        [search_log_table(exploration.search_log)] if request.verbose and exploration.search_log else [],
+        [search_log_table(exploration.search_log, best.step_s)] if request.verbose and exploration.search_log else [],
         [fact_table(shown, (*exploration.notes, *_about_samples(best)))],
     )
 

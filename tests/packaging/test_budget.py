@@ -22,36 +22,36 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (912, 8),
-    "core": (7_227, 34),
-    "cost": (3_509, 18),
+    "automap_models": (1_013, 8),
+    "core": (7_289, 34),
+    "cost": (3_553, 18),
     "envs": (1_605, 12),
-    "export": (1_991, 14),
-    "formats": (4_921, 20),
-    "hlo": (7_147, 36),
+    "export": (1_995, 14),
+    "formats": (4_923, 20),
+    "hlo": (7_148, 36),
     "planners": (861, 6),
     "planners/online": (311, 3),
-    "planners/placement": (3_313, 17),
-    "planners/portfolio": (2_948, 17),
+    "planners/placement": (3_336, 17),
+    "planners/portfolio": (2_987, 17),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_605, 22),
-    "planners/strategies": (2_989, 16),
-    "plots": (1_256, 9),
-    "requests": (1_513, 10),
+    "planners/strategies": (2_987, 16),
+    "plots": (1_270, 9),
+    "requests": (1_620, 10),
     "rl": (1_088, 11),
-    "run": (4_781, 24),
-    "simulate": (1_613, 8),
-    "torch_export": (3_169, 14),
-    "workloads": (4_203, 23),
+    "run": (4_851, 24),
+    "simulate": (1_637, 8),
+    "torch_export": (3_182, 14),
+    "workloads": (4_221, 23),
     "zoo": (1, 1),
-    "infer": (4_750, 27),
+    "infer": (4_839, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_502, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_539, "files": 380, "compiled": 80, "numbers": 228}
+TOTALS = {"lines": 69_148, "files": 380, "compiled": 80, "numbers": 228}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
