@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (1_013, 8),
+    "automap_models": (1_015, 8),
     "core": (7_216, 34),
     "cost": (3_535, 18),
     "envs": (1_605, 12),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_384, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_303, "files": 379, "compiled": 80, "numbers": 226}
+TOTALS = {"lines": 68_305, "files": 379, "compiled": 80, "numbers": 226}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
