@@ -26,7 +26,7 @@ BUDGET = {
     "core": (7_216, 34),
     "cost": (3_535, 18),
     "envs": (1_605, 12),
-    "export": (1_994, 14),
+    "export": (1_995, 14),
     "formats": (4_923, 20),
     "hlo": (7_147, 36),
     "planners": (861, 6),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_384, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_305, "files": 379, "compiled": 80, "numbers": 226}
+TOTALS = {"lines": 68_306, "files": 379, "compiled": 80, "numbers": 226}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
