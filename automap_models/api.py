@@ -429,7 +429,7 @@ def _in_words(**others: str) -> Iterator[None]:
         others: words of this command alone.
     """
 
-    def said(text: str | None) -> str | None:
+    def reworded(text: str | None) -> str | None:
         words = {**_WORDS, **others}
         return text and re.sub(r"`(\w+)(?=[`=])", lambda mention: f"`{words.get(mention[1], mention[1])}", text)
 
@@ -438,7 +438,9 @@ def _in_words(**others: str) -> Iterator[None]:
     except UserCodeError:
         raise
     except (BadInput, Infeasible) as error:
-        raise type(error)(said(error.what) or "", where=said(error.where), do=said(error.do)) from error.__cause__
+        raise type(error)(
+            reworded(error.what) or "", where=reworded(error.where), do=reworded(error.do)
+        ) from error.__cause__
 
 
 _OF_SOURCES = ("batch", "sequence", "dtype", "dropout", "trainable")

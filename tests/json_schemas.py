@@ -201,6 +201,7 @@ class Priced(TypedDict):
     model: str
     shape: TransformerShape | None
     tied: bool
+    own_code: bool
     cluster: str
     device: str
     strategy: dict[str, bool | int | str | list[int | str] | None]

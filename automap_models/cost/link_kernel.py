@@ -7,8 +7,8 @@ ratio = inter / intra. Equal nodes and neighbouring devices make short formulas 
     · · s s  │  s s r r  │  r r r ·       r: receivers, devices boundary … stop-1     they meet on node 1
 
     all_reduce  2 (w-1)/w · ratio + 2 (a-1)/a       w devices on the fullest of a nodes: a ring inside, then one across
-    transfer    max(out, into, stays · ratio)       shares of the bytes: the most that leaves a node, that comes
-                                                    to one, and what stays on the node where the two sides meet
+    transfer    max(out, into, stays · ratio)       shares of the bytes: the most that leaves a node, the most that goes
+                                                    into one, and what stays where the two sides meet
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ def export_plan(
 
 def _unchecked(source: Source, target: Target) -> tuple[str, ...]:
     """What the target asks of a model that the file of a strategy does not tell."""
-    if source.plan.kind != "strategy" or source.plan.facts.shape is not None:
+    facts = source.plan.facts
+    if source.plan.kind != "strategy" or facts.shape is not None or facts.own_code:
         return ()
     what = f"the file does not tell the model's sizes, which {target.name} may want divided otherwise"
     return (f"{what}: price the strategy again to have them checked",)

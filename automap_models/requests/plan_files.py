@@ -67,7 +67,7 @@ def _strategy_refused(plan: Plan, strategy: Strategy) -> BadInput:
     """What to do with a strategy, whose ZeRO and recomputation the stages of a run do not have."""
     trains = [name for name, limits in training_limits().items() if limits.objection(strategy, plan.facts) is None]
     export = f"automap-export writes it for {' or '.join(trains)}; or " if trains else ""
-    do = f"{export}plan stages, which run: automap-plan … --for torch-split-spec"
+    do = f"{export}plan stages, which run: automap-plan with `target='torch-split-spec'`"
     return BadInput("is a strategy, and runs are of plans of stages", where=plan.where, do=do)
 
 

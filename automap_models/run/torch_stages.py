@@ -190,7 +190,7 @@ def in_operators(plan: Plan, model: nn.Module, args: tuple[Any, ...], kwargs: Ma
             what = (
                 f"stage {s} ends at {stage.last_name}, inside {node.name} of {module_path(node) or name}, which torch"
             )
-            do = "plan again with `--cut-at blocks`, or make a profile with automap-profile and plan that"
+            do = "plan again with `cut_at='blocks'`, or make a profile with automap-profile and plan that"
             raise BadInput(f"{what} runs as one operator", where=plan.where, do=do)
         stages[s] = replace(stage, last_name=next(iter(options.get(last, ())), AFTER + node.name))
     return replace(plan, stages=tuple(stages))

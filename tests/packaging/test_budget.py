@@ -22,11 +22,11 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (1_013, 8),
+    "automap_models": (1_015, 8),
     "core": (7_289, 34),
     "cost": (3_553, 18),
     "envs": (1_605, 12),
-    "export": (1_995, 14),
+    "export": (1_996, 14),
     "formats": (4_923, 20),
     "hlo": (7_148, 36),
     "planners": (861, 6),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_502, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_148, "files": 380, "compiled": 80, "numbers": 228}
+TOTALS = {"lines": 69_151, "files": 380, "compiled": 80, "numbers": 228}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -191,5 +191,5 @@ def test_a_plan_of_the_traced_step_runs_in_stages_of_operators(operation: str, c
 
 def test_a_plan_that_cuts_an_operator_in_two_says_where_to_cut_instead() -> None:
     plan, model, x = cut_after_operation("sum")
-    with pytest.raises(BadInput, match=r"inside layer_norm of norm, which torch runs as one operator.*--cut-at blocks"):
+    with pytest.raises(BadInput, match=r"inside layer_norm of norm, which torch .*`cut_at='blocks'`"):
         in_operators(plan, model, (x,), {}, name="products")

@@ -153,4 +153,4 @@ def test_a_strategy_says_which_framework_runs_it(tmp_path: Path, capsys: pytest.
     sentence = capsys.readouterr().err
     assert f"{path}: is a strategy" in sentence
     assert "automap-export writes it for torchtitan or deepspeed or galvatron; or plan stages" in sentence
-    assert "automap-plan … --for torch-split-spec" in sentence
+    assert "automap-plan with --for torch-split-spec" in sentence
