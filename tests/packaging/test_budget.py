@@ -10,7 +10,7 @@ step. Raising a number means lowering another.
 
 The totals are of the library and its apps, without tests and benchmarks. Counted so, the state of 26 November 2026
 (commit 63083d50) has 85,508 lines in 461 files, 171 compiled functions and 608 numbers. On 28 November planners/strategies
-went up by 275: neighbours of an answer, what it is chosen from and by which rule (DeepSeek-V3 on 256 H100: 32.5 → 28.0 s).
+went up by 293: neighbours of an answer, what it is chosen from and by which rule (DeepSeek-V3 on 256 H100: 32.5 → 28.0 s).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_520, 22),
-    "planners/strategies": (2_990, 16),
+    "planners/strategies": (3_008, 16),
     "plots": (1_256, 9),
     "requests": (1_516, 10),
     "rl": (1_088, 11),
@@ -52,7 +52,7 @@ BUDGET = {
     "benchmarks": (3_384, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_260, "files": 380, "compiled": 80, "numbers": 227}
+TOTALS = {"lines": 68_280, "files": 380, "compiled": 80, "numbers": 227}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
