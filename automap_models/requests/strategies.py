@@ -120,7 +120,7 @@ def searched(
 
     All searches share the budget. Those of the best strategy, on the cluster and on others, have half of it in equal
     parts; those within frameworks and of what its choices buy have the rest, but no more than 3 counted seconds or
-    what the former took, whichever is more.
+    twice what the former took, whichever is more.
 
     Args:
         usual: of all searches together.
@@ -137,7 +137,7 @@ def searched(
     if result.plan is None:
         assert result.reason is not None
         raise what_would_fit(problem, result.reason, watch, deadline)
-    comparing_s = min(max(3.0, searched_s), deadline.left_s - len(clusters) * config.budget_s)
+    comparing_s = min(max(3.0, 2.0 * searched_s), deadline.left_s - len(clusters) * config.budget_s)
     best = compared(result, config, watch, comparing_s, training_limits())
     sizes = list(of_sizes(best.result, clusters, config, watch))
     everything = {**vars(best.result), "taken_s": time.perf_counter() - begun}

@@ -47,6 +47,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "with plain 1F1B": {"schedule": "1f1b", "vp": 1},
 }
 """What is said of a strategy without a choice → the fields that it then has."""
+DEGREES = ("tp", "cp", "ep", "pp", "dp")
 NOTHING = frozenset[str]()
 NO_FRAMEWORK = "a framework that runs it"
 """What a strategy needs that none trains, beside simplicity.STEPS."""
@@ -149,20 +150,23 @@ class Comparisons:
 
     # ---- searches
 
-    def search(self, name: str, restricted: StrategyProblem, budget_s: float | None = None) -> None:
+    def search(
+        self, name: str, restricted: StrategyProblem, budget_s: float | None = None, beside: Strategy | None = None
+    ) -> None:
         """Add to the pool what the search of a part of the problem comes upon, unless it has been searched.
 
         Args:
             name: of what is searched, in words.
             restricted: that part; or what the problem is a part of, for all that is in it, too.
             budget_s: of the search; None for a short one.
+            beside: the strategy that it begins beside; None for the chosen one.
         """
         key = _key(restricted)
         if key in self._infeasible or self.deadline.passed:
             return
         self.watch(Progress(f"searching strategies: {name}"))
         shortest = sorted((of for of in self.pool if holds(restricted, of)), key=lambda of: of.step_s)
-        start = [self.best, *(of.strategy for of in shortest[:4])]
+        start = [beside or self.best, *(of.strategy for of in shortest[:4])]
         config = self.short if budget_s is None else replace(self.short, budget_s=budget_s)
         self._infeasible[key] = False
         with suppress(BadInput):  # fields contradict one another, or the framework has no words for the model
@@ -181,13 +185,27 @@ class Comparisons:
             return Alternative(name, None, self._infeasible.get(_key(restricted), False))
         return Alternative(name, self.estimate(min(inside, key=lambda of: (self.charge(of)[0], of.step_s))))
 
-    def search_degrees(self) -> None:
-        """The other strategies with the degrees of the chosen one that are no harder and that its framework trains."""
-        degrees = {name: getattr(self.best, name) for name in ("tp", "cp", "ep", "pp", "dp")}
-        own = replace(self.problem, fixed={**degrees, **self.problem.fixed}, without=STEPS - steps_of(self.best))
-        for name in self.trained(self.best)[:1]:
+    def search_beside(self, strategy: Strategy, alike: Sequence[str] = DEGREES) -> None:
+        """What is like a strategy, no harder, and trained by its framework, which has time for other cuts.
+
+        Args:
+            strategy: which.
+            alike: fields in which the others are like it.
+        """
+        same = {name: getattr(strategy, name) for name in alike}
+        own = replace(self.problem, fixed={**same, **self.problem.fixed}, without=STEPS - steps_of(strategy))
+        for name in self.trained(strategy)[:1]:
             own = replace(own, within=self.frameworks[name])
-        self.search("with the degrees of the best one", own, 0.1 * self.budget_s)
+        self.search(f"beside {kind_of(strategy)}", own, 0.08 * self.budget_s, strategy)
+
+    def search_kinds(self) -> None:
+        """Other cuts of the pipeline that asks least of each kind of parallelism."""
+        kinds: dict[frozenset[str], Strategy] = {}
+        for completion in sorted(self.pool, key=self.charge):
+            kinds.setdefault(_used(completion.strategy), completion.strategy)
+        for strategy in list(kinds.values())[:4]:
+            if strategy.stages > 1:
+                self.search_beside(strategy, (*DEGREES, "micro_batch", "schedule", "vp", "zero", "sequence_parallel"))
 
     def search_frameworks(self) -> None:
         """The strategies of each framework: what the chosen one is to be of, and starts for all others."""
@@ -288,13 +306,13 @@ class Comparisons:
         return (*sorted(further), *(self.trained(completion.strategy)[:1] or (NO_FRAMEWORK,)))
 
     def shorter(self) -> list[Alternative]:
-        """The strategies that are shorter than the chosen one by a thousandth or more: the shortest for what each
+        """The strategies that are shorter than the chosen one by half a per cent or more: the shortest for what each
         needs, unless one that needs no more is as short."""
         shortest: list[tuple[set[str], Completion]] = []
-        pool = [of for of in self.pool if of.step_s < 0.999 * self.chosen.step_s]
+        pool = [of for of in self.pool if of.step_s < 0.995 * self.chosen.step_s]
         for completion in sorted(pool, key=lambda of: (len(self.requires(of)), of.step_s)):
             wanted = set(self.requires(completion))
-            if all(not other <= wanted or completion.step_s < 0.999 * of.step_s for other, of in shortest):
+            if all(not other <= wanted or completion.step_s < 0.995 * of.step_s for other, of in shortest):
                 shortest = [(other, of) for other, of in shortest if other != wanted] + [(wanted, completion)]
         least = sorted(shortest, key=lambda pair: pair[1].step_s)
         able = [pair for pair in least if pair is least[0] or NO_FRAMEWORK not in pair[0]][:3]
@@ -341,9 +359,10 @@ def compared(
     beside = Comparisons(result, config, watch, budget_s, frameworks, min_gain)
     unlimited = None if beside.problem.within is None else beside.without_limits()
     beside.search_frameworks()
+    beside.search_kinds()
     beside.choose()
     while True:
-        beside.search_degrees()
+        beside.search_beside(beside.best)
         beside.choose()
         rows = beside.choices(), beside.kinds(), beside.of_memory()
         if not beside.choose():

@@ -124,7 +124,7 @@ class Search:
 
     def run(self) -> None:
         """Until no bound is less than the limit; then the best strategy's cuts are moved."""
-        everything, self.deadline = self.deadline, self.deadline.part(0.9 * self.deadline.left_s)
+        everything, self.deadline = self.deadline, self.deadline.part(0.8 * self.deadline.left_s)
         self.search()
         self.deadline = everything
         self.refine()
