@@ -358,6 +358,8 @@ def breakdown_document(parts: Breakdown) -> dict[str, float]:
     }
 
 
-def _proven_document(proven: Bound, step_s: float) -> dict[str, Any]:
+def _proven_document(proven: Bound, step_s: float) -> dict[str, Any] | None:
     bound_s = float(min(proven.value, step_s))  # a plan off the grid may be shorter than all on it
+    if not bound_s:
+        return None
     return {"bound_s": bound_s, "proof": proven.proof, "gap": step_s / bound_s - 1.0}
