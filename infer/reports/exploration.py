@@ -208,13 +208,13 @@ def next_commands(explored: Explored, request: ExploreRequest) -> Iterator[tuple
     """The commands to type next, with what was typed: write the plan, run it, hand it to a framework."""
     typed, source = TYPED.get().replace("automap-plan", "automap plan", 1), request.source.what
     runs = source if request.source.kind in MODELS else "MODEL"
-    if " --out " not in typed:
-        yield "next", f"{typed} --out plan.json"
-    yield "", f"automap run plan.json {runs} --check" + ("" if runs == source else "   (MODEL: what was profiled)")
+    commands = [] if " --out " in typed else [f"{typed} --out plan.json"]
+    commands += [f"automap run plan.json {runs} --check" + ("" if runs == source else "   (MODEL: what was profiled)")]
     if explored.exploration.best.plan.stages > 1:
-        yield "", f"automap export plan.json {source} --list   (the frameworks it can be written for)"
+        commands += [f"automap export plan.json {source} --list   (the frameworks it can be written for)"]
     if not isinstance(explored.strategy, str) and not any(getattr(request.options, name, None) for name in OF_STAGES):
-        yield "", f"{typed} --zero {explored.strategy.required_plan().zero}   (the best strategy)"
+        commands += [f"{typed} --zero {explored.strategy.required_plan().zero}   (the best strategy)"]
+    yield from zip(["next", *[""] * len(commands)], commands, strict=False)
 
 
 def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
