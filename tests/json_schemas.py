@@ -183,7 +183,7 @@ Explored = TypedDict(  # noqa: UP013
         "best": StagedDocument,
         "candidates": list[RankedCandidate],
         "absent": list[Missing],
-        "optimality": Proven,
+        "optimality": Proven | None,
         "batch_dims": dict[str, int] | None,
         "notes": list[str],
         "exploring_s": float,

@@ -230,7 +230,7 @@ def staged_document(report: PlanReport) -> StagedDocument:
     """The report as what is written of it."""
     problem, plan, cost, bound = report.problem, report.plan, report.cost, report.bound
     optimality = None
-    if bound is not None:
+    if bound is not None and bound.value > 0.0:
         optimality = OptimalityDocument(float(bound.value), bound.proof, cost.step_s / bound.value - 1.0, "grid")
     points, samples = problem.grid.to_points(plan.cuts), microbatch_size(problem.profile)
     document = StagedDocument(

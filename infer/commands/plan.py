@@ -32,7 +32,7 @@ FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, t
 LIMITS = """
     --pin LAYER=STAGE        a layer's stage, from 0; may be repeated
     --keep-together PATTERN  layers that no cut may part, such as 'decoder/block_3/*'; may be repeated
-    --max-stages N           of the deepest pipeline (default 16)
+    --max-stages N           of the deepest pipeline (default 16); of strategies, ranks of the pipeline
     --memory SIZE            memory of a device that plans may use, such as '16 GB', '14 GiB' or 16e9 (default: all)
     --forbid                 a kind of parallelism that is not to be used; may be repeated
 """
@@ -56,9 +56,10 @@ EPILOG = f"""Two searches:
                      a config.json all of them; of other models, which they are profiled of, without tp, cp and ep.
                      With --price nothing is searched.
   plans of stages    on any numbers of devices, cut anywhere, and operators partitioned one by one: of models that are
-                     no transformers both are searched, and the shorter is the answer. Only these know --state-factor,
-                     --pin, --keep-together, --max-stages, --cut-at PATTERN, --min-gain, --min-stage,
-                     --objective length, --for torch-split-spec; and of transformers --batch
+                     no transformers both are searched, and the shorter is the answer. Only these know --state-factor
+                     other than Adam's, --pin, --keep-together, --cut-at PATTERN, --min-gain, --min-stage,
+                     --objective length, --for torch-split-spec; and of transformers --batch: these are then traced in
+                     the precision and with the batch of their strategies, and a line says what that leaves out
 
 {kinds_of_models("bert48, t5_11b, gpt3_7b, …: see automap-profile --list")}
   a profile                  of automap-profile or another tool: no operations, so no plans that partition them
@@ -88,7 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument_group("which training step"), STEP + DEVICE + PROFILED_SIZE)
     batch = """
         --global-batch B  samples between two updates (default: of a transformer usual for its size, 0.5 to 4 M tokens;
-            of other models 16 micro-batches of the profiled size)
+            of your own model of tokens, too; of others 16 micro-batches of the profiled size, and no fewer than 4
+            samples a device)
     """
     add_options(parser.add_argument_group("what to plan"), batch + STATE_FACTOR)
     add_options(

@@ -208,13 +208,13 @@ def next_commands(explored: Explored, request: ExploreRequest) -> Iterator[tuple
     """The commands to type next, with what was typed: write the plan, run it, hand it to a framework."""
     typed, source = TYPED.get().replace("automap-plan", "automap plan", 1), request.source.what
     runs = source if request.source.kind in MODELS else "MODEL"
-    if " --out " not in typed:
-        yield "next", f"{typed} --out plan.json"
-    yield "", f"automap run plan.json {runs} --check" + ("" if runs == source else "   (MODEL: what was profiled)")
+    commands = [] if " --out " in typed else [f"{typed} --out plan.json"]
+    commands += [f"automap run plan.json {runs} --check" + ("" if runs == source else "   (MODEL: what was profiled)")]
     if explored.exploration.best.plan.stages > 1:
-        yield "", f"automap export plan.json {source} --list   (the frameworks it can be written for)"
+        commands += [f"automap export plan.json {source} --list   (the frameworks it can be written for)"]
     if not isinstance(explored.strategy, str) and not any(getattr(request.options, name, None) for name in OF_STAGES):
-        yield "", f"{typed} --zero {explored.strategy.required_plan().zero}   (the best strategy)"
+        commands += [f"{typed} --zero {explored.strategy.required_plan().zero}   (the best strategy)"]
+    yield from zip(["next", *[""] * len(commands)], commands, strict=False)
 
 
 def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
@@ -359,6 +359,8 @@ def breakdown_document(parts: Breakdown) -> dict[str, float]:
     }
 
 
-def _proven_document(proven: Bound, step_s: float) -> dict[str, Any]:
+def _proven_document(proven: Bound, step_s: float) -> dict[str, Any] | None:
     bound_s = float(min(proven.value, step_s))  # a plan off the grid may be shorter than all on it
+    if not bound_s:
+        return None
     return {"bound_s": bound_s, "proof": proven.proof, "gap": step_s / bound_s - 1.0}

@@ -77,6 +77,11 @@ def test_the_document_says_what_was_decided_and_what_it_costs() -> None:
     }
 
 
+def test_where_nothing_is_proven_the_file_says_nothing_of_it() -> None:
+    """A bound of zero ended in a division by zero: T5-11B on C with --pin embedding=0."""
+    assert plan_document(toy_report(bound=Bound(0.0, "relaxation")))["optimality"] is None
+
+
 def test_the_gap_is_the_length_over_the_bound_less_one() -> None:
     document = plan_document(toy_report(bound=Bound(30.0, "relaxation")))
     assert document["optimality"]["bound_s"] == 30.0

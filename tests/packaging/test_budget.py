@@ -45,13 +45,13 @@ BUDGET = {
     "torch_export": (3_182, 14),
     "workloads": (4_221, 23),
     "zoo": (1, 1),
-    "infer": (4_839, 27),
+    "infer": (4_843, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_502, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_170, "files": 380, "compiled": 80, "numbers": 228}
+TOTALS = {"lines": 69_174, "files": 380, "compiled": 80, "numbers": 228}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from automap_models.infer.app import main
+from automap_models.workloads.source import Source, SourceKind, module_of
 
 pytest.importorskip("torch")
 
@@ -215,3 +216,21 @@ def test_an_option_for_another_framework_costs_one_line(
 ) -> None:
     assert main(arguments) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("dtype", "tokens"), [("int64", 16), ("float32", None)])
+def test_a_model_of_tokens_says_how_many_a_sample_has(dtype: str, tokens: int | None) -> None:
+    """Samples of a step that nobody gives are then those of transformers of its size."""
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.out = nn.Embedding(32, 16), nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(self.embedding(x) if x.dtype == torch.int64 else x * self.embedding.weight[0]).mean()
+
+    model = Net(), (torch.zeros(2, 16, dtype=getattr(torch, dtype)),)
+    assert module_of(Source("net", SourceKind.FACTORY, model=model)).meta.get("sample_tokens") == tokens
