@@ -399,7 +399,10 @@ def next_commands(report: PlanReport, request: InferRequest) -> Iterator[tuple[s
     out, profile, plan = request.out, shlex.quote(str(request.profile)), shlex.quote(str(request.out or "plan.json"))
     topo = "" if request.topo is None else f" --topo {shlex.quote(str(request.topo))}"
     if out is None:
-        yield "next", f"automap-infer {profile}{topo}{''.join(f' {word}' for word in request.asked)} --out {plan}"
+        yield (
+            "next",
+            f"automap-infer {profile}{topo}{''.join(f' {word}' for word in request.option_words)} --out {plan}",
+        )
     yield "" if out is None else "next", f"automap-run {plan} MODEL --check   (MODEL: the module:factory profiled)"
     if report.plan.stages > 1 and len(set(held.tolist())) == 1:
         yield "", f"automap-export {plan} {profile} --list   (the frameworks it can be written for)"

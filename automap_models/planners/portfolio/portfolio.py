@@ -48,8 +48,8 @@ PAIRS = 4
 """Numbers of micro-batches and schedules of which unequal stages are looked for, at most."""
 FEW = 4
 """Problems of which each is searched as thoroughly as one that is given alone."""
-BEST, BRIEF_S = 2, 0.02
-"""Problems, those of the best plans, of which each is searched so many counted seconds where there are more."""
+BRIEF_S = 0.02
+"""Counted seconds of that for the problem of the best plan, where there are more."""
 PATIENCE = 4
 """Numbers of stages in a row that bring nothing near the best before deeper pipelines are left out."""
 FINALISTS = 4
@@ -202,10 +202,9 @@ class Portfolio:
         if not self.space.constraints.equal_replicas:
             for pair in self._promising(problems):
                 self._unequal(pair)
-            near = [one for one in self._ranked() if one.step_s <= self.best_s * (1.0 + IN_REACH)]
-            few = [one.problem for one in near if one.plan.stages > 1][:BEST]
-            for problem in problems if len(problems) <= FEW else dict.fromkeys(few):
-                self._thorough(problem, LOOK_S if len(problems) <= FEW else BRIEF_S)
+            few = len(problems) <= FEW
+            for problem in problems if few else [one.problem for one in self._ranked()[:1] if one.kind]:
+                self._thorough(problem, LOOK_S if few else BRIEF_S)
         self._reschedule()
 
     def _reschedule(self) -> None:

@@ -228,3 +228,15 @@ def test_stages_hold_the_work_that_is_asked_of_them() -> None:
     assert plan.check_valid(working) == (True, "")
     others = [StagedPlan((cut,), (1,), 4, "any") for cut in range(1, 14)]
     assert plan_cost(working, plan).length_s == min(plan_cost(working, other).length_s for other in others)
+
+
+def test_a_search_that_is_not_done_in_its_budget_answers_with_its_best_plan_and_a_bound() -> None:
+    """BERT-48 on C in nine stages was not done after 167 s, and nothing said when it would be."""
+    problem = StagedProblem(read_profile(BERT), read_cluster("C"), 9, schedule="1f1b")
+    before_s = effort.counted_s()
+    result = ExactPlanner(ExactConfig(certify_s=0.2)).solve(problem)
+    assert effort.counted_s() - before_s <= 2 * 0.2
+    assert result.plan is not None and result.bound is not None
+    assert result.status == "feasible"
+    assert 0.0 < result.bound.value < result.cost.step_s
+    assert "stopped after 0.2 s" in result.notes[0]
