@@ -408,7 +408,7 @@ class StagedPlan:
             if not problem.may_have[replicas := (last - first + 1) // t]:
                 many = problem.max_replicas is not None and replicas > problem.max_replicas
                 wrong = (
-                    f"more than {problem.max_replicas}" if many else f"some without one of {problem.samples} samples"
+                    f"more than {problem.max_replicas}" if many else f"some without any of {problem.samples} samples"
                 )
                 return f"stage {s} has {replicas} replicas, {wrong}"
         return None

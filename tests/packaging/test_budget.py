@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (912, 8),
-    "core": (7_192, 34),
+    "core": (7_240, 34),
     "cost": (3_509, 18),
     "envs": (1_605, 12),
     "export": (1_990, 14),
@@ -32,26 +32,26 @@ BUDGET = {
     "planners": (861, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_313, 17),
-    "planners/portfolio": (2_813, 17),
+    "planners/portfolio": (2_965, 17),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
-    "planners/staged": (3_520, 22),
+    "planners/staged": (3_625, 22),
     "planners/strategies": (2_715, 15),
     "plots": (1_256, 9),
-    "requests": (1_516, 10),
+    "requests": (1_525, 10),
     "rl": (1_088, 11),
     "run": (4_781, 24),
     "simulate": (1_613, 8),
     "torch_export": (3_169, 14),
     "workloads": (4_203, 23),
     "zoo": (1, 1),
-    "infer": (4_686, 27),
+    "infer": (4_735, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_384, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 67_948, "files": 379, "compiled": 80, "numbers": 226}
+TOTALS = {"lines": 68_310, "files": 379, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

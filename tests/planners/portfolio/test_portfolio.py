@@ -29,7 +29,6 @@ from automap_models.planners.options import COMPETING, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.misfit import nothing_fits
 from automap_models.planners.portfolio.planning import planned
-from automap_models.planners.portfolio.simplicity import Simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.simulate.step import step_cost
 
@@ -90,7 +89,7 @@ def test_nothing_that_a_report_shows_is_shorter_than_what_it_recommends(model: s
     """But plans that are harder to run, by no more than the least gain, and what needs another schedule."""
     report = default_report(model, cluster)
     step_s = report.cost.step_s
-    nearly_s = step_s * (1 - MIN_GAIN * max(Simplicity))
+    nearly_s = step_s * (1 - MIN_GAIN) * (1 - 1e-9)
     assert report.data_parallel_s is None or report.data_parallel_s >= step_s
     assert report.uniform_s is None or report.uniform_s >= nearly_s
     assert all(entry.step_s is None or entry.step_s >= nearly_s for entry in report.search_log)
@@ -315,7 +314,7 @@ def test_a_plan_that_fits_is_refused_for_what_is_asked_and_never_for_what_is_not
 
 @pytest.mark.parametrize("seed", range(4))
 def test_fewer_demands_never_give_a_longer_plan(seed: int) -> None:
-    """VGG-19 on C with 64 samples: 90.5 ms, 87.9 ms with equal stages; BERT-48: 3.46 s, 3.75 s without the least work."""
+    """VGG-19 on C took 90.5 ms, 87.9 ms with equal stages; BERT-48 3.46 s, and 3.75 s without the least work."""
     space = drawn_space(seed, SHARE)
     planner = AutoPlanner(AutoConfig(min_gain=0.0))
 
