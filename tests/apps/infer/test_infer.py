@@ -65,7 +65,7 @@ def save(path: str, **changes: object) -> None:
 
 def test_a_plan_is_printed_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "vgg.npz", "--topo", "C", "--stages", "4")
-    for word in ("4 stages", "× over", "fits", "lower bound", "vgg19", "conv1_1", "memory", "next"):
+    for word in ("4 stages", "× over", "fits", "proven", "vgg19", "conv1_1", "memory", "next"):
         assert word in out
     more = printed(capsys, "vgg.npz", "--topo", "C", "--stages", "4", "--verbose")
     for word in ("step time", "bottleneck", "speed-up"):
@@ -324,7 +324,7 @@ def test_a_profile_that_cannot_be_is_refused_by_array_and_index(refused: Callabl
         (("--topo", "C", "--certify-budget", "-1"), "--certify-budget"),
         (("--topo", "C", "--certify-budget", "nan"), "--certify-budget"),
         (("--topo", "C", "--certify-budget", "300 Mbit"), "--certify-budget: '300 Mbit' is no time such as"),
-        (("--topo", "C", "--planner", "exact", "--certify-budget", "100"), "needs no proof"),
+        (("--topo", "C", "--planner", "data-parallel", "--certify-budget", "100"), "needs no proof"),
         (("--topo", "C", "--refine-budget", "-5"), "--refine-budget"),
         (("--topo", "C", "--refine-budget", "5", "--no-refine"), "--refine-budget"),
         (("--topo", "C", "--planner", "exact", "--refine-budget", "5"), "planner exact is not refined"),
