@@ -407,8 +407,10 @@ class StagedPlan:
                 return f"stage {s} on devices {first}…{last} has no groups of {t} inside nodes"
             if not problem.may_have[replicas := (last - first + 1) // t]:
                 many = problem.max_replicas is not None and replicas > problem.max_replicas
-                why = f"more than {problem.max_replicas}" if many else f"of {problem.samples} samples some get none"
-                return f"stage {s} has {replicas} replicas, {why}"
+                wrong = (
+                    f"more than {problem.max_replicas}" if many else f"some without any of {problem.samples} samples"
+                )
+                return f"stage {s} has {replicas} replicas, {wrong}"
         return None
 
     def _unwanted(self, problem: StagedProblem) -> str | None:

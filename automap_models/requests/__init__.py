@@ -282,7 +282,7 @@ def narrowed(options: Mapping[str, Any]) -> dict[str, Any]:
 class InferRequest:
     """`automap infer`: one plan. `options` are what is asked of it; `plan` is costed, where it is given.
 
-    `asked` are these options as the user typed them, without those that are as by default.
+    `option_words` are these options as the user typed them, without those that are as by default.
     """
 
     profile: Path | Profile | ProfiledModel
@@ -291,7 +291,7 @@ class InferRequest:
     plan: Path | None = None
     verbose: bool = False
     out: Path | None = None
-    asked: tuple[str, ...] = ()
+    option_words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -148,11 +148,11 @@ def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | Repl
         return _replan_request(namespace)
     if namespace.plan is not None:
         refuse(namespace, OF_PLANNING, "the plan read has its own")
-    asked = tuple(_asked(namespace))  # before they are narrowed to what a framework can express
-    return filled(InferRequest, namespace, options=_plan_options(namespace), asked=asked)
+    option_words = tuple(_option_words(namespace))  # before they are narrowed to what a framework can express
+    return filled(InferRequest, namespace, options=_plan_options(namespace), option_words=option_words)
 
 
-def _asked(namespace: argparse.Namespace) -> Iterator[str]:
+def _option_words(namespace: argparse.Namespace) -> Iterator[str]:
     """The options about the plan that are not as by default, as one types them."""
     defaults = {"planner": AUTO, "objective": DEFAULT_OBJECTIVE}
     for name in ("no_refine", *(field.name for field in fields(PlanOptions))):

@@ -254,17 +254,18 @@ def search_log_table(search_log: Sequence[SearchLogEntry], step_s: float) -> Tab
     samples = [attempt.microbatch_size for attempt in search_log]
     outcomes = ["chosen" if entry.chosen else _outcome(entry, step_s) for entry in search_log]
     schedules = [attempt.schedule or "" for attempt in search_log]
-    layout = [
+    what = [
         Column("stages", [str(attempt.stages) for attempt in search_log]),
         Column("micro-\nbatches", [str(attempt.micro_batches) for attempt in search_log]),
         Column("samples\neach", ["" if count is None else str(count) for count in samples]),
         *([Column("schedule", schedules, left=True)] if any(schedules) else []),
         Column("step", [_or_empty(attempt.step_s) for attempt in search_log]),
         Column("no plan on\nthe grid is\nbelow", [_or_empty(attempt.bound_s) for attempt in search_log]),
-        Column("planner", [maker_in_words(attempt.planner or "") for attempt in search_log], left=True),
-        Column("outcome", outcomes, left=True),
     ]
-    return Table(layout, styles=["bold" if attempt.chosen else "" for attempt in search_log])
+    planner = Column("planner", [maker_in_words(attempt.planner or "") for attempt in search_log], left=True)
+    outcome = Column("outcome", outcomes, left=True)
+    styles = ["bold" if attempt.chosen else "" for attempt in search_log]
+    return Table((*what, planner, outcome), (*what, outcome), styles=styles)
 
 
 def _or_empty(time_s: float | None) -> str:
@@ -400,7 +401,8 @@ def next_commands(report: PlanReport, request: InferRequest) -> Iterator[tuple[s
     out, profile, plan = request.out, shlex.quote(str(request.profile)), shlex.quote(str(request.out or "plan.json"))
     topo = "" if request.topo is None else f" --topo {shlex.quote(str(request.topo))}"
     if out is None:
-        yield "next", f"automap-infer {profile}{topo}{''.join(f' {word}' for word in request.asked)} --out {plan}"
+        words = "".join(f" {word}" for word in request.option_words)
+        yield "next", f"automap-infer {profile}{topo}{words} --out {plan}"
     yield "" if out is None else "next", f"automap-run {plan} MODEL --check   (MODEL: the module:factory profiled)"
     if report.plan.stages > 1 and len(set(held.tolist())) == 1:
         yield "", f"automap-export {plan} {profile} --list   (the frameworks it can be written for)"

@@ -85,7 +85,7 @@ def test_every_stage_runs_each_pass_once_and_backward_after_forward(name: str, s
 
 @pytest.mark.parametrize(("name", "stages"), [("1f1b", 4), ("1f1b-deep", 4), *((name, 1) for name in WARM_UPS)])
 def test_the_last_stage_of_1f1b_alternates_and_one_stage_alone_does_too(name: str, stages: int) -> None:
-    """Gradient accumulation of one stage once held all micro-batches under GPipe: BERT-48 fitted no device."""
+    """Accumulation on one stage once held all micro-batches under GPipe: BERT-48 was said to fit no devices."""
     alternating = [(kind, m) for m in range(5) for kind in "FB"]
     last = build_schedule(name, stages, 5).orders[-1]
     assert [(action.kind, action.micro_batch) for action in last] == alternating

@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (1_015, 8),
-    "core": (7_289, 34),
+    "core": (7_291, 34),
     "cost": (3_553, 18),
     "envs": (1_605, 12),
     "export": (1_996, 14),
@@ -32,7 +32,7 @@ BUDGET = {
     "planners": (861, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_336, 17),
-    "planners/portfolio": (2_987, 17),
+    "planners/portfolio": (2_995, 17),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_605, 22),
@@ -45,13 +45,13 @@ BUDGET = {
     "torch_export": (3_182, 14),
     "workloads": (4_221, 23),
     "zoo": (1, 1),
-    "infer": (4_843, 27),
+    "infer": (4_845, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_502, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_174, "files": 380, "compiled": 80, "numbers": 228}
+TOTALS = {"lines": 69_186, "files": 380, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -30,7 +30,10 @@ from automap_models.planners.options import ExploreOptions, PlanOptions
         ({"policy": "x.onnx"}, "`policy`: the default planner asks no policy for plans by the step"),
         ({"planner": "exact", "policy": "x.onnx"}, "`policy`: planner exact uses none; leave it out"),
         ({"planner": "policy", "refine_s": 1.0}, "`refine_s`: planner policy is not refined; leave it out"),
-        ({"planner": "exact", "certify_s": 1.0}, "`certify_s`: a plan of planner exact needs no proof; leave it out"),
+        (
+            {"planner": "data-parallel", "certify_s": 1.0},
+            "`certify_s`: a plan of planner data-parallel needs no proof; leave it out",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options, message) -> None:

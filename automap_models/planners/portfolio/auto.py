@@ -105,11 +105,11 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
     def search(self, space: PlanningSpace, deadline: Deadline, watch: Watch) -> StagedResult:
         """By the simulated step (portfolio.Portfolio); where no plan fits, the result does not say why."""
         portfolio = Portfolio(space, deadline, watch, refine=self.config.refine_s > 0.0)
-        candidates, attempts, bound = self._found(portfolio, self.config.certify_s)
+        candidates, attempts, bound = self._best_plans(portfolio, self.config.certify_s)
         notes: tuple[str, ...] = ()
         if not candidates and not space.idle_replicas and space.constraints.min_stage:
             portfolio = Portfolio(replace(space, idle_replicas=True), deadline, watch, refine=portfolio.refine)
-            candidates, attempts, bound = self._found(portfolio, self.config.certify_s)
+            candidates, attempts, bound = self._best_plans(portfolio, self.config.certify_s)
             notes = ("replicas without a sample stand idle: no plan that fits gives each one",)
         if not candidates:
             return Result(space.whole, None, None, "stopped")
@@ -132,7 +132,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             },
         )
 
-    def _found(
+    def _best_plans(
         self, portfolio: Portfolio, certify_s: float
     ) -> tuple[list[tuple[Simplicity, Candidate]], list[Attempt], Bound]:
         """The best plans of a portfolio, those of narrower spaces among them; and what is proven."""
@@ -140,7 +140,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         candidates: list[tuple[Simplicity, Candidate]] = []
         for space in _narrower(portfolio.space):
             narrower = portfolio.narrowed(space)
-            candidates += portfolio.take(narrower, self._found(narrower, min(certify_s, AutoConfig.certify_s))[0])
+            candidates += portfolio.take(narrower, self._best_plans(narrower, min(certify_s, AutoConfig.certify_s))[0])
         candidates += portfolio.search()
         if not candidates:
             return [], [], Bound(0.0, "relaxation")

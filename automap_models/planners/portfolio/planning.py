@@ -24,6 +24,7 @@ from automap_models.formats.hardware_yaml import known_devices, step_device
 from automap_models.planners.base import SILENT, Watch
 from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig
+from automap_models.planners.portfolio.one_stage import possible_stages
 from automap_models.planners.portfolio.space import PlanningSpace, default_batch, planning_space
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.resources import zoo_dir
@@ -55,6 +56,9 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
     )
     if options.planner == AUTO:
         result = planner.solve(space, watch=watch)
+    elif options.planner in ("tables", "exact"):
+        filled = space.problem(problem.stages, problem.micro_batches, problem.schedule)
+        result = planner.solve(problem if possible_stages(filled) is None else filled, watch=watch)
     else:
         result = planner.solve(replace(problem, stages=1) if options.planner == "data-parallel" else problem)
     solved, plan = result.problem, result.required_plan()

@@ -48,6 +48,8 @@ PAIRS = 4
 """Numbers of micro-batches and schedules of which unequal stages are looked for, at most."""
 FEW = 4
 """Problems of which each is searched as thoroughly as one that is given alone."""
+BRIEF_S = 0.02
+"""Counted seconds of that for the problem of the best plan, where there are more."""
 PATIENCE = 4
 """Numbers of stages in a row that bring nothing near the best before deeper pipelines are left out."""
 FINALISTS = 4
@@ -200,8 +202,9 @@ class Portfolio:
         if not self.space.constraints.equal_replicas:
             for pair in self._promising(problems):
                 self._unequal(pair)
-            for problem in problems if len(problems) <= FEW else ():
-                self._thorough(problem)
+            few = len(problems) <= FEW
+            for problem in problems if few else [one.problem for one in self._ranked()[:1] if one.kind]:
+                self._thorough(problem, LOOK_S if few else BRIEF_S)
         self._reschedule()
 
     def _reschedule(self) -> None:
@@ -222,9 +225,9 @@ class Portfolio:
         """Where plans of a kind are cut."""
         return np.array(self.ends, dtype=np.int64) if kind is Simplicity.BLOCKS else cut_places(problem)
 
-    def _thorough(self, problem: StagedProblem) -> None:
+    def _thorough(self, problem: StagedProblem, look_s: float) -> None:
         """What the planner `tables` comes to: no plan of it is to be shorter than the default's."""
-        search = anytime_search(problem, self.deadline.part(LOOK_S, effort.counted_s), costs=self._costs_of(problem))
+        search = anytime_search(problem, self.deadline.part(look_s, effort.counted_s), costs=self._costs_of(problem))
         if search.plan is not None:
             kind = simplicity(search.plan, problem.cluster.devices, self.ends)
             self._offer(Incumbent(kind, problem, search.plan, self._costs_of(problem)(search.plan).step_s))

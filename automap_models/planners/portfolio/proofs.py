@@ -54,7 +54,8 @@ def _raise_bounds(attempts: Sequence[Attempt], budget_s: float, deadline: Deadli
     if not budget_s:
         return
     groups = _groups(sorted(left, key=lambda attempt: attempt.step_s))
-    if not all(_come_to(share, groups, attempts, deadline) for share in SHARES) and len(left) <= FEW:
+    shares = SHARES if len(groups) < len(left) else SHARES[-1:]  # what each has alone is worked out once
+    if not all(_come_to(share, groups, attempts, deadline) for share in shares) and len(left) <= FEW:
         stopped = 1
         for attempt in sorted(left, key=lambda attempt: attempt.problem.stages):
             if stopped < STOPPED and _is_weak(attempt, best_of(attempts).step_s):

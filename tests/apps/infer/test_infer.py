@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +67,7 @@ def save(path: str, **changes: object) -> None:
 
 def test_a_plan_is_printed_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "vgg.npz", "--topo", "C", "--stages", "4")
-    for word in ("4 stages", "× over", "fits", "lower bound", "vgg19", "conv1_1", "memory", "next"):
+    for word in ("4 stages", "× over", "fits", "proven", "vgg19", "conv1_1", "memory", "next"):
         assert word in out
     more = printed(capsys, "vgg.npz", "--topo", "C", "--stages", "4", "--verbose")
     for word in ("step time", "bottleneck", "speed-up"):
@@ -325,7 +326,7 @@ def test_a_profile_that_cannot_be_is_refused_by_array_and_index(refused: Callabl
         (("--topo", "C", "--certify-budget", "-1"), "--certify-budget"),
         (("--topo", "C", "--certify-budget", "nan"), "--certify-budget"),
         (("--topo", "C", "--certify-budget", "300 Mbit"), "--certify-budget: '300 Mbit' is no time such as"),
-        (("--topo", "C", "--planner", "exact", "--certify-budget", "100"), "needs no proof"),
+        (("--topo", "C", "--planner", "data-parallel", "--certify-budget", "100"), "needs no proof"),
         (("--topo", "C", "--refine-budget", "-5"), "--refine-budget"),
         (("--topo", "C", "--refine-budget", "5", "--no-refine"), "--refine-budget"),
         (("--topo", "C", "--planner", "exact", "--refine-budget", "5"), "planner exact is not refined"),
@@ -405,3 +406,17 @@ def test_times_of_another_kind_of_device_than_the_cluster_s_are_noted(
     notes = {name: document(capsys, "vgg.npz", "--topo", name)["notes"] for name in ("A", "p4d-4")}
     assert any(note.startswith("times of v100 are scaled to a100-40 by the clock: 0.") for note in notes["p4d-4"])
     assert not any("scaled" in note or "made of" in note for note in notes["A"])
+
+
+def test_the_next_command_repeats_what_was_asked_and_makes_the_same_plan(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It left out all options but the cluster, and so wrote another plan."""
+    shutil.copy(folder / "vgg.npz", folder / "my vgg.npz")
+    words = ("--equal-replicas", "--stages", "4", "--global-batch", "64", "--no-refine", "--certify-budget", "20")
+    out = printed(capsys, "my vgg.npz", "--topo", "C", *words)
+    command = " ".join(out[out.index("automap-infer") : out.index("automap-run")].split())
+    program, *arguments = shlex.split(command)
+    assert program == "automap-infer" and arguments[0] == "my vgg.npz"
+    assert printed(capsys, *arguments).splitlines()[0] == out.splitlines()[0]
+    assert (folder / "plan.json").exists()

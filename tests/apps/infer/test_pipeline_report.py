@@ -112,17 +112,20 @@ def test_the_table_of_stages_fits_and_keeps_every_number_whole(width: int) -> No
 def test_what_was_tried_is_whole_at_80_columns() -> None:
     """Steps were cut to `1.0…` and outcomes to `longer, proven by a bou…`."""
     entries = [
-        SearchLogEntry(1, 256, 1, None, None, None, "does not fit", False),
-        SearchLogEntry(16, 128, 2, "data-parallel", 12.34e-3, 10.1e-3, "discarded", False),
-        SearchLogEntry(16, 64, 4, "policy", 123e-6, 120e-6, "proven", True),
+        SearchLogEntry(1, 256, 1, None, None, None, "does not fit", False, "1f1b"),
+        SearchLogEntry(16, 128, 2, "data-parallel", 12.34e-3, 10.1e-3, "discarded", False, "gpipe"),
+        SearchLogEntry(16, 64, 4, "policy", 1.23e-3, 120e-6, "proven", True, "1f1b-deep"),
+        SearchLogEntry(16, 64, 4, "policy", 1.22e-3, 120e-6, "proven", False, "1f1b"),
     ]
-    console = Console(file=io.StringIO(), width=80)
-    console.print(search_log_table(entries).drawn(80))
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    assert "…" not in text
-    for cell in ("data-parallel", "12.3 ms", "does not fit the memory", "proven longer by bound", "chosen", "256"):
-        assert cell in text
+    cells = ("12.3 ms", "does not fit the memory", "proven longer by bound", "chosen", "256", "gpipe", "1f1b-deep")
+    for width, more in ((80, ()), (120, ("data-parallel",))):
+        console = Console(file=io.StringIO(), width=width)
+        console.print(search_log_table(entries, 1.23e-3).drawn(width))
+        assert isinstance(console.file, io.StringIO)
+        text = console.file.getvalue()
+        assert "…" not in text
+        for cell in (*cells, *more, "shorter, but harder to run"):
+            assert cell in text
 
 
 def test_tied_parameters_are_named_with_their_copies_and_what_their_sum_takes() -> None:

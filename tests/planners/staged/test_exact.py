@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +19,13 @@ from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
+from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
+from automap_models.planners import effort
 from automap_models.planners.base import NEVER, Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.baselines import UniformPlanner
-from automap_models.planners.staged.exact import ExactPlanner, certify
+from automap_models.planners.staged.exact import ExactConfig, ExactPlanner, certify
 from automap_models.planners.staged.step_bounds import least_step_s
 from automap_models.simulate.step import step_cost
 
@@ -227,3 +231,16 @@ def test_stages_hold_the_work_that_is_asked_of_them() -> None:
     assert plan.check_valid(working) == (True, "")
     others = [StagedPlan((cut,), (1,), 4, "any") for cut in range(1, 14)]
     assert plan_cost(working, plan).length_s == min(plan_cost(working, other).length_s for other in others)
+
+
+def test_a_search_that_is_not_done_in_its_budget_answers_with_its_best_plan_and_a_bound() -> None:
+    """BERT-48 on C in nine stages was not done after 167 s, and nothing said when it would be."""
+    bert = Path(__file__).resolve().parents[3] / "examples" / "bert48_v100.npz"
+    problem = StagedProblem(read_profile(bert), read_cluster("C"), 9, schedule="1f1b")
+    before_s = effort.counted_s()
+    result = ExactPlanner(ExactConfig(certify_s=0.2)).solve(problem)
+    assert effort.counted_s() - before_s <= 2 * 0.2
+    assert result.plan is not None and result.bound is not None
+    assert result.status == "feasible"
+    assert 0.0 < result.bound.value < result.cost.step_s
+    assert "stopped after 0.2 s" in result.notes[0]
