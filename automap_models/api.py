@@ -70,7 +70,7 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
     report: PlanReport
 
     @classmethod
-    def of(cls, report: PlanReport, **others: Any) -> Self:
+    def from_report(cls, report: PlanReport, **others: Any) -> Self:
         """The result in a report, and what else it has."""
         return cls(**vars(report.result), report=report, **others)
 
@@ -224,7 +224,7 @@ def plan(
         answer = solve(plan_request(source, topo, wanted, device=device, microbatch_size=microbatch_size))
     if isinstance(answer, StrategyResult):
         return answer
-    return ExploredResult.of(answer.report, exploration=answer.exploration)
+    return ExploredResult.from_report(answer.report, exploration=answer.exploration)
 
 
 def infer(
@@ -240,11 +240,11 @@ def infer(
     Raises:
         BadInput, Infeasible: as of `plan`.
     """
-    wanted = _fields("infer", [of.name for of in fields(PlanOptions)], options)
+    wanted = _fields("infer", [option.name for option in fields(PlanOptions)], options)
     model = profile if isinstance(profile, Profile) else _path(profile, "`profile`", "give a Profile or its file")
     with _in_words():
         request = InferRequest(model, _topo(cluster, gpus), config_of(PlanOptions, "infer", **narrowed(wanted)))
-        return PlannedResult.of(solve(request))
+        return PlannedResult.from_report(solve(request))
 
 
 def price(
@@ -309,7 +309,7 @@ def run(plan: PlannedResult | StrategyResult | PathLike, model: PathLike, **opti
     source = _source(model, None, config_of(_ProfileOptions, "run", **of_source))
     do = "give a plan of stages that `am.plan` made, or the file of a plan of stages or shardings"
     written = _plan_source(plan).plan if isinstance(plan, (Result, Estimate)) else _path(plan, "`plan`", do)
-    names = [of.name for of in fields(RunRequest) if of.name not in ("plan", "source")]
+    names = [option.name for option in fields(RunRequest) if option.name not in ("plan", "source")]
     wanted = _fields("run", names, options)
     with _in_words():
         record: RunRecord | None = solve(RunRequest(plan=written, source=source, **wanted))
@@ -381,10 +381,10 @@ def read_plan(
         source = _source(model, None, _ProfileOptions())
         return PricedStrategy(**vars(solve(plan_request(source, _topo(cluster), {}, plan=written))))
     profile = model if isinstance(model, (Profile, ProfiledModel)) else _path(model, "`model`")
-    return PlannedResult.of(solve(InferRequest(profile, topo, PlanOptions(), written)))
+    return PlannedResult.from_report(solve(InferRequest(profile, topo, PlanOptions(), written)))
 
 
-_OF_PLANS = (*(of.name for of in fields(ExploreOptions)), *OF_STRATEGIES)
+_OF_PLANS = (*(option.name for option in fields(ExploreOptions)), *OF_STRATEGIES)
 """Fields of the requests that `plan` and `price` make."""
 _WORDS = {
     "budget_s": "budget",

@@ -78,7 +78,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             BadInput: the space's batch is too small for its cluster, or its constraints contradict one another.
         """
         begun_s = time.perf_counter()
-        space = PlanningSpace.of(problem) if isinstance(problem, StagedProblem) else problem
+        space = PlanningSpace.from_problem(problem) if isinstance(problem, StagedProblem) else problem
         if space.schedule is None:
             result = self._by_length(space, problem, deadline, watch)
         else:
@@ -112,7 +112,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             candidates, attempts, bound = self._best_plans(portfolio, self.config.certify_s)
             notes = ("replicas without a sample stand idle: no plan that fits gives each one",)
         if not candidates:
-            return Result(space.whole, None, None, "stopped")
+            return Result(space.base, None, None, "stopped")
         best = simplest(candidates, self.config.min_gain)
         while others := [other for other in portfolio.others(best) if not _known(other, candidates)]:
             candidates += [(_kind(portfolio, other), other) for other in others]
@@ -195,13 +195,13 @@ def _shorter(
     portfolio: Portfolio, candidates: Sequence[tuple[Simplicity, Candidate]], best: Candidate
 ) -> list[Alternative]:
     """What is shorter and harder to run: the shortest plan of each kind, and one with deeper warm-up."""
-    shorter, own = [], _kind(portfolio, best)
+    shorter, rank = [], _kind(portfolio, best)
     for kind in Simplicity:
-        of_kind = [candidate for of, candidate in candidates if of is kind]
+        of_kind = [candidate for candidate_kind, candidate in candidates if candidate_kind is kind]
         shortest = min(of_kind, key=lambda candidate: candidate.step_s, default=None)
         if shortest is not None and shortest.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
             requirement = (
-                kind.requires if kind is not own else "no more than this plan, but more stages or less free memory"
+                kind.requires if kind is not rank else "no more than this plan, but more stages or less free memory"
             )
             shorter.append(Alternative(_in_words(shortest), shortest.step_s, requirement))
     deep = None if best.problem.schedule == DEEP else portfolio.under(DEEP, best)

@@ -40,12 +40,12 @@ def strategy_problem(space: PlanningSpace, within: Limits | None = None, **field
     between blocks, can do without kinds of parallelism and deep pipelines, and stay within a framework whose limits
     are given.
     """
-    problem = space.whole
+    problem = space.base
     reason = _why_none(space, within)
     if reason is not None or space.device is None:
         return reason or f"nothing is known of {problem.profile.device or 'the devices'} but the times of the profile"
     try:
-        work = ProfileWork.of(problem.profile)
+        work = ProfileWork.from_profile(problem.profile)
     except BadInput as error:
         return f"{error.where} {error.what}"
     fixed = {"precision": PRECISIONS[work.dtype], **without(space.constraints.forbidden), **fields}

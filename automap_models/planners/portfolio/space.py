@@ -112,10 +112,10 @@ class PlanningSpace:
         if self.global_batch is not None:
             require_samples(self.global_batch, "`global_batch`")
             required_size(self.model.profile)
-        object.__setattr__(self, "cluster", self.whole.cluster)  # with the speeds that the profile tells
+        object.__setattr__(self, "cluster", self.base.cluster)  # with the speeds that the profile tells
 
     @classmethod
-    def of(cls, problem: StagedProblem) -> PlanningSpace:
+    def from_problem(cls, problem: StagedProblem) -> PlanningSpace:
         """The space of one problem."""
         return cls(
             ProfiledModel(problem.profile, problem.shardings, problem.launch_s),
@@ -131,7 +131,7 @@ class PlanningSpace:
         )
 
     @cached_property
-    def whole(self) -> StagedProblem:
+    def base(self) -> StagedProblem:
         """One stage, the profiled micro-batch, every sharding that this cluster's devices divide into."""
         profile = self.model.profile
         return StagedProblem(
@@ -160,7 +160,7 @@ class PlanningSpace:
         if self.stages is not None:
             return tuple(sorted(set(self.stages)))
         most = self.constraints.max_stages or MAX_STAGES
-        return tuple(stages for stages in stage_numbers(self.whole) if stages <= most)
+        return tuple(stages for stages in stage_numbers(self.base) if stages <= most)
 
     @property
     def several(self) -> tuple[int, ...]:
@@ -212,7 +212,7 @@ class PlanningSpace:
             batch = self.global_batch
             if batch is None and micro_batches != self.micro_batches:
                 batch = self.micro_batches * required_size(self.model.profile)
-            self._splits[micro_batches] = self.whole.with_split(1, micro_batches, batch)
+            self._splits[micro_batches] = self.base.with_split(1, micro_batches, batch)
         return self._splits[micro_batches]
 
     @cached_property
@@ -335,8 +335,8 @@ def planning_space(
     if isinstance(stages, int):
         number, numbers = stages, (stages,)
     elif by_step or stages is not None:
-        numbers = tuple(stage_numbers(space.whole))
-    return replace(space, stages=numbers), replace(space.whole, stages=number)
+        numbers = tuple(stage_numbers(space.base))
+    return replace(space, stages=numbers), replace(space.base, stages=number)
 
 
 def _split(profile: Profile, global_batch: int, micro_batches: int | None) -> tuple[int, Profile]:

@@ -165,8 +165,8 @@ class Comparisons:
         if key in self._infeasible or self.deadline.passed:
             return
         self.watch(Progress(f"searching strategies: {name}"))
-        shortest = sorted((of for of in self.pool if holds(restricted, of)), key=lambda of: of.step_s)
-        start = [beside or self.best, *(of.strategy for of in shortest[:4])]
+        shortest = sorted((candidate for candidate in self.pool if holds(restricted, candidate)), key=lambda candidate: candidate.step_s)
+        start = [beside or self.best, *(candidate.strategy for candidate in shortest[:4])]
         config = self.short if budget_s is None else replace(self.short, budget_s=budget_s)
         self._infeasible[key] = False
         with suppress(BadInput):  # fields contradict one another, or the framework has no words for the model
@@ -405,7 +405,7 @@ def _key(problem: StrategyProblem) -> object:
 def front(estimates: Sequence[Estimate]) -> list[Estimate]:
     """Those of which none is both shorter and emptier, the shortest first."""
     shortest: list[Estimate] = []
-    for estimate in sorted(estimates, key=lambda of: (of.step_s, of.peak_memory)):
+    for estimate in sorted(estimates, key=lambda priced_one: (priced_one.step_s, priced_one.peak_memory)):
         if not shortest or estimate.peak_memory < shortest[-1].peak_memory:
             shortest.append(estimate)
     return shortest

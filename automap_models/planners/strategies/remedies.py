@@ -12,8 +12,8 @@ from automap_models.core.units import counted, size
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import least_in_flight
-from automap_models.planners.strategies.grid import Family, Grid
-from automap_models.planners.strategies.planner import StrategiesPlanner, any_family
+from automap_models.planners.strategies.grid import Subspace, Grid
+from automap_models.planners.strategies.planner import StrategiesPlanner, any_subspace
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 
 QUICK = StrategiesConfig(gap=0.02, budget_s=3.0)
@@ -87,7 +87,7 @@ def _more_devices(problem: StrategyProblem, watch: Watch, deadline: Deadline) ->
     fitting: tuple[str, Estimate | None] = ("", None)
     while fitting[1] is None and nodes < 32 * cluster.nodes and not cluster.groups:
         offered = (size for size in range(nodes + 1, 2 * nodes + 1) if _offered(larger(size).cluster.devices))
-        sizes = [size for size in offered if any_family(larger(size))]
+        sizes = [size for size in offered if any_subspace(larger(size))]
         fitting, nodes = with_nodes(sizes[-1]) if sizes else fitting, 2 * nodes
     low, high = -1, len(sizes) - 1
     while fitting[1] is not None and high - low > 1:
@@ -107,10 +107,10 @@ def _fullest(problem: StrategyProblem, trials: int = 64) -> str:
     grid, pricing = Grid(problem), problem.costs.pricing
     most = max(map(max, problem.recompute_sets))
     fields = {} if "recompute" in problem.fixed else {"recompute": RECOMPUTE[most]}
-    divisions = (of for of in grid.divisions() if grid.ways(of))
+    divisions = (of for of in grid.degree_sets() if grid.schedules(of))
     emptiest: Estimate | None = None
     for division in sorted(divisions, key=lambda of: (of.micro_batch, -of.tp * of.cp, of.pp))[:trials]:
-        family = Family(division, grid.zeros(division)[-1], grid.ways(division)[0])
+        family = Subspace(division, grid.zeros(division)[-1], grid.schedules(division)[0])
         with suppress(BadInput):  # of equal stages, which not all numbers of layers have
             trial = pricing.estimate(grid.strategy(family, **fields))
             if emptiest is None or trial.peak_memory < emptiest.peak_memory:

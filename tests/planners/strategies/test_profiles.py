@@ -47,7 +47,7 @@ def of_the_profile(strategy: Strategy, work: ProfileWork) -> bool:
 @pytest.mark.parametrize("seed", [0, 1, 4, 6])
 def test_the_best_strategy_is_that_of_all_of_them(seed: int) -> None:
     draw = np.random.default_rng(seed)
-    work = ProfileWork.of(a_profile(draw))
+    work = ProfileWork.from_profile(a_profile(draw))
     devices = int(draw.choice([2, 4]))
     cluster = Cluster(devices // 2, 2, 1e11, float(draw.choice([1e9, 1e10])), 1e12)
     fixed = {} if work.shape.layers == 2 else {"pp": int(draw.choice([1, 2]))}
@@ -75,7 +75,7 @@ def test_no_rank_of_a_pipeline_is_left_without_parameters(head_bytes: float, lay
         meta={"microbatch_size": 2, "parameter_dtype": "float32", "model": "heavy end"},
     )
     cluster = Cluster(1, 2, 1e11, 1e10, 1e12)
-    work, fixed = ProfileWork.of(profile), {"pp": 2, "vp": 1}
+    work, fixed = ProfileWork.from_profile(profile), {"pp": 2, "vp": 1}
     problem = StrategyProblem(work=work, cluster=cluster, device=DEVICE, global_batch=16, fixed=fixed)
     assert StrategiesPlanner(TO_THE_END).solve(problem).required_plan().layers == layers
 
