@@ -64,7 +64,7 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
     report: PlanReport
 
     @classmethod
-    def of(cls, report: PlanReport, **others: Any) -> Self:
+    def from_report(cls, report: PlanReport, **others: Any) -> Self:
         """The result in a report, and what else it has."""
         return cls(**vars(report.result), report=report, **others)
 
@@ -207,16 +207,16 @@ def plan(
     source, topo = _source(model, inputs, config_of(_ProfileOptions, "plan", **of_source)), _topo(cluster)
     if source.kind is SourceKind.PROFILE and device is not None:
         raise BadInput(f"does not apply: {source.what} {source.kind.value}", where="`device`", do="leave it out")
-    of_stages = {of.name for of in fields(PlanOptions)}
-    others = {*OF_STRATEGIES, *(of.name for of in fields(ExploreOptions))} - of_stages
+    of_stages = {option.name for option in fields(PlanOptions)}
+    others = {*OF_STRATEGIES, *(option.name for option in fields(ExploreOptions))} - of_stages
     if source.kind is SourceKind.PROFILE and not isinstance(model, ProfiledModel) and not options.keys() & others:
         profile = model if isinstance(model, Profile) else Path(source.what)
         wanted = config_of(PlanOptions, "plan", **narrowed(options), microbatch_size=microbatch_size)
-        return PlannedResult.of(solve(InferRequest(profile, topo, wanted)))
+        return PlannedResult.from_report(solve(InferRequest(profile, topo, wanted)))
     answer = solve(plan_request(source, topo, options, device=device, microbatch_size=microbatch_size))
     if isinstance(answer, StrategyResult):
         return answer
-    return ExploredResult.of(answer.report, exploration=answer.exploration)
+    return ExploredResult.from_report(answer.report, exploration=answer.exploration)
 
 
 def price(
@@ -343,7 +343,7 @@ def read_plan(
     """
     profile = model if isinstance(model, (Profile, ProfiledModel)) else _path(model, "`model`")
     topo = None if cluster is None else _topo(cluster)
-    return PlannedResult.of(solve(InferRequest(profile, topo, PlanOptions(), _path(path, "`path`"))))
+    return PlannedResult.from_report(solve(InferRequest(profile, topo, PlanOptions(), _path(path, "`path`"))))
 
 
 _OF_SOURCES = ("batch", "sequence", "dtype", "dropout", "trainable")

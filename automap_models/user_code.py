@@ -121,9 +121,9 @@ def _require_accepted(spec: str, factory: Callable[..., Any], arguments: Mapping
 def _their_traceback(error: BaseException) -> str:
     """The traceback without the frames that led to the user's code: this module's and the import system's."""
     report = traceback.TracebackException.from_exception(error)
-    kept = [frame for frame in report.stack if not _is_ours(frame.filename)]
-    report.stack = traceback.StackSummary.from_list(kept)
-    return "".join(report.format() if kept else report.format_exception_only()).rstrip()
+    frames = [frame for frame in report.stack if not _is_ours(frame.filename)]
+    report.stack = traceback.StackSummary.from_list(frames)
+    return "".join(report.format() if frames else report.format_exception_only()).rstrip()
 
 
 def _is_ours(filename: str) -> bool:

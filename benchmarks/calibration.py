@@ -97,7 +97,7 @@ def print_table(fitted: list[Observation], others: list[Observation], device: De
     """Print the errors of all profiles, and the constants."""
     kind = MeasuredKind(fitted, [device])
     constants = fit_constants(kind)
-    left_out = left_out_s(kind, constants)
+    omitted_s = left_out_s(kind, constants)
     fitted_device, errors = replace(device, step=constants), []
 
     def rows() -> Iterator[tuple[str, ...]]:
@@ -105,7 +105,7 @@ def print_table(fitted: list[Observation], others: list[Observation], device: De
             parts, price = observation.parts_s, observation.price_s(fitted_device)
             step_s = float(parts.sum())
             errors.append(price.sum() / step_s - 1)
-            without = f"{100 * (left_out[k] / step_s - 1):+.0f} %" if k < len(fitted) else ""
+            without = f"{100 * (omitted_s[k] / step_s - 1):+.0f} %" if k < len(fitted) else ""
             by_part = [f"{100 * (p / m - 1):+.0f} %" for p, m in zip(price, parts, strict=True)]
             cells = f"{1e3 * step_s:.1f} ms", f"{1e3 * price.sum():.1f} ms", f"{100 * errors[-1]:+.0f} %", without
             yield (observation.name, *cells, *by_part)

@@ -146,7 +146,7 @@ def expected(traced: TracedStep, arguments: Sequence[Any], batches: Sequence[Seq
             _, moments, state, value = call(params, start, state, given)
             gradients.append(jax.tree.map(lambda moment: moment / (1 - _DECAY), moments[0].mu))
             loss.append(float(value))
-        mean = jax.tree.map(lambda *own: sum(own) / MICRO_BATCHES, *gradients)
+        mean = jax.tree.map(lambda *parts: sum(parts) / MICRO_BATCHES, *gradients)
         first = mean if first is None else first
         updates, optimizer = OPTIMIZER.update(mean, optimizer, params)
         params = optax.apply_updates(params, updates)
@@ -169,7 +169,7 @@ class Bytes(NamedTuple):
     others: float
 
     @staticmethod
-    def of(collectives: Iterable[ProgramCollectives]) -> Bytes:
+    def from_collectives(collectives: Iterable[ProgramCollectives]) -> Bytes:
         """Their sums."""
         some = list(collectives)
         others = sum(sum(c.others.values()) for c in some)
@@ -218,7 +218,7 @@ def run(model: str, plans: Sequence[str], schedules: Sequence[str]) -> Iterator[
             losses.append(pipeline.step(*batches[1], measure=True))
             loss = max(abs(one - other) / abs(other) for one, other in zip(losses, right.losses, strict=True))
             collectives = (program_collectives(pipeline.programs), reduction_collectives(pipeline.programs))
-            runs.append(Ran(loss, gradient, *(Bytes.of(some.values()) for some in collectives)))
+            runs.append(Ran(loss, gradient, *(Bytes.from_collectives(some.values()) for some in collectives)))
         yield name, runs
 
 

@@ -149,7 +149,7 @@ def verdicts(prices: Iterable[Price]) -> tuple[int, int]:
 
 BY_SOURCE = ("source", "rows", "priced", "median", "p90", "ratio", "memory: rows", "median", "p90", "ratio", "fits")
 BY_GROUP = ("group", "plans", "slowest / fastest", "Kendall τ", "chosen over best")
-LEFT_OUT = ("device", "source", "rows", "median", "p90", "ratio")
+OMITTED_COLUMNS = ("device", "source", "rows", "median", "p90", "ratio")
 
 
 def sources(prices: list[Price]) -> Iterator[tuple[str, ...]]:
@@ -196,7 +196,7 @@ KINDS = {"v100": ("v100",), "a100": ("a100", "a100-40"), "h100": ("h100",), "h10
 """Kinds of devices that have more than one source, with those that have the same constants."""
 
 
-def left_out(steps: Iterable[MeasuredStep | SkippedStep], devices: dict[str, Device]) -> Iterator[tuple[str, ...]]:
+def omitted(steps: Iterable[MeasuredStep | SkippedStep], devices: dict[str, Device]) -> Iterator[tuple[str, ...]]:
     """Errors of every source under constants that are fitted to the others, and of dense models together."""
     measured = [step for step in steps if isinstance(step, MeasuredStep) and step.step_s is not None]
     by_kind = {kind: [step for step in measured if step.device in names] for kind, names in KINDS.items()}
@@ -238,7 +238,7 @@ def main() -> None:
         prices = [priced(step, devices) for step in tracked]
         report(prices, arguments.json)
         if arguments.left_out:
-            print_rows(LEFT_OUT, left_out(steps, devices))
+            print_rows(OMITTED_COLUMNS, omitted(steps, devices))
     except BadInput as error:
         refuse(str(error))
 

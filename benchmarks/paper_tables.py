@@ -198,10 +198,10 @@ def with_recomputed_blocks(problem: StagedProblem) -> tuple[StagedProblem, float
     profile = problem.profile
     blocks = [block[0] if (block := re.match(r".*block_\d+", layer)) else "" for layer in profile.layers]
     starts = [i for i in range(1, len(blocks)) if blocks[i] and blocks[i] != blocks[i - 1]]
-    stash = np.zeros(len(profile))
-    stash[starts] = profile.A[[i - 1 for i in starts]].min()
+    saved = np.zeros(len(profile))
+    saved[starts] = profile.A[[i - 1 for i in starts]].min()
     working = max(profile.stash[[b == block for b in blocks]].sum() for block in set(blocks) - {""})
-    return replace(problem, profile=replace(profile, stash=stash)), working / problem.cluster.devices_per_node
+    return replace(problem, profile=replace(profile, stash=saved)), working / problem.cluster.devices_per_node
 
 
 def memory_table(model: str, sequences: Sequence[int]) -> Iterator[tuple[str, ...]]:

@@ -35,7 +35,7 @@ from automap_models.planners.registry import make_planner
 from automap_models.train.placer_examples import traced_graph
 
 TRAINED = ("rnnlm_2", "wavenet_2x18", "bert-base", "inception_v3")
-HELD_OUT = ("transformer_xl_2", "gnmt_2", "amoebanet_d")
+HELD_OUT_MODELS = ("transformer_xl_2", "gnmt_2", "amoebanet_d")
 OPPONENTS = ("expert", "m-etf", "metis", "random", "learned", "fine-tuned", "local-search")
 ALONE = OPPONENTS[:2]
 TUNED_S, EVALUATIONS, GROUPS = 60.0, 1000, 64
@@ -52,7 +52,7 @@ def placed(planner: str, problem: PlacementProblem, budget_s: float = math.inf, 
 
 def shortest_drawn_s(problem: PlacementProblem, seed: int) -> float:
     """The shortest step of random placements of groups; infinite where none fits the memory."""
-    units, random = StepUnits.of(problem), np.random.default_rng(seed)
+    units, random = StepUnits.from_problem(problem), np.random.default_rng(seed)
     groups = grouped(units, GROUPS, seed)
     drawn = [units.repaired(random.integers(0, problem.devices, groups.max() + 1)[groups]) for _ in range(EVALUATIONS)]
     best = min(score_of(units, device) for device in drawn)
@@ -72,7 +72,7 @@ def measured(opponent: str, problem: PlacementProblem, seed: int, budget_s: floa
 
 def row(model: str, problem: PlacementProblem, seeds: int) -> tuple[str, ...]:
     """The means of all opponents."""
-    bound_s, end_s = timed(lambda: makespan_bound_s(StepTables.of(problem)))
+    bound_s, end_s = timed(lambda: makespan_bound_s(StepTables.from_problem(problem)))
     steps_s, learned_s = dict[str, float](), np.zeros(seeds)
     for opponent in OPPONENTS:
         runs = [
@@ -96,7 +96,7 @@ HEADINGS = (
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=[*TRAINED, *HELD_OUT])
+    parser.add_argument("models", nargs="*", default=[*TRAINED, *HELD_OUT_MODELS])
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--sequence", type=int, help="tokens of a sample, for models that have them")
     parser.add_argument("--seeds", type=int, default=3)
@@ -108,8 +108,8 @@ def main() -> None:
     def rows() -> Iterator[tuple[str, ...]]:
         for model in arguments.models:
             graph = traced_graph(model, arguments.sequence)
-            problem = PlacementProblem.of(graph, objective="step", accelerators=arguments.devices)
-            yield row(model + (" (kept out)" if model in HELD_OUT else ""), problem, arguments.seeds)
+            problem = PlacementProblem.create(graph, objective="step", accelerators=arguments.devices)
+            yield row(model + (" (kept out)" if model in HELD_OUT_MODELS else ""), problem, arguments.seeds)
 
     printed = print_rows(HEADINGS, rows())
     for i, heading in ((-4, HEADINGS[-4]), (-3, "learned " + HEADINGS[-3])):

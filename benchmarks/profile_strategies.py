@@ -37,20 +37,20 @@ def row(path: Path, topo: str) -> tuple[tuple[str, ...], float]:
     profile, cluster = read_profile(path), read_cluster(topo)
     try:
         cost = planned(profile, cluster, PlanOptions()).cost
-        plan_s, held = cost.step_s, size(float(cost.memory_bytes.max()))
+        plan_s, memory = cost.step_s, size(float(cost.memory_bytes.max()))
     except Infeasible:
-        plan_s, held = math.inf, "–"
+        plan_s, memory = math.inf, "–"
     begun_s = time.process_time()
     best = best_strategy(space_to_explore(ProfiledModel(profile), cluster, ExploreOptions()))
     taken = f"{time.process_time() - begun_s:.2f}"
     name, of_plan = path.stem.removesuffix("_v100"), "none fits" if math.isinf(plan_s) else seconds(plan_s)
     if best is None:
-        return (name, topo, of_plan, held, "none fits", "–", "–", "", taken, ""), 1.0
+        return (name, topo, of_plan, memory, "none fits", "–", "–", "", taken, ""), 1.0
     ratio, step_s = best.cost.step_s / plan_s, best.cost.step_s
     taken_instead = ratio <= 1.0 - gain_to_ask(best.required_plan(), DEFAULT_MIN_GAIN)
     figures = (f"{ratio:.3f}", "yes" if taken_instead else "", taken, strategy_in_words(best.cost))
     answer = ratio if taken_instead else 1.0
-    return (name, topo, of_plan, held, seconds(step_s), size(best.cost.peak_memory), *figures), answer
+    return (name, topo, of_plan, memory, seconds(step_s), size(best.cost.peak_memory), *figures), answer
 
 
 def main() -> None:

@@ -67,7 +67,7 @@ def problem_of(module: Module, model: str, kind: PlanKind, devices: int, rules: 
 
 def one_axis(kind: PlanKind, devices: int) -> tuple[MeshAxis]:
     """The mesh of a kind of plan."""
-    return (MeshAxis(next(name for name, of in AXES.items() if of == kind), devices),)
+    return (MeshAxis(next(name for name, axis_kind in AXES.items() if axis_kind == kind), devices),)
 
 
 def measured(model: str, kind: PlanKind, devices: int, rules: str) -> tuple[str, ...]:

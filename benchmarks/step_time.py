@@ -201,7 +201,7 @@ TIMES = ("predicted_s", "measured_s")
 
 def row(result: Comparison) -> tuple[str, ...]:
     """The stages' shares, and how uneven they are."""
-    both = [getattr(result, of) for of in TIMES]
+    both = [getattr(result, name) for name in TIMES]
     shares = (" ".join(f"{part:.3f}" for part in share(seconds)) for seconds in both)
     return (result.model, result.schedule, result.plan, *shares, *(f"{steepness(seconds):.3f}" for seconds in both))
 
@@ -209,7 +209,7 @@ def row(result: Comparison) -> tuple[str, ...]:
 def agreeing(results: Sequence[Comparison]) -> str:
     """Pairs of plans, of one model under one schedule, that prediction and measurement put in the same order."""
     pairs = [(a, b) for a, b in combinations(results, 2) if (a.model, a.schedule) == (b.model, b.schedule)]
-    orders = [[steepness(getattr(a, of)) < steepness(getattr(b, of)) for of in TIMES] for a, b in pairs]
+    orders = [[steepness(getattr(a, name)) < steepness(getattr(b, name)) for name in TIMES] for a, b in pairs]
     return f"{sum(predicted == measured for predicted, measured in orders)} of {len(pairs)} pairs as predicted"
 
 

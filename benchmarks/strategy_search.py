@@ -40,7 +40,7 @@ CASES: dict[str, tuple[str, Cluster | str, int, int | None]] = {
 def problem_of(name: str) -> StrategyProblem:
     """The problem of one of CASES, its model traced."""
     device, cluster, samples, sequence = CASES[name]
-    return StrategyProblem.of(
+    return StrategyProblem.make(
         lambda dtype: read_model_work(name.partition(",")[0], sequence=sequence, dtype=dtype),
         read_cluster(cluster) if isinstance(cluster, str) else cluster,
         read_device(device),

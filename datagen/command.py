@@ -35,7 +35,7 @@ MAX_WIDTH = 16_384
 _one_line_errors = partial(one_line_errors, "datagen", "the same command makes what is missing")
 
 
-Whole = Annotated[int, Meta(ge=1, le=MAX_GROUPS)]
+GroupCount = Annotated[int, Meta(ge=1, le=MAX_GROUPS)]
 
 
 class DataSetSettings(msgspec.Struct):
@@ -43,8 +43,8 @@ class DataSetSettings(msgspec.Struct):
 
     out: Annotated[str, Meta(min_length=1)]
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-    groups: Whole
-    shard_size: Whole
+    groups: GroupCount
+    shard_size: GroupCount
     parts: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
     part: Annotated[int, Meta(ge=0)]
     plot: bool

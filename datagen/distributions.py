@@ -209,7 +209,7 @@ def _build(config: object, where: str) -> Distribution:
     if family == "cnn":
         return parse(Cnn, settings, where)
     if not isinstance(family, str) or family not in MARGINALS:
-        known = ", ".join((*MARGINALS, "transformer", "cnn", "mixed"))
-        raise BadInput(f"is {family!r}", where=f"{where}.family", do=f"choose one of {known}")
+        names = ", ".join((*MARGINALS, "transformer", "cnn", "mixed"))
+        raise BadInput(f"is {family!r}", where=f"{where}.family", do=f"choose one of {names}")
     marginal: Marginal = parse(MARGINALS[family], settings.get("parameters"), f"{where}.parameters")
     return Independent(marginal, parse(Texture, settings.get("texture"), f"{where}.texture"))

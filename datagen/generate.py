@@ -59,8 +59,8 @@ def _draw_groups(recipe: Recipe, rng: np.random.Generator, count: int) -> Fields
         arrays, state = _draw_batch(recipe, rng, recipe.mixture.members[member], width, batch)
         fields["arrays"][rows] = arrays
         fields["state_over_memory"][rows] = state
-    kept = {name: scalars[name] for name in (*EncodedProblems.__dataclass_fields__, "distribution") if name in scalars}
-    return fields | kept
+    rest = {name: scalars[name] for name in (*EncodedProblems.__dataclass_fields__, "distribution") if name in scalars}
+    return fields | rest
 
 
 def _draw_scalars(recipe: Recipe, rng: np.random.Generator, count: int) -> Fields:
@@ -112,8 +112,8 @@ def _draw_batch(
     raw = member.draw(rng, bins)
     compute, parameters = (_or_even(values, bins.span) for values in (raw.C, raw.W))
     forward = compute * _forward_share(recipe.problem, rng, bins)
-    stash = bins.span * raw.A * rng.random(bins.shape, dtype=np.float32)
-    C, F, W, H = (_prefix(values, point) for values in (compute, forward, parameters, _or_even(stash, bins.span)))
+    saved = bins.span * raw.A * rng.random(bins.shape, dtype=np.float32)
+    C, F, W, H = (_prefix(values, point) for values in (compute, forward, parameters, _or_even(saved, bins.span)))
     F /= C[:, -1:]
     C, W, H = (sums / sums[:, -1:] for sums in (C, W, H))
     A = np.take_along_axis(raw.A, point, axis=1)
@@ -121,8 +121,8 @@ def _draw_batch(
     A *= batch["activation_to_compute"] / A.mean(axis=1, keepdims=True)
     weights = batch["weights_to_compute"]
     scale = 1 / np.maximum(np.maximum(1, weights), A.max(axis=1, keepdims=True))
-    state, kept = _memory(recipe.problem.memory, rng, batch, largest_step=np.diff(W, axis=1, prepend=0).max(axis=1))
-    arrays = np.stack([C * scale, A * scale, W * (weights * scale), F * scale, H * kept], axis=1)
+    state, peaks = _memory(recipe.problem.memory, rng, batch, largest_step=np.diff(W, axis=1, prepend=0).max(axis=1))
+    arrays = np.stack([C * scale, A * scale, W * (weights * scale), F * scale, H * peaks], axis=1)
     if not np.isfinite(arrays).all():
         raise BadInput("its numbers leave the range of float32", where="dist", do="give parameters that vary less")
     return arrays, (state / (weights * scale))[:, 0]
@@ -164,5 +164,5 @@ def _memory(
     part = np.where(no_stash, np.float32(1), rng.random((groups, 1), dtype=np.float32))
     stages, devices = (column[:, None] for column in (batch["stages"], batch["nodes"] * batch["devices_per_node"]))
     state = np.minimum(peak * part * stages, memory.largest_instruction / largest_step[:, None])
-    kept = peak * (1 - part) * devices / np.minimum(batch["micro_batches"][:, None], stages)
-    return state.astype(np.float32), kept.astype(np.float32)
+    saved = peak * (1 - part) * devices / np.minimum(batch["micro_batches"][:, None], stages)
+    return state.astype(np.float32), saved.astype(np.float32)

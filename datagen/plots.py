@@ -76,8 +76,8 @@ def _examples(groups: EncodedProblems, kinds: NDArray[Any], names: int) -> list[
         rows = np.flatnonzero(kinds == kind)[:200]
         by_size = rows[np.argsort(groups.instructions[rows], kind="stable")]
         if rows.size:
-            at = np.linspace(0.15, 0.85, examples) if examples > 1 else [(0.35 + 0.3 * kind) % 0.8 + 0.1]
-            chosen += [int(by_size[int(q * (rows.size - 1))]) for q in at]
+            positions = np.linspace(0.15, 0.85, examples) if examples > 1 else [(0.35 + 0.3 * kind) % 0.8 + 0.1]
+            chosen += [int(by_size[int(q * (rows.size - 1))]) for q in positions]
     return chosen
 
 
@@ -99,8 +99,8 @@ def _example(row: NDArray[Any], group: EncodedProblems, name: str) -> None:
 
 def _histograms(axes: NDArray[Any], groups: EncodedProblems) -> None:
     compute, weights = groups.arrays[:, 0, -1], groups.arrays[:, 2, -1]
-    _log_histogram(axes[0], groups.instructions, "instructions n", whole=True)
-    _log_histogram(axes[1], groups.micro_batches, "micro-batches M", whole=True)
+    _log_histogram(axes[0], groups.instructions, "instructions n", integers=True)
+    _log_histogram(axes[1], groups.micro_batches, "micro-batches M", integers=True)
     powers = [2**k for k in range(21) if groups.micro_batches.min() <= 2**k <= groups.micro_batches.max()]
     axes[1].set_xticks(powers, labels=map(str, powers))
     _counts(axes[2], groups.stages, "stages S")
@@ -114,11 +114,11 @@ def _histograms(axes: NDArray[Any], groups: EncodedProblems) -> None:
     axes[7].axvline(1, color="black", lw=1, ls="--")
 
 
-def _log_histogram(axis: Axes, values: NDArray[Any], title: str, whole: bool = False) -> None:
+def _log_histogram(axis: Axes, values: NDArray[Any], title: str, integers: bool = False) -> None:
     """Groups per step of the logarithm: what was drawn log-uniformly looks flat, whole numbers too."""
-    low, high = float(values.min()), float(values.max()) + whole
+    low, high = float(values.min()), float(values.max()) + integers
     edges = np.geomspace(low, max(high, low * 1.01), 41)
-    edges = np.unique(np.ceil(edges[::2])) if whole else edges
+    edges = np.unique(np.ceil(edges[::2])) if integers else edges
     count, _ = np.histogram(values, edges)
     axis.stairs(count / np.diff(np.log(edges)), edges, fill=True, color=GREY)
     axis.set(xscale="log", title=title, yticks=[])
@@ -139,10 +139,10 @@ def fullest_stage(groups: EncodedProblems) -> NDArray[np.float64]:
     stage = np.minimum((C / C[:, -1:] * stages).astype(np.int64), groups.stages[:, None] - 1)
     index = np.arange(int(groups.stages.max()))
     end = np.maximum((stage[:, :, None] <= index).sum(axis=1) - 1, 0)  # the last point of each stage
-    state, stash = (
+    state, saved = (
         np.diff(np.take_along_axis(groups.arrays[:, c], end, axis=1).astype(np.float64), axis=1, prepend=0)
         for c in (CHANNELS.index("W"), CHANNELS.index("stash"))
     )
     flying = np.clip(stages - index, 0, groups.micro_batches[:, None])
-    memory = groups.state_over_memory[:, None] * state + flying * stash * stages / devices
+    memory = groups.state_over_memory[:, None] * state + flying * saved * stages / devices
     return np.asarray(memory.max(axis=1))

@@ -96,8 +96,8 @@ class CountRange(Ends, frozen=True):
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int32]:
         """`count` of them, int32 [count]."""
         values = self.low * np.exp(math.log((self.high + 1) / self.low) * rng.random(count))
-        whole: NDArray[np.int32] = np.minimum(values, self.high).astype(np.int32)
-        return whole
+        counts: NDArray[np.int32] = np.minimum(values, self.high).astype(np.int32)
+        return counts
 
 
 class Choice(Settings, frozen=True):

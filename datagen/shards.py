@@ -86,10 +86,10 @@ def finished_entry(job: Job, index: int) -> ShardEntry | None:
     try:
         entry = read_json(path.with_suffix(".json"), ShardEntry)
         with path.open("rb") as file:
-            whole = hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+            is_complete = hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
     except (OSError, BadInput):
         return None
-    return entry if whole and (entry.file, entry.count) == (path.name, job.shard_count(index)) else None
+    return entry if is_complete and (entry.file, entry.count) == (path.name, job.shard_count(index)) else None
 
 
 def _make_shard(job: Job, index: int) -> None:

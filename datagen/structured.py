@@ -51,8 +51,8 @@ class Spikes(Settings, frozen=True):
     def _place(self, rng: np.random.Generator, last: NDArray[np.int64]) -> NDArray[np.int64]:
         anywhere = rng.integers(0, last + 1)
         from_end = np.minimum(rng.geometric(0.5, last.size) - 1, last)
-        at_end = np.where(rng.random(last.size) < 0.5, from_end, last - from_end)
-        return np.where(rng.random(last.size) < self.at_ends, at_end, anywhere)
+        place = np.where(rng.random(last.size) < 0.5, from_end, last - from_end)
+        return np.where(rng.random(last.size) < self.at_ends, place, anywhere)
 
 
 class Trend(Settings, frozen=True):

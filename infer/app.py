@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == [PRINT_COMPLETION]:
         return run_command(NAME, lambda: _print_completion(arguments))
     about = "Plan how to train a model on a cluster."
-    return run_command(NAME, lambda: _of(NAME, about, SUMMARIES, ALIASES_EPILOG, arguments))
+    return run_command(NAME, lambda: _refused(NAME, about, SUMMARIES, ALIASES_EPILOG, arguments))
 
 
 def _print_completion(arguments: Sequence[str]) -> int:
@@ -70,16 +70,16 @@ def _print_completion(arguments: Sequence[str]) -> int:
 
 def _parsers() -> Iterator[argparse.ArgumentParser]:
     """Of each command as a program of its own, and of `automap` with all of them."""
-    whole = new_parser(NAME, "", "")
-    whole.add_argument(PRINT_COMPLETION, choices=SHELLS, help="print a script that completes arguments")
-    commands = whole.add_subparsers()
+    main_parser = new_parser(NAME, "", "")
+    main_parser.add_argument(PRINT_COMPLETION, choices=SHELLS, help="print a script that completes arguments")
+    commands = main_parser.add_subparsers()
     for name, summary in SUMMARIES.items():
         module = import_module(f".commands.{name}", __package__)
         alone = new_parser(f"{NAME}-{name}", "", "")
         for parser in (commands.add_parser(name, help=summary), alone):
             _fill(parser, module)
         yield alone
-    yield whole
+    yield main_parser
 
 
 def _fill(parser: argparse.ArgumentParser, module: ModuleType) -> None:
@@ -102,16 +102,16 @@ def _complete(parser: argparse.ArgumentParser) -> None:
     from automap_models.formats.hardware_yaml import known_clusters, known_devices, read_device
     from automap_models.workloads.catalogue import names
 
-    known = {"topo": known_clusters, "what": names, **dict.fromkeys(("device", "accelerator", "host"), known_devices)}
+    given = {"topo": known_clusters, "what": names, **dict.fromkeys(("device", "accelerator", "host"), known_devices)}
     sized = [kind for kind in known_devices() if read_device(kind).cluster]
     for action in parser._actions:
         if action.type is file_argument or action.dest == "profile":
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         elif "--gpus" in action.option_strings:
             action.choices = [f"{count}x{kind}" for kind in sized for count in (8, 16, 32, 64)]
-        elif action.choices is None and action.dest in known:
+        elif action.choices is None and action.dest in given:
             # A file is as good as a name: bash offers files where no name begins so (complete -o bashdefault).
-            action.choices = known[action.dest]()
+            action.choices = given[action.dest]()
 
 
 def _command(prog: str, command: str, arguments: Sequence[str]) -> int:
@@ -127,10 +127,10 @@ def _run(prog: str, name: str, arguments: Sequence[str]) -> int:
         return int(module.COMMAND.execute(prog, arguments))
     if arguments and arguments[0] in commands:
         return commands[arguments[0]].execute(f"{prog} {arguments[0]}", arguments[1:])
-    return _of(prog, module.DESCRIPTION, module.SUMMARIES, module.EPILOG, arguments)
+    return _refused(prog, module.DESCRIPTION, module.SUMMARIES, module.EPILOG, arguments)
 
 
-def _of(prog: str, description: str, summaries: Mapping[str, str], epilog: str, arguments: Sequence[str]) -> int:
+def _refused(prog: str, description: str, summaries: Mapping[str, str], epilog: str, arguments: Sequence[str]) -> int:
     """Help, the version, or what is wrong with arguments that begin with no command."""
     width = max(map(len, summaries))
     lines = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in summaries.items())

@@ -162,7 +162,7 @@ def _exported(
     file = folder / f"{network}.onnx"
     with FileLock(file.with_suffix(".lock")):
         if not file.exists():
-            problems = Problems.of(encode(random_problems(11, 60, memory=(2.0, 50.0))))
+            problems = Problems.from_encoded(encode(random_problems(11, 60, memory=(2.0, 50.0))))
             export.write_policy(module, problems, export.policy_metadata(module, problems, {}), file)
     return module, file
 

@@ -35,7 +35,7 @@ def random_sharding(rng: np.random.Generator, profile: Profile, degree: int) -> 
         C=profile.C * share / speed,
         C_fwd=profile.C_fwd * share / speed,
         A=profile.A,
-        held=profile.A * np.where(rng.uniform(size=n) < 0.5, 1.0 / degree, 1.0),
+        boundary_bytes=profile.A * np.where(rng.uniform(size=n) < 0.5, 1.0 / degree, 1.0),
         W=profile.W * share,
         stash=profile.stash * share,
         reduced_fwd=now_and_then(nbytes),

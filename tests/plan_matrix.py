@@ -37,13 +37,13 @@ class Case(NamedTuple):
 class Trained(NamedTuple):
     """What training came to: losses of both steps, gradients of the first by name, and who ran the passes.
 
-    `kept` is the share of its stages' parameters that the first process has between steps.
+    `local_share` is the share of its stages' parameters that the first process has between steps.
     """
 
     losses: list[float]
     gradients: dict[str, Any]
     executor: str = ""
-    kept: float = 1.0
+    local_share: float = 1.0
 
 
 class Example(NamedTuple):

@@ -99,14 +99,14 @@ def test_a_call_has_other_arguments_or_another_file_that_it_names(tmp_path: Path
 def test_a_kept_case_is_the_case_that_failed(name: str, tmp_path: Path) -> None:
     case = Call(["a", "\udcff"], {"f": bytes(range(256))}) if name in CALLED else bytes(range(256))
     runner.keep(tmp_path / "case", case)
-    assert runner.kept(tmp_path / "case", name) == case
+    assert runner.read_case(tmp_path / "case", name) == case
 
 
 def test_kept_cases_are_of_known_targets() -> None:
-    folders = {path.name for path in runner.KEPT.iterdir()}
+    folders = {path.name for path in runner.CASE_FOLDER.iterdir()}
     assert folders <= {name.replace(" ", "_") for name in NAMES}
     for name in CALLED:
-        for path in (runner.KEPT / name).glob("*"):
+        for path in (runner.CASE_FOLDER / name).glob("*"):
             assert set(json.loads(path.read_bytes())) == {"arguments", "files"}
 
 

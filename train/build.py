@@ -200,7 +200,7 @@ def _path(value: object) -> bool:
     return isinstance(value, str) and value != "" and "\0" not in value
 
 
-def _whole(least: int, *keys: str) -> dict[str, tuple[Callable[[Any], bool], str]]:
+def _integer_rules(least: int, *keys: str) -> dict[str, tuple[Callable[[Any], bool], str]]:
     do = f"give a whole number from {least} to {MOST:,}"
     return {key: (lambda value: type(value) is int and least <= value <= MOST, do) for key in keys}
 
@@ -219,11 +219,11 @@ def _share(*keys: str) -> dict[str, tuple[Callable[[Any], bool], str]]:
 SETTINGS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "out": (_path, "give a path"),
     **{key: (lambda value: value is None or _path(value), "give a path or null") for key in ("ckpt_path", "init_from")},
-    **_whole(0, "seed", "trainer.threads"),
-    **_whole(1, "episodes", "visits", "data.validation_groups", "data.batch", "data.steps_per_epoch"),
-    **_whole(1, "agent.learner.branches", "agent.size.hidden", "agent.agent.n_steps"),
-    **_whole(1, "trainer.devices", "trainer.num_nodes"),
-    **_whole(2, "data.min_stages", "env.points", "env.max_stages", "env.max_devices"),
+    **_integer_rules(0, "seed", "trainer.threads"),
+    **_integer_rules(1, "episodes", "visits", "data.validation_groups", "data.batch", "data.steps_per_epoch"),
+    **_integer_rules(1, "agent.learner.branches", "agent.size.hidden", "agent.agent.n_steps"),
+    **_integer_rules(1, "trainer.devices", "trainer.num_nodes"),
+    **_integer_rules(2, "data.min_stages", "env.points", "env.max_stages", "env.max_devices"),
     "export": (lambda value: isinstance(value, bool), "give true or false"),
     **_share(*(f"agent.agent.{name}" for name in ("gamma", "epsilon_start", "epsilon_end", "local_share"))),
     **_choice("agent.network", NETWORKS),
@@ -284,7 +284,7 @@ def checked(record: type[Any], where: str, *settings: DictConfig, do: str = "see
     """
     try:
         resolved = [
-            OmegaConf.to_container(own, resolve=True) for own in settings
+            OmegaConf.to_container(groups, resolve=True) for groups in settings
         ]  # `${out}/…` is known above them only
         merged: Any = OmegaConf.to_container(
             OmegaConf.merge(_schema(record), *resolved),  # type: ignore[arg-type]

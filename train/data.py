@@ -53,9 +53,9 @@ class VisitSampler(Sampler[list[int]]):
         start = self.epoch * self.steps
         for step in range(start, start + self.steps):
             first = (step * self.world + self.rank) * self.batch
-            yield [self._at(position) for position in range(first, first + self.batch)]
+            yield [self._problem(position) for position in range(first, first + self.batch)]
 
-    def _at(self, position: int) -> int:
+    def _problem(self, position: int) -> int:
         visit, place = divmod(position, self.groups)
         return int(self._pass(visit)[place])
 
@@ -115,8 +115,8 @@ class PipelineData(L.LightningDataModule):
         size = held_out.stages * held_out.nodes * held_out.devices_per_node
         size = np.where(held_out.stages >= self.settings.min_stages, size, size.max(initial=0) + size)
         numbers = np.argsort(size, kind="stable")[:count]
-        smallest, kept = held_out.take(numbers), _read_optima(self._optima_file(held_out), len(held_out))
-        optima = np.array([shortest(smallest, i) for i in range(len(smallest))]) if kept is None else kept[numbers]
+        smallest, stored = held_out.take(numbers), _read_optima(self._optima_file(held_out), len(held_out))
+        optima = np.array([shortest(smallest, i) for i in range(len(smallest))]) if stored is None else stored[numbers]
         return _solvable(smallest, optima)
 
     def setup(self, stage: str | None = None) -> None:
@@ -129,7 +129,7 @@ class PipelineData(L.LightningDataModule):
         if not len(training):
             what = f"has no problem of {self.settings.min_stages} stages or more to train on"
             raise BadInput(what, where=str(self.path), do="lower data.min_stages or make more groups")
-        self.problems = Problems.of(training)
+        self.problems = Problems.from_encoded(training)
         self.validation, self.optima = _solvable(held_out, self._optima(held_out))
         self._trained_on = _digest(training)
 
@@ -200,7 +200,7 @@ def _read_optima(cache: Path, count: int) -> np.ndarray | None:
 def _solvable(encoded: EncodedProblems, optima: Floats) -> tuple[Problems, Floats]:
     """The problems that have a plan, and [V] their optima in ideal lengths."""
     solvable = np.isfinite(optima)
-    problems = Problems.of(encoded.take(solvable))
+    problems = Problems.from_encoded(encoded.take(solvable))
     return problems, optima[solvable] / problems.numbers[:, IDEAL]
 
 

@@ -77,9 +77,9 @@ def train(config: DictConfig) -> L.Trainer:
 
 
 def _say_plan(config: DictConfig, data: PipelineData, epochs: int) -> None:
-    groups, held_out = len(data.problems.stages), len(data.optima)
+    groups, validation = len(data.problems.stages), len(data.optima)
     episodes = epochs * episodes_per_epoch(config)
-    say(f"{data.path}: {groups:,} problems to train on, {held_out:,} held out that have a plan")
+    say(f"{data.path}: {groups:,} problems to train on, {validation:,} held out that have a plan")
     say(f"{episodes:,} episodes in {epochs} epochs, at most {-(-episodes // groups)} on one problem")
 
 

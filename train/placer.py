@@ -90,7 +90,7 @@ class PlacerModule(L.LightningModule):
         self.config, self.seed, self.out = config, seed, out
         self.network = PlacerNetwork(PlacerSize(**config["size"]))
         self.automatic_optimization = False
-        self._kept_out: dict[int, list[MoveExample]] = {}
+        self._validation: dict[int, list[MoveExample]] = {}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam."""
@@ -103,8 +103,8 @@ class PlacerModule(L.LightningModule):
 
     def val_dataloader(self) -> Any:
         """Numbers of the held-out problems."""
-        held_out = self.config["held_out"] + len(self.config["graphs"])
-        return torch.utils.data.DataLoader(range(held_out), batch_size=None)  # type: ignore[arg-type]
+        validation = self.config["held_out"] + len(self.config["graphs"])
+        return torch.utils.data.DataLoader(range(validation), batch_size=None)  # type: ignore[arg-type]
 
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         """Update number `batch`."""
@@ -123,7 +123,7 @@ class PlacerModule(L.LightningModule):
         """Share of the gains of a held-out problem's moves that are among the 16 that the network would draw first."""
         number, tops = int(batch), []
         with torch.no_grad():
-            for example in self._held_out(number):
+            for example in self._validation_examples(number):
                 if (example.gains > LEAST_GAIN).any():
                     share = _shares(example)
                     (log_prob,) = move_log_probs(self.network, [example])
@@ -133,14 +133,14 @@ class PlacerModule(L.LightningModule):
         self.log("val/top", top, batch_size=1)
         self.log("val/random" if number < self.config["held_out"] else "val/graphs", top, batch_size=1)
 
-    def _held_out(self, number: int) -> list[MoveExample]:
+    def _validation_examples(self, number: int) -> list[MoveExample]:
         """Of random problems, then of each graph on further devices."""
-        if number not in self._kept_out:
+        if number not in self._validation:
             config, random = self.config, np.random.default_rng([self.seed + VALIDATION_SEED, number])
-            at = number - config["held_out"]
-            problem = random_problem(random) if at < 0 else varied(graph_of(config["graphs"][at]), random)
-            self._kept_out[number] = held_out_examples(problem, number)
-        return self._kept_out[number]
+            index = number - config["held_out"]
+            problem = random_problem(random) if index < 0 else varied(graph_of(config["graphs"][index]), random)
+            self._validation[number] = held_out_examples(problem, number)
+        return self._validation[number]
 
     def _examples(self, step: int) -> list[MoveExample]:
         """A batch of kept examples of like size, in an order that the seed draws."""
@@ -301,8 +301,8 @@ def export_placer(module: PlacerModule, path: Path) -> float:
     """
     network = module.network.eval()
     problems = [random_problem(np.random.default_rng([module.seed, 31, i])) for i in range(8)]
-    held_out = [held_out_examples(problem, i)[0] for i, problem in enumerate(problems)]
-    feeds = [example.inputs for example in held_out]
+    validation = [held_out_examples(problem, i)[0] for i, problem in enumerate(problems)]
+    feeds = [example.inputs for example in validation]
     segments, devices = torch.export.Dim("segments", min=1, max=64), torch.export.Dim("devices", min=2, max=DEVICES)
     sizes: dict[str, dict[int, Any]] = {name: {1: SEGMENT * segments} for name in feeds[0].feed()}
     sizes["devices"] = {1: devices}

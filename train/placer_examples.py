@@ -95,16 +95,16 @@ def examples(
         walks: moves of annealing after which a placement is an example.
     """
     random = np.random.default_rng([seed, 1])
-    units = StepUnits.of(problem)
+    units = StepUnits.from_problem(problem)
     space, neighbours = MoveSpace(units, seed), Neighbourhood(units, seed)
     candidates = [device for name, device in starts(units, seed, NEVER) if name != "single"]
     device = candidates[int(random.integers(len(candidates)))]
     if random.random() < 0.5:
         device = min(candidates, key=lambda one: score_of(units, one))
-    score, at = score_of(units, device), 0
+    score, position = score_of(units, device), 0
     for until in walks:
-        while at < until:
-            at += 1
+        while position < until:
+            position += 1
             changed = neighbours.move(device, random)
             if changed is None:
                 continue

@@ -107,7 +107,7 @@ class Cluster:
         if self.devices > MAX_DEVICES:
             sizes = self.groups or (self,)
             nodes = " and ".join(
-                f"{_SHORT.repr(of.nodes)} nodes of {_SHORT.repr(of.devices_per_node)} device(s)" for of in sizes[:2]
+                f"{_SHORT.repr(c.nodes)} nodes of {_SHORT.repr(c.devices_per_node)} device(s)" for c in sizes[:2]
             )
             what = nodes if len(sizes) < 3 else f"{nodes} and {len(sizes) - 2} more group(s)"
             raise BadInput(what, where=where, do=f"give at most {MAX_DEVICES} devices in all")
@@ -281,7 +281,7 @@ class Cluster:
                     where=f"cluster {self.name}",
                     do="give each group its `speed`, relative to that device, or profile the model on one of these",
                 )
-            kind_s = {kind: 1.0 / _matrix_rate(kind, dict(of), dtype, self.name) for kind, of in rates.items()}
+            kind_s = {kind: 1.0 / _matrix_rate(kind, dict(row), dtype, self.name) for kind, row in rates.items()}
         groups = tuple(
             replace(group, speed=kind_s[device] / kind_s[group.device])
             if group.speed is None and group.rates

@@ -74,10 +74,10 @@ def _for_any_number(template: Callable[..., Any]) -> Callable[..., Any]:
     """
     from numba.core.types import unliteral
 
-    def of(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
+    def specialized(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
         return template([unliteral(arg) for arg in args], {name: unliteral(arg) for name, arg in kws.items()})
 
-    return of
+    return specialized
 
 
 @cache
@@ -93,15 +93,15 @@ def _listen() -> None:
             if not self.depth:
                 self.begun_s = time.perf_counter()
             self.depth += 1
-            self._look()
+            self._call_listener()
 
         def on_end(self, _: event.Event) -> None:
             self.depth -= 1
-            self._look()
+            self._call_listener()
             if not self.depth:
                 self.spent_s += time.perf_counter() - self.begun_s
 
-        def _look(self) -> None:
+        def _call_listener(self) -> None:
             if _listeners and self.spent_s + time.perf_counter() - self.begun_s >= _listeners[-1][1]:
                 _listeners.pop()[0]()
 

@@ -243,11 +243,11 @@ class Constraints:
         """What they say about stages and instructions, one by one."""
         demands = []
         for pin in self.pins:
-            kept = _matching(profile, pin.layer, str(pin))
-            demands.append(_Demand(str(pin), int(kept[0]), int(kept[-1]), pin.stage, least_stages=pin.stage + 1))
+            pinned = _matching(profile, pin.layer, str(pin))
+            demands.append(_Demand(str(pin), int(pinned[0]), int(pinned[-1]), pin.stage, least_stages=pin.stage + 1))
         for pattern in self.together:
-            kept = _matching(profile, pattern, _together(pattern))
-            demands.append(_Demand(_together(pattern), int(kept[0]), int(kept[-1])))
+            pinned = _matching(profile, pattern, _together(pattern))
+            demands.append(_Demand(_together(pattern), int(pinned[0]), int(pinned[-1])))
         if self.cut_at is not None:
             one_series = "" if self.target is None else self.target.one_series
             demands.append(_Demand(_cut_at(self.cut_at), places=_places(profile, self.cut_at, one_series)))

@@ -83,16 +83,16 @@ def post_order(inputs_of: Callable[[int], Sequence[int]], ends: Sequence[int]) -
         ends: where the search begins, in this order.
     """
     order: list[int] = []
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = [(node, False) for node in reversed(ends)]
     while stack:
         node, inputs_done = stack.pop()
         if inputs_done:
             order.append(node)
-        elif node not in seen:
-            seen.add(node)
+        elif node not in visited:
+            visited.add(node)
             stack.append((node, True))
-            stack += [(before, False) for before in reversed(inputs_of(node)) if before not in seen]
+            stack += [(before, False) for before in reversed(inputs_of(node)) if before not in visited]
     return order
 
 

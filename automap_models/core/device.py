@@ -119,9 +119,9 @@ def alignment_shares(sizes: FloatArray) -> FloatArray:
         sizes: […, 3] rows, columns and depth of each product; one that is no whole number counts as aligned.
     """
     shares = np.ones(sizes.shape[:-1])
-    whole = sizes == np.floor(sizes)
+    is_whole = sizes == np.floor(sizes)
     for multiple, share in ((64, 0.93), (8, 0.07)):
-        shares = np.where((whole & (sizes % multiple != 0)).any(axis=-1), share, shares)
+        shares = np.where((is_whole & (sizes % multiple != 0)).any(axis=-1), share, shares)
     return shares
 
 

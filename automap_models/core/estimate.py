@@ -113,7 +113,7 @@ class Estimate:
     @property
     def peak_memory(self) -> float:
         """Bytes of the fullest device."""
-        return max(held.total for held in self.memory)
+        return max(device_memory.total for device_memory in self.memory)
 
     @property
     def fits(self) -> bool:
@@ -132,20 +132,20 @@ def strategy_in_words(estimate: Estimate) -> str:
     """`tp 8, pp 16, dp 4, 64 micro-batches of 1, 1f1b, full recomputation, bf16`: what is not 1 or left out."""
     s = estimate.strategy
     degrees = [f"{name} {getattr(s, name)}" for name in ("tp", "cp", "ep", "dp", "pp", "vp")]
-    shown = [degree for degree in degrees if not degree.endswith(" 1")] or ["one device"]
+    parts = [degree for degree in degrees if not degree.endswith(" 1")] or ["one device"]
     if s.expert_tensor != s.tp:
-        shown.append("experts whole")
-    shown.append(f"{rounds(s.micro_batches)} of {counted(s.micro_batch, 'sample')}")
+        parts.append("experts whole")
+    parts.append(f"{rounds(s.micro_batches)} of {counted(s.micro_batch, 'sample')}")
     if s.stages > 1:
-        shown.append(s.schedule)
+        parts.append(s.schedule)
     if s.layers is not None and s.stages > 1:
-        shown.append(f"{_runs(s.layers)} layers a stage")
-    shown += _recomputation(s, estimate.stage_layers)
+        parts.append(f"{_runs(s.layers)} layers a stage")
+    parts += _recomputation(s, estimate.stage_layers)
     if s.zero:
-        shown.append(f"ZeRO-{s.zero}")
+        parts.append(f"ZeRO-{s.zero}")
     if s.sequence_parallel:
-        shown.append("sequence parallelism")
-    return ", ".join([*shown, s.precision])
+        parts.append("sequence parallelism")
+    return ", ".join([*parts, s.precision])
 
 
 def _runs(counts: tuple[int, ...]) -> str:
@@ -159,7 +159,7 @@ def _recomputation(strategy: Strategy, layers: tuple[int, ...]) -> list[str]:
     blocks = layers if strategy.recompute_blocks is None else strategy.recompute_blocks
     words = []
     for kind in RECOMPUTE[1:]:
-        count = sum(n for n, of in zip(blocks, strategy.recompute_kinds, strict=True) if of == kind)
+        count = sum(n for n, block_kind in zip(blocks, strategy.recompute_kinds, strict=True) if block_kind == kind)
         if count:
             all_of_them = count == sum(layers)
             words.append(f"{kind} recomputation" + ("" if all_of_them else f" of {count} of {sum(layers)} layers"))

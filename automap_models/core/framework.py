@@ -81,7 +81,7 @@ class Parts(NamedTuple):
         return self.tp
 
 
-WHOLE = Parts()
+UNDIVIDED = Parts()
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Limits:
         recompute: what may be recomputed.
         recompute_alike: whether all blocks of a model recompute the same.
         precisions: of weights and activations.
-        whole: degrees that have to be 1.
+        undivided: degrees that have to be 1.
         whole_rounds: whether interleaved virtual stages take a multiple of pp micro-batches.
         stacked: whether virtual stages may all be on one rank.
         filled: schedules that take a micro-batch for each stage or more.
@@ -161,7 +161,7 @@ class Limits:
     recompute: tuple[Recompute, ...] = RECOMPUTE
     recompute_alike: bool = True
     precisions: tuple[Precision, ...] = get_args(Precision)
-    whole: tuple[str, ...] = ()
+    undivided: tuple[str, ...] = ()
     whole_rounds: bool = False
     stacked: bool = True
     filled: tuple[str, ...] = ()
@@ -183,13 +183,13 @@ class Limits:
         """What it calls expert parallelism: with the devices of tp where these share no expert."""
         return divided.ep * divided.expert_tensor if divided.ep > 1 and not self.expert_tensor else divided.ep
 
-    def division_objection(self, divided: Divided, facts: ModelFacts = UNKNOWN) -> Objection | None:
+    def degrees_objection(self, divided: Divided, facts: ModelFacts = UNKNOWN) -> Objection | None:
         """To the degrees that devices and samples are divided by."""
         pp = divided.pp
         if self.power_of_two and pp & (pp - 1):
             return Objection(f"{self.name} has 1, 2, 4, 8, … stages, not {pp}", "plan with one of these numbers")
         for name, degree in (("cp", divided.cp), ("ep", divided.ep)):
-            if name in self.whole and degree > 1:
+            if name in self.undivided and degree > 1:
                 return Objection(f"{self.name} has no {IN_WORDS[name]}", f"take {name} 1")
         return (
             self.tied_objection(pp, facts.tied)
@@ -228,7 +228,7 @@ class Limits:
             return Objection(what, "take another sequence, or smaller degrees")
         return None
 
-    def way_objection(self, schedule: str, pp: int = 2, micro_batches: int = 2, vp: int = 2) -> Objection | None:
+    def schedule_objection(self, schedule: str, pp: int = 2, micro_batches: int = 2, vp: int = 2) -> Objection | None:
         """To a schedule with its virtual stages."""
         if schedule not in self.schedules:
             what, do = f"{self.name} does not run schedule {schedule}", f"plan for one of {', '.join(self.schedules)}"
@@ -246,12 +246,12 @@ class Limits:
             return Objection(f"{what} are none", "take a multiple")
         return None
 
-    def zero_objection(self, zero: int, divided: Divided = WHOLE) -> Objection | None:
+    def zero_objection(self, zero: int, divided: Divided = UNDIVIDED) -> Objection | None:
         """To a stage of ZeRO."""
         allowed = self.zeros_of(divided)
         if zero in allowed:
             return None
-        is_of_pipeline = zero in self.zeros_of(WHOLE) and zero not in self.zeros_of(Parts(pp=divided.pp))
+        is_of_pipeline = zero in self.zeros_of(UNDIVIDED) and zero not in self.zeros_of(Parts(pp=divided.pp))
         beside = " beside a pipeline" if is_of_pipeline else f" beside ep {divided.ep}" if zero in self.zeros else ""
         return Objection(f"{self.name} has no ZeRO-{zero}{beside}", f"take zero {' or '.join(map(str, allowed))}")
 
@@ -280,8 +280,8 @@ class Limits:
         blocks = s.recompute_blocks or s.layers or (1,) * s.stages
         used = {kind for kind, count in zip(s.recompute_kinds, blocks, strict=True) if count}
         objections = [
-            self.division_objection(s, facts),
-            self.way_objection(s.schedule, s.pp, s.micro_batches, s.vp),
+            self.degrees_objection(s, facts),
+            self.schedule_objection(s.schedule, s.pp, s.micro_batches, s.vp),
             self.zero_objection(s.zero, s),
             self.precision_objection(s.precision),
             *(self.recompute_objection(kind) for kind in sorted(used)),
@@ -293,10 +293,10 @@ class Limits:
         """To one field of a strategy, whatever the others are."""
         if name in ("tp", "cp", "ep", "pp"):
             both = [Parts(**{name: value, "sequence_parallel": shared}) for shared in (True, False)]
-            objected = [self.division_objection(parts, facts) for parts in both]
+            objected = [self.degrees_objection(parts, facts) for parts in both]
             return objected[0] if all(objected) else None
         objections: dict[str, Callable[[], Objection | None]] = {
-            "schedule": lambda: self.way_objection(value),
+            "schedule": lambda: self.schedule_objection(value),
             "zero": lambda: self.zero_objection(value),
             "precision": lambda: self.precision_objection(value),
             "layers": lambda: self.layers_objection(value),

@@ -110,8 +110,8 @@ def _ends(dims: Mapping[Variable, int]) -> dict[str, list[tuple[int, Variable, i
     ends: dict[str, list[tuple[int, Variable, int]]] = {}
     for variable, dim in dims.items():
         keys = variable.name.split("/")
-        for left_out in range(len(keys)):
-            ends.setdefault("/".join(keys[left_out:]), []).append((left_out, variable, dim))
+        for omitted in range(len(keys)):
+            ends.setdefault("/".join(keys[omitted:]), []).append((omitted, variable, dim))
     return ends
 
 

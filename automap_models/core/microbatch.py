@@ -56,8 +56,8 @@ def require_samples(samples: int, where: str) -> int:
 def microbatch_size(profile: Profile) -> int | None:
     """Samples in the micro-batch that the profile describes; None where it does not say."""
     size = profile.meta.get("microbatch_size")
-    whole = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_SAMPLES
-    return size if whole else None  # type: ignore[return-value]
+    is_count = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_SAMPLES
+    return size if is_count else None  # type: ignore[return-value]
 
 
 def required_size(profile: Profile) -> int:
@@ -89,9 +89,9 @@ def sized(profile: Profile, samples: int | None) -> Profile:
     """
     if samples is None:
         return profile
-    own = microbatch_size(profile)
-    if own not in (None, samples):
-        raise BadInput(f"the profile says {own} samples itself", where="`microbatch_size`", do="leave it out")
+    profile_size = microbatch_size(profile)
+    if profile_size not in (None, samples):
+        raise BadInput(f"the profile says {profile_size} samples itself", where="`microbatch_size`", do="leave it out")
     return with_microbatch_size(profile, samples)
 
 
@@ -102,14 +102,14 @@ def rescaled(profile: Profile, samples: int) -> Profile:
         BadInput: the profile does not say how many samples it describes, or a figure of it gets larger or smaller than
             any model's (core.profile).
     """
-    own = required_size(profile)
+    profile_size = required_size(profile)
     require_samples(samples, "micro-batch size")
-    if samples == own:
+    if samples == profile_size:
         return profile
     forward, backward = time_factors(profile, samples)
     C_fwd = forward * profile.C_fwd
     arrays = {"C": C_fwd + backward * (profile.C - profile.C_fwd), "C_fwd": C_fwd}
-    arrays |= {name: (samples / own) * getattr(profile, name) for name in ("A", "stash")}
+    arrays |= {name: (samples / profile_size) * getattr(profile, name) for name in ("A", "stash")}
     return _scaled(profile, arrays, f"the profile at {samples:,} samples", microbatch_size=samples)
 
 
@@ -162,11 +162,11 @@ def clocked_s(profile: Profile, samples: int) -> float | None:
 
 def _clock_factors(profile: Profile, samples: int) -> tuple[float, float] | None:
     """Forward and backward time with so many samples over those that the profile has; None without a clock."""
-    own, table = required_size(profile), _clock_table(profile)
+    base, table = required_size(profile), _clock_table(profile)
     if table is None:
         return None
     sizes, passes_s = table[:, 0], table[:, 1:].T
-    forward, backward = (_seconds_of(sizes, of_s, samples) / _seconds_of(sizes, of_s, own) for of_s in passes_s)
+    forward, backward = (_seconds_of(sizes, of_s, samples) / _seconds_of(sizes, of_s, base) for of_s in passes_s)
     return forward, backward
 
 
@@ -225,20 +225,20 @@ def whole_sample_notes(samples: int | None, replicas: Sequence[int]) -> Iterator
             )
         return
     for count in dict.fromkeys(count for count in replicas if samples % count):
-        stages = [str(s) for s, held in enumerate(replicas) if held == count]
+        stages = [str(s) for s, replica_count in enumerate(replicas) if replica_count == count]
         where = f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)}"
         most = math.ceil(samples / count)
         idle = count - math.ceil(samples / most)
         yield f"{where}: {count} replicas of {samples} samples: {most} each{f', {idle} of them none' if idle else ''}"
 
 
-def rescaling_notes(profile: Profile, replicas: int, *, whole: bool = False) -> Iterator[str]:
+def rescaling_notes(profile: Profile, replicas: int, *, whole_samples: bool = False) -> Iterator[str]:
     """What the cost model takes for granted about the micro-batches of a plan whose size was not that profiled.
 
     Args:
         profile: as planned.
         replicas: of the stage that has the most.
-        whole: whether replicas get whole samples.
+        whole_samples: whether replicas get whole samples.
     """
     samples, profiled = microbatch_size(profile), profiled_size(profile)
     if samples is None or samples == profiled:
@@ -248,12 +248,12 @@ def rescaling_notes(profile: Profile, replicas: int, *, whole: bool = False) -> 
         yield f"times of {few} are those of the clock, as the model was profiled with {profiled}"
     else:
         is_far = profiled and max(samples / profiled, profiled / samples) > 4  # beyond that proportion says little
-        far = ", far from it" if is_far else ""
+        remark = ", far from it" if is_far else ""
         yield (
-            f"times of {few} are taken in proportion from the {profiled} profiled{far}, "
+            f"times of {few} are taken in proportion from the {profiled} profiled{remark}, "
             "though small micro-batches run less efficiently: profile the model at the size chosen"
         )
-    if samples < replicas and not whole:
+    if samples < replicas and not whole_samples:
         yield f"{few} leave some of {replicas} replicas idle, and the length takes them for evenly split"
 
 

@@ -125,10 +125,10 @@ class LayerWork:
         name: path of the layer without its number, such as `block`.
         kernels: of its forward and backward pass; the update is not among them.
         parameters: number of parameters; those that several layers share count with the first.
-        kept: bytes saved from the forward to the backward pass, but for those of attention cores.
+        saved: bytes saved from the forward to the backward pass, but for those of attention cores.
             What one layer hands on to others counts where it is first read.
-        kept_core: bytes saved within attention cores, which selective recomputation and flash kernels spare.
-        kept_for_weights: of `kept`, bytes that are kept on from the INPUT to the WEIGHT pass where these are apart.
+        saved_core: bytes saved within attention cores, which selective recomputation and flash kernels spare.
+        saved_for_weights: of `saved`, bytes that are kept on from the INPUT to the WEIGHT pass where these are apart.
         boundary: bytes handed to the next layer, or through it to later ones.
         sums_forward, sums_backward: bytes of each all-reduce among the devices of tensor parallelism, in the passes.
         exchanged: bytes that tokens take to their experts, one way, of one forward pass; none without experts.
@@ -139,9 +139,9 @@ class LayerWork:
     name: str
     kernels: Kernels
     parameters: Amounts
-    kept: Amounts
-    kept_core: Amounts
-    kept_for_weights: Amounts
+    saved: Amounts
+    saved_core: Amounts
+    saved_for_weights: Amounts
     boundary: Amounts
     sums_forward: Amounts
     sums_backward: Amounts

@@ -116,6 +116,6 @@ class ReplanProblem:
             raise BadInput(what, where="the running plan", do="give a plan whose stages are replicated")
         if not 0 <= self.restart_s < math.inf:
             raise BadInput(f"{self.restart_s:g} seconds", where="`restart_s`", do="give 0 or more")
-        known, devices = self.known_slowdown, self.staged.cluster.devices
-        if known is not None and not (known.shape == (devices,) and (np.isfinite(known) & (known > 0)).all()):
+        slow, devices = self.known_slowdown, self.staged.cluster.devices
+        if slow is not None and not (slow.shape == (devices,) and (np.isfinite(slow) & (slow > 0)).all()):
             raise BadInput("are no positive numbers, one a device", where="known slowdowns", do=f"give {devices}")

@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.schedules import (
+    BACKWARD,
     DEFAULT_SCHEDULE,
     FORWARD,
     INPUT,
     SCHEDULES,
     WARM_UPS,
     WEIGHT,
-    WHOLE,
     Placement,
     micro_batches_per_round,
     ranks_of_stages,
@@ -198,13 +198,13 @@ def _turns(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
             if queued[rank] or position == len(orders[rank]):
                 continue
             kind, stage, m = orders[rank][position]
-            at = stage * micro_batches + m
+            task = stage * micro_batches + m
             if kind == "F":
-                ready = stage == 0 or forward[at - micro_batches]
+                ready = stage == 0 or forward[task - micro_batches]
             elif kind == "W":
-                ready = backward[at]
+                ready = backward[task]
             else:
-                ready = forward[at] and (stage == last or backward[at + micro_batches])
+                ready = forward[task] and (stage == last or backward[task + micro_batches])
             if ready:
                 queued[rank] = True
                 heapq.heappush(queue, (False, stage, m, rank) if kind == "F" else (True, m, -stage, rank))
@@ -256,21 +256,21 @@ class PassTable:
     def _moments(self) -> tuple[IntArray, NDArray[np.float64], IntArray]:
         """[n, vp] the virtual stages and [n, 2, vp] the numbers of all moments in `fullest`, rank by rank; [S] where
         those of each begin."""
-        stages = [np.broadcast_to(own, (len(waiting), len(own))) for own, waiting in self.fullest]
+        stages = [np.broadcast_to(counts, (len(waiting), len(counts))) for counts, waiting in self.fullest]
         begin = np.cumsum([0, *(len(waiting) for _, waiting in self.fullest)])[:-1]
         waiting = np.concatenate([waiting for _, waiting in self.fullest]).astype(np.float64)
         return np.concatenate(stages), waiting, begin
 
-    def most_held(self, saved: Sequence[float], kept: Sequence[float]) -> tuple[float, ...]:
+    def most_held(self, saved: Sequence[float], for_weights: Sequence[float]) -> tuple[float, ...]:
         """[S] the most bytes that a rank holds at once for passes that are still to come.
 
         Args:
             saved: [V] bytes that a virtual stage saves of a micro-batch from F until B or I.
-            kept: [V] what of it a virtual stage keeps from I until W, for the gradients of the weights.
+            for_weights: [V] what of it a virtual stage keeps from I until W, for the gradients of the weights.
         """
         stages, waiting, begin = self._moments
-        held = np.array([saved, kept], dtype=np.float64)[:, stages]  # [2, n, vp]
-        return tuple(np.maximum.reduceat(np.einsum("npv,pnv->n", waiting, held), begin).tolist())
+        nbytes = np.array([saved, for_weights], dtype=np.float64)[:, stages]  # [2, n, vp]
+        return tuple(np.maximum.reduceat(np.einsum("npv,pnv->n", waiting, nbytes), begin).tolist())
 
 
 @lru_cache(maxsize=1024)
@@ -307,7 +307,7 @@ def build_schedule(name: str | None, ranks: int, micro_batches: int, virtual: in
     name = name or DEFAULT_SCHEDULE
     virtual = schedule_family(name).virtual or 1 if virtual is None else virtual
     passes = [order.T.tolist() for order in pass_table(name, ranks, micro_batches, virtual).orders]
-    orders = tuple(tuple(Action(KINDS[kind], stage, m) for kind, stage, m in own) for own in passes)
+    orders = tuple(tuple(Action(KINDS[kind], stage, m) for kind, stage, m in rank_passes) for rank_passes in passes)
     return Schedule(name, orders, micro_batches, virtual, SCHEDULES[name].placement)
 
 
@@ -342,7 +342,7 @@ def _in_rounds(name: str, rank: int, ranks: int, micro_batches: int, virtual: in
 
     # when passes come: the backward one of a number at 3 times it, those of weights and forward ones right behind one
     kinds = [(passes(FORWARD, there), 3 * (number - min(warm_up, number.size)) + 2)]
-    kinds.append((passes(WHOLE if delay < 0 else INPUT, back), 3 * number))
+    kinds.append((passes(BACKWARD if delay < 0 else INPUT, back), 3 * number))
     if delay >= 0:
         kinds.append((passes(WEIGHT, back), 3 * (number + delay) + 1))
     order = np.concatenate([of_kind for of_kind, _ in kinds], axis=1)
@@ -386,7 +386,7 @@ def _on_v(passes: str, rank: int, ranks: int, micro_batches: int) -> IntArray:
     m = np.zeros_like(kinds)
     for chunk in range(2):
         forward, inputs, weights = ((kinds == kind) & (chunks == chunk) for kind in (FORWARD, INPUT, WEIGHT))
-        backward = inputs | ((kinds == WHOLE) & (chunks == chunk))
+        backward = inputs | ((kinds == BACKWARD) & (chunks == chunk))
         m[forward], m[backward] = np.arange(forward.sum()), np.arange(backward.sum())
         m[weights] = m[inputs]
     stages = np.where(chunks == 0, rank, 2 * ranks - 1 - rank)
@@ -403,6 +403,6 @@ def _fullest(order: IntArray, stages: IntArray) -> IntArray:
     moments = np.cumsum(changes, axis=0)[grows & frees_next].reshape(-1, 2 * stages.size).T
     moments = moments[:, np.lexsort((*moments[::-1], -moments.sum(axis=0)))]
     moments = moments[:, np.append(True, (moments[:, 1:] != moments[:, :-1]).any(axis=0))]
-    covers = np.logical_and.reduce([of[:, None] >= of for of in moments])  # [k, k] of different moments, fullest first
+    covers = np.logical_and.reduce([m[:, None] >= m for m in moments])  # [k, k] of different moments, fullest first
     fullest: IntArray = moments[:, ~np.triu(covers, 1).any(axis=0)].T.reshape(-1, 2, stages.size)
     return fullest

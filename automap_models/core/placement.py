@@ -111,14 +111,14 @@ class PlacementGraph:
         Raises:
             BadInput: the graph has no times for it.
         """
-        own = {ACCELERATOR: self.accelerator_s, CPU: self.cpu_s, **self.kind_s}
-        if kind not in own:
+        time_of = {ACCELERATOR: self.accelerator_s, CPU: self.cpu_s, **self.kind_s}
+        if kind not in time_of:
             raise BadInput(
                 f"has no times for devices of kind {kind!r}",
                 where=model_name(self),
-                do=f"choose from {', '.join(own)}, or give the devices a `speed`",
+                do=f"choose from {', '.join(time_of)}, or give the devices a `speed`",
             )
-        return own[kind]
+        return time_of[kind]
 
     def successors(self) -> list[list[int]]:
         """[n] positions of each node's consumers, ascending."""
@@ -170,19 +170,19 @@ class PlacementProblem:
         _require_network(self)
         cycle = find_cycle(self.graph.successors())
         if cycle:
-            shown = " → ".join(_listed(self.graph, [*cycle, cycle[0]]))
-            raise BadInput(f"the edges form a cycle, {shown}", where=model_name(self.graph), do="give an acyclic graph")
+            text = " → ".join(_listed(self.graph, [*cycle, cycle[0]]))
+            raise BadInput(f"the edges form a cycle, {text}", where=model_name(self.graph), do="give an acyclic graph")
         _require_a_device_for_all(self)
 
     @classmethod
-    def of(cls, graph: PlacementGraph, **overrides: Any) -> PlacementProblem:
+    def create(cls, graph: PlacementGraph, **overrides: Any) -> PlacementProblem:
         """The problem with the devices and the memory that the graph's file gives, but for the overrides."""
-        own: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "accelerators": graph.accelerators,
             "cpus": graph.cpus,
             "memory_bytes": graph.accelerator_bytes,
         }
-        return cls(graph, **{**own, **overrides})
+        return cls(graph, **{**settings, **overrides})
 
     @classmethod
     def of_step(cls, graph: PlacementGraph, network: StepDevices) -> PlacementProblem:
@@ -283,8 +283,8 @@ def node_name(graph: PlacementGraph, node: int) -> str:
 
 
 def _listed(graph: PlacementGraph, nodes: list[int]) -> list[str]:
-    shown = [str(graph.ids[node]) for node in nodes]
-    return shown if len(shown) <= 9 else [*shown[:7], "…", shown[-1]]
+    names = [str(graph.ids[node]) for node in nodes]
+    return names if len(names) <= 9 else [*names[:7], "…", names[-1]]
 
 
 def _require_in_range(problem: PlacementProblem) -> None:
@@ -325,9 +325,9 @@ def _require_meaning(problem: PlacementProblem) -> None:
         "`objective`": (problem.objective, ("throughput", "latency", "step")),
         "`communication`": (problem.communication, ("sum", "max")),
     }
-    for option, (value, known) in choices.items():
-        if value not in known:
-            raise BadInput(f"is {value!r}", where=option, do=f"choose from {', '.join(known)}")
+    for option, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise BadInput(f"is {value!r}", where=option, do=f"choose from {', '.join(allowed)}")
     if problem.objective == "throughput":
         if problem.pieces != 1:
             raise BadInput(f"{problem.pieces} subgraphs a device", where="`pieces`", do="they are for latency only")

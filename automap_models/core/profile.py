@@ -143,13 +143,13 @@ class Profile:
                 do="profile the model at a coarser granularity",
             )
         forward = compute / 3.0 if C_fwd is None else _checked("C_fwd", C_fwd, source)
-        kept = np.zeros(n) if stash is None else _checked("stash", stash, source)
+        saved_bytes = np.zeros(n) if stash is None else _checked("stash", stash, source)
         arrays = {
             "C": compute,
             "A": _checked("A", A, source),
             "W": _checked("W", W, source),
             "C_fwd": forward,
-            "stash": kept,
+            "stash": saved_bytes,
             "frozen": np.zeros(n) if frozen is None else _checked("frozen", frozen, source),
         }
         for name, array in arrays.items():
@@ -169,12 +169,12 @@ class Profile:
             raise BadInput("the times in C are all zero", where=source, do="measure the model again")
         require_magnitudes(arrays, source)
         _require_dtype(meta or {}, source)
-        for key, of, shared in (
+        for key, uses, shared in (
             ("shared_parameters", "W", shared_parameters),
             ("shared_frozen", "frozen", shared_frozen),
         ):
             for k, parameter in enumerate(shared):
-                _require_shared(f"{key}[{k}]", parameter, of, arrays[of], source)
+                _require_shared(f"{key}[{k}]", parameter, uses, arrays[uses], source)
         for array in arrays.values():
             array.setflags(write=False)
         return cls(
@@ -226,8 +226,8 @@ class Profile:
         Parameters in float32 of a step that computes in 16 bits are cast where a product takes them: what its replicas
         add up is the product's result, before the cast back.
         """
-        computed, own = _element_bytes(self.meta.get("dtype")), self.element_bytes
-        return 1.0 if computed is None or own is None else min(1.0, computed / own)
+        computed, counted_bytes = _element_bytes(self.meta.get("dtype")), self.element_bytes
+        return 1.0 if computed is None or counted_bytes is None else min(1.0, computed / counted_bytes)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -340,10 +340,10 @@ def _require_shared(key: str, parameter: SharedParameter, array: str, sizes: Flo
             where=source,
             do="count instructions from 0",
         )
-    held = float(sizes[instructions[0]])
-    if not 0 <= parameter.nbytes <= held * (1 + 1e-9):  # files round
+    nbytes = float(sizes[instructions[0]])
+    if not 0 <= parameter.nbytes <= nbytes * (1 + 1e-9):  # files round
         raise BadInput(
-            f"{key} ({parameter.name}) takes {parameter.nbytes:g} bytes, but {array}[{instructions[0]}] is {held:g}",
+            f"{key} ({parameter.name}) takes {parameter.nbytes:g} bytes, but {array}[{instructions[0]}] is {nbytes:g}",
             where=source,
             do=f"{array} counts a parameter at its first use",
         )

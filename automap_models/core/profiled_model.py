@@ -10,10 +10,10 @@ import numpy as np
 from automap_models.core.profile import FloatArray, Profile, SharedParameter
 from automap_models.errors import BadInput
 
-WHOLE = "whole"
+UNSHARDED = "whole"
 """Name of the partitioning that divides nothing."""
 
-_IN_PROPORTION = ("A", "held", "stash", "reduced_fwd", "reduced_bwd")
+_IN_PROPORTION = ("A", "boundary_bytes", "stash", "reduced_fwd", "reduced_bwd")
 """What grows with the samples of a micro-batch."""
 
 
@@ -30,7 +30,7 @@ class ShardedProfile:
         C: forward + backward time of each instruction on each device, without all-reduces, seconds.
         C_fwd: forward part of C.
         A: bytes that cross the boundary right after an instruction, as in the profile.
-        held: how many of these each device holds: A/t where they are partitioned, A where they are replicated.
+        boundary_bytes: how many of these a device holds: A/t where they are partitioned, A where they are replicated.
         W: bytes of trainable parameters on each device.
         stash: bytes that each device keeps for the backward pass.
         reduced_fwd, reduced_bwd: bytes that the devices all-reduce in the forward and the backward pass.
@@ -47,7 +47,7 @@ class ShardedProfile:
     C: FloatArray
     C_fwd: FloatArray
     A: FloatArray
-    held: FloatArray
+    boundary_bytes: FloatArray
     W: FloatArray
     stash: FloatArray
     reduced_fwd: FloatArray
@@ -89,10 +89,10 @@ class ShardedProfile:
         A stage's devices hand over, and are handed, a slice of 1/t each; what is replicated they put together again.
         """
         gathered = np.zeros(len(self) + 1)
-        gathered[1:-1] = (self.held - self.A / self.degree)[:-1]
+        gathered[1:-1] = (self.boundary_bytes - self.A / self.degree)[:-1]
         return gathered
 
-    def weights_held(self, shared_parameters: Sequence[SharedParameter], begin: int, stop: int) -> FloatArray:
+    def weights_bytes(self, shared_parameters: Sequence[SharedParameter], begin: int, stop: int) -> FloatArray:
         """[stop - begin] bytes of the parameters that a stage of the instructions begin … stop-1 holds on each device.
 
         It is W and, at their first use in the stage, the copies of those that instructions before it use, too.
@@ -102,7 +102,7 @@ class ShardedProfile:
         """
         return _with_copies(self.W, shared_parameters, self.shared_bytes, begin, stop)
 
-    def frozen_held(self, shared_frozen: Sequence[SharedParameter], begin: int, stop: int) -> FloatArray:
+    def frozen_bytes(self, shared_frozen: Sequence[SharedParameter], begin: int, stop: int) -> FloatArray:
         """[stop - begin] the same of what is not trained.
 
         Args:
@@ -118,25 +118,25 @@ def _with_copies(
     first_used: FloatArray, shared: Sequence[SharedParameter], shared_bytes: FloatArray, begin: int, stop: int
 ) -> FloatArray:
     """[stop - begin] bytes at the instructions that first use them, and the copies that a stage of these holds."""
-    held = first_used[begin:stop]
+    size_bytes = first_used[begin:stop]
     for parameter, nbytes in zip(shared, shared_bytes, strict=True):
-        at = parameter.copied_at(begin, stop)
-        if at is not None:
-            held = held.copy()
-            held[at - begin] += nbytes
-    return held
+        position = parameter.copied_at(begin, stop)
+        if position is not None:
+            size_bytes = size_bytes.copy()
+            size_bytes[position - begin] += nbytes
+    return size_bytes
 
 
-def whole(profile: Profile) -> ShardedProfile:
+def unsharded(profile: Profile) -> ShardedProfile:
     """The profile itself, on one device."""
     nothing = np.zeros(len(profile))
     return ShardedProfile(
-        WHOLE,
+        UNSHARDED,
         1,
         C=profile.C,
         C_fwd=profile.C_fwd,
         A=profile.A,
-        held=profile.A,
+        boundary_bytes=profile.A,
         W=profile.W,
         stash=profile.stash,
         reduced_fwd=nothing,

@@ -46,7 +46,7 @@ from typing import Literal, NamedTuple
 
 from automap_models.errors import BadInput, is_of_type
 
-FORWARD, WHOLE, INPUT, WEIGHT = range(4)
+FORWARD, BACKWARD, INPUT, WEIGHT = range(4)
 """Kinds of passes where schedules are arrays (core.passes)."""
 Placement = Literal["looping", "v"]
 
@@ -174,20 +174,20 @@ def require_runnable(name: str, ranks: int, micro_batches: int, virtual: int) ->
         BadInput: there is no such schedule, it does not run so many micro-batches or virtual stages, or has more than
             MOST_PASSES that do not repeat themselves.
     """
-    family = schedule_family(name)
+    rules = schedule_family(name)
     for where, count in (("`ranks`", ranks), ("`micro_batches`", micro_batches), ("`virtual`", virtual)):
         if count < 1:
             raise BadInput(f"{count} is no number of them", where=where, do="give at least 1")
-    if family.virtual not in (None, virtual):
+    if rules.virtual not in (None, virtual):
         what = f"schedule {name} with {virtual} virtual stage(s) a rank"
-        raise BadInput(what, where="`virtual`", do=f"give {family.virtual}")
-    if family.virtual is None:
+        raise BadInput(what, where="`virtual`", do=f"give {rules.virtual}")
+    if rules.virtual is None:
         micro_batches_per_round(ranks, micro_batches)
     if name == "dualpipev" and micro_batches < 2 * ranks:
         what = f"schedule {name} with {micro_batches} micro-batches on {ranks} ranks"
         raise BadInput(what, where="`micro_batches`", do=f"give at least {2 * ranks}, one a virtual stage")
-    shown, _ = repeating_micro_batches(name, ranks, micro_batches, virtual)
-    if ranks * virtual * shown > MOST_PASSES:
+    repeated, _ = repeating_micro_batches(name, ranks, micro_batches, virtual)
+    if ranks * virtual * repeated > MOST_PASSES:
         require_few_passes(name, ranks * virtual, micro_batches)
 
 

@@ -80,8 +80,8 @@ class AxisCandidates:
     def weights_bytes(self) -> FloatArray:
         """[k] bytes of those candidates."""
         sizes, dims = np.array([variable.nbytes for variable in self.classes.variables]), self.candidate_dims
-        own, variables = self.classes.dim_classes[dims], self.classes.dim_variables[dims]
-        return np.bincount(own, sizes[variables], len(self.classes)).astype(np.float64)
+        dim_classes, variables = self.classes.dim_classes[dims], self.classes.dim_variables[dims]
+        return np.bincount(dim_classes, sizes[variables], len(self.classes)).astype(np.float64)
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
@@ -326,21 +326,21 @@ def variable_rows(plan: ShardingPlan, axis: int = 0) -> list[VariableRow]:
 
 def _siblings_together(numbered: Sequence[VariableRow]) -> Iterator[VariableRow]:
     """Rows of equal shapes whose paths differ in the last name but one, and in nothing else, as one."""
-    families: dict[tuple[str, str, int, frozenset[tuple[int, ...]], bool], list[tuple[str, VariableRow]]] = {}
+    siblings_of: dict[tuple[str, str, int, frozenset[tuple[int, ...]], bool], list[tuple[str, VariableRow]]] = {}
     for row in numbered:
         mark = "/" if "/" in row.name else "."
         above, leaf = row.name.rpartition(mark)[::2]
         parents, parent = above.rpartition(mark)[::2]
         shapes = frozenset(variable.shape for variable in row.variables)
-        families.setdefault((parents, leaf, row.dim, shapes, not parent), []).append((parent, row))
-    for (parents, leaf, dim, _, _), family in families.items():
-        mark = "/" if "/" in family[0][1].name else "."
-        if len(family) == 1:
-            yield family[0][1]
+        siblings_of.setdefault((parents, leaf, row.dim, shapes, not parent), []).append((parent, row))
+    for (parents, leaf, dim, _, _), rows in siblings_of.items():
+        mark = "/" if "/" in rows[0][1].name else "."
+        if len(rows) == 1:
+            yield rows[0][1]
         else:
-            siblings = f"{{{','.join(parent for parent, _ in family)}}}"
+            siblings = f"{{{','.join(parent for parent, _ in rows)}}}"
             name = mark.join(filter(None, (parents, siblings, leaf)))
-            yield VariableRow(name, tuple(variable for _, row in family for variable in row.variables), dim)
+            yield VariableRow(name, tuple(variable for _, row in rows for variable in row.variables), dim)
 
 
 def _shared_start(names: Sequence[str]) -> int:

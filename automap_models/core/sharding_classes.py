@@ -132,7 +132,7 @@ class ShardingWork:
         compute: seconds of the instructions with classes i and j.
         held_bytes: what a device keeps for a step without sharding: arguments, gradients, activations for the backward
             pass.
-        held: bytes of those values that have dimensions of classes i and j.
+        memory: bytes of those values that have dimensions of classes i and j.
         activation_sums: bytes of the results that are summed over class i and read by further layers; off the
             diagonal, of those with a dimension of class j. One all-reduce each where class i is sharded.
         gradient_sums: the same of results that only the update of the parameters reads.
@@ -144,7 +144,7 @@ class ShardingWork:
     launch_s: float
     compute: FloatArray
     held_bytes: float
-    held: FloatArray
+    memory: FloatArray
     activation_sums: FloatArray
     gradient_sums: FloatArray
     starts: FloatArray

@@ -23,10 +23,10 @@ from automap_models.core.microbatch import (
     rescaled,
     time_factors,
 )
-from automap_models.core.paces import StagePaces, equal_paces, idle_positions, unequal_paces
 from automap_models.core.profile import FloatArray, Profile
-from automap_models.core.profiled_model import ShardedProfile, require_alike, whole
+from automap_models.core.profiled_model import ShardedProfile, require_alike, unsharded
 from automap_models.core.schedules import require_schedule, warm_up
+from automap_models.core.stage_speeds import StageSpeeds, equal_speeds, idle_positions, unequal_speeds
 from automap_models.core.training_state import default_state_factor
 from automap_models.errors import BadInput
 
@@ -140,7 +140,7 @@ class StagedProblem:
     @cached_property
     def all_shardings(self) -> tuple[ShardedProfile, ...]:
         """How a stage may run: first as it is (t = 1), then sharded; what a plan's shardings are indices of."""
-        return (whole(self.profile), *self.shardings)
+        return (unsharded(self.profile), *self.shardings)
 
     @cached_property
     def samples(self) -> int | None:
@@ -213,8 +213,8 @@ class StagedProblem:
         of_kinds = self.cluster.slowdown
         if self.slowdown is None:
             return of_kinds
-        own = np.array(self.slowdown)
-        return own if of_kinds is None else own * of_kinds
+        factors = np.array(self.slowdown)
+        return factors if of_kinds is None else factors * of_kinds
 
     @cached_property
     def capacity(self) -> float:
@@ -222,11 +222,11 @@ class StagedProblem:
         return float(self.cluster.devices if self.slowdowns is None else (1.0 / self.slowdowns).sum())
 
     @property
-    def paces(self) -> StagePaces:
+    def stage_speeds(self) -> StageSpeeds:
         """How fast each stage without a sharding works, and on how many of its devices."""
         if self.slowdowns is None:
-            return equal_paces(self.shares, self.speeds, self.cluster.device_memory)
-        return unequal_paces(self.shares, self.speeds, self.slowdowns, self.cluster.device_memory)
+            return equal_speeds(self.shares, self.speeds, self.cluster.device_memory)
+        return unequal_speeds(self.shares, self.speeds, self.slowdowns, self.cluster.device_memory)
 
     def idle_positions(self, plan: StagedPlan) -> tuple[int, ...]:
         """Positions whose devices would hold up their stage more than they help it: they stand idle."""
@@ -248,13 +248,13 @@ class StagedProblem:
         """
         profile, shardings = self.profile, self.shardings
         if global_batch is not None:
-            own, (samples, rest) = required_size(profile), divmod(global_batch, micro_batches)
+            profile_samples, (samples, rest) = required_size(profile), divmod(global_batch, micro_batches)
             if rest:
                 what = f"{global_batch} samples do not make {micro_batches} equal micro-batches"
                 raise BadInput(what, where="`micro_batches`", do="give a divisor of the global batch")
-            if samples != own:
+            if samples != profile_samples:
                 factors = time_factors(profile, samples)
-                shardings = tuple(sharding.rescaled(samples / own, *factors) for sharding in shardings)
+                shardings = tuple(sharding.rescaled(samples / profile_samples, *factors) for sharding in shardings)
             profile = rescaled(profile, samples)
         return replace(self, profile=profile, stages=stages, micro_batches=micro_batches, shardings=shardings)
 
@@ -346,7 +346,7 @@ class StagedPlan:
         increasing_cuts = all(a < b for a, b in pairwise((-1, *self.cuts, n - 1)))
         increasing_devices = all(a < b for a, b in pairwise((0, *self.device_cuts, devices)))
         off_grid = self.coarse_cuts is not None and self.coarse_cuts != problem.grid.to_points(self.cuts)
-        known = len(problem.shardings) + 1
+        shardings = len(problem.shardings) + 1
         objections = (
             (
                 len(self.device_cuts) != len(self.cuts),
@@ -361,8 +361,8 @@ class StagedPlan:
             (not increasing_devices, f"device cuts {list(self.device_cuts)} do not increase inside 1..{devices - 1}"),
             (off_grid, f"coarse cuts {list(self.coarse_cuts or ())} do not stand for cuts {list(self.cuts)}"),
             (
-                len(self.shardings) != self.stages or not all(0 <= index < known for index in self.shardings),
-                f"shardings {list(self.shardings)} do not give each of {self.stages} stages one of {known}",
+                len(self.shardings) != self.stages or not all(0 <= index < shardings for index in self.shardings),
+                f"shardings {list(self.shardings)} do not give each of {self.stages} stages one of {shardings}",
             ),
         )
         objection = next((reason for wrong, reason in objections if wrong), None)

@@ -157,7 +157,7 @@ def _rates_within(cluster: Cluster) -> FloatArray:
     if links.size == 0:
         return links
     one_link = cluster.intra / links.sum(axis=1).max()
-    way = shortest_path(np.divide(1.0, links, out=np.zeros_like(links), where=links > 0))
-    reached = np.isfinite(way) & (way > 0)
-    rates: FloatArray = np.divide(one_link, way, out=np.zeros_like(way), where=reached)
+    path = shortest_path(np.divide(1.0, links, out=np.zeros_like(links), where=links > 0))
+    reached = np.isfinite(path) & (path > 0)
+    rates: FloatArray = np.divide(one_link, path, out=np.zeros_like(path), where=reached)
     return rates

@@ -143,10 +143,10 @@ class Strategy:
         if isinstance(self.recompute, tuple) and len(self.recompute) != self.stages:
             what = f"{len(self.recompute)} kinds for {self.pp} × {self.vp} stages (pp × vp)"
             raise BadInput(what, where="`recompute`", do="give one for all, or one for each stage")
-        for key, of in (("layers", "layers"), ("recompute_blocks", "blocks")):
+        for key, unit in (("layers", "layers"), ("recompute_blocks", "blocks")):
             counts = getattr(self, key)
             if counts is not None and (len(counts) != self.stages or any(not _is_count(n, 0) for n in counts)):
-                what = f"{len(counts)} numbers of {of} for {self.pp} × {self.vp} stages (pp × vp)"
+                what = f"{len(counts)} numbers of {unit} for {self.pp} × {self.vp} stages (pp × vp)"
                 raise BadInput(what, where=f"`{key}`", do="give one whole number of 0 or more for each stage")
 
     @property
@@ -263,15 +263,15 @@ def require_parts(
             it; cp, or tp with sequence parallelism, does not divide its tokens; ep does not divide its experts.
     """
     tokens = tp * cp if sequence_parallel else cp
-    for key, parts, what, whole in (
+    for key, parts, what, total in (
         ("tp", tp, "heads", shape.heads),
         ("tp", tp, "columns of the perceptron", shape.ffn),
         ("cp" if tokens == cp else "sequence_parallel", tokens, "tokens of a sample", shape.sequence),
         ("ep", ep, "expert(s) of a layer", shape.experts or 1),
     ):
-        if whole % parts:
+        if total % parts:
             raise BadInput(
-                f"{parts} does not divide the {whole} {what} of {shape.name}", where=f"`{key}`", do="give a divisor"
+                f"{parts} does not divide the {total} {what} of {shape.name}", where=f"`{key}`", do="give a divisor"
             )
     if shape.kv_heads % tp and tp % shape.kv_heads:
         what = f"{tp} and the {shape.kv_heads} heads of keys and values of {shape.name} do not divide each other"

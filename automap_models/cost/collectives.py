@@ -21,8 +21,8 @@ RING_DEVICES = 8
 def devices_per_node(cluster: Cluster, first: int, stop: int) -> NDArray[np.int64]:
     """[N] how many of the devices first … stop-1 live in each node, c_s[v]."""
     bounds = cluster.node_bounds
-    held = np.minimum(stop, bounds[1:]) - np.maximum(first, bounds[:-1])
-    counts: NDArray[np.int64] = np.maximum(held, 0)
+    overlap = np.minimum(stop, bounds[1:]) - np.maximum(first, bounds[:-1])
+    counts: NDArray[np.int64] = np.maximum(overlap, 0)
     return counts
 
 
@@ -107,18 +107,18 @@ def group_spans(nodes: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64]
     Returns:
         Two int64 [groups], and the largest number of groups that leave the same node.
     """
-    group, _, held = _meetings(nodes, count)
+    group, _, counts = _meetings(nodes, count)
     inside = np.zeros(len(nodes), dtype=np.int64)
-    np.maximum.at(inside, group, held)
+    np.maximum.at(inside, group, counts)
     return inside, np.bincount(group), int(_leaving(nodes, count).max())
 
 
 def _meetings(nodes: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Group, node and number of devices for each group and node that have devices in common; arguments as above."""
     keys = np.arange(len(nodes))[:, None] * count + nodes
-    met, held = np.unique(keys, return_counts=True)
+    met, counts = np.unique(keys, return_counts=True)
     group, node = np.divmod(met, count)
-    return group, node, held
+    return group, node, counts
 
 
 def _leaving(nodes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
@@ -129,9 +129,9 @@ def _leaving(nodes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 
 def _axis_s_per_byte(cluster: Cluster, nodes: NDArray[np.int64], shortest: bool) -> float:
     """The same of one axis; `nodes`, [groups, size], are those of each group's devices."""
-    group, node, held = _meetings(nodes, cluster.nodes)
+    group, node, counts = _meetings(nodes, cluster.nodes)
     within_s, across = np.zeros(len(nodes)), np.bincount(group)
-    np.maximum.at(within_s, group, 2.0 * (held - 1) / held / cluster.node_intra[node])
+    np.maximum.at(within_s, group, 2.0 * (counts - 1) / counts / cluster.node_intra[node])
     rings, between_s, leaving = 2.0 * (across - 1) / across, np.zeros(len(nodes)), _leaving(nodes, cluster.nodes)
     for inter in np.unique(cluster.node_inter):  # the groups wait for the node whose link takes longest
         between_s = np.maximum(between_s, rings / inter * leaving[cluster.node_inter == inter].max())

@@ -128,8 +128,8 @@ def product_sizes(
 
 def product_type(graph: InstructionGraph, i: int) -> str:
     """Element type of a matrix product, as devices name it; integers and booleans are taken for float32."""
-    own = graph.dtypes[_operands(graph, i)[0]]
-    return DTYPE_NAMES.get(own, own if own.startswith("f") else "float32")
+    first_type = graph.dtypes[_operands(graph, i)[0]]
+    return DTYPE_NAMES.get(first_type, first_type if first_type.startswith("f") else "float32")
 
 
 def _operands(graph: InstructionGraph, i: int) -> NDArray[np.int64]:
@@ -219,8 +219,8 @@ class _Fusion:
 
     def _leaves_group(self, v: int) -> bool:
         """Whether an instruction of another group reads a value."""
-        own = self.groups[self.producers[v]]
-        return own != ANYWHERE and any(self.groups[i] not in (own, ANYWHERE) for i in self.readers[v])
+        group = self.groups[self.producers[v]]
+        return group != ANYWHERE and any(self.groups[i] not in (group, ANYWHERE) for i in self.readers[v])
 
     def _source_bytes(self) -> list[float]:
         """[v] bytes to be read for making a value, of each operand its own or, if they are fewer, its sources'."""

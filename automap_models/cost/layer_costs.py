@@ -166,18 +166,18 @@ class LayerCosting:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """[B] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed."""
         shares, strategy, nothing = clock.shares, clock.strategy, np.zeros(clock.shares.samples.size)
-        kept, for_weights = shares.bytes_of(layer.kept), shares.bytes_of(layer.kept_for_weights)
+        saved_bytes, for_weights = shares.bytes_of(layer.saved), shares.bytes_of(layer.saved_for_weights)
         if block and strategy.precision == "fp8":
             for_weights = for_weights / 2  # Transformer Engine saves the operands as they were cast to 8 bits
-            kept = kept - for_weights
-        core = nothing if self.runtime.flash else shares.bytes_of(layer.kept_core)
+            saved_bytes = saved_bytes - for_weights
+        core = nothing if self.runtime.flash else shares.bytes_of(layer.saved_core)
         recompute = recompute if block else "none"
         if recompute == "full":
-            return shares.bytes_of(layer.boundary), for_weights, kept + core
+            return shares.bytes_of(layer.boundary), for_weights, saved_bytes + core
         if recompute == "selective" and self.runtime.flash:
             saved = shares.bytes_of(layer.boundary) + clock.selected_bytes(layer.kernels)
-            return np.minimum(kept, saved), for_weights, np.maximum(0.0, kept - saved)
-        return kept + (nothing if recompute == "selective" else core), for_weights, nothing
+            return np.minimum(saved_bytes, saved), for_weights, np.maximum(0.0, saved_bytes - saved)
+        return saved_bytes + (nothing if recompute == "selective" else core), for_weights, nothing
 
     def _with_gathers(self, strategy: Strategy, groups: ProcessGroups, kernels: KernelCosts) -> LayerCosts:
         forward, inputs, weights, again, tensor, _, context, _, *hidden_context, experts, _ = kernels.times.T
@@ -195,11 +195,11 @@ class LayerCosting:
             weight_bytes, _, _ = parameter_bytes(strategy, self.runtime.gradient_bytes)
             pieces = np.where(blocks, self.runtime.gathers_a_layer, 1).tolist()
             moved = (kernels.parameters.T * weight_bytes).tolist()
-            gather = np.array([groups.gather_s(*of) for of in zip(*moved, pieces, strict=True)])
+            gather = np.array([groups.gather_s(*amounts) for amounts in zip(*moved, pieces, strict=True)])
             scatter = gather
             if kernels.frozen_bytes.any():  # gathered with the others, and without gradients
                 moved[0] = (np.array(moved[0]) + kernels.frozen_bytes).tolist()
-                gather = np.array([groups.gather_s(*of) for of in zip(*moved, pieces, strict=True)])
+                gather = np.array([groups.gather_s(*amounts) for amounts in zip(*moved, pieces, strict=True)])
             overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, self.constants.overlap)
             exposed = exposed_s(gather, forward - hidden_context[0], overlap)
             computed = recompute + (inputs + weights - hidden_context[1])[:, None]

@@ -301,10 +301,10 @@ class StepClock:
 
     def _moved_bytes(self, kernels: Kernels, is_product: BoolArray) -> tuple[FloatArray, FloatArray]:
         """[B, n] bytes of kernels, [B, 3] of a flash kernel in the passes: products read tokens that are whole."""
-        whole = is_product & _any(kernels.size_marks, Mark.TENSOR)
+        is_tensor_product = is_product & _any(kernels.size_marks, Mark.TENSOR)
         marks = kernels.moved_marks
         gathered, divided = self.shares.gathered[:, marks], self.shares.divided[:, marks]
-        factors = np.where(whole[kernels.moved_kernels], gathered, divided)
+        factors = np.where(is_tensor_product[kernels.moved_kernels], gathered, divided)
         moved = kernels.moved_bytes * factors * self.shares.widening
         flash = kernels.core[kernels.moved_kernels] & ~kernels.moved_scores
         passes = kernels.passes[kernels.moved_kernels[flash]]

@@ -122,11 +122,11 @@ def longest_paths(
         moved_s: [n] of sending its output, where it has readers.
     """
     first, reader = start.tolist(), readers.tolist()
-    own, moved = time_s.tolist(), moved_s.tolist()
-    path = [0.0] * len(own)
+    task_times, moved = time_s.tolist(), moved_s.tolist()
+    path = [0.0] * len(task_times)
     for v in reversed(order.tolist()):
         behind = reader[first[v] : first[v + 1]]
-        path[v] = own[v] + (moved[v] + max([path[s] for s in behind]) if behind else 0.0)
+        path[v] = task_times[v] + (moved[v] + max([path[s] for s in behind]) if behind else 0.0)
     return np.array(path)
 
 
@@ -149,12 +149,12 @@ class StepSlack:
     Attributes:
         slack_s: [n] how much later each operation could end; see the module.
         wait_s: [n] see the module; 0 where no input came from elsewhere.
-        held_up: [e] whether an edge's transfer was the last input to come and made its reader wait.
+        delays: [e] whether an edge's transfer was the last input to come and made its reader wait.
     """
 
     slack_s: FloatArray
     wait_s: FloatArray
-    held_up: FloatArray
+    delays: FloatArray
 
 
 def step_slack(tables: StepTables, assignment: IntArray, timeline: StepTimeline) -> StepSlack:

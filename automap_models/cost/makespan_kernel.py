@@ -157,9 +157,9 @@ def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is wh
                 task = ready[ready_count]
                 if task_s[task] == 0.0:
                     start[task] = now
-                    at = device[task] if task < n else target[task - n]
-                    used[at] += live_bytes[task] if task < n else live_bytes[source[task - n]]
-                    peak[at] = max(peak[at], used[at])
+                    place = device[task] if task < n else target[task - n]
+                    used[place] += live_bytes[task] if task < n else live_bytes[source[task - n]]
+                    peak[place] = max(peak[place], used[place])
                     ended[ended_count] = task
                     ended_count += 1
                     continue
@@ -176,21 +176,21 @@ def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is wh
             task = ended[ended_count]
             finish[task] = now
             u = task if task < n else source[task - n]
-            at = device[u] if task < n else target[task - n]
+            place = device[u] if task < n else target[task - n]
             if task < n:
                 for k in range(inputs_start[u], inputs_start[u + 1]):  # what it read may go
                     p = inputs[k]
-                    held = p
-                    if device[p] != at:
+                    holder = p
+                    if device[p] != place:
                         for t in range(first[p], first[p + 1]):
-                            if target[t] == at:
-                                held = n + t
+                            if target[t] == place:
+                                holder = n + t
                                 break
-                    holders[held] -= 1
-                    if holders[held] == 0:
-                        used[at] -= live_bytes[p]
+                    holders[holder] -= 1
+                    if holders[holder] == 0:
+                        used[place] -= live_bytes[p]
                 if holders[u] == 0:
-                    used[at] -= live_bytes[u]
+                    used[place] -= live_bytes[u]
                 for t in range(first[u], first[u + 1]):
                     ready[ready_count] = n + t
                     ready_count += 1
@@ -200,7 +200,7 @@ def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is wh
                     used[device[u]] -= live_bytes[u]
             for k in range(readers_start[u], readers_start[u + 1]):
                 s = readers[k]
-                if device[s] == at:
+                if device[s] == place:
                     waiting[s] -= 1
                     if waiting[s] == 0:
                         ready[ready_count] = s
@@ -215,9 +215,9 @@ def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is wh
             size[r] -= 1
             running[r] = task
             start[task] = now
-            at = device[task] if task < n else target[task - n]
-            used[at] += live_bytes[task] if task < n else live_bytes[source[task - n]]
-            peak[at] = max(peak[at], used[at])
+            place = device[task] if task < n else target[task - n]
+            used[place] += live_bytes[task] if task < n else live_bytes[source[task - n]]
+            peak[place] = max(peak[place], used[place])
             event_key[r] = -(now + task_s[task])
             _push(events, 0, event_count, event_key, r)
             event_count += 1
@@ -257,21 +257,21 @@ def slacks(  # noqa: PLR0912 -- one walk over the schedule
     latest = np.full(start.size, end)  # start without harm; first of what follows, then of the task itself
     follower = np.full(devices + tables.latency_s.size, end)
     slack, wait, held_up = np.zeros(n), np.zeros(n), np.zeros(readers.size)
-    own, other = np.zeros(n), np.zeros(n)  # when the last input from its own device, and from another, was there
+    same, other = np.zeros(n), np.zeros(n)  # when the last input from its own device, and from another, was there
     for i in range(begun.size - 1, -1, -1):
         task = begun[i]
         u = task if task < n else source[task - n]
-        at = device[u] if task < n else target[task - n]
-        resource = at if task < n else devices + channel[device[u], at]
+        place = device[u] if task < n else target[task - n]
+        resource = place if task < n else devices + channel[device[u], place]
         late = end
         if finish[task] > start[task]:
             late = follower[resource]
         for k in range(readers_start[u], readers_start[u + 1]):
             s = readers[k]
-            if device[s] == at:
+            if device[s] == place:
                 late = min(late, latest[s])
                 if task < n:
-                    own[s] = max(own[s], finish[task])
+                    same[s] = max(same[s], finish[task])
                 else:
                     other[s] = max(other[s], finish[task])
         if task < n:
@@ -282,7 +282,7 @@ def slacks(  # noqa: PLR0912 -- one walk over the schedule
         if finish[task] > start[task]:
             follower[resource] = latest[task]
     for v in range(n):
-        wait[v] = max(0.0, other[v] - own[v])
+        wait[v] = max(0.0, other[v] - same[v])
     for t in range(source.size):
         u = source[t]
         for k in range(readers_start[u], readers_start[u + 1]):

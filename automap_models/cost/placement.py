@@ -81,7 +81,7 @@ def placement_cost(problem: PlacementProblem, plan: PlacementPlan) -> PlacementC
 
 
 def _step_cost(problem: PlacementProblem, plan: PlacementPlan) -> PlacementCost:
-    timeline = simulate_step(StepTables.of(problem), plan.assignment)
+    timeline = simulate_step(StepTables.from_problem(problem), plan.assignment)
     compute = sums_by(plan.assignment, timeline.finish_s - timeline.start_s, problem.devices)
     received = sums_by(timeline.target, timeline.received_s - timeline.sent_s, problem.devices)
     fits = timeline.peak_bytes <= problem.step_devices.memory_bytes * (1.0 + ROUNDING)
@@ -127,8 +127,8 @@ def _job_durations(problem: PlacementProblem, plan: PlacementPlan) -> FloatArray
     graph, jobs = problem.graph, job_of_nodes(problem, plan)
     paying = problem.accelerators * problem.pieces
     total = paying + len(graph)
-    producers, at = _crossing(graph, jobs, paying)
-    transfer = sums_by(at, graph.transfer_s[producers], total)
+    producers, places = _crossing(graph, jobs, paying)
+    transfer = sums_by(places, graph.transfer_s[producers], total)
     return transfer + sums_by(jobs, _node_times(problem, plan.assignment), total)
 
 
@@ -163,9 +163,9 @@ def _crossing(graph: PlacementGraph, jobs: IntArray, paying: int) -> tuple[IntAr
     producers, readers = graph.edges.T
     cut = jobs[producers] != jobs[readers]
     moved = np.concatenate([producers[cut], producers[cut]])
-    at = np.concatenate([jobs[producers[cut]], jobs[readers[cut]]])
-    pays = at < paying
-    keys = np.unique(moved[pays] * paying + at[pays])
+    places = np.concatenate([jobs[producers[cut]], jobs[readers[cut]]])
+    pays = places < paying
+    keys = np.unique(moved[pays] * paying + places[pays])
     return np.divmod(keys, max(1, paying))  # without jobs that pay there are no keys
 
 

@@ -195,7 +195,7 @@ def _link_shares(
         links: of a node, see `Cluster`.
     """
     counts, per_node = np.array(links, np.float64), len(links)
-    whole = counts.sum(axis=1)
+    totals = counts.sum(axis=1)
     devices = np.arange(math.prod(sizes)).reshape(sizes)
 
     def least(groups: NDArray[np.int64]) -> float:
@@ -206,11 +206,11 @@ def _link_shares(
                 if members.size > 1:
                     linked = counts[np.ix_(members, members)].sum(axis=1)
                     # what is not linked has half a link: PCIe 3.0 × 16 has 12 to 13 GB/s, an NVLink of V100 25
-                    shares.append(float((np.maximum(linked, 0.5) / whole[members]).min()))
+                    shares.append(float((np.maximum(linked, 0.5) / totals[members]).min()))
         return min(shares)
 
-    of_groups = [np.moveaxis(devices, of, range(5 - len(of), 5)) for of in _AXES]
-    kinds = [of.reshape(-1, math.prod(sizes[axis] for axis in _AXES[i])) for i, of in enumerate(of_groups)]
+    of_groups = [np.moveaxis(devices, axes, range(5 - len(axes), 5)) for axes in _AXES]
+    kinds = [axes.reshape(-1, math.prod(sizes[axis] for axis in _AXES[i])) for i, axes in enumerate(of_groups)]
     ranks = devices.reshape(sizes[0], -1)
     partners = np.stack([ranks[:-1].ravel(), ranks[1:].ravel()], axis=1)
     return tuple(map(least, kinds)), least(partners)
@@ -229,7 +229,7 @@ def _spans(
     devices = np.arange(math.prod(sizes))
     nodes = devices // bounds[0] if len(bounds) == 1 else np.searchsorted(bounds, devices, side="right")
     nodes = nodes.reshape(sizes)
-    spans = [_span(np.moveaxis(nodes, of, range(5 - len(of), 5)), [sizes[axis] for axis in of]) for of in _AXES]
+    spans = [_span(np.moveaxis(nodes, axes, range(5 - len(axes), 5)), [sizes[axis] for axis in axes]) for axes in _AXES]
     ranks = nodes.reshape(sizes[0], -1)
     pairs = [(rank, rank + 1) for rank in range(sizes[0] - 1)] + [(0, sizes[0] - 1)]
     return spans, {pair: _crossing(ranks[pair[0]], ranks[pair[1]]) for pair in pairs}

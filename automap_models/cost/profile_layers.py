@@ -55,7 +55,7 @@ class ProfileWork(ModelWork):
     schedules = tuple(sorted(SENDING_ALONE))
 
     @classmethod
-    def of(cls, profile: Profile) -> ProfileWork:
+    def from_profile(cls, profile: Profile) -> ProfileWork:
         """The layers of a profile.
 
         Raises:
@@ -71,10 +71,10 @@ class ProfileWork(ModelWork):
         keys = [tuple(f"{value:.9g}" for value in sums) for sums in _sums(profile, begins).T.tolist()]
         distinct = tuple(dict.fromkeys(keys))
         blocks = _blocks(profile)
-        series = {begin: of.series for of in blocks for begin in begins if of.first <= begin <= of.last}
+        series = {begin: use.series for use in blocks for begin in begins if use.first <= begin <= use.last}
         sizes = dict.fromkeys(("hidden", "heads", "kv_heads", "ffn", "sequence", "vocabulary"), 1)
-        shared = [(*_shared(begins, of), 0.0) for of in profile.shared_parameters]
-        shared += [(places, 0.0, nbytes) for places, nbytes in (_shared(begins, of) for of in profile.shared_frozen)]
+        shared = [(*_shared(begins, use), 0.0) for use in profile.shared_parameters]
+        shared += [(places, 0.0, nbytes) for places, nbytes in (_shared(begins, use) for use in profile.shared_frozen)]
         both_ends, item_bytes = (0, len(keys) - 1), _item_bytes(dtype)
         return cls(
             shape=TransformerShape(name=profile.model, layers=len(keys) - 2, **sizes),
@@ -176,7 +176,7 @@ def _sums(profile: Profile, begins: tuple[int, ...]) -> FloatArray:
     """[7, places] seconds forward, and of both passes; bytes of parameters, frozen ones, saved, entering, leaving."""
     firsts = np.array(begins)
     of_places = [
-        np.add.reduceat(of, firsts) for of in (profile.C_fwd, profile.C, profile.W, profile.frozen, profile.stash)
+        np.add.reduceat(row, firsts) for row in (profile.C_fwd, profile.C, profile.W, profile.frozen, profile.stash)
     ]
     leaving = profile.A[np.append(firsts[1:], len(profile)) - 1]
     return np.array([*of_places, np.append(0.0, leaving[:-1]), leaving])

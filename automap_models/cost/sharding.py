@@ -158,18 +158,18 @@ def sharding_price(work: ShardingWork, axes: Sequence[AxisCost], axis_of: IntArr
         ),
         activation_bytes=tuple(activations),
         gradient_bytes=tuple(gradients),
-        memory_bytes=_divided(work.held_bytes, work.held, axes, on),
+        memory_bytes=_divided(work.held_bytes, work.memory, axes, on),
     )
 
 
 def _divided(total: float, shared: FloatArray, axes: Sequence[AxisCost], on: Sequence[np.ndarray]) -> float:
     """What is left of a total: each part is multiplied by 1/n for every axis that shards one of its classes."""
-    left = total - sum(
+    remainder = total - sum(
         axis.saved * float(np.diagonal(shared)[chosen].sum()) for axis, chosen in zip(axes, on, strict=True)
     )
     if len(axes) == 2:
-        left += axes[0].saved * axes[1].saved * float(shared[np.ix_(on[0], on[1])].sum())
-    return left
+        remainder += axes[0].saved * axes[1].saved * float(shared[np.ix_(on[0], on[1])].sum())
+    return remainder
 
 
 def _merged_bytes(

@@ -158,11 +158,11 @@ class StageCosting:
     def costs(self, strategy: Strategy) -> StageCosts:
         """The costs of one of the strategies."""
         counts, stages, first_layers, last_layers = self._place_layers(strategy)
-        held = counts.sum(axis=2) @ self.of_layers.parameters
+        parameters = counts.sum(axis=2) @ self.of_layers.parameters
         if self.tied_apart:
-            held[-1, 0] += self.tied
+            parameters[-1, 0] += self.tied
         of_ranks = np.zeros((strategy.pp, 2))
-        np.add.at(of_ranks, list(self.rank_of), held)
+        np.add.at(of_ranks, list(self.rank_of), parameters)
         frozen = np.zeros(strategy.pp)
         np.add.at(frozen, list(self.rank_of), counts.sum(axis=2) @ self.of_layers.frozen_bytes)
         copies_s = self._hold_copies(stages, of_ranks, frozen)
@@ -247,9 +247,9 @@ class StageCosting:
         shared = self.strategy.zero and self.never_hidden < 1.0 - self.constants.overlap
         if shared:
             passes[1] = self._gathers(counts, first_layers).sum(axis=0)
-        beside, gathered = (np.bincount(self.rank_of, of, minlength=self.strategy.pp).tolist() for of in passes)
+        beside, gathered = (np.bincount(self.rank_of, row, minlength=self.strategy.pp).tolist() for row in passes)
         moved = [self.gradients_s(*of_rank) for of_rank in of_ranks.tolist()]
-        exposed = np.array([exposed_s(*of, self.constants.overlap) for of in zip(moved, beside, strict=True)])
+        exposed = np.array([exposed_s(*row, self.constants.overlap) for row in zip(moved, beside, strict=True)])
         return np.minimum(exposed, self.strategy.micro_batches * np.array(gathered)) if shared else exposed
 
     def _gathers(self, counts: FloatArray, first_layers: list[int]) -> FloatArray:
@@ -297,7 +297,7 @@ class StageCosting:
     def _memory(
         self, strategy: Strategy, counts: FloatArray, of_ranks: FloatArray, frozen: FloatArray
     ) -> tuple[DeviceMemory, ...]:
-        saved, kept = np.tensordot(counts, self.of_layers.memory[..., :2], axes=2).T
+        saved, for_weights = np.tensordot(counts, self.of_layers.memory[..., :2], axes=2).T
         of_stages = np.where(counts > 0, self.of_layers.memory[..., 2], 0.0).max(axis=(1, 2))
         of_stages[-1] = max(of_stages[-1], self.logits_bytes)
         temporary = np.zeros(strategy.pp)
@@ -307,7 +307,7 @@ class StageCosting:
             of_ranks.tolist(),
             frozen.tolist(),
             saved.tolist(),
-            kept.tolist(),
+            for_weights.tolist(),
             self._gathered(strategy) if strategy.zero == 3 else [0.0] * strategy.pp,
             temporary.tolist(),
             self.runtime.gradient_bytes,
@@ -320,7 +320,7 @@ class StageCosting:
         ends[-1] += 1
         stages = [self.work.order[begin:end] for begin, end in pairwise(ends)]
         of_ranks = ([stages[i] for i, on in enumerate(self.rank_of) if on == rank] for rank in range(strategy.pp))
-        return [self.gathered_parameters(own) for own in of_ranks]
+        return [self.gathered_parameters(rank_stages) for rank_stages in of_ranks]
 
     def gathered_parameters(self, stages: Sequence[Sequence[int]]) -> float:
         """Of a rank whose virtual stages have these layers: of the two neighbouring ones that have most.
@@ -330,21 +330,21 @@ class StageCosting:
         """
         sizes, ends = self._shared_parameters, 0.0
         if self.strategy.pp == 1:  # its virtual stages are neighbours, too
-            stages = [[layer for own in stages for layer in own]]
+            stages = [[layer for stage in stages for layer in stage]]
         if self.runtime.prefetches:
-            ends = sum(sizes[layer] for own in stages for layer in own if layer not in self.layers.blocks)
-            stages = [[layer for layer in own if layer in self.layers.blocks] for own in stages]
-        pairs = [sizes[one] + sizes[next_one] for own in stages for one, next_one in pairwise(own)]
-        alone = [sizes[own[0]] for own in stages if len(own) == 1]
+            ends = sum(sizes[layer] for stage in stages for layer in stage if layer not in self.layers.blocks)
+            stages = [[layer for layer in stage if layer in self.layers.blocks] for stage in stages]
+        pairs = [sizes[one] + sizes[next_one] for stage in stages for one, next_one in pairwise(stage)]
+        alone = [sizes[stage[0]] for stage in stages if len(stage) == 1]
         return ends + max([*pairs, *alone], default=0.0)
 
     @cached_property
     def _shared_parameters(self) -> list[float]:
         """[k] of a layer that a device holds together with others of its groups of data parallelism."""
         groups = self.groups.data, self.groups.expert_data
-        others, of_experts = (float(of.size > 1) for of in groups)
-        held = self.of_layers.parameters + np.outer(self.of_layers.frozen_bytes / self.weight_bytes, (1.0, 0.0))
-        shared: list[float] = (held @ (others, of_experts)).tolist()
+        others, of_experts = (float(group.size > 1) for group in groups)
+        parameters = self.of_layers.parameters + np.outer(self.of_layers.frozen_bytes / self.weight_bytes, (1.0, 0.0))
+        shared: list[float] = (parameters @ (others, of_experts)).tolist()
         return shared
 
     @property
@@ -356,7 +356,7 @@ class StageCosting:
         order, pp, sizes = self.work.order, self.strategy.pp, self._shared_parameters
         if pp == 1:
             return [self.gathered_parameters([order])]
-        block = min((sizes[of] for of in self.layers.blocks), default=0.0)
+        block = min((sizes[layer] for layer in self.layers.blocks), default=0.0)
         return [sizes[order[0]], *(block,) * (pp - 2), min(block, sizes[order[-1]])]
 
     @property

@@ -47,8 +47,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.paces import StagePace, stage_pace
 from automap_models.core.profile import FloatArray
+from automap_models.core.stage_speeds import StageSpeed, stage_speed
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import (
     LATENCY_S,
@@ -185,13 +185,13 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
     bounds = (0, *plan.device_cuts, links.devices)
     spans = [slice(begin, last + 1) for begin, last in plan.stage_instructions(len(profile))]
     degrees = [problem.all_shardings[index].degree for index in plan.shardings]
-    working = [_working(problem, *at, idle) for at in zip(degrees, bounds, bounds[1:], strict=False)]
+    working = [_working(problem, *stage_span, idle) for stage_span in zip(degrees, bounds, bounds[1:], strict=False)]
     costs = [
         _stage_cost(problem, index, spans[s], bounds[s : s + 2], problem.in_flight(s), working[s])
         for s, index in enumerate(plan.shardings)
     ]
     forward, backward, all_reduce, memory, compute, reduce, gather, weights = np.array(costs).T
-    replicas = np.array([of.replicas for of in working])
+    replicas = np.array([stage.replicas for stage in working])
     padding = replicas / problem.shares[replicas]
     transfer = np.array(
         [
@@ -214,7 +214,7 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
         float(span),
         float(length),
         int(pivot),
-        limit_bytes=np.array([of.memory for of in working]),
+        limit_bytes=np.array([stage.memory for stage in working]),
         compute_s=compute,
         reduce_s=reduce,
         gather_s=gather,
@@ -226,7 +226,7 @@ def stage_weights_bytes(problem: StagedProblem, plan: StagedPlan) -> list[float]
     """[S] bytes of trainable parameters on each device of a stage, the copies of tied ones included."""
     spans = plan.stage_instructions(len(problem.profile))
     return [
-        float(_weights_held(problem, sharding, slice(first, last + 1)).sum())
+        float(_weights_bytes(problem, sharding, slice(first, last + 1)).sum())
         for sharding, (first, last) in zip(plan.shardings, spans, strict=True)
     ]
 
@@ -238,19 +238,19 @@ def stage_state_bytes(problem: StagedProblem, plan: StagedPlan) -> list[float]:
         frozen_bytes(problem, sharding, slice(a, b + 1)) for sharding, (a, b) in zip(plan.shardings, spans, strict=True)
     )
     weights = stage_weights_bytes(problem, plan)
-    return [problem.state_factor * trained + held for trained, held in zip(weights, frozen, strict=True)]
+    return [problem.state_factor * trained + untrained for trained, untrained in zip(weights, frozen, strict=True)]
 
 
-def frozen_bytes(problem: StagedProblem, index: int, own: slice) -> float:
+def frozen_bytes(problem: StagedProblem, index: int, span: slice) -> float:
     """What a stage of these instructions holds on each device in that sharding and does not train."""
     sharding = problem.all_shardings[index]
-    held = sharding.frozen_held(problem.profile.shared_frozen, own.start, own.stop)
-    return float(np.add.reduceat(held, [0])[0])
+    frozen = sharding.frozen_bytes(problem.profile.shared_frozen, span.start, span.stop)
+    return float(np.add.reduceat(frozen, [0])[0])
 
 
-def _weights_held(problem: StagedProblem, index: int, own: slice) -> FloatArray:
+def _weights_bytes(problem: StagedProblem, index: int, span: slice) -> FloatArray:
     """[k] bytes of the parameters that a stage of these instructions holds on each device, in that sharding."""
-    return problem.all_shardings[index].weights_held(problem.profile.shared_parameters, own.start, own.stop)
+    return problem.all_shardings[index].weights_bytes(problem.profile.shared_parameters, span.start, span.stop)
 
 
 def tied_sums(
@@ -280,7 +280,7 @@ def tied_sums(
         uses = np.array(parameter.instructions)
         holds = np.searchsorted(uses, end) > np.searchsorted(uses, begin)
         copies = holds.sum(1)
-        shares = np.array([of_all.shared_bytes[p] for of_all in problem.all_shardings])[sharding]
+        shares = np.array([option.shared_bytes[p] for option in problem.all_shardings])[sharding]
         first_node = cluster.node_of[np.where(holds, first, cluster.devices).min(1)]
         last_node = cluster.node_of[np.where(holds, stop, 0).max(1) - 1]
         inside_s = problem.gradient_share * np.where(holds, shares, 0.0).max(1) / cluster.node_intra[first_node]
@@ -326,7 +326,7 @@ def plan_tied_sums(problem: StagedProblem, plan: StagedPlan) -> tuple[TiedSum, .
     )
 
 
-def _working(problem: StagedProblem, degree: int, first: int, stop: int, idle: Collection[int] | None) -> StagePace:
+def _working(problem: StagedProblem, degree: int, first: int, stop: int, idle: Collection[int] | None) -> StageSpeed:
     """How a stage on devices first … stop-1 works; those that share operators all do.
 
     Args:
@@ -336,12 +336,12 @@ def _working(problem: StagedProblem, degree: int, first: int, stop: int, idle: C
     memory = problem.cluster.device_memory[first:stop]
     slowdown = np.ones(stop - first) if problem.slowdowns is None else problem.slowdowns[first:stop]
     if degree == 1 and idle is None:
-        return stage_pace(problem.speeds, slowdown, memory)
+        return stage_speed(problem.speeds, slowdown, memory)
     works = np.ones(stop - first, dtype=bool)
     if degree == 1:
         works[[position - first for position in idle or () if first <= position < stop]] = False
     replicas, slowest = int(works.sum()) // degree, float(slowdown[works].max())
-    return StagePace(replicas, float(problem.speeds[replicas]) / slowest, float(memory[works].min()), slowest)
+    return StageSpeed(replicas, float(problem.speeds[replicas]) / slowest, float(memory[works].min()), slowest)
 
 
 class _StageCost(NamedTuple):
@@ -358,7 +358,7 @@ class _StageCost(NamedTuple):
 
 
 def _stage_cost(
-    problem: StagedProblem, index: int, own: slice, devices: tuple[int, ...], in_flight: int, working: StagePace
+    problem: StagedProblem, index: int, span: slice, devices: tuple[int, ...], in_flight: int, working: StageSpeed
 ) -> _StageCost:
     """What a stage of these instructions and devices first … stop-1 costs in one of the problem's shardings."""
     sharding, (first, stop) = problem.all_shardings[index], devices
@@ -368,22 +368,22 @@ def _stage_cost(
     def total(array: FloatArray) -> float:
         return float(np.add.reduceat(array, [0])[0])
 
-    compute_fwd, compute_bwd = total(sharding.C_fwd[own]), total(sharding.C[own] - sharding.C_fwd[own])
+    compute_fwd, compute_bwd = total(sharding.C_fwd[span]), total(sharding.C[span] - sharding.C_fwd[span])
     gather_in = gather_out = reduce_fwd = reduce_bwd = gradients = 0.0
     if sharding.degree > 1:
         start_s, gathered = sum_start_s(problem, sharding.degree), sharding.gathered
         intra = float(problem.links.node_intra[problem.links.node_of[first:stop]].min())
-        gather_in, gather_out = float(gathered[own.start]) / intra, float(gathered[own.stop]) / intra
-        reduce_fwd = inside * total(sharding.reduced_fwd[own]) / parts + start_s * total(sharding.starts_fwd[own])
-        reduce_bwd = inside * total(sharding.reduced_bwd[own]) / parts + start_s * total(sharding.starts_bwd[own])
-        gradients = problem.gradient_share * inside * total(sharding.gradients[own])
-    weights = float(np.add.reduceat(_weights_held(problem, index, own), [0])[0])
-    frozen = frozen_bytes(problem, index, own)
+        gather_in, gather_out = float(gathered[span.start]) / intra, float(gathered[span.stop]) / intra
+        reduce_fwd = inside * total(sharding.reduced_fwd[span]) / parts + start_s * total(sharding.starts_fwd[span])
+        reduce_bwd = inside * total(sharding.reduced_bwd[span]) / parts + start_s * total(sharding.starts_bwd[span])
+        gradients = problem.gradient_share * inside * total(sharding.gradients[span])
+    weights = float(np.add.reduceat(_weights_bytes(problem, index, span), [0])[0])
+    frozen = frozen_bytes(problem, index, span)
     return _StageCost(
         forward_s=compute_fwd / rate + gather_in / parts + reduce_fwd,
         backward_s=compute_bwd / rate + gather_out / parts + reduce_bwd,
         all_reduce_s=weights * over_replicas + gradients,
-        memory_bytes=problem.state_factor * weights + frozen + in_flight * total(sharding.stash[own]) / parts,
+        memory_bytes=problem.state_factor * weights + frozen + in_flight * total(sharding.stash[span]) / parts,
         compute_s=(compute_fwd + compute_bwd) / rate,
         reduce_s=reduce_fwd + reduce_bwd,
         gather_s=(gather_in + gather_out) / parts,

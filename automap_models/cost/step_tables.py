@@ -42,7 +42,7 @@ class StepTables(NamedTuple):
     memory_bytes: FloatArray
 
     @classmethod
-    def of(cls, problem: PlacementProblem) -> StepTables:
+    def from_problem(cls, problem: PlacementProblem) -> StepTables:
         """The tables of a problem, made once for the same one."""
         return _tables(problem)
 

@@ -55,7 +55,7 @@ def device_memory(
         runtime_bytes: of the driver, libraries and buffers, on every device.
     """
     activations = laid_out(strategy).most_held(saved_bytes, kept_bytes)
-    state = [state_bytes(strategy, *held, gradient_bytes) for held in parameters]
+    state = [state_bytes(strategy, *parts, gradient_bytes) for parts in parameters]
     return tuple(
         DeviceMemory(
             weights + frozen_share(strategy) * frozen,
@@ -85,13 +85,13 @@ def state_bytes(
 
     What ZeRO divides from a stage on a device has the ranks' share of; the others are whole.
     """
-    whole = others + of_experts
+    total = others + of_experts
     shared = others / (strategy.dp * strategy.cp) + of_experts / strategy.expert_data
     weight, gradient, optimizer = parameter_bytes(strategy, gradient_bytes)
     return (
-        weight * (whole if strategy.zero < 3 else shared),
-        gradient * (whole if strategy.zero < 2 else shared),
-        optimizer * (whole if strategy.zero < 1 else shared),
+        weight * (total if strategy.zero < 3 else shared),
+        gradient * (total if strategy.zero < 2 else shared),
+        optimizer * (total if strategy.zero < 1 else shared),
     )
 
 

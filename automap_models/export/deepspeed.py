@@ -33,7 +33,7 @@ LIMITS = Limits(
     pipeline_zeros=(0, 1),
     recompute=("none", "full"),
     precisions=("fp32", "fp16", "bf16"),
-    whole=("cp", "ep"),
+    undivided=("cp", "ep"),
 )
 _PRECISION: dict[str, dict[str, Any]] = {
     "fp32": {},
@@ -105,9 +105,9 @@ def check(plan: BlockPlan, path: Path) -> None:
     if s.pp > 1:
         topology = topologies.PipeModelDataParallelTopology(num_pp=s.pp, num_mp=s.tp, num_dp=s.dp)
         bounds = [_bounds(read["PlannedPipeline"], topology, rank, plan) for rank in range(topology.world_size())]
-        own = parts(plan.layers)
+        layer_parts = parts(plan.layers)
         stages = [topology.get_coord(rank).pipe for rank in range(topology.world_size())]
-        require_same("bounds", bounds, [(own[stage], own[stage + 1]) for stage in stages])
+        require_same("bounds", bounds, [(layer_parts[stage], layer_parts[stage + 1]) for stage in stages])
 
 
 def _bounds(module: Any, topology: Any, rank: int, plan: BlockPlan) -> tuple[int, int]:

@@ -30,7 +30,7 @@ LIMITS = Limits(
     recompute=("none", "full"),
     recompute_alike=False,
     precisions=("fp32", "fp16", "bf16"),
-    whole=("cp", "ep"),
+    undivided=("cp", "ep"),
 )
 _DP_TYPES = {0: "ddp", 2: "zero2", 3: "zero3"}
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Limits
-from automap_models.core.profiled_model import WHOLE
+from automap_models.core.profiled_model import UNSHARDED
 from automap_models.core.sharding import ShardingPlan
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.units import counted
@@ -86,7 +86,7 @@ def _staged(source: Source, notes: list[str]) -> tuple[dict[str, int], Weights, 
     """Of a staged plan likewise, and the plan of its pipeline where it has several stages."""
     source.require_result(NAME)
     plan = source.plan
-    used = dict.fromkeys(stage.sharding or WHOLE for stage in plan.stages)
+    used = dict.fromkeys(stage.sharding or UNSHARDED for stage in plan.stages)
     where = f"plan of {source.name}"
     if len(used) > 1:
         what = f"its stages have the shardings {' and '.join(used)}, and transformers one plan for all layers"
@@ -144,14 +144,14 @@ def tp_styles(weights: Weights, model: str) -> dict[str, str]:
 
 def _style(pattern: str, dims: Mapping[str, int]) -> str:
     """The style of a partitioned module beside those of the same attention or perceptron."""
-    dim, (parent, _, own) = dims[pattern], pattern.rpartition(".")
-    if _EMBEDDING.search(own):
+    dim, (parent, _, leaf) = dims[pattern], pattern.rpartition(".")
+    if _EMBEDDING.search(leaf):
         return "embedding_rowwise" if dim == 0 else "embedding_colwise"
-    siblings = [at for name, at in dims.items() if name.rpartition(".")[0] == parent]
-    whole = "*" in pattern and {*siblings} == {0, 1}
+    siblings = [sharded_dim for name, sharded_dim in dims.items() if name.rpartition(".")[0] == parent]
+    is_pattern = "*" in pattern and {*siblings} == {0, 1}
     if dim == 0:
-        return "colwise" if whole else "colwise_gather_output"
-    return "rowwise" if whole else "rowwise_split_input"
+        return "colwise" if is_pattern else "colwise_gather_output"
+    return "rowwise" if is_pattern else "rowwise_split_input"
 
 
 def _prefix(weights: Weights) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from automap_models.core.profiled_model import WHOLE
+from automap_models.core.profiled_model import UNSHARDED
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
 from automap_models.export.target import Source, Target, Written, parser_module, require_same
@@ -69,7 +69,7 @@ def _staged_parts(source: Source) -> tuple[list[_Stage], dict[str, Specs]]:
     inputs = dict(source.model.batch_dims or {})
     stages, specs = [], {}
     for stage in source.plan.stages:
-        sharding, sharded = stage.sharding or WHOLE, source.plan.sharded_dims(stage)
+        sharding, sharded = stage.sharding or UNSHARDED, source.plan.sharded_dims(stage)
         specs[sharding] = {
             name: _axes({"data": inputs.get(name, REPLICATED), "model": sharded.get(name, REPLICATED)})
             for name in {**sharded, **inputs}

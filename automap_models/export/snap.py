@@ -163,7 +163,7 @@ def nearest(time_s: FloatArray, cuts: Sequence[int], allowed: Sequence[int]) -> 
 
 def _with_schedule(problem: StagedProblem, target: str, limits: Limits, changes: list[str]) -> StagedProblem:
     schedule = problem.schedule or DEFAULT_SCHEDULE
-    if limits.way_objection(schedule, problem.stages, problem.micro_batches) is None:
+    if limits.schedule_objection(schedule, problem.stages, problem.micro_batches) is None:
         return problem
     other = _NEAREST_SCHEDULE[schedule]
     changes.append(f"schedule {other} instead of {schedule}, which {target} does not run")
@@ -212,7 +212,7 @@ def _snapped_shardings(problem: StagedProblem, plan: StagedPlan, limits: Limits,
         return plan.shardings
     index = next(i for i, sharding in enumerate(problem.all_shardings) if sharding.degree == least)
     changes.append(f"every stage divides its operators by {least}")
-    return tuple(own if degree == least else index for own, degree in zip(plan.shardings, degrees, strict=True))
+    return tuple(number if degree == least else index for number, degree in zip(plan.shardings, degrees, strict=True))
 
 
 _SCHEDULES = ("1f1b", "gpipe")
@@ -273,9 +273,9 @@ def _words(value: Any) -> str:
 
 
 def _degrees(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
-    if s.ep > 1 and "ep" in limits.whole:
+    if s.ep > 1 and "ep" in limits.undivided:
         s = replace(s, ep=1)
-    if s.cp > 1 and "cp" in limits.whole:
+    if s.cp > 1 and "cp" in limits.undivided:
         s = _with_ranks(s, dp=s.dp * s.cp, cp=1)
     return s
 
@@ -301,7 +301,7 @@ def _divisors(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
             n
             for n in range(1, degree + 1)
             if degree % n == 0
-            and limits.division_objection(Parts(**{name: n}, sequence_parallel=s.sequence_parallel), facts) is None
+            and limits.degrees_objection(Parts(**{name: n}, sequence_parallel=s.sequence_parallel), facts) is None
         ]
         if fits and fits[-1] < degree:
             s = _with_ranks(s, s.dp * degree // fits[-1], **{name: fits[-1]})
@@ -310,12 +310,12 @@ def _divisors(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
 
 def _experts(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
     shared = replace(s, sequence_parallel=True)
-    objects = limits.division_objection(s, facts) is not None
-    return shared if objects and limits.division_objection(shared, facts) is None else s
+    objects = limits.degrees_objection(s, facts) is not None
+    return shared if objects and limits.degrees_objection(shared, facts) is None else s
 
 
 def _pipeline(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
-    if limits.division_objection(Parts(pp=s.pp), ModelFacts(tied=facts.tied)) is None:
+    if limits.degrees_objection(Parts(pp=s.pp), ModelFacts(tied=facts.tied)) is None:
         return s
     powers = [2**k for k in range(s.pp.bit_length()) if 2**k <= s.pp and (s.pp * s.dp) % 2**k == 0]
     pp = max(n for n in powers if limits.tied_objection(n, facts.tied) is None)
@@ -334,15 +334,15 @@ def _spread(blocks: int, stages: int) -> tuple[int, ...]:
 
 
 def _schedule(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
-    if limits.way_objection(s.schedule, s.pp, s.micro_batches, s.vp) is None:
+    if limits.schedule_objection(s.schedule, s.pp, s.micro_batches, s.vp) is None:
         return s
     if s.vp > 1 and s.schedule != "interleaved":
         looped = _runnable(s, schedule="interleaved")
-        if looped is not None and limits.way_objection("interleaved", s.pp, s.micro_batches, s.vp) is None:
+        if looped is not None and limits.schedule_objection("interleaved", s.pp, s.micro_batches, s.vp) is None:
             return looped
     joined = _joined(s)
     for name in (s.schedule, *_SCHEDULES):
-        if limits.way_objection(name, s.pp, s.micro_batches, 1) is None:
+        if limits.schedule_objection(name, s.pp, s.micro_batches, 1) is None:
             moved = _runnable(s, schedule=name, vp=1, **joined)
             if moved is not None:
                 return moved
@@ -373,7 +373,7 @@ def _strongest(s: Strategy) -> Recompute:
 
 
 def _zero(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
-    zero = min(limits.zeros_of(s), key=lambda own: (abs(own - s.zero), -own))
+    zero = min(limits.zeros_of(s), key=lambda stage: (abs(stage - s.zero), -stage))
     return replace(s, zero=zero)
 
 
@@ -385,7 +385,7 @@ def _recompute(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
         return s
 
     def more(kind: Recompute) -> Recompute:
-        return next(own for own in RECOMPUTE[RECOMPUTE.index(kind) :] if own in limits.recompute)
+        return next(heavier for heavier in RECOMPUTE[RECOMPUTE.index(kind) :] if heavier in limits.recompute)
 
     moved = tuple(more(kind) for kind in s.recompute) if isinstance(s.recompute, tuple) else more(s.recompute)
     return replace(s, recompute=moved)
@@ -394,7 +394,7 @@ def _recompute(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
 def _precision(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
     if s.precision in limits.precisions:
         return s
-    return replace(s, precision=next(own for own in _PRECISIONS if own in limits.precisions))
+    return replace(s, precision=next(precision for precision in _PRECISIONS if precision in limits.precisions))
 
 
 def _layers(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:

@@ -35,8 +35,8 @@ def load(path: Path, schedule: Schedule) -> tuple[list[list[str]], dict[int, int
     """
     torch_schedules = parser_module("torch.distributed.pipelining.schedules", DISTRIBUTION)
     numbers = {"group_size": schedule.ranks, "num_stages": schedule.stages, "group_rank": 0, "is_last": False}
-    held = [stage for stage, rank in enumerate(schedule.rank_of) if rank == 0]
-    stages = [SimpleNamespace(**numbers, group=None, stage_index=stage, has_backward=True) for stage in held]
+    rank_stages = [stage for stage, rank in enumerate(schedule.rank_of) if rank == 0]
+    stages = [SimpleNamespace(**numbers, group=None, stage_index=stage, has_backward=True) for stage in rank_stages]
     runtime = torch_schedules._PipelineScheduleRuntime(stages, schedule.micro_batches)
     runtime._load_csv(str(path), format="compute_only")
     computed = {"F", "B", "I", "W"}

@@ -34,7 +34,7 @@ def write(source: Source, path: Path) -> Written:
     """The program."""
     plan, profile = source.plan, source.require_result(NAME).problem.profile
     where, schedule = f"plan of {source.name}", plan.build_schedule()
-    require_none(LIMITS.way_objection(schedule.name, schedule.stages, schedule.micro_batches), where)
+    require_none(LIMITS.schedule_objection(schedule.name, schedule.stages, schedule.micro_batches), where)
     objection = unequal_devices(plan, NAME, LIMITS)
     if objection:
         raise Inexpressible(objection, where=where, do="run it with automap-run")

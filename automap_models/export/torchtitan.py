@@ -152,11 +152,11 @@ def check(plan: BlockPlan, path: Path) -> None:
         require_same("config", {key: getattr(part, key) for key in fields}, fields)
     if s.stages > 1:
         require_same("modules", config.module_fqns_per_model_part, [*module_names(plan.layers)])
-        held = [
+        embedding_parts = [
             pipeline._get_pp_rank_to_stage_indices_mapping(rank, s.pp, config.pipeline_parallel_schedule, s.stages)
             for rank in range(s.pp)
         ]
-        ranks = {stage: rank for rank, stages in enumerate(held) for stage in stages}
+        ranks = {stage: rank for rank, stages in enumerate(embedding_parts) for stage in stages}
         require_same("ranks of virtual stages", ranks, dict(enumerate(schedule.rank_of)))
         if config.pipeline_parallel_schedule_csv:
             torch_csv.check(schedule, Path(config.pipeline_parallel_schedule_csv))

@@ -140,15 +140,15 @@ _MAGIC = b"automap-cache 1 "
 
 def cache_folder() -> Path:
     """$AUTOMAP_CACHE, else automap in $XDG_CACHE_HOME, else ~/.cache/automap."""
-    own, shared = os.environ.get("AUTOMAP_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    if own:
-        return Path(own)
+    folder, shared = os.environ.get("AUTOMAP_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if folder:
+        return Path(folder)
     return (Path(shared) if shared else Path.home() / ".cache") / "automap"
 
 
-def fingerprint(of: Mapping[str, object]) -> str:
+def fingerprint(facts: Mapping[str, object]) -> str:
     """SHA-256 over plain data: numbers, texts, lists and dictionaries of them."""
-    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 class Cache:

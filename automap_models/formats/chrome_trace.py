@@ -73,11 +73,11 @@ def _metadata(what: str, process: int, row: int, **arguments: str | int) -> dict
 
 
 def _event(interval: Interval) -> dict[str, Any]:
-    of_all = interval.kind in OF_GRADIENTS
-    arguments = {} if of_all else {"micro_batch": int(interval.micro_batch)}
+    is_sum = interval.kind in OF_GRADIENTS
+    arguments = {} if is_sum else {"micro_batch": int(interval.micro_batch)}
     if interval.chunk:
         arguments["chunk"] = int(interval.chunk)
-    name = interval.kind if of_all else f"{interval.kind} {interval.micro_batch}"
+    name = interval.kind if is_sum else f"{interval.kind} {interval.micro_batch}"
     return _complete(name, interval.kind, _row(interval), interval.start_s, interval.end_s, **arguments)
 
 

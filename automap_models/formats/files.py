@@ -19,7 +19,7 @@ _MODULE_TEXT = re.compile(
     r"(?:\s|//.*)*"  # comments may come before
     r"(?:HloModule\s|\"?(?:builtin\.)?module\"?\s*[@{(]|module\s+attributes\b|func\.func\s|#[\w.]+ = )"
 )
-_KNOWN = (
+_FORMATS = (
     "a profile is an .npz file with the arrays C, A and W, a graph.txt of PipeDream or DAPPLE, or JSON of "
     "dnn-partitioning or Piper; automap-profile makes one of HLO text, StableHLO or a model"
 )
@@ -45,7 +45,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         )
     if looks_like_graph_txt(text):
         return read_graph_txt(path)
-    raise BadInput("is empty" if not head else "is no profile in a known format", where=str(path), do=_KNOWN)
+    raise BadInput("is empty" if not head else "is no profile in a known format", where=str(path), do=_FORMATS)
 
 
 def holds_module(path: str | os.PathLike[str]) -> bool:
@@ -65,7 +65,7 @@ def require_no_plan(path: str | os.PathLike[str]) -> None:
         BadInput: the file is one, or cannot be read.
     """
     if _head(path).decode("utf-8", errors="replace").lstrip("\ufeff \t\r\n").startswith("{"):
-        json_kind(read_bytes(path), "model", str(path), _KNOWN)
+        json_kind(read_bytes(path), "model", str(path), _FORMATS)
 
 
 def _head(path: str | os.PathLike[str]) -> bytes:
@@ -84,9 +84,9 @@ def _read_json_profile(path: str | os.PathLike[str]) -> Profile:
     from automap_models.formats.planning_graphs import parse_piper, parse_placement, profile_from_placement
 
     content, where, model = read_bytes(path), str(path), Path(path).stem
-    kind = json_kind(content, "profile", where, _KNOWN)
+    kind = json_kind(content, "profile", where, _FORMATS)
     if kind == PLACEMENT:
         return profile_from_placement(parse_placement(content, where=where, model=model))
     if kind == PIPER:
         return parse_piper(content, where=where, model=model)
-    raise BadInput("is no profile in a known format", where=where, do=_KNOWN)
+    raise BadInput("is no profile in a known format", where=where, do=_FORMATS)

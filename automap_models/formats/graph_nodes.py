@@ -13,7 +13,7 @@ import msgspec
 from automap_models.core.dag import find_cycle
 from automap_models.errors import BadInput
 from automap_models.formats.plan import READERS, plan_refused
-from automap_models.formats.schema import Foreign, Whole, decode_json
+from automap_models.formats.schema import Foreign, Integer, decode_json
 
 Id = TypeVar("Id", int, str)
 
@@ -23,14 +23,14 @@ PLACEMENT, PIPER = "a device-placement graph", "a graph of Piper"
 class Node(Foreign):
     """A node of a JSON graph by the number that edges name it by."""
 
-    id: Whole
+    id: Integer
 
 
 class Edge(Foreign):
     """An edge of a JSON graph."""
 
-    source: Whole = msgspec.field(name="sourceId")
-    destination: Whole = msgspec.field(name="destId")
+    source: Integer = msgspec.field(name="sourceId")
+    destination: Integer = msgspec.field(name="destId")
 
 
 NodeT = TypeVar("NodeT", bound=Node)
@@ -106,8 +106,8 @@ def linked(
     successors = [sorted(after) for after in consumers]
     if cycle := find_cycle(successors):
         names: list[str] = [str(ids[i]) for i in cycle]
-        shown: list[str] = names if len(names) <= 8 else [*names[:7], "…"]
-        what = f"the edges form a cycle, {' → '.join([*shown, names[0]])}"
+        listed: list[str] = names if len(names) <= 8 else [*names[:7], "…"]
+        what = f"the edges form a cycle, {' → '.join([*listed, names[0]])}"
         place = places[ends.index((cycle[-1], cycle[0]))]
         raise BadInput(what, where=f"{where}, {place}", do="a training step's graph must be acyclic")
     return ends, successors

@@ -21,8 +21,8 @@ from automap_models.formats.atomic import write_text
 from automap_models.formats.schema import (
     Document,
     Index,
+    Integer,
     Text,
-    Whole,
     convert,
     find_yaml,
     load_yaml,
@@ -61,21 +61,21 @@ def hardware(document: object, kind: type[DocumentT], *, where: str, do: str) ->
     return convert(_without_units(document, None, "$", where, do), kind, where=where, do=do)
 
 
-def _without_units(value: object, unit: Unit | None, at: str, where: str, do: str) -> object:
+def _without_units(value: object, unit: Unit | None, path: str, where: str, do: str) -> object:
     """The value with every text under a key of UNITS as the number that it stands for, in base units."""
     if isinstance(value, dict):
         return {
-            key: _without_units(part, UNITS.get(key, unit) if isinstance(key, str) else None, f"{at}.{key}", where, do)
-            for key, part in value.items()
+            key: _without_units(one, UNITS.get(key, unit) if isinstance(key, str) else None, f"{path}.{key}", where, do)
+            for key, one in value.items()
         }
     if isinstance(value, list):
-        return [_without_units(part, unit, f"{at}[{i}]", where, do) for i, part in enumerate(value)]
+        return [_without_units(part, unit, f"{path}[{i}]", where, do) for i, part in enumerate(value)]
     if unit is None or not isinstance(value, str):
         return value
     try:
         return unit.parse(value)
     except ValueError:
-        raise wrong(at, value, f"a {unit.what} such as {unit.examples} ({unit.base})", where, do) from None
+        raise wrong(path, value, f"a {unit.what} such as {unit.examples} ({unit.base})", where, do) from None
 
 
 SIZES = ("nodes", "devices_per_node")
@@ -98,8 +98,8 @@ def _numbers(nodes: Cluster | NodeGroup) -> dict[str, Any]:
 class GroupDocument(Document, kw_only=True, omit_defaults=True):
     """Equal nodes of a mixed cluster; the keys are the attributes of `core.cluster.NodeGroup`."""
 
-    nodes: Whole
-    devices_per_node: Whole
+    nodes: Integer
+    devices_per_node: Integer
     intra: float
     inter: float
     memory: float
@@ -107,7 +107,7 @@ class GroupDocument(Document, kw_only=True, omit_defaults=True):
     speed: float | None = None
 
     @classmethod
-    def of(cls, group: NodeGroup) -> GroupDocument:
+    def from_group(cls, group: NodeGroup) -> GroupDocument:
         """The document that describes a group."""
         return cls(
             **_numbers(group),
@@ -121,18 +121,18 @@ class GroupDocument(Document, kw_only=True, omit_defaults=True):
         Raises:
             BadInput: a number out of range, naming its key, or a device that is neither shipped nor a file.
         """
-        known = read_device(self.device) if self.device and self.speed is None else None
+        device = read_device(self.device) if self.device and self.speed is None else None
         values = msgspec.structs.asdict(self)
         with located(where):
-            return NodeGroup(**values, rates=() if known is None else known.matrix_rates)
+            return NodeGroup(**values, rates=() if device is None else device.matrix_rates)
 
 
 class ClusterDocument(Document, kw_only=True):
     """A cluster as YAML files and plans write it: the attributes of `core.cluster.Cluster`, or groups of nodes."""
 
     name: Text = ""
-    nodes: Whole | UnsetType = UNSET
-    devices_per_node: Whole | UnsetType = UNSET
+    nodes: Integer | UnsetType = UNSET
+    devices_per_node: Integer | UnsetType = UNSET
     intra: float | UnsetType = UNSET
     inter: float | UnsetType = UNSET
     memory: float | UnsetType = UNSET
@@ -148,10 +148,10 @@ class ClusterDocument(Document, kw_only=True):
             raise ValueError(f"Object missing required field `{missing}`")  # as msgspec says it, with the path
 
     @classmethod
-    def of(cls, cluster: Cluster) -> ClusterDocument:
+    def from_cluster(cls, cluster: Cluster) -> ClusterDocument:
         """The document that describes a cluster."""
         if cluster.groups:
-            return cls(name=cluster.name, groups=[GroupDocument.of(group) for group in cluster.groups])
+            return cls(name=cluster.name, groups=[GroupDocument.from_group(group) for group in cluster.groups])
         return cls(
             name=cluster.name,
             **_numbers(cluster),
@@ -178,7 +178,7 @@ class ClusterDocument(Document, kw_only=True):
         with located(where):
             return Cluster.of_groups(nodes, name) if nodes else Cluster(**given, name=name)
 
-    def require_same(self, cluster: Cluster, at: str) -> None:
+    def require_same(self, cluster: Cluster, base: str) -> None:
         """The document describes this cluster, perhaps under another name.
 
         Speeds are compared where both give them: those of kinds are known once there is a profile. So are the kinds
@@ -186,19 +186,19 @@ class ClusterDocument(Document, kw_only=True):
 
         Args:
             cluster: to compare with.
-            at: the path to the document in its file, for messages.
+            base: the path to the document in its file, for messages.
 
         Raises:
             BadInput: it describes another one; the message names the first key that differs.
         """
-        written, expected = self._parts(), ClusterDocument.of(cluster)._parts()
-        if len(written) != len(expected):
-            raise BadInput(f"{at} has {len(written)} group(s) of nodes, but cluster {cluster.name} has {len(expected)}")
-        for (path, own), (_, other) in zip(written.items(), expected.items(), strict=True):
+        parts, expected = self._parts(), ClusterDocument.from_cluster(cluster)._parts()
+        if len(parts) != len(expected):
+            raise BadInput(f"{base} has {len(parts)} group(s) of nodes, but cluster {cluster.name} has {len(expected)}")
+        for (path, entry), (_, other) in zip(parts.items(), expected.items(), strict=True):
             for key in (*SIZES, *RATES, "device", "speed", "links"):
-                value, wanted = getattr(own, key, None), getattr(other, key, None)
+                value, wanted = getattr(entry, key, None), getattr(other, key, None)
                 if value != wanted and not (key in ("device", "speed", "links") and {None, UNSET} & {value, wanted}):
-                    raise BadInput(f"{at}{path}.{key} is {value}, but cluster {cluster.name} has {wanted}")
+                    raise BadInput(f"{base}{path}.{key} is {value}, but cluster {cluster.name} has {wanted}")
 
     def _parts(self) -> dict[str, ClusterDocument | GroupDocument]:
         """Path in the document → the group there; a uniform cluster is itself one."""
@@ -306,7 +306,7 @@ class DeviceDocument(Document):
     vector: float
     bandwidth: float
     winograd: bool = False
-    multiprocessors: Whole | None = None
+    multiprocessors: Integer | None = None
     sustained: float = 1.0
     step: StepConstantsDocument | None = None
     left_out: tuple[float, float] | None = None

@@ -112,8 +112,8 @@ def split_layers(layers: int, stages: int, remainder: Remainder) -> tuple[int, .
     if not rest:
         return None
     if stages > 1 and (layers + 2) % stages == 0:
-        whole = (layers + 2) // stages
-        return (whole - 1, *[whole] * (stages - 2), whole - 1)
+        even = (layers + 2) // stages
+        return (even - 1, *[even] * (stages - 2), even - 1)
     if remainder == "last":
         filled = [min(share + 1, max(0, layers - (share + 1) * i)) for i in range(stages)]
         return tuple(filled)

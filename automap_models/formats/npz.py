@@ -108,7 +108,7 @@ class Archive:
                 what = f"array {name} holds Python objects"
                 raise BadInput(what, where=self.where, do="save plain numbers or text")
             if nbytes > largest_bytes or max(shape, default=0) > largest_bytes:
-                what = f"array {name} of shape {_shown(shape)} takes more than {largest_bytes:,} bytes"
+                what = f"array {name} of shape {_shape_text(shape)} takes more than {largest_bytes:,} bytes"
                 raise BadInput(what, where=self.where, do="check which file it is")
             with self._zip.open(f"{name}.npy") as member:
                 array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
@@ -126,7 +126,7 @@ def _header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return np.lib.format.read_array_header_2_0(member)
 
 
-def _shown(shape: tuple[int, ...]) -> str:
+def _shape_text(shape: tuple[int, ...]) -> str:
     return " × ".join(f"{size:,}" for size in shape[:4])
 
 
@@ -228,7 +228,7 @@ def is_text(text: str) -> bool:
     return True
 
 
-def _json(archive: Archive, key: str, of: type[T]) -> T:
+def _json(archive: Archive, key: str, kind: type[T]) -> T:
     array = archive.read(key, 4 << 20)
     if array.dtype.kind != "U" or array.ndim:
         raise BadInput(
@@ -236,4 +236,4 @@ def _json(archive: Archive, key: str, of: type[T]) -> T:
         )
     if not is_text(str(array)):
         raise BadInput(f"{key} is no text", where=archive.where, do=_JSON)
-    return decode_json(str(array).encode(), of, where=f"{archive.where}, {key}", do=_JSON)
+    return decode_json(str(array).encode(), kind, where=f"{archive.where}, {key}", do=_JSON)

@@ -41,7 +41,7 @@ from automap_models.formats.schema import (
     Document,
     Foreign,
     Index,
-    Whole,
+    Integer,
     decode_json,
     located,
     read_bytes,
@@ -61,7 +61,7 @@ class Provenance(Document):
 
     automap_version: str
     graph_fingerprint: str
-    seed: Whole
+    seed: Integer
     time_limit_s: Amount | None
 
 
@@ -77,7 +77,7 @@ class NetworkDocument(Document):
     latency_s: list[float]
 
     @classmethod
-    def of(cls, network: StepDevices) -> NetworkDocument:
+    def from_devices(cls, network: StepDevices) -> NetworkDocument:
         """The document that describes them."""
         lists: dict[str, Any] = {key: np.asarray(getattr(network, key)).tolist() for key in cls.__struct_fields__}
         finite: dict[str, Any] = {
@@ -111,12 +111,12 @@ class VerifiedDocument(Document):
     loss: float
     loss_error: Amount
     array_error: Amount
-    devices: Whole
-    parts: Whole
-    moved: Whole
+    devices: Integer
+    parts: Integer
+    moved: Integer
 
     @classmethod
-    def of(cls, verified: Any) -> VerifiedDocument:
+    def from_result(cls, verified: Any) -> VerifiedDocument:
         """The document of a run.verify_placement.VerifiedPlacement."""
         return cls(*(getattr(verified, name) for name in cls.__struct_fields__))
 
@@ -133,10 +133,10 @@ class PlacementDocument(Document):
     objective: Objective
     communication: Communication
     split_passes: bool
-    accelerators: Whole
-    cpus: Whole
+    accelerators: Integer
+    cpus: Integer
     accelerator_bytes: Amount
-    pieces_per_accelerator: Whole
+    pieces_per_accelerator: Integer
     value: Amount
     bound: Amount | None
     gap: Amount | None
@@ -191,8 +191,8 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
         seconds=float(result.taken_s),
         notes=list(result.notes),
         provenance=Provenance(__version__, problem.graph.fingerprint, facts.get("seed", 0), facts.get("time_limit_s")),
-        network=None if problem.network is None else NetworkDocument.of(problem.network),
-        verified=VerifiedDocument.of(facts["verified"]) if "verified" in facts else None,
+        network=None if problem.network is None else NetworkDocument.from_devices(problem.network),
+        verified=VerifiedDocument.from_result(facts["verified"]) if "verified" in facts else None,
     )
     return document.builtins()
 
@@ -270,7 +270,7 @@ DO = "give a split file of dnn-partitioning"
 class SplitDevice(Foreign):
     """The ids of the nodes on a device."""
 
-    nodes: list[Whole]
+    nodes: list[Integer]
 
 
 class SplitDocument(Foreign):

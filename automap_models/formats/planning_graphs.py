@@ -57,7 +57,7 @@ from automap_models.core.placement import PlacementGraph
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
 from automap_models.formats.graph_nodes import PLACEMENT, Edge, Node, json_ends, json_kind, sorted_nodes
-from automap_models.formats.schema import Amount, Foreign, Index, Whole, decode_json, read_bytes
+from automap_models.formats.schema import Amount, Foreign, Index, Integer, decode_json, read_bytes
 
 DO = "give device-placement JSON of dnn-partitioning"
 
@@ -73,7 +73,7 @@ class PlacementNode(Node):
     cpu_ms: Amount = msgspec.field(name="cpuLatency")
     accelerator_ms: Amount = msgspec.field(name="fpgaLatency")
     backward: Flag = msgspec.field(name="isBackwardNode")
-    colour: Whole | msgspec.UnsetType = msgspec.field(name="colorClass", default=msgspec.UNSET)
+    colour: Integer | msgspec.UnsetType = msgspec.field(name="colorClass", default=msgspec.UNSET)
     size: Amount = 0.0
     name: str = ""
 
@@ -192,7 +192,7 @@ def profile_from_placement(graph: PlacementGraph) -> Profile:
         A=crossing_bytes(line, sizes, consumers),
         W=parameters[order],
         C_fwd=graph.accelerator_s[order],
-        stash=_stash(graph)[order],
+        stash=_saved_bytes(graph)[order],
         names=[str(graph.ids[i]) for i in order],
         layers=[graph.names[i] for i in order] if any(graph.names) else (),
         meta={"model": graph.meta["model"], "source": graph.meta["source"], "microbatch_size": 1, **reported},
@@ -266,7 +266,7 @@ def _parameters(
     return nbytes, shared
 
 
-def _stash(graph: PlacementGraph) -> NDArray[np.float64]:
+def _saved_bytes(graph: PlacementGraph) -> NDArray[np.float64]:
     """[n] bytes that each forward node keeps for the backward pass."""
     if not graph.is_training:
         return np.zeros(len(graph))
@@ -276,7 +276,7 @@ def _stash(graph: PlacementGraph) -> NDArray[np.float64]:
     return graph.output_bytes * (read if read.any() else ~graph.backward)
 
 
-class PiperWay(Foreign):
+class PiperOption(Foreign):
     """A way of running a layer."""
 
     time_s: Amount = msgspec.field(name="timePerSample")
@@ -287,7 +287,7 @@ class PiperWay(Foreign):
 class PiperDegrees(Foreign):
     """Ways of running a layer by the degree of tensor parallelism, of which degree 1 is read."""
 
-    whole: list[PiperWay] = msgspec.field(name="1", default_factory=list)
+    single: list[PiperOption] = msgspec.field(name="1", default_factory=list)
 
 
 class PiperNode(Node):
@@ -341,9 +341,9 @@ def parse_piper(content: bytes, *, where: str, model: str) -> Profile:
     )
 
 
-def _fastest(index: int, node: PiperNode, where: str) -> PiperWay:
+def _fastest(index: int, node: PiperNode, where: str) -> PiperOption:
     """The fastest way of running a layer on one device."""
-    if not node.degrees.whole:
+    if not node.degrees.single:
         what = f"$.nodes[{index}].TMPCs has no way of running on one device"
         raise BadInput(what, where=where, do="give degree 1")
-    return min(node.degrees.whole, key=lambda way: way.time_s)
+    return min(node.degrees.single, key=lambda degree: degree.time_s)

@@ -56,11 +56,11 @@ LARGEST_YAML_BYTES = 64 << 10
 LARGEST_YAML_VALUES = 200_000
 """Of a YAML description with every alias written out, so that a small file with aliases of aliases is refused."""
 
-LARGEST_WHOLE = 2**53
+LARGEST_INTEGER = 2**53
 """Of a whole number, so that it is exact as a float too, and never overflows an array's entry."""
-Whole = Annotated[int, Meta(ge=-LARGEST_WHOLE, le=LARGEST_WHOLE)]
-Count = Annotated[int, Meta(ge=1, le=LARGEST_WHOLE)]
-Index = Annotated[int, Meta(ge=0, le=LARGEST_WHOLE)]
+Integer = Annotated[int, Meta(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
+Count = Annotated[int, Meta(ge=1, le=LARGEST_INTEGER)]
+Index = Annotated[int, Meta(ge=0, le=LARGEST_INTEGER)]
 Amount = Annotated[float, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -247,15 +247,15 @@ def find_yaml(name_or_path: str | Path, group: str, kind: str, or_else: str = ""
     Raises:
         BadInput: neither a shipped name nor an existing path.
     """
-    known = shipped_names(group)
-    if str(name_or_path) in known:
+    names = shipped_names(group)
+    if str(name_or_path) in names:
         return conf_dir() / group / f"{name_or_path}.yaml"
     path = Path(name_or_path)
     if not exists(path):
         raise BadInput(
             f"{_SHORT.repr(str(name_or_path))} is neither a known {kind} nor a file",
             where=kind,
-            do=f"choose from {', '.join(known)} or give a YAML file{or_else}",
+            do=f"choose from {', '.join(names)} or give a YAML file{or_else}",
         )
     return path
 
@@ -372,15 +372,15 @@ def _loader() -> type[yaml.SafeLoader]:
     return Loader
 
 
-def _values(document: object, known: dict[int, int]) -> int:
+def _values(document: object, counts: dict[int, int]) -> int:
     """How many values a parsed document has with every alias written out; one inside itself counts as infinite."""
     if not isinstance(document, (dict, list, tuple, set)):
         return 1
-    if id(document) not in known:
-        known[id(document)] = LARGEST_YAML_VALUES + 1  # until it is counted: who meets it inside itself has too many
+    if id(document) not in counts:
+        counts[id(document)] = LARGEST_YAML_VALUES + 1  # until it is counted: who meets it inside itself has too many
         parts = [*document, *document.values()] if isinstance(document, dict) else document
-        known[id(document)] = min(1 + sum(_values(part, known) for part in parts), LARGEST_YAML_VALUES + 1)
-    return known[id(document)]
+        counts[id(document)] = min(1 + sum(_values(part, counts) for part in parts), LARGEST_YAML_VALUES + 1)
+    return counts[id(document)]
 
 
 def _misfit(error: msgspec.ValidationError, document: object, kind: object, where: str, do: str) -> BadInput:
@@ -389,7 +389,7 @@ def _misfit(error: msgspec.ValidationError, document: object, kind: object, wher
     if path.startswith("key in "):
         owner = path.removeprefix("key in ")
         return BadInput(f"a key of {owner} is not {_expected(what)}", where=where, do=do)
-    path, value, declared = _at(document, path, what, kind)
+    path, value, declared = _node_at(document, path, what, kind)
     if match := re.fullmatch(r"Object missing required field `(.*)`", what, re.DOTALL):
         return BadInput(f"{path}.{match[1]} is missing", where=where, do=do)
     path = "the document" if path == "$" else path
@@ -422,13 +422,13 @@ def _expected(what: str) -> str:
     return f"{kinds} {limit}".removesuffix(".0").strip()
 
 
-def _at(document: object, path: str, what: str, kind: object) -> tuple[str, object, list[object]]:
+def _node_at(document: object, path: str, what: str, kind: object) -> tuple[str, object, list[object]]:
     """Where msgspec's path leads: to which value (UNSET if unknown), of which declared types.
 
     msgspec writes `[...]` for a key of a mapping. The path that is returned has that key as far as the document is at
     hand.
     """
-    value, shown, declared = document, "$", list(_alternatives(kind))
+    value, path_text, declared = document, "$", list(_alternatives(kind))
     steps = re.findall(r"\.([^.\[]+)|\[([^\]]*)\]", path.removeprefix("$"))
     for number, (key, index) in enumerate(steps):
         step = f".{key}" if key else f"[{index}]"
@@ -443,8 +443,8 @@ def _at(document: object, path: str, what: str, kind: object) -> tuple[str, obje
         else:
             items = value if isinstance(value, list) else []
             value = items[int(index)] if index.isdigit() and int(index) < len(items) else msgspec.UNSET
-        shown, declared = shown + step, [alternative for part in parts for alternative in _alternatives(part)]
-    return shown, value, declared
+        path_text, declared = path_text + step, [alternative for part in parts for alternative in _alternatives(part)]
+    return path_text, value, declared
 
 
 def _key_at_fault(values: Mapping[Any, object], declared: list[object], path: str, what: str) -> object:

@@ -28,13 +28,13 @@ from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.plan import TOLERANCE, PlanDocument, read
-from automap_models.formats.schema import LARGEST_WHOLE, Amount, Document, Index, wrong
+from automap_models.formats.schema import LARGEST_INTEGER, Amount, Document, Index, wrong
 from automap_models.version import __version__
 
 _SHARDING = "plan"
 """Name of the sharding of a plan's only stage."""
-AxisSize = Annotated[int, Meta(ge=2, le=LARGEST_WHOLE)]
-Dim = Annotated[int, Meta(ge=REPLICATED, le=LARGEST_WHOLE)]
+AxisSize = Annotated[int, Meta(ge=2, le=LARGEST_INTEGER)]
+Dim = Annotated[int, Meta(ge=REPLICATED, le=LARGEST_INTEGER)]
 
 
 class VariableDocument(Document):
@@ -303,7 +303,7 @@ def _common(report: ShardingReport) -> dict[str, Any]:
         "model": report.problem.model,
         "planner": report.plan.planner,
         "rules": report.problem.rules,
-        "cluster": ClusterDocument.of(report.problem.cluster),
+        "cluster": ClusterDocument.from_cluster(report.problem.cluster),
         "search_s": float(report.result.taken_s),
         "planning_s": float(report.planning_s),
         "provenance": ProvenanceDocument(__version__, report.result.facts.get("seed")),

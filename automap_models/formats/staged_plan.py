@@ -26,7 +26,7 @@ from automap_models.core.microbatch import (
 )
 from automap_models.core.plan import Plan, Stage
 from automap_models.core.profile import Profile
-from automap_models.core.profiled_model import WHOLE, ProfiledModel
+from automap_models.core.profiled_model import UNSHARDED, ProfiledModel
 from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.training_state import DEFAULT_STATE_FACTOR
@@ -239,7 +239,7 @@ def staged_document(report: PlanReport) -> StagedDocument:
         model=problem.profile.model,
         planner=plan.planner,
         granularity=problem.granularity,
-        cluster=ClusterDocument.of(problem.cluster),
+        cluster=ClusterDocument.from_cluster(problem.cluster),
         micro_batches=plan.micro_batches,
         microbatch_size=samples,
         global_batch=None if samples is None else samples * plan.micro_batches,
@@ -403,7 +403,7 @@ def _with_shardings(problem: StagedProblem, document: StagedDocument, model: Pro
         if any(stage.sharding is not UNSET for stage in document.stages):
             raise wrong("$.shardings", None, "there, with the shardings of its stages")
         return problem
-    if not model.shardings and written.keys() - {WHOLE}:
+    if not model.shardings and written.keys() - {UNSHARDED}:
         what = f"has stages that partition operators, of which the profile of {model.profile.model} says nothing"
         raise BadInput(what, do="give the model: automap plan MODEL reads it with `plan`")
     if document.launch_s != model.launch_s:
@@ -411,7 +411,7 @@ def _with_shardings(problem: StagedProblem, document: StagedDocument, model: Pro
     by_name, used = {sharding.name: sharding for sharding in model.shardings}, []
     traced, samples = microbatch_size(model.profile), microbatch_size(problem.profile)
     for name, described in written.items():
-        if name == WHOLE:
+        if name == UNSHARDED:
             continue
         sharding = by_name.get(name)
         if sharding is None or (described.degree, described.dims) != (sharding.degree, dict(sharding.dims)):

@@ -23,7 +23,7 @@ from automap_models.formats.hardware_yaml import (
     read_cluster,
     read_hardware,
 )
-from automap_models.formats.schema import Count, Document, Text, Whole, convert, shipped_names, wrong
+from automap_models.formats.schema import Count, Document, Integer, Text, convert, shipped_names, wrong
 from automap_models.resources import is_file
 
 MAX_COMBINATIONS = 10_000
@@ -40,7 +40,7 @@ class RangeDocument(Document):
     steps: Count | None = None
 
 
-_Wholes = Whole | Annotated[list[Whole], Meta(min_length=1, max_length=MAX_COMBINATIONS)] | RangeDocument
+_Integers = Integer | Annotated[list[Integer], Meta(min_length=1, max_length=MAX_COMBINATIONS)] | RangeDocument
 _Floats = float | Annotated[list[float], Meta(min_length=1, max_length=MAX_COMBINATIONS)] | RangeDocument
 
 
@@ -49,8 +49,8 @@ class FamilyDocument(Document):
 
     base: Text | None = None
     name: Text | None = None
-    nodes: _Wholes | None = None
-    devices_per_node: _Wholes | None = None
+    nodes: _Integers | None = None
+    devices_per_node: _Integers | None = None
     intra: _Floats | None = None
     inter: _Floats | None = None
     memory: _Floats | None = None
@@ -60,9 +60,9 @@ class SweepDocument(Document):
     """A sweep.yaml; a cluster is a shipped name, a file, or a family."""
 
     clusters: str | FamilyDocument | list[str | FamilyDocument]
-    stages: Literal["auto"] | _Wholes | None = None
-    micro_batches: Literal["auto"] | _Wholes | None = None
-    global_batch: Whole | None = None
+    stages: Literal["auto"] | _Integers | None = None
+    micro_batches: Literal["auto"] | _Integers | None = None
+    global_batch: Integer | None = None
 
 
 Numbers = tuple[int, ...] | Literal["auto"] | None
@@ -115,21 +115,21 @@ def require_few(count: int, where: str) -> None:
         raise BadInput(f"{count:,} combinations", where=where, do=f"ask for at most {MAX_COMBINATIONS:,}")
 
 
-def _counts(given: Literal["auto"] | _Wholes | None, path: str, where: str) -> Numbers:
+def _counts(given: Literal["auto"] | _Integers | None, path: str, where: str) -> Numbers:
     if given is None or isinstance(given, str):
         return given
-    numbers = sorted({int(number) for number in _listed(given, path, where, whole=True)})
+    numbers = sorted({int(number) for number in _listed(given, path, where, integers=True)})
     if numbers[0] < 1:
         raise wrong(path, numbers[0], "a whole number ≥ 1", where, _RANGE)
     return tuple(numbers)
 
 
-def _listed(given: _Wholes | _Floats, path: str, where: str, *, whole: bool) -> Sequence[float]:
+def _listed(given: _Integers | _Floats, path: str, where: str, *, integers: bool) -> Sequence[float]:
     """The numbers that are given, listed or in a range."""
     if not isinstance(given, RangeDocument):
         return given if isinstance(given, list) else [given]
     first, last, steps = given.first, given.last, given.steps
-    if steps is None and not whole:
+    if steps is None and not integers:
         raise BadInput(f"{path}.steps is missing", where=where, do=_RANGE)
     if not 0 < first <= last or math.isinf(last / first):
         do = "begin above 0 and go up to a number that can be meant"
@@ -145,13 +145,13 @@ def _listed(given: _Wholes | _Floats, path: str, where: str, *, whole: bool) -> 
     if steps is None:
         return range(int(first), int(last) + 1)
     points = [*(first * (last / first) ** (j / (steps - 1)) for j in range(steps - 1)), last]
-    return [round(point) for point in points] if whole else points
+    return [round(point) for point in points] if integers else points
 
 
 def _clusters(given: str | FamilyDocument | list[str | FamilyDocument], path: Path) -> tuple[Cluster, ...]:
     clusters: dict[str, Cluster] = {}
     for j, entry in enumerate(given if isinstance(given, list) else [given]):
-        for cluster in _family(entry, f"$.clusters[{j}]" if isinstance(given, list) else "$.clusters", path):
+        for cluster in _entry_clusters(entry, f"$.clusters[{j}]" if isinstance(given, list) else "$.clusters", path):
             if clusters.get(cluster.name, cluster) != cluster:
                 raise BadInput(f"two clusters are called {cluster.name}", where=str(path), do="give each its own name")
             clusters[cluster.name] = cluster
@@ -161,7 +161,7 @@ def _clusters(given: str | FamilyDocument | list[str | FamilyDocument], path: Pa
     return tuple(clusters.values())
 
 
-def _family(entry: str | FamilyDocument, path: str, file: Path) -> list[Cluster]:
+def _entry_clusters(entry: str | FamilyDocument, path: str, file: Path) -> list[Cluster]:
     """The clusters of one entry, one for every combination of the numbers that it lists."""
     if isinstance(entry, str):
         return [_named(entry, file.parent)]
@@ -177,7 +177,7 @@ def _family(entry: str | FamilyDocument, path: str, file: Path) -> list[Cluster]
     for key in (*SIZES, *RATES):
         given = getattr(entry, key)
         if given is not None:
-            choices[key] = list(_listed(given, f"{path}.{key}", str(file), whole=key in SIZES))
+            choices[key] = list(_listed(given, f"{path}.{key}", str(file), integers=key in SIZES))
     where = f"{file}, {path}"
     require_few(math.prod(map(len, choices.values())), where)
     several = [key for key, values in choices.items() if len(values) > 1]

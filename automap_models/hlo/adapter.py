@@ -120,9 +120,9 @@ def costs_of(one_ops: Sequence[OneOp]) -> list[tuple[float, float]]:
     XLA counts one round of every loop; where the number of rounds is not known, so does this. It knows nothing of a
     custom call, whose cost is that it reads its operands and writes its results.
     """
-    known = [one_op for one_op in _with_inner_loops(one_ops) if one_op.opcode != "custom_call"]
-    modules = hlo_modules([one_op.bytecode for one_op in known])
-    one_round = {id(one_op): _analysed(module) for one_op, module in zip(known, modules, strict=True)}
+    counted = [one_op for one_op in _with_inner_loops(one_ops) if one_op.opcode != "custom_call"]
+    modules = hlo_modules([one_op.bytecode for one_op in counted])
+    one_round = {id(one_op): _analysed(module) for one_op, module in zip(counted, modules, strict=True)}
     return [_all_rounds(one_op, one_round) for one_op in one_ops]
 
 

@@ -112,8 +112,8 @@ def _no_parameters(names: Sequence[str], types: Sequence[Tensor], trainable: Seq
         return BadInput(
             "is a module without parameters", where=source, do="give a whole training step that takes its parameters"
         )
-    shown = [f"{name} {tensor.dtype}{list(tensor.shape)}" for name, tensor in zip(names, types, strict=True)]
-    listed = ", ".join([*shown[:8], *(["…"] if len(shown) > 8 else [])])
+    described = [f"{name} {tensor.dtype}{list(tensor.shape)}" for name, tensor in zip(names, types, strict=True)]
+    listed = ", ".join([*described[:8], *(["…"] if len(described) > 8 else [])])
     what = f"matches {' or '.join(trainable)}" if trainable else "can be told to be a trainable parameter"
     return BadInput(
         f"no floating-point argument {what}; there are {listed}",

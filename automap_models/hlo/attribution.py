@@ -50,7 +50,7 @@ class _Homes:
         self.sizes: list[float] = graph.value_bytes.tolist()
         self.born, self.is_activation = liveness.born.tolist(), liveness.is_activation.tolist()
         self.root = self._roots()
-        self.of_phase = {phase: [i for i, own in enumerate(graph.phases.tolist()) if own == phase] for phase in Phase}
+        self.of_phase = {phase: [i for i, p in enumerate(graph.phases.tolist()) if p == phase] for phase in Phase}
         self.is_backward = set(self.of_phase[Phase.BACKWARD])
 
     def backward(self) -> None:
@@ -125,13 +125,13 @@ class _Homes:
         Of several forward products that read what a product reads, it belongs to the last one that does not come after
         the home of the gradient that it reads.
         """
-        alike = [at for value in self.reads[i] for at in products.get((self._opcode(i), self.root[value]), ())]
+        alike = [j for value in self.reads[i] for j in products.get((self._opcode(i), self.root[value]), ())]
         if alike:
             producers = [self.producers[value] for value in self.reads[i]]
             latest = max((self.home[p] for p in producers if p in self.is_backward), default=max(alike))
-            return max((at for at in alike if at <= latest), default=max(alike))
-        shown = [self.storage[value] for value in self.reads[i]]
-        makers = [self.born[value] for value in shown if self.is_activation[value] and self.born[value] != NEVER]
+            return max((j for j in alike if j <= latest), default=max(alike))
+        storage = [self.storage[value] for value in self.reads[i]]
+        makers = [self.born[value] for value in storage if self.is_activation[value] and self.born[value] != NEVER]
         return max(makers) if makers else self._from_operands(i)
 
     def _from_operands(self, i: int) -> int:

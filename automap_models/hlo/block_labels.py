@@ -76,7 +76,7 @@ class BlockNames:
     def __init__(self, stacks: Sequence[BlockStack]) -> None:
         self._stacks = stacks
         self._patterns = [stack.pattern for stack in stacks]
-        self._known: dict[tuple[str, int | None], str] = {}
+        self._names: dict[tuple[str, int | None], str] = {}
 
     def label(self, name: str) -> int:
         """The number of the instance that a name names: four times its stack and its place; NO_BLOCK for none."""
@@ -94,11 +94,11 @@ class BlockNames:
     def renamed(self, name: str, shift: int | None) -> str:
         """The name so many instances further on, or, of what is not repeated, with the last blocks' new numbers."""
         key = (name, shift)
-        if key not in self._known:
+        if key not in self._names:
             for s, pattern in enumerate(self._patterns):
                 name = pattern.sub(lambda match, s=s: match[1] + str(self._moved(s, int(match[2]), shift)), name)  # type: ignore[misc]
-            self._known[key] = name
-        return self._known[key]
+            self._names[key] = name
+        return self._names[key]
 
     def _moved(self, s: int, block: int, shift: int | None) -> int:
         stack = self._stacks[s]
@@ -108,25 +108,25 @@ class BlockNames:
 
 
 def operation_labels(
-    operations: Sequence[Operation], graph: InstructionGraph, argument_labels: Sequence[int], own: Sequence[int]
+    operations: Sequence[Operation], graph: InstructionGraph, argument_labels: Sequence[int], op_labels: Sequence[int]
 ) -> list[int]:
     """[n] the instance, or layer, that each operation belongs to, see above.
 
     Args:
         argument_labels: of the arguments.
-        own: [n] of the operations, NO_BLOCK where its location does not say.
+        op_labels: [n] of the operations, NO_BLOCK where its location does not say.
     """
     labels, of_values = list[int](), list(argument_labels)
     named = set(range(len(argument_labels)))
     latest: list[Callable[[Iterable[int]], int]] = [max if phase == Phase.FORWARD else min for phase in graph.phases]
-    for op, stated, extreme in zip(operations, own, latest, strict=True):
+    for op, stated, extreme in zip(operations, op_labels, latest, strict=True):
         label = stated
         if label != NO_BLOCK:
             named.update(range(len(of_values), len(of_values) + len(op.results)))
         else:
-            known = [v for v in op.operands if of_values[v] != NO_BLOCK]
-            known = [v for v in known if v in named] or known
-            label = extreme(of_values[v] for v in known) if known else NO_BLOCK
+            labelled = [v for v in op.operands if of_values[v] != NO_BLOCK]
+            labelled = [v for v in labelled if v in named] or labelled
+            label = extreme(of_values[v] for v in labelled) if labelled else NO_BLOCK
         labels.append(label)
         of_values += [label] * len(op.results)
     readers: dict[int, set[int]] = defaultdict(set)
@@ -149,8 +149,8 @@ def labels_of_uses(
         use = uses[i]
         results = use.values[len(use.values) - use.results :]
         reading = {label for v in results for label in readers[v]}
-        own = labels[use.operation]
-        of_uses[i] = own if own != NO_BLOCK else next(iter(reading)) if len(reading) == 1 else NO_BLOCK
+        op_label = labels[use.operation]
+        of_uses[i] = op_label if op_label != NO_BLOCK else next(iter(reading)) if len(reading) == 1 else NO_BLOCK
         for v in results:
             of_values[v] = of_uses[i]
         for v in use.values[: len(use.values) - use.results]:

@@ -45,16 +45,16 @@ from automap_models.cost.kernels import (
 from automap_models.cost.layer_times import FLASH_BACKWARD
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import MOVES
-from automap_models.hlo.kept import kept_values
 from automap_models.hlo.module_kernels import module_traffic
 from automap_models.hlo.samples import FLASH_OPCODES, graph_products, per_sample, sample_sides
+from automap_models.hlo.saved_values import saved_values
 
 BoolArray = NDArray[np.bool_]
 _BEHIND_MASKS = frozenset({"add", "broadcast", "broadcast_in_dim", "convert", "reshape", "select", "transpose"})
 
 
 @dataclass(frozen=True, eq=False)
-class Division:
+class Sharing:
     """How devices share the work of a graph with n instructions and v values.
 
     Attributes:
@@ -72,20 +72,20 @@ class Division:
 
 @uncollected()
 def clock_times(
-    graph: InstructionGraph, device: Device, samples: float = 1.0, division: Division | None = None
+    graph: InstructionGraph, device: Device, samples: float = 1.0, sharding: Sharing | None = None
 ) -> FloatArray:
     """Time of each instruction on a device, [n] seconds.
 
     Args:
         samples: of a micro-batch, over those of the graph.
-        division: among the devices that share the graph, if it is not one's alone.
+        sharding: among the devices that share the graph, if it is not one's alone.
 
     Raises:
         BadInput: the device has no rate for the element type of a matrix product.
     """
-    if graph not in _KNOWN:
-        _KNOWN[graph] = _graph_kernels(graph)
-    return _KNOWN[graph].times_s(device, samples, division)
+    if graph not in _CACHE:
+        _CACHE[graph] = _graph_kernels(graph)
+    return _CACHE[graph].times_s(device, samples, sharding)
 
 
 def clock_seconds(graph: InstructionGraph, devices: Iterable[Device]) -> dict[str, float]:
@@ -118,15 +118,15 @@ class _Products:
     flash: BoolArray
 
     def rates(
-        self, device: Device, dtype: str, samples: float, division: Division | None
+        self, device: Device, dtype: str, samples: float, sharding: Sharing | None
     ) -> tuple[FloatArray, FloatArray]:
         """[k] FLOP and FLOP/s."""
         sizes = self.sizes.copy()
         of_samples = self.sides >= 0
         sizes[of_samples, self.sides[of_samples]] *= samples
-        if division is not None:
-            sides = division.sides[self.members]
-            sizes[sides >= 0, sides[sides >= 0]] /= division.degree
+        if sharding is not None:
+            sides = sharding.sides[self.members]
+            sizes[sides >= 0, sides[sides >= 0]] /= sharding.degree
         flop = 2.0 * sizes.prod(axis=1) / (self.saved if device.winograd else 1.0)
         rates = device.product_rates(sizes, dtype, self.aligned)
         return flop, np.where(self.flash, device.attention_rate(dtype), rates)
@@ -172,34 +172,34 @@ class _GraphKernels:
     products: dict[str, _Products]
     cores: tuple[_Core, ...]
 
-    def times_s(self, device: Device, samples: float, division: Division | None) -> FloatArray:
+    def times_s(self, device: Device, samples: float, sharding: Sharing | None) -> FloatArray:
         """[n] seconds."""
         flop = _grown(self.flop, self.flop_sampled, samples)
-        if division is not None:
-            flop = _grown(flop, division.instructions, 1.0 / division.degree)
-        moved = np.bincount(self.kernels, _moved(self, samples, division), minlength=flop.size)
+        if sharding is not None:
+            flop = _grown(flop, sharding.instructions, 1.0 / sharding.degree)
+        moved = np.bincount(self.kernels, _moved(self, samples, sharding), minlength=flop.size)
         times_s = device.seconds(flop, moved)
         for dtype, of_type in self.products.items():
-            flop, rates = of_type.rates(device, dtype, samples, division)
+            flop, rates = of_type.rates(device, dtype, samples, sharding)
             times_s[of_type.members] = device.seconds(flop, moved[of_type.members], rates)
         for core in self.cores:
             core_flop = samples * core.flop
-            if division is not None and division.instructions[core.members].any():
-                core_flop /= division.degree
+            if sharding is not None and sharding.instructions[core.members].any():
+                core_flop /= sharding.degree
             times_s[core.members] = 0.0
-            moved_core, rate = float(_moved(core, samples, division).sum()), device.attention_rate(core.dtype)
+            moved_core, rate = float(_moved(core, samples, sharding).sum()), device.attention_rate(core.dtype)
             times_s[core.members[0]] = float(device.seconds(core_flop, moved_core, rate))
         return times_s
 
 
-_KNOWN: WeakKeyDictionary[InstructionGraph, _GraphKernels] = WeakKeyDictionary()
+_CACHE: WeakKeyDictionary[InstructionGraph, _GraphKernels] = WeakKeyDictionary()
 """A graph never changes, and its kernels are the same on every device."""
 
 
-def _moved(of: _GraphKernels | _Core, samples: float, division: Division | None) -> FloatArray:
+def _moved(kernels: _GraphKernels | _Core, samples: float, sharding: Sharing | None) -> FloatArray:
     """[m] bytes of what is moved."""
-    nbytes = _grown(of.nbytes, of.sampled, samples)
-    return nbytes if division is None else _grown(nbytes, division.values[of.values], 1.0 / division.degree)
+    nbytes = _grown(kernels.nbytes, kernels.sampled, samples)
+    return nbytes if sharding is None else _grown(nbytes, sharding.values[kernels.values], 1.0 / sharding.degree)
 
 
 def _grown(amounts: FloatArray, sampled: BoolArray, samples: float) -> FloatArray:
@@ -208,9 +208,9 @@ def _grown(amounts: FloatArray, sampled: BoolArray, samples: float) -> FloatArra
 
 def _graph_kernels(graph: InstructionGraph) -> _GraphKernels:
     sampled = per_sample(graph)
-    kept = kept_values(graph) if (graph.phases == Phase.BACKWARD).any() else np.zeros(sampled.size, dtype=bool)
-    traffic = kernel_traffic(graph, (graph.phases == Phase.UPDATE).tolist(), np.flatnonzero(kept).tolist())
-    traffic = module_traffic(graph, traffic, _modules(graph, sampled), kept)
+    saved = saved_values(graph) if (graph.phases == Phase.BACKWARD).any() else np.zeros(sampled.size, dtype=bool)
+    traffic = kernel_traffic(graph, (graph.phases == Phase.UPDATE).tolist(), np.flatnonzero(saved).tolist())
+    traffic = module_traffic(graph, traffic, _modules(graph, sampled), saved)
     product = np.array([opcode in MATRIX_OPCODES for opcode in graph.opcodes], dtype=bool)
     in_core = graph.in_core & ~np.isin(graph.phases, [Phase.UPDATE])
     traffic = _without(traffic, _casts_of_parameters(graph))
@@ -230,20 +230,20 @@ def _graph_kernels(graph: InstructionGraph) -> _GraphKernels:
 
 def _casts_of_parameters(graph: InstructionGraph) -> BoolArray:
     """[n] whether an instruction of the forward pass gives a parameter, or a part of one, another type or order."""
-    shown = np.zeros(len(graph.shapes), dtype=bool)
-    shown[: len(graph.arguments)] = [argument.kind == "parameter" for argument in graph.arguments]
+    shows_parameter = np.zeros(len(graph.shapes), dtype=bool)
+    shows_parameter[: len(graph.arguments)] = [argument.kind == "parameter" for argument in graph.arguments]
     casts = np.zeros(len(graph), dtype=bool)
     for i in np.flatnonzero(graph.phases == Phase.FORWARD).tolist():
-        if graph.opcodes[i] in MOVES | {PART_OPCODE} and shown[graph.operands[graph.operand_offsets[i]]]:
-            shown[graph.result_offsets[i]] = casts[i] = True
+        if graph.opcodes[i] in MOVES | {PART_OPCODE} and shows_parameter[graph.operands[graph.operand_offsets[i]]]:
+            shows_parameter[graph.result_offsets[i]] = casts[i] = True
     return casts
 
 
 def _without(traffic: Traffic, chosen: BoolArray) -> Traffic:
     """The traffic of all kernels but the chosen ones."""
-    left = ~chosen[traffic.kernels]
+    remaining = ~chosen[traffic.kernels]
     flop = np.where(chosen, 0.0, traffic.flop)
-    return Traffic(flop, traffic.kernels[left], traffic.values[left], traffic.nbytes[left])
+    return Traffic(flop, traffic.kernels[remaining], traffic.values[remaining], traffic.nbytes[remaining])
 
 
 def _modules(graph: InstructionGraph, sampled: BoolArray) -> IntArray:
@@ -264,7 +264,7 @@ def _products(graph: InstructionGraph, sampled: BoolArray, members: IntArray) ->
     by_type: dict[str, list[int]] = defaultdict(list)
     for i in members.tolist():
         by_type[product_type(graph, i)].append(i)
-    return {dtype: _of_type(graph, sampled, np.array(own)) for dtype, own in by_type.items()}
+    return {dtype: _of_type(graph, sampled, np.array(indices)) for dtype, indices in by_type.items()}
 
 
 def _of_type(graph: InstructionGraph, sampled: BoolArray, members: IntArray) -> _Products:
@@ -290,15 +290,15 @@ def _cores(graph: InstructionGraph, sampled: BoolArray, traffic: Traffic, in_cor
     for e in np.flatnonzero(in_core[traffic.kernels]).tolist():
         entries[int(traffic.kernels[e])].append(e)
     forward_flop: dict[str, float] = {}
-    for (layer, phase), own in sorted(of_core.items(), key=lambda core: core[0][1]):
-        products = [i for i in own if graph.opcodes[i] in MATRIX_OPCODES]
+    for (layer, phase), members in sorted(of_core.items(), key=lambda core: core[0][1]):
+        products = [i for i in members if graph.opcodes[i] in MATRIX_OPCODES]
         if phase == Phase.FORWARD:
-            masked = _is_masked(graph, own, in_core)
+            masked = _is_masked(graph, members, in_core)
             forward_flop[layer] = float(graph.flop[products].sum()) / (2 if masked else 1)
-        moved = [e for i in own for e in entries[i] if outside[traffic.values[e]]]
+        moved = [e for i in members for e in entries[i] if outside[traffic.values[e]]]
         if products:
             yield _Core(
-                np.array([products[0], *(i for i in own if i != products[0])]),
+                np.array([products[0], *(i for i in members if i != products[0])]),
                 forward_flop.get(layer, 0.0) * (1.0 if phase == Phase.FORWARD else FLASH_BACKWARD),
                 traffic.values[moved],
                 traffic.nbytes[moved],
@@ -318,16 +318,16 @@ def _outside(graph: InstructionGraph, in_core: BoolArray) -> BoolArray:
 
 def _is_masked(graph: InstructionGraph, core: list[int], in_core: BoolArray) -> bool:
     """Whether a core's scores are added to, or chosen by, what comparisons make of constants alone."""
-    left = [int(v) for i in core for v in graph.operands[slice(*graph.operand_offsets[i : i + 2])]]
-    seen = set(left)
-    while left:
-        maker = int(graph.producers[left.pop()])
+    pending = [int(v) for i in core for v in graph.operands[slice(*graph.operand_offsets[i : i + 2])]]
+    visited = set(pending)
+    while pending:
+        maker = int(graph.producers[pending.pop()])
         if maker < 0 or graph.opcodes[maker] not in _BEHIND_MASKS | {"compare"}:
             continue
         read = graph.operands[slice(*graph.operand_offsets[maker : maker + 2])].tolist()
         if graph.opcodes[maker] == "compare" and len(graph.shapes[graph.result_offsets[maker]]) > 1:
             return True
-        new = [v for v in read if v not in seen and not (graph.producers[v] >= 0 and in_core[graph.producers[v]])]
-        seen.update(new)
-        left += new
+        new = [v for v in read if v not in visited and not (graph.producers[v] >= 0 and in_core[graph.producers[v]])]
+        visited.update(new)
+        pending += new
     return False

@@ -119,15 +119,15 @@ _ENTRY = re.compile(r"op_(\d+)\.\d+")
 def _calling(contents: Sequence[bytes]) -> Any:
     """A module with the functions of several as op_0, op_1, …, and an entry that calls each."""
     with context(), ir.Location.unknown():
-        whole, kinds = ir.Module.create(), list[Any]()
+        flat, kinds = ir.Module.create(), list[Any]()
         for i, content in enumerate(contents):
             module = ir.Module.parse(content)  # which lives as long as it is named
             (function,) = module.body.operations
-            copy = function.operation.clone(ir.InsertionPoint(whole.body))
+            copy = function.operation.clone(ir.InsertionPoint(flat.body))
             copy.attributes["sym_name"] = ir.StringAttr.get(f"op_{i}")
             copy.attributes["sym_visibility"] = ir.StringAttr.get("private")
             kinds.append(ir.TypeAttr(copy.attributes["function_type"]).value)
-        with ir.InsertionPoint(whole.body):
+        with ir.InsertionPoint(flat.body):
             entry: Any = func.FuncOp("main", ([read for kind in kinds for read in kind.inputs], []))
         with ir.InsertionPoint(entry.add_entry_block()):
             arguments = iter(entry.arguments)
@@ -135,7 +135,7 @@ def _calling(contents: Sequence[bytes]) -> Any:
                 read = [next(arguments) for _ in kind.inputs]
                 func.CallOp(list(kind.results), ir.FlatSymbolRefAttr.get(f"op_{i}"), read)
             func.ReturnOp([])
-        return whole
+        return flat
 
 
 def _text_of(entry: str, computations: Mapping[str, str]) -> str:

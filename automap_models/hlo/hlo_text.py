@@ -30,7 +30,7 @@ _WHICH_DUMP = (
     "give XLA's dump from before optimisation: with XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_text' "
     "it is the file *before_optimizations.txt"
 )
-_KNOWN = (
+_LABELS = (
     "give HLO text from before optimisation, StableHLO text or StableHLO bytecode, "
     "such as jax.jit(step).lower(…).as_text(debug_info=True)"
 )
@@ -45,18 +45,18 @@ def recognise(content: bytes, source: str) -> Form:
     if content.startswith(_BYTECODE):
         return "bytecode"
     if not content.strip():
-        raise BadInput("is empty", where=source, do=_KNOWN)
+        raise BadInput("is empty", where=source, do=_LABELS)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
-        raise BadInput("is neither text nor StableHLO bytecode", where=source, do=_KNOWN) from None
+        raise BadInput("is neither text nor StableHLO bytecode", where=source, do=_LABELS) from None
     if _HLO.match(text):
         if _OPTIMISED.search(text):
             raise BadInput("is HLO after optimisation (it is scheduled or fused)", where=source, do=_WHICH_DUMP)
         return "hlo"
     if _STABLEHLO.search(text):
         return "stablehlo"
-    raise BadInput("is neither HLO nor StableHLO", where=source, do=_KNOWN)
+    raise BadInput("is neither HLO nor StableHLO", where=source, do=_LABELS)
 
 
 def dynamic_shapes(source: str) -> BadInput:
@@ -100,18 +100,18 @@ def with_label(name: str, prefix: str, label: str) -> str:
     >>> with_label("<$call.1>jit(f)/while/body/<$dot.2><#3>/q/dot", "jit(f)/while/body", "scan_4")
     '<$call.1>jit(f)/while/body/scan_4/<$dot.2><#3>/q/dot'
     """
-    at = matched = 0
+    position = matched = 0
     while matched < len(prefix):
-        mark = _ANY_MARK.match(name, at)
+        mark = _ANY_MARK.match(name, position)
         if mark is not None:
-            at = mark.end()
-        elif at < len(name) and name[at] == prefix[matched]:
-            at, matched = at + 1, matched + 1
-        elif at < len(name) and name[at] == "/" and prefix[matched - 1 : matched] in {"", "/"}:
-            at += 1
+            position = mark.end()
+        elif position < len(name) and name[position] == prefix[matched]:
+            position, matched = position + 1, matched + 1
+        elif position < len(name) and name[position] == "/" and prefix[matched - 1 : matched] in {"", "/"}:
+            position += 1
         else:
             return name
-    return f"{name[:at]}/{label}{name[at:]}" if name[at : at + 1] in {"", "/"} else name
+    return f"{name[:position]}/{label}{name[position:]}" if name[position : position + 1] in {"", "/"} else name
 
 
 def without_marks(message: str) -> str:

@@ -62,8 +62,8 @@ class Liveness:
         storage = list(range(len(self.graph.shapes)))
         for opcode, read, results in zip(self.graph.opcodes, self.reads, self.results, strict=True):
             if opcode in VIEWS:
-                for shown, v in zip(read, results, strict=False):
-                    storage[v] = storage[shown]
+                for source, v in zip(read, results, strict=False):
+                    storage[v] = storage[source]
         return np.array(storage)
 
     @cached_property
@@ -108,20 +108,20 @@ class Liveness:
         return self.crossing(self.graph.value_bytes)
 
     @cached_property
-    def kept(self) -> NDArray[np.bool_]:
+    def saved(self) -> NDArray[np.bool_]:
         """[v] whether a value is an activation that a backward instruction reads."""
         graph = self.graph
         read = np.zeros(len(graph.shapes), dtype=bool)
         read[self.storage[graph.operands[graph.phases[graph.consumers] == Phase.BACKWARD]]] = True
-        kept: NDArray[np.bool_] = read & self.is_activation & (self.born != NEVER)
-        return kept
+        is_saved: NDArray[np.bool_] = read & self.is_activation & (self.born != NEVER)
+        return is_saved
 
     def keeping(self, sizes: FloatArray) -> FloatArray:
         """[m] total of the sizes, [v], of the activations that a forward instruction makes and a backward one reads."""
-        return np.bincount(self.born[self.kept], sizes[self.kept], minlength=self.forward.size).astype(np.float64)
+        return np.bincount(self.born[self.saved], sizes[self.saved], minlength=self.forward.size).astype(np.float64)
 
     @cached_property
-    def kept_bytes(self) -> FloatArray:
+    def saved_bytes(self) -> FloatArray:
         """[m] bytes of the activations that each forward instruction makes and a backward instruction reads."""
         return self.keeping(self.graph.value_bytes)
 
@@ -179,43 +179,43 @@ class Liveness:
     def _users_of(self, values: IntArray) -> dict[int, tuple[int, ...]]:
         graph = self.graph
         only_show = np.array([opcode in VIEWS or opcode == PART_OPCODE for opcode in graph.opcodes])
-        shown, users = self.storage[graph.operands], self.position[graph.consumers]
+        storage, users = self.storage[graph.operands], self.position[graph.consumers]
         origin = np.where(self.argument != NEVER, self.argument, np.arange(self.argument.size))
-        chosen = np.isin(origin[shown], values) & (users != NEVER) & ~only_show[graph.consumers]
-        pairs = np.unique(np.stack((shown[chosen], users[chosen]), axis=1), axis=0)
+        chosen = np.isin(origin[storage], values) & (users != NEVER) & ~only_show[graph.consumers]
+        pairs = np.unique(np.stack((storage[chosen], users[chosen]), axis=1), axis=0)
         shown_values, starts = np.unique(pairs[:, 0], return_index=True)
         positions = np.split(pairs[:, 1], starts)[1:]
-        return {int(v): tuple(own.tolist()) for v, own in zip(shown_values, positions, strict=True)}
+        return {int(v): tuple(places.tolist()) for v, places in zip(shown_values, positions, strict=True)}
 
     @cached_property
-    def trained(self) -> Held:
+    def trained(self) -> ParameterMemory:
         """What instructions hold of the trainable parameters."""
-        return self._held_of(self.parameters)
+        return self._memory_of(self.parameters)
 
     @cached_property
-    def frozen(self) -> Held:
+    def frozen(self) -> ParameterMemory:
         """The same of what is not trained."""
-        return self._held_of(self.untrained)
+        return self._memory_of(self.untrained)
 
-    def _held_of(self, values: IntArray) -> Held:
-        sizes, held, using = self.graph.value_bytes, dict[int, tuple[int, ...]](), self._users_of(values)
+    def _memory_of(self, values: IntArray) -> ParameterMemory:
+        sizes, positions, using = self.graph.value_bytes, dict[int, tuple[int, ...]](), self._users_of(values)
         parts: dict[int, list[int]] = {int(v): [] for v in values}
         for v in using:
             if v not in parts and self.born[v] != NEVER:
                 parts[int(self.argument[v])].append(v)
-        for v, own in parts.items():
+        for v, part_values in parts.items():
             first = int(self.first_use[v]) if v < self.first_use.size else using.get(v, (int(self.born[v]),))[0]
-            held[v] = (max(first, 0),)
-            if v not in using and own and sizes[own].sum() <= sizes[v]:
-                held |= {part: (int(self.born[part]), *using[part][1:]) for part in own}
+            positions[v] = (max(first, 0),)
+            if v not in using and part_values and sizes[part_values].sum() <= sizes[v]:
+                positions |= {part: (int(self.born[part]), *using[part][1:]) for part in part_values}
             else:
-                users = sorted(set(using.get(v, ())).union(*(using[part] for part in own)))
-                held[v] += tuple(users[1:])
-        return Held(self, values, held)
+                users = sorted(set(using.get(v, ())).union(*(using[part] for part in part_values)))
+                positions[v] += tuple(users[1:])
+        return ParameterMemory(self, values, positions)
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class ParameterMemory:
     """What forward instructions hold of parameters, or of what is not trained.
 
     That is a value as a whole, at its first use. Where instructions use parts of it only, which do not overlap, it is
@@ -233,15 +233,15 @@ class Held:
 
     def first_using(self, sizes: FloatArray) -> FloatArray:
         """[m] total of the sizes, [v], of the values, or parts of them, that each forward instruction counts."""
-        whole, total = self.liveness.graph.value_bytes, np.zeros(self.liveness.forward.size)
-        left = {v: float(sizes[v]) for v in self.values.tolist()}
+        value_bytes, total = self.liveness.graph.value_bytes, np.zeros(self.liveness.forward.size)
+        remaining = {v: float(sizes[v]) for v in self.values.tolist()}
         for v, (first, *_) in self.positions.items():
-            if v not in left:
+            if v not in remaining:
                 argument = int(self.liveness.argument[v])
-                part = sizes[argument] * whole[v] / whole[argument]
-                left[argument] -= part
+                part = sizes[argument] * value_bytes[v] / value_bytes[argument]
+                remaining[argument] -= part
                 total[first] += part
-        for v, rest in left.items():
+        for v, rest in remaining.items():
             total[self.positions[v][0]] += max(0.0, rest)
         return total
 

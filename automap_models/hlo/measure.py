@@ -278,8 +278,8 @@ def _spread(
     guess_s = read_device("cpu").seconds(graph.flop, graph.bytes_accessed)
     products = np.array([opcode in MATRIX_OPCODES for opcode in graph.opcodes])
     for kind in (products, ~products):
-        known, unknown = kind & measured, kind & ran & ~measured
-        factor = times_s[known].sum() / guess_s[known].sum() if guess_s[known].any() else 1.0
+        measured_kind, unknown = kind & measured, kind & ran & ~measured
+        factor = times_s[measured_kind].sum() / guess_s[measured_kind].sum() if guess_s[measured_kind].any() else 1.0
         times_s[unknown] = factor * guess_s[unknown]
     return times_s
 

@@ -192,9 +192,9 @@ def _region_key(op: Any) -> tuple[Any, ...]:
     return tuple(key)
 
 
-def _captured(op: Any, known: dict[Any, int]) -> list[Any]:
+def _captured(op: Any, values: dict[Any, int]) -> list[Any]:
     """Values of the enclosing block that the regions of an operation read, each once."""
-    return list(dict.fromkeys(value for inner in nested_operations(op) for value in inner.operands if value in known))
+    return list(dict.fromkeys(value for inner in nested_operations(op) for value in inner.operands if value in values))
 
 
 def _starts(op: Any) -> tuple[Any, ...]:

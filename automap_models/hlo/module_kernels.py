@@ -25,25 +25,25 @@ from automap_models.cost.kernels import FUSIBLE_OPCODES, MATRIX_OPCODES, REDUCTI
 
 
 def module_traffic(
-    graph: InstructionGraph, traffic: Traffic, groups: NDArray[np.int64], kept: NDArray[np.bool_]
+    graph: InstructionGraph, traffic: Traffic, groups: NDArray[np.int64], is_saved: NDArray[np.bool_]
 ) -> Traffic:
     """What the kernels of modules read and write; each has the number of its last instruction.
 
     Args:
         traffic: of the kernels that are merged.
         groups: [n] kernels of different groups are not merged, nor are those of negative ones.
-        kept: [v] whether the forward pass saves a value.
+        is_saved: [v] whether the forward pass saves a value.
     """
-    return _Modules(graph, traffic, groups, kept).traffic()
+    return _Modules(graph, traffic, groups, is_saved).traffic()
 
 
 class _Modules:
     """Legend: a cluster is known by the last of its kernels; a kernel by the instruction that writes its result."""
 
     def __init__(
-        self, graph: InstructionGraph, traffic: Traffic, groups: NDArray[np.int64], kept: NDArray[np.bool_]
+        self, graph: InstructionGraph, traffic: Traffic, groups: NDArray[np.int64], is_saved: NDArray[np.bool_]
     ) -> None:
-        self.graph, self.flop, self.groups, self.kept = graph, traffic.flop, groups.tolist(), kept
+        self.graph, self.flop, self.groups, self.is_saved = graph, traffic.flop, groups.tolist(), is_saved
         self.producers = graph.producers.tolist()
         self.reads: dict[int, dict[int, float]] = defaultdict(dict)
         self.writes: dict[int, dict[int, float]] = defaultdict(dict)
@@ -87,7 +87,7 @@ class _Modules:
             return True
         others = [i for i in self.readers[v] if self.cluster[i] != self.cluster[maker]]
         if self.graph.phases[maker] == Phase.FORWARD:
-            return bool(self.kept[v]) or any(self.graph.phases[i] == Phase.FORWARD for i in others)
+            return bool(self.is_saved[v]) or any(self.graph.phases[i] == Phase.FORWARD for i in others)
         return not self.readers[v] or not all(self._sums_in_module(i, maker) for i in others)
 
     def _sums_in_module(self, i: int, maker: int) -> bool:
@@ -97,15 +97,15 @@ class _Modules:
 
     def _sources(self, v: int) -> Iterable[int]:
         """The values in memory that a value is made of: itself, if it is there."""
-        left, seen = [v], {v}
-        while left:
-            u = left.pop()
+        pending, visited = [v], {v}
+        while pending:
+            u = pending.pop()
             if self._is_written(u):
                 yield u
                 continue
-            further = [w for w in self.reads[self.producers[u]] if w not in seen]
-            seen.update(further)
-            left += further
+            further = [w for w in self.reads[self.producers[u]] if w not in visited]
+            visited.update(further)
+            pending += further
 
     def _ends_product(self, i: int) -> bool:
         """Whether a kernel only adds parameters to the result of a product of its module, which nothing else reads."""
@@ -124,17 +124,17 @@ class _Modules:
         """What clusters read and write."""
         moved: dict[tuple[int, int], float] = {}
         for i in self.kernels:
-            own = self.cluster[i]
+            kernel = self.cluster[i]
             if self._ends_product(i):
                 continue
             for v, nbytes in self.writes[i].items():
                 if self._is_written(v):
-                    moved[own, v] = nbytes
+                    moved[kernel, v] = nbytes
             for v, nbytes in self.reads[i].items():
-                if self.cluster.get(self.producers[v]) == own:
+                if self.cluster.get(self.producers[v]) == kernel:
                     continue
                 for u in self._sources(v):
                     read = nbytes if u == v else float(self.graph.value_bytes[u])
-                    moved[own, u] = max(moved.get((own, u), 0.0), read)
+                    moved[kernel, u] = max(moved.get((kernel, u), 0.0), read)
         keys = np.array(list(moved), dtype=np.int64).reshape(-1, 2)
         return Traffic(self.flop, keys[:, 0], keys[:, 1], np.array(list(moved.values())))

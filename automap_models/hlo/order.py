@@ -71,18 +71,18 @@ def _facts(operations: Sequence[Operation], arguments: Sequence[Argument]) -> li
     facts: list[_Facts] = []
     marks: dict[str, int | None] = {}
     for op in operations:
-        own = 0
+        bits = 0
         for value in op.operands:
-            own |= depends[value]
+            bits |= depends[value]
         if op.path not in marks:
             marks[op.path] = _BACKWARD if is_backward(op.path) else _FORWARD if is_differentiated(op.path) else None
         marked = marks[op.path]
-        if marked == _FORWARD and own & _GRADIENT:
+        if marked == _FORWARD and bits & _GRADIENT:
             marked = _BACKWARD
         if marked == _BACKWARD:
-            own |= _GRADIENT
-        facts.append(_Facts(marked, own))
-        depends += [own] * len(op.results)
+            bits |= _GRADIENT
+        facts.append(_Facts(marked, bits))
+        depends += [bits] * len(op.results)
     return facts
 
 
@@ -114,10 +114,10 @@ def execution_order(
     both = _PARAMETER | _INPUT
     mixed = [fact.depends & both == both for fact in _facts(operations, arguments)]
     if any(op.trace_order for op in operations):
-        own = [op.trace_order if fixed else () for op, fixed in zip(operations, mixed, strict=True)]
+        order_keys = [op.trace_order if fixed else () for op, fixed in zip(operations, mixed, strict=True)]
     else:
-        own = _untraced(operations, arguments, outputs, producers, mixed)
-    return _by_key(operations, producers, _before_readers(operations, producers, own))
+        order_keys = _untraced(operations, arguments, outputs, producers, mixed)
+    return _by_key(operations, producers, _before_readers(operations, producers, order_keys))
 
 
 def renumbered(
@@ -170,13 +170,13 @@ def _untraced(
     return keys
 
 
-def _before_readers(operations: Sequence[Operation], producers: Sequence[int], own: Sequence[_Key]) -> list[_Key]:
+def _before_readers(operations: Sequence[Operation], producers: Sequence[int], own_keys: Sequence[_Key]) -> list[_Key]:
     """When each operation would like to run: as its own key says, or, without one, just before its first reader."""
     last = (len(operations),)
     keys: list[_Key] = [last] * len(operations)
     reader: dict[int, _Key] = {}
     for i in range(len(operations) - 1, -1, -1):
-        keys[i] = own[i] or reader.get(i, last)
+        keys[i] = own_keys[i] or reader.get(i, last)
         for value in operations[i].operands:
             before = producers[value]
             reader[before] = min(keys[i], reader.get(before, last))

@@ -42,7 +42,7 @@ class Reads:
     readers: IntArray
 
     @classmethod
-    def of(cls, liveness: Liveness) -> Reads:
+    def from_liveness(cls, liveness: Liveness) -> Reads:
         """Those of a graph; of arguments and of what is made of constants alone every device has its own."""
         graph = liveness.graph
         values = liveness.storage[graph.operands]
@@ -168,7 +168,7 @@ def placement_from_graph(
     accelerator_s, cpu_s = (np.asarray(times, dtype=np.float64) for times in (accelerator_times_s, cpu_times_s))
     _require(graph, accelerator_s, cpu_s, nodes, link_bytes_per_s)
     liveness = Liveness(graph)
-    reads = Reads.of(liveness)
+    reads = Reads.from_liveness(liveness)
     layout = _layout(liveness, reads, accelerator_s, nodes)
     first = np.unique(layout.nodes, return_index=True)[1]  # an instruction of each node that has some
     of_maker = np.zeros(layout.total, dtype=np.int64)
@@ -237,8 +237,8 @@ def _users(liveness: Liveness) -> IntArray:
     together.
     """
     graph, users = liveness.graph, np.arange(liveness.forward.size)
-    shown = liveness.storage[graph.result_offsets[liveness.forward]]
-    for position, value in enumerate(shown.tolist()):
+    storage = liveness.storage[graph.result_offsets[liveness.forward]]
+    for position, value in enumerate(storage.tolist()):
         first, *_ = liveness.users.get(value, (position,))
         users[position] = max(position, first)
     return users
@@ -258,8 +258,8 @@ def _with_senders(parts: Parts, reads: Reads, values: int) -> _Layout:
         sets = list(bundles.get(part, {}).values())
         apart = len(sets) > 1
         maker += [node] * (1 + apart * len(sets))
-        for at, sent in enumerate(sets, start=1):
-            sender[sent] = node + at * apart
+        for number, sent in enumerate(sets, start=1):
+            sender[sent] = node + number * apart
     return _Layout(np.array(node_of_part)[parts.parts], parts.groups, sender, np.array(maker))
 
 
@@ -288,17 +288,17 @@ def _memory_bytes(liveness: Liveness, layout: _Layout) -> FloatArray:
     """[m] arguments and constants first read, gradients, activations kept."""
     graph = liveness.graph
     given = (graph.operands < len(graph.arguments)) | np.isin(graph.operands, liveness.constants)
-    arguments, at = np.unique(graph.operands[given], return_index=True)  # the first reader of each
-    readers = graph.consumers[given][at]
+    arguments, first_reader = np.unique(graph.operands[given], return_index=True)  # the first reader of each
+    readers = graph.consumers[given][first_reader]
     sizes = graph.value_bytes[arguments]
-    held = _sums(layout.nodes[liveness.forward], liveness.kept_bytes, layout.total)
-    held += _sums(layout.nodes[readers], sizes, layout.total)
+    memory = _sums(layout.nodes[liveness.forward], liveness.saved_bytes, layout.total)
+    memory += _sums(layout.nodes[readers], sizes, layout.total)
     later = np.flatnonzero(graph.phases != Phase.FORWARD)[::-1]
     backward_of_group = np.full(int(layout.groups.max()) + 1, NEVER)
     backward_of_group[layout.groups[later]] = layout.nodes[later]
     gradient_in = backward_of_group[layout.groups[readers]]
     trained = np.isin(arguments, liveness.parameters) & (gradient_in != NEVER)
-    return held + _sums(gradient_in[trained], sizes[trained], layout.total)
+    return memory + _sums(gradient_in[trained], sizes[trained], layout.total)
 
 
 def _names(graph: InstructionGraph, layout: _Layout, times_s: FloatArray) -> tuple[str, ...]:

@@ -99,7 +99,7 @@ def profile_from_graph(
         A=liveness.crossing_bytes,
         W=liveness.trained.first_using(graph.value_bytes),
         C_fwd=forward_s,
-        stash=liveness.kept_bytes,
+        stash=liveness.saved_bytes,
         names=[graph.names[i] for i in liveness.forward],
         layers=[graph.layers[i] for i in liveness.forward],
         meta={"model": graph.model} | dict(graph.meta) | dict(meta or {}) | reported | _reported(liveness),

@@ -74,11 +74,11 @@ class _Copy(NamedTuple):
     """One of the items (operations, uses) of the repeated step.
 
     Attributes:
-        of: the item of the trace; for one of an instance between the first and the last, that of instance 1.
+        item: the item of the trace; for one of an instance between the first and the last, that of instance 1.
         key: what identifies it.
     """
 
-    of: int
+    item: int
     key: _Key
 
     @property
@@ -165,7 +165,7 @@ class _Repetition:
         arguments, argument_types = self._arguments(ids)
         copies = list(_sequence(self.order, self.labels, self.items))
         operations = self._operations(copies, ids)
-        of = np.array([copy.of for copy in copies])
+        items = np.array([copy.item for copy in copies])
         return RuledModule(
             name=trace.name,
             arguments=arguments,
@@ -174,9 +174,9 @@ class _Repetition:
             outputs=tuple(self._outputs(ids)),
             meta=trace.meta,
             derived_rules=lambda: self._rules({copy.key: i for i, copy in enumerate(copies)}, ids, len(arguments)),
-            layers=tuple(self.names.renamed(graph.layers[copy.of], copy.shift) for copy in copies),
-            flop=graph.flop[of],
-            bytes_accessed=graph.bytes_accessed[of],
+            layers=tuple(self.names.renamed(graph.layers[copy.item], copy.shift) for copy in copies),
+            flop=graph.flop[items],
+            bytes_accessed=graph.bytes_accessed[items],
             unknown={},
         )
 
@@ -230,28 +230,28 @@ class _Repetition:
         first_result = self.graph.result_offsets.tolist()
         free_number = _free_number(op.name for op in self.trace.operations)
         for copy in copies:
-            op, shift = self.trace.operations[copy.of], copy.shift
+            op, shift = self.trace.operations[copy.item], copy.shift
             try:
                 operands = tuple(ids[key] for key in self._read(copy))
             except KeyError:
                 raise _UnlikeError from None
             k = 1 + (shift or 0)
-            for v in range(first_result[copy.of], first_result[copy.of + 1]):
+            for v in range(first_result[copy.item], first_result[copy.item + 1]):
                 ids[self.values.key_in_instance(v, k)] = len(ids)
             name, path = op.name, self.names.renamed(op.path, shift)
             if shift:
                 name, free_number = f"{_stem(name)}.{free_number}", free_number + 1
-            opcode = self.graph.opcodes[copy.of]
+            opcode = self.graph.opcodes[copy.item]
             operations.append(Operation(name, opcode, path, op.trace_order, operands, op.results, op.target, op.rounds))
         return tuple(operations)
 
     def _read(self, copy: _Copy) -> list[_Key]:
         """What an operation of the repeated step reads."""
-        operands = self.trace.operations[copy.of].operands
+        operands = self.trace.operations[copy.item].operands
         if isinstance(copy.key, int):
-            return [self.values.fixed(v, self.labels[copy.of]) for v in operands]
+            return [self.values.fixed(v, self.labels[copy.item]) for v in operands]
         s, _, k = copy.key
-        alike = self.trace.operations[self._partner(copy.of, self.items)].operands
+        alike = self.trace.operations[self._partner(copy.item, self.items)].operands
         return [self.values.copied(v, w, s, k) for v, w in zip(operands, alike, strict=True)]
 
     def _outputs(self, ids: dict[_Key, int]) -> Iterator[int]:
@@ -365,23 +365,23 @@ def _sequence(order: Sequence[int], labels: Sequence[int], items: _Values) -> It
     Args:
         order: of the operations of the trace.
     """
-    at = 0
-    while at < len(order):
-        i, label = order[at], labels[order[at]]
+    position = 0
+    while position < len(order):
+        i, label = order[position], labels[order[position]]
         place = label % TRACED
         if label == NO_BLOCK or place not in _ALIKE:
             yield _Copy(i, i)
-            at += 1
+            position += 1
             continue
-        run = _run(order[at:], labels, (label, NO_BLOCK))
-        own = [p for p in run if labels[p] != NO_BLOCK]
-        other = _run(order[at + len(run) :], labels, (label - place + 3 - place,))
-        _require([items.key_in_instance(p, 1) for p in own] == [items.key_in_instance(p, 1) for p in other])
-        of = dict(zip(own, own if place == 1 else other, strict=True))
+        run = _run(order[position:], labels, (label, NO_BLOCK))
+        labelled = [p for p in run if labels[p] != NO_BLOCK]
+        other = _run(order[position + len(run) :], labels, (label - place + 3 - place,))
+        _require([items.key_in_instance(p, 1) for p in labelled] == [items.key_in_instance(p, 1) for p in other])
+        partner = dict(zip(labelled, labelled if place == 1 else other, strict=True))
         for count, k in enumerate(items.instances(label // TRACED, descending=place == 2)):
-            for p in run if count == 0 else own:
-                yield _Copy(of[p], items.key_in_instance(p, k)) if p in of else _Copy(p, p)
-        at += len(run) + len(other)
+            for p in run if count == 0 else labelled:
+                yield _Copy(partner[p], items.key_in_instance(p, k)) if p in partner else _Copy(p, p)
+        position += len(run) + len(other)
 
 
 def _run(items: Sequence[int], labels: Sequence[int], among: Sequence[int]) -> list[int]:

@@ -89,7 +89,7 @@ def read_rule_set(name_or_path: str | Path) -> RuleSet:
     return RuleSet(path.stem, document.description, tuple(document.forbid))
 
 
-def kept_whole(module: Module, rules: ShardingRules, rule_set: RuleSet) -> tuple[IntArray, NDArray[np.bool_]]:
+def undivided(module: Module, rules: ShardingRules, rule_set: RuleSet) -> tuple[IntArray, NDArray[np.bool_]]:
     """What a rule set keeps whole: dimensions of operations for which Shardy has no rule, and [f] whether a factor.
 
     Raises:

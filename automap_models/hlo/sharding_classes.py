@@ -20,7 +20,7 @@ from automap_models.collection import uncollected
 from automap_models.core.instruction_graph import IntArray
 from automap_models.core.sharding_classes import ShardingClasses, Variable
 from automap_models.hlo.module import Module
-from automap_models.hlo.rule_sets import RuleSet, kept_whole
+from automap_models.hlo.rule_sets import RuleSet, undivided
 from automap_models.hlo.sharding_rules import Role, ShardingRules
 
 NO_CLASS = -1
@@ -63,11 +63,11 @@ def sharding_classes(module: Module, rules: ShardingRules, rule_set: RuleSet) ->
     of_variables = component[: rules.dim_offsets[len(variables)]]
     number = _numbered(of_variables, int(component.max(initial=-1)) + 1)
     of_node = number[component]
-    whole = np.zeros(nodes, dtype=np.bool_)
-    forbidden_dims, forbidden_factors = kept_whole(module, rules, rule_set)
-    whole[rules.whole_dims] = whole[forbidden_dims] = True
-    whole[n_dims:] = (rules.factor_roles & Role.WHOLE > 0) | forbidden_factors
-    sizes = np.where(whole, 1, np.concatenate([rules.dim_sizes, rules.factor_sizes]))
+    is_whole = np.zeros(nodes, dtype=np.bool_)
+    forbidden_dims, forbidden_factors = undivided(module, rules, rule_set)
+    is_whole[rules.whole_dims] = is_whole[forbidden_dims] = True
+    is_whole[n_dims:] = (rules.factor_roles & Role.FIXED > 0) | forbidden_factors
+    sizes = np.where(is_whole, 1, np.concatenate([rules.dim_sizes, rules.factor_sizes]))
     together = _together(rules, of_node)
     divisors = _divisors(of_node, sizes)
     meets_itself = together.max(axis=0).toarray().ravel() > 1
@@ -91,9 +91,9 @@ def _variables(module: Module) -> tuple[Variable, ...]:
     )
 
 
-def _numbered(kept: IntArray, components: int) -> IntArray:
+def _numbered(classes: IntArray, components: int) -> IntArray:
     """[components] class of each component: numbered as their first dimensions come, -1 for the others."""
-    distinct, first = np.unique(kept, return_index=True)
+    distinct, first = np.unique(classes, return_index=True)
     number = np.full(components, NO_CLASS)
     number[distinct[np.argsort(first)]] = np.arange(distinct.size)
     return number
@@ -111,9 +111,9 @@ def _divisors(of_node: IntArray, sizes: IntArray) -> IntArray:
 def _together(rules: ShardingRules, of_node: IntArray) -> csr_array:
     """[values + operations, k] how many dimensions of each value, factors of each operation, a class has."""
     owners = np.concatenate([_owners(rules.dim_offsets), len(rules.tensors) + _owners(rules.factor_offsets)])
-    kept = of_node != NO_CLASS
+    classes = of_node != NO_CLASS
     shape = len(rules.tensors) + len(rules.uses), int(of_node.max(initial=-1)) + 1
-    counts = coo_array((np.ones(int(kept.sum()), np.int64), (owners[kept], of_node[kept])), shape)
+    counts = coo_array((np.ones(int(classes.sum()), np.int64), (owners[classes], of_node[classes])), shape)
     return counts.tocsr()
 
 

@@ -24,7 +24,7 @@ class Role(IntFlag):
 
     REDUCTION = 1
     """Summed over (or reduced otherwise): where it is sharded, an all-reduce follows."""
-    WHOLE = 2
+    FIXED = 2
     """Must be replicated: Shardy marks it so, shards it by communication, or it is a minor factor of a dimension."""
 
 
@@ -144,7 +144,7 @@ def flat_rules(tensors: Sequence[Tensor], uses: Iterable[Use]) -> ShardingRules:
     rules = [use.rule for use in ruled if use.rule is not None]
     factor_offsets = offsets([len(rule.sizes) for rule in rules])
     dim_offsets = offsets([len(tensor.shape) for tensor in tensors])
-    links, whole = _tied(ruled, factor_offsets, dim_offsets)
+    links, whole_dims = _tied(ruled, factor_offsets, dim_offsets)
     return ShardingRules(
         tensors=tuple(tensors),
         uses=tuple(ruled),
@@ -153,7 +153,7 @@ def flat_rules(tensors: Sequence[Tensor], uses: Iterable[Use]) -> ShardingRules:
         factor_roles=np.array([role for rule in rules for role in rule.roles], dtype=np.int64),
         link_dims=links[:, 0],
         link_factors=links[:, 1],
-        whole_dims=whole,
+        whole_dims=whole_dims,
         unruled=tuple(use for use in every if use.rule is None),
     )
 
@@ -164,14 +164,14 @@ def _tied(uses: Sequence[Use], factor_offsets: IntArray, dim_offsets: IntArray) 
     for i, use in enumerate(uses):
         if use.rule is not None and use.rule.sizes:
             of_rule.setdefault(use.rule, []).append(i)
-    links, whole = [np.empty((0, 2), dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    links, whole_dims = [np.empty((0, 2), dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for rule, members in of_rule.items():
         width = 1 + max(tie[0] for tie in (*rule.links, *rule.unmapped))  # scalars after that take no part
         first_dims = dim_offsets[np.array([uses[i].values[:width] for i in members], dtype=np.int64)]
         for position, dim, factor in rule.links:
             links.append(np.stack([first_dims[:, position] + dim, factor_offsets[members] + factor], axis=1))
-        whole += [first_dims[:, position] + dim for position, dim in rule.unmapped]
-    return np.concatenate(links), np.concatenate(whole)
+        whole_dims += [first_dims[:, position] + dim for position, dim in rule.unmapped]
+    return np.concatenate(links), np.concatenate(whole_dims)
 
 
 def same_everywhere(shape: tuple[int, ...], values: int) -> Rule:

@@ -20,7 +20,7 @@ from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.sharding_classes import REPLICATED, MergedSums, ShardingWork
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import homes
-from automap_models.hlo.clock import Division, clock_times
+from automap_models.hlo.clock import Sharing, clock_times
 from automap_models.hlo.liveness import NEVER
 from automap_models.hlo.module import Module
 from automap_models.hlo.sharding_classes import ModuleSharding
@@ -82,15 +82,15 @@ def sharding_work(
 def work_of(step: StepClasses, times: StepTimes, *, reassociated: bool = True) -> ShardingWork:
     """The work of a step whose instructions take these times."""
     k = len(step.sharding.classes)
-    held, sums = list(_held(step)), step.sums if reassociated else step.separate_sums
+    terms, sums = list(_memory_terms(step)), step.sums if reassociated else step.separate_sums
     merges = step.merges if reassociated else ()
     waited = [total for total in sums if not total.late]
     return ShardingWork(
         compute_s=float(times.work_s.sum()),
         launch_s=float(times.launch_s.sum()),
         compute=_pairs(k, zip(step.of_instructions, times.work_s.tolist(), strict=True)),
-        held_bytes=sum(nbytes for _, nbytes in held),
-        held=_pairs(k, held),
+        held_bytes=sum(nbytes for _, nbytes in terms),
+        memory=_pairs(k, terms),
         activation_sums=_summed(k, waited),
         gradient_sums=_summed(k, (total for total in sums if total.late)),
         starts=np.bincount([total.over for total in waited], minlength=k).astype(np.float64),
@@ -98,13 +98,13 @@ def work_of(step: StepClasses, times: StepTimes, *, reassociated: bool = True) -
     )
 
 
-def _held(step: StepClasses) -> Iterator[tuple[Classes, float]]:
+def _memory_terms(step: StepClasses) -> Iterator[tuple[Classes, float]]:
     """Classes and bytes of arguments, constants, gradients and activations for the backward pass."""
     graph, of_constants = step.graph, np.intersect1d(step.liveness.constants, step.liveness.untrained)
     for v, argument in enumerate(graph.arguments):
         copies = 2.0 if argument.kind == "parameter" else 1.0
         yield step.of_values[v], copies * float(graph.value_bytes[v])
-    for v in (*of_constants.tolist(), *np.flatnonzero(step.liveness.kept).tolist()):
+    for v in (*of_constants.tolist(), *np.flatnonzero(step.liveness.saved).tolist()):
         yield step.of_values[v], float(graph.value_bytes[v])
 
 
@@ -160,7 +160,7 @@ class DivisibleProfile:
         self.step, self.times, self.profile, self.device = step, times.in_microbatch(step.graph), profile, device
         self._home = homes(step.liveness)
         same = len(profile) == step.liveness.forward.size and np.array_equal(profile.A, step.liveness.crossing_bytes)
-        if not same or not np.allclose(self._at_home(self.times.total_s), profile.C, rtol=1e-6, atol=0.0):
+        if not same or not np.allclose(self._by_home(self.times.total_s), profile.C, rtol=1e-6, atol=0.0):
             what = "the profile has other instructions or times than the step that is to be partitioned"
             raise BadInput(what, where=profile.model, do="make it of the same model, micro-batch size and times")
 
@@ -179,8 +179,8 @@ class DivisibleProfile:
         """
         chosen = frozenset(sharded) if degree > 1 else frozenset[int]()
         divided = meets(self.step.of_values, chosen)
-        division = Division(degree, meets(self.step.of_instructions, chosen), divided, self.step.divided_sides(chosen))
-        time_s = self.times.work_s * self._left(division) + self.times.launch_s
+        shares = Sharing(degree, meets(self.step.of_instructions, chosen), divided, self.step.divided_sides(chosen))
+        time_s = self.times.work_s * self._remaining_share(shares) + self.times.launch_s
         A, sizes, liveness = self.profile.A, self.step.graph.value_bytes, self.step.liveness
         sharded_sizes = np.where(divided, sizes / degree, sizes)
         # Sums of whole bytes are exact: where everything that crosses is divided, A / degree is held and no bit more.
@@ -189,10 +189,10 @@ class DivisibleProfile:
         return ShardedProfile(
             name,
             degree,
-            C=self._at_home(time_s),
+            C=self._by_home(time_s),
             C_fwd=time_s[liveness.forward],
             A=A,
-            held=A / degree + replicated * (1.0 - 1.0 / degree),
+            boundary_bytes=A / degree + replicated * (1.0 - 1.0 / degree),
             W=liveness.trained.first_using(sharded_sizes),
             stash=liveness.keeping(sharded_sizes),
             reduced_fwd=self._bytes(forward),
@@ -206,15 +206,15 @@ class DivisibleProfile:
             shared_frozen_bytes=sharded_sizes[[v for v, _ in liveness.frozen.shared]],
         )
 
-    def _left(self, division: Division) -> FloatArray:
+    def _remaining_share(self, shares: Sharing) -> FloatArray:
         """[n] what is left of each instruction's time beside its launch; 1/t of those that the clock gives none."""
         launch_s = self.device.constants.launch_s
-        whole_s, part_s = (
-            np.maximum(clock_times(self.step.graph, self.device, division=of) - launch_s, 0.0)
-            for of in (None, division)
+        undivided_s, part_s = (
+            np.maximum(clock_times(self.step.graph, self.device, sharding=choice) - launch_s, 0.0)
+            for choice in (None, shares)
         )
-        left = np.where(division.instructions, 1.0 / division.degree, 1.0)
-        return np.divide(part_s, whole_s, out=left, where=whole_s > 0)
+        remaining = np.where(shares.instructions, 1.0 / shares.degree, 1.0)
+        return np.divide(part_s, undivided_s, out=remaining, where=undivided_s > 0)
 
     def _sums(self, chosen: frozenset[int]) -> tuple[list[Sum], list[Sum], list[Sum]]:
         """The sums over these classes: in the forward pass, after it, and those that only the update reads."""
@@ -237,13 +237,13 @@ class DivisibleProfile:
         """[m] amounts of sums at home with the operations that make them."""
         operations = np.array([total.operation for total in sums], dtype=np.int64)
         of_operations = np.bincount(operations, amounts, minlength=len(self.step.graph))
-        return self._at_home(of_operations.astype(np.float64))
+        return self._by_home(of_operations.astype(np.float64))
 
-    def _at_home(self, amounts: FloatArray) -> FloatArray:
+    def _by_home(self, amounts: FloatArray) -> FloatArray:
         """[m] amounts of all instructions, [n], at the forward instructions that these belong to."""
         housed: NDArray[np.bool_] = self._home != NEVER
-        at_home = np.bincount(self._home[housed], amounts[housed], minlength=len(self.profile))
-        return np.asarray(at_home + amounts[~housed].sum() * (self.profile.C / self.profile.C.sum()))
+        amounts_home = np.bincount(self._home[housed], amounts[housed], minlength=len(self.profile))
+        return np.asarray(amounts_home + amounts[~housed].sum() * (self.profile.C / self.profile.C.sum()))
 
     def _dims(self, chosen: frozenset[int]) -> dict[str, int]:
         classes = self.step.sharding.classes

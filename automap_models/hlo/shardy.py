@@ -87,7 +87,7 @@ def _annotate(mlir: Any, tensors: Sequence[Tensor], along: Sequence[tuple[Sequen
 
 def _sharding(rank: int, sharded: Sequence[int]) -> Any:
     """A value's sharding; `sharded` is the dimension that each axis partitions."""
-    axes = [[sdy.AxisRefAttr.get(f"{_AXIS}_{i}") for i, of in enumerate(sharded) if of == dim] for dim in range(rank)]
+    axes = [[sdy.AxisRefAttr.get(f"{_AXIS}_{i}") for i, d in enumerate(sharded) if d == dim] for dim in range(rank)]
     return sdy.TensorShardingAttr.get(_MESH, [sdy.DimensionShardingAttr.get(axis, True) for axis in axes])
 
 
@@ -158,14 +158,14 @@ class _Reader:
             yield Use(index, opcode_of(op), values, same_everywhere(self.tensors[values[0]].shape, len(values)))
 
     def _id(self, value: Any) -> int:
-        known = self._ids.get(value)
-        if known is None:
-            known = self._ids[value] = len(self._ids)
+        number = self._ids.get(value)
+        if number is None:
+            number = self._ids[value] = len(self._ids)
             kind = value.type
             if kind not in self._types:
                 self._types[kind] = _tensor(kind)
             self.tensors.append(self._types[kind])
-        return known
+        return number
 
     def _rule(self, attribute: Any) -> Rule:
         if attribute not in self._rules:
@@ -186,9 +186,9 @@ def _rule(attribute: Any) -> Rule:
     roles = [0] * len(sizes)
     for factor in attribute.reduction_factors:
         roles[factor] |= Role.REDUCTION
-    whole = (attribute.need_replication_factors, attribute.permutation_factors, attribute.blocked_propagation_factors)
-    for factor in (factor for group in whole for factor in group):
-        roles[factor] |= Role.WHOLE
+    other = (attribute.need_replication_factors, attribute.permutation_factors, attribute.blocked_propagation_factors)
+    for factor in (factor for group in other for factor in group):
+        roles[factor] |= Role.FIXED
     links: list[tuple[int, int, int]] = []
     unmapped: list[tuple[int, int]] = []
     for position, mapping in enumerate((*attribute.operand_mappings, *attribute.result_mappings)):
@@ -200,5 +200,5 @@ def _rule(attribute: Any) -> Rule:
             major = next((factor for factor in factors if sizes[factor] > 1), factors[0])
             links.append((position, dim, major))
             for minor in factors:
-                roles[minor] |= 0 if minor == major else Role.WHOLE
+                roles[minor] |= 0 if minor == major else Role.FIXED
     return Rule(sizes, tuple(roles), tuple(links), tuple(unmapped))

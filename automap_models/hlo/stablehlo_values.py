@@ -108,48 +108,48 @@ def folded(op: Any, terms: Sequence[Any]) -> int | None:
     return None if function is None else int(function(*terms))
 
 
-def clamped(starts: Sequence[int], sizes: Sequence[int], whole: Sequence[int]) -> tuple[int, ...]:
+def clamped(starts: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     """Where a slice starts: StableHLO moves it into the array."""
-    return tuple(min(max(at, 0), most - size) for at, size, most in zip(starts, sizes, whole, strict=True))
+    return tuple(min(max(start, 0), most - size) for start, size, most in zip(starts, sizes, shape, strict=True))
 
 
-def divided(sizes: Sequence[int], whole: Sequence[int]) -> list[int]:
+def divided(sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
     """The dimensions of which a slice is not all."""
-    return [dim for dim, (size, most) in enumerate(zip(sizes, whole, strict=True)) if size != most]
+    return [dim for dim, (size, most) in enumerate(zip(sizes, shape, strict=True)) if size != most]
 
 
 def reshaped_slice(
-    starts: Sequence[int], sizes: Sequence[int], whole: Sequence[int], other: Sequence[int]
+    starts: Sequence[int], sizes: Sequence[int], shape: Sequence[int], other: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Where a slice of an array lies in the same elements in another shape: starts and sizes; None if in no one slice.
 
     Both are contiguous: ones, then one dimension cut, then whole ones.
     """
-    cut = divided(sizes, whole)
+    cut = divided(sizes, shape)
     if cut and any(size != 1 for size in sizes[: cut[-1]]):
         return None
     count, offset, step = math.prod(sizes), 0, 1
-    for at, most in zip(reversed(starts), reversed(whole), strict=True):
-        offset, step = offset + at * step, step * most
-    box, left, stride = list[tuple[int, int]](), count, math.prod(other)
+    for start, most in zip(reversed(starts), reversed(shape), strict=True):
+        offset, step = offset + start * step, step * most
+    box, remaining, stride = list[tuple[int, int]](), count, math.prod(other)
     for most in other:
         stride //= most
-        at, offset = divmod(offset, stride)
-        size = max(left // stride, 1)
-        if (size > 1 and left % stride) or at + size > most:
+        start, offset = divmod(offset, stride)
+        size = max(remaining // stride, 1)
+        if (size > 1 and remaining % stride) or start + size > most:
             return None
-        left = left if size == 1 and left < stride else left // size
-        box.append((at, size))
-    return tuple(at for at, _ in box), tuple(size for _, size in box)
+        remaining = remaining if size == 1 and remaining < stride else remaining // size
+        box.append((start, size))
+    return tuple(start for start, _ in box), tuple(size for _, size in box)
 
 
 def operand_of_slice(joined: Any, starts: Sequence[int], sizes: Sequence[int]) -> tuple[Any, tuple[int, ...]] | None:
     """The operand of a concatenation that a slice of its result is in, and where it starts there; None if in no one."""
-    dim, at = ir.IntegerAttr(joined.attributes["dimension"]).value, 0
+    dim, start = ir.IntegerAttr(joined.attributes["dimension"]).value, 0
     for value in joined.operands:
-        if at <= starts[dim] and starts[dim] + sizes[dim] <= at + shape_of(value)[dim]:
-            return value, (*starts[:dim], starts[dim] - at, *starts[dim + 1 :])
-        at += shape_of(value)[dim]
+        if start <= starts[dim] and starts[dim] + sizes[dim] <= start + shape_of(value)[dim]:
+            return value, (*starts[:dim], starts[dim] - start, *starts[dim + 1 :])
+        start += shape_of(value)[dim]
     return None
 
 
@@ -198,7 +198,7 @@ def is_in_one_piece(op: Any) -> bool:
     """Whether what a `stablehlo.slice` takes lies in one piece of memory, in the order of the dimensions."""
     sizes = zip(op.results[0].type.shape, op.operands[0].type.shape, strict=True)
     taken = list(sizes)
-    last = max((dim for dim, (size, whole) in enumerate(taken) if size != whole), default=0)
+    last = max((dim for dim, (size, full) in enumerate(taken) if size != full), default=0)
     return all(size == 1 for size, _ in taken[:last]) and set(ir.DenseI64ArrayAttr(op.attributes["strides"])) <= {1}
 
 

@@ -160,13 +160,13 @@ class StepClasses:
     def sums_over(self, sharded: Collection[int]) -> tuple[Sum, ...]:
         """The sums where one axis shards these classes, with every merge that they allow."""
         chosen = frozenset(sharded)
-        left = dict.fromkeys(total for total in self.sums if total.over in chosen)
+        remaining = dict.fromkeys(total for total in self.sums if total.over in chosen)
         for merge in self.merges:
             if chosen.issuperset(merge.over):
                 for part in merge.parts:
-                    del left[part]
-                left[merge.total] = None
-        return tuple(left)
+                    del remaining[part]
+                remaining[merge.total] = None
+        return tuple(remaining)
 
     @cached_property
     def _reassociated(self) -> tuple[tuple[Sum, ...], tuple[Merge, ...]]:

@@ -147,17 +147,17 @@ def gradients(graph: InstructionGraph, returned: Mapping[int, int]) -> dict[int,
     reads, producers, phases = Liveness(graph).reads, graph.producers.tolist(), graph.phases.tolist()
     of_parameters: dict[int, int] = {}
     for argument, v in returned.items():
-        pending, seen = [v], {v}
+        pending, visited = [v], {v}
         while pending and graph.arguments[argument].kind == "parameter":
             i = producers[pending.pop()]
             if i < 0 or phases[i] != Phase.UPDATE:
                 continue
             for u in reads[i]:
-                same = graph.shapes[u] == graph.shapes[argument] and u not in seen
+                same = graph.shapes[u] == graph.shapes[argument] and u not in visited
                 if same and producers[u] >= 0 and phases[producers[u]] == Phase.BACKWARD:
                     of_parameters.setdefault(argument, u)
                 elif same:
-                    seen.add(u)
+                    visited.add(u)
                     pending.append(u)
     return of_parameters
 
@@ -191,15 +191,15 @@ class _Owners:
         gradients = [False] * len(depends)
         self.kept_only, self.free, self.of_gradients = [], [], list[bool]()
         for i, read in enumerate(self.reads):
-            own, of_gradients = 0, self.phases[i] == Phase.BACKWARD
+            dependence, of_gradients = 0, self.phases[i] == Phase.BACKWARD
             for v in read:
-                own |= depends[v]
+                dependence |= depends[v]
                 of_gradients |= gradients[v]
-            depends += [own] * len(self.results[i])
+            depends += [dependence] * len(self.results[i])
             gradients += [of_gradients] * len(self.results[i])
-            self.free.append(not own or self._is_view(i))
+            self.free.append(not dependence or self._is_view(i))
             allowed = {0, 2, 1, 3} if self.phases[i] == Phase.UPDATE else {0, 2}
-            self.kept_only.append(own in allowed and not of_gradients)
+            self.kept_only.append(dependence in allowed and not of_gradients)
             self.of_gradients.append(of_gradients)
 
     def _is_view(self, i: int) -> bool:
@@ -241,12 +241,12 @@ class _Owners:
 
     def _operand_keys(self, i: int) -> list[ProgramKey | None]:
         """Of each operand that is neither an argument nor copied; views are looked through."""
-        return [self.key[self.producers[v]] for v in map(self.shown, self.reads[i]) if self._has_producer(v)]
+        return [self.key[self.producers[v]] for v in map(self.source_of, self.reads[i]) if self._has_producer(v)]
 
     def _has_producer(self, v: int) -> bool:
         return self.producers[v] >= 0 and not self.is_copied(self.producers[v])
 
-    def shown(self, v: int) -> int:
+    def source_of(self, v: int) -> int:
         """What a view shows."""
         while self.producers[v] >= 0 and self._is_view(self.producers[v]):
             v = self.reads[self.producers[v]][0]
@@ -318,13 +318,13 @@ class _Cut:
         inside = tuple(sorted(self.operations[key]))
         return Program(key, inside, tuple(sorted(self.inputs[key])), tuple(sorted(self.outputs[key])))
 
-    def _split(self, whole: StepCut) -> None:
+    def _split(self, cut: StepCut) -> None:
         """Let backward instructions that another stage's wait for be I, the others W."""
-        for program in whole.of_kind("B"):
+        for program in cut.of_kind("B"):
             stage, inside = program.key.stage, set(program.operations)
             needed = {
                 v
-                for other in whole.of_kind("B")
+                for other in cut.of_kind("B")
                 if other.key.stage != stage
                 for v in set(other.inputs) & set(program.outputs)
             }
@@ -393,8 +393,8 @@ class _Cut:
             return
         key = self.key[self.owners.producers[v]]
         if key is None:
-            shown = self.owners.shown(v)
-            producer = self.key[self.owners.producers[shown]] if shown >= self.arguments else None
+            source = self.owners.source_of(v)
+            producer = self.key[self.owners.producers[source]] if source >= self.arguments else None
             key = self._returning(v, argument) if producer is None else producer
         self._demand(key, [v])
         self.outputs[key].add(v)
@@ -415,28 +415,28 @@ class _Cut:
         """Give a program what it needs to have these values, and every program that it reads likewise."""
         pending = [(key, v) for v in values]
         while pending:
-            at, v = pending.pop()
+            program_key, v = pending.pop()
             i = self.owners.producers[v]
             if i < 0:
-                self.inputs[at].add(v)
+                self.inputs[program_key].add(v)
                 continue
-            if i in self.operations[at]:
+            if i in self.operations[program_key]:
                 continue
-            maker = self._maker(at, i)
-            if maker == at:
-                self.operations[at].add(i)
-                pending += [(at, u) for u in self.owners.reads[i]]
+            maker = self._maker(program_key, i)
+            if maker == program_key:
+                self.operations[program_key].add(i)
+                pending += [(program_key, u) for u in self.owners.reads[i]]
                 continue
-            self.inputs[at].add(v)
+            self.inputs[program_key].add(v)
             self.outputs[maker].add(v)
-            self.source[v, at.stage] = maker
+            self.source[v, program_key.stage] = maker
             pending.append((maker, v))
 
-    def _maker(self, at: ProgramKey, i: int) -> ProgramKey:
+    def _maker(self, program_key: ProgramKey, i: int) -> ProgramKey:
         """The program that a program has an instruction from: itself where that is copied."""
         key = self.key[i]
         if key is not None:
             return key
-        if not self.owners.free[i] and self.owners.phases[i] == Phase.FORWARD and at.kind in "BIW":
-            return ProgramKey("F", at.stage)
-        return at
+        if not self.owners.free[i] and self.owners.phases[i] == Phase.FORWARD and program_key.kind in "BIW":
+            return ProgramKey("F", program_key.stage)
+        return program_key

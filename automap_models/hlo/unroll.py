@@ -142,11 +142,11 @@ class _Unroller:
         self.note(op)
         if opcode_of(op) == "slice" and set(integers_of(op, "strides")) == {1}:
             key = op.operands[0], integers_of(op, "start_indices"), shape_of(op.results[0])
-            known = self._followed(*key, op) if self.follows else None
-            if known is None or isinstance(known, int):
-                known = self._slices.setdefault(key, op.results[0])
-            if known != op.results[0]:
-                self._same.append((op.results[0], known))
+            followed = self._followed(*key, op) if self.follows else None
+            if followed is None or isinstance(followed, int):
+                followed = self._slices.setdefault(key, op.results[0])
+            if followed != op.results[0]:
+                self._same.append((op.results[0], followed))
         return None
 
     def note(self, op: Any) -> None:
@@ -222,10 +222,10 @@ class _Unroller:
 
     def _key(self, loop: Any, sources: Sequence[Any]) -> _Key:
         """A backward loop is its forward loop, whose stacks or whose arrays it reads."""
-        known = [stack.loop for value in sources if (stack := self.stacks.get(value))]
-        known += [self._loop_of[value] for value in sources if value in self._loop_of]
-        if known:
-            return known[0]
+        loops = [stack.loop for value in sources if (stack := self.stacks.get(value))]
+        loops += [self._loop_of[value] for value in sources if value in self._loop_of]
+        if loops:
+            return loops[0]
         where = scopes(read_marks(name_of(loop))[2])
         key = where, self._loops[where]
         self._loops[where] += 1
@@ -238,8 +238,8 @@ class _Unroller:
             return self._of_stack(source, starts, sizes, loop, new=True)
         key = source, starts, sizes
         if key not in self._slices:
-            known = self._followed(source, starts, sizes, loop)
-            self._slices[key] = self._slice(source, starts, sizes, loop) if known is None else known
+            followed = self._followed(source, starts, sizes, loop)
+            self._slices[key] = self._slice(source, starts, sizes, loop) if followed is None else followed
         return self._slices[key]
 
     def _of_stack(
@@ -252,14 +252,14 @@ class _Unroller:
         inside = (*starts[:dim], starts[dim] - first, *starts[dim + 1 :])
         written = stack.written.get(first)
         if written is None:
-            known = self._followed(stack.base, starts, sizes, loop, new=new)
-            return self.sliced(stack.base, starts, sizes, loop) if known is None and new else known
+            followed = self._followed(stack.base, starts, sizes, loop, new=new)
+            return self.sliced(stack.base, starts, sizes, loop) if followed is None and new else followed
         if isinstance(written, int):
             return written
         if shape_of(written) == sizes:
             return written
-        known = self._followed(written, inside, sizes, loop, new=new)
-        return self.sliced(written, inside, sizes, loop) if known is None and new else known
+        followed = self._followed(written, inside, sizes, loop, new=new)
+        return self.sliced(written, inside, sizes, loop) if followed is None and new else followed
 
     def _followed(
         self, source: Any, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any, *, new: bool = True
@@ -309,8 +309,8 @@ class _Unroller:
     def _from_operand(
         self, value: Any, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any, *, new: bool
     ) -> _Term | None:
-        known = self._followed(value, starts, sizes, loop, new=new)
-        return self.sliced(value, starts, sizes, loop) if known is None and new else known
+        followed = self._followed(value, starts, sizes, loop, new=new)
+        return self.sliced(value, starts, sizes, loop) if followed is None and new else followed
 
     def _slice(self, source: Any, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any) -> Any:
         """A new slice; where the source is an elementwise function of parameters, that function of their slices."""
@@ -324,8 +324,8 @@ class _Unroller:
                 parts = list(maker.operands)
         with ir.InsertionPoint(loop):
             if maker is not None and parts is not None:
-                kept = {name: maker.attributes[name] for name in maker.attributes if name not in _LAYOUT}
-                op = ir.Operation.create(maker.name, results=[kind], operands=parts, attributes=kept)
+                attributes = {name: maker.attributes[name] for name in maker.attributes if name not in _LAYOUT}
+                op = ir.Operation.create(maker.name, results=[kind], operands=parts, attributes=attributes)
             else:
                 limits = [start + size for start, size in zip(starts, sizes, strict=True)]
                 op = stablehlo.SliceOp(source, list(starts), limits, [1] * len(starts)).operation
@@ -338,19 +338,19 @@ class _Unroller:
             return number_constant(term, kind)
         if not isinstance(term, _Stack):
             return term
-        whole = shape_of(term.base)
-        sizes = [*whole[: term.dim], term.size, *whole[term.dim + 1 :]]
+        shape = shape_of(term.base)
+        sizes = [*shape[: term.dim], term.size, *shape[term.dim + 1 :]]
         one = ir.RankedTensorType.get(sizes, term.base.type.element_type)
         slices = sorted(term.written.items())
         written = {start: number_constant(part, one) if isinstance(part, int) else part for start, part in slices}
         parts = list(written.values())
-        if len(parts) * term.size == whole[term.dim]:
+        if len(parts) * term.size == shape[term.dim]:
             joined = stablehlo.ConcatenateOp(parts, term.dim)
             self.note(joined.operation)
             return joined.result
         value, index = term.base, ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
         for start, part in written.items():
-            starts = [number_constant(start if dim == term.dim else 0, index) for dim in range(len(whole))]
+            starts = [number_constant(start if dim == term.dim else 0, index) for dim in range(len(shape))]
             updated = stablehlo.DynamicUpdateSliceOp(value, part, starts)
             self.note(updated.operation)
             value = updated.result
@@ -386,11 +386,11 @@ class _Round:
         for op in operations:
             terms = [numbers.get(value, value) for value in op.operands]
             if opcode_of(op) == "dynamic_slice" and _is_counted(op):
-                sizes, whole = integers_of(op, "slice_sizes"), shape_of(op.operands[0])
+                sizes, shape = integers_of(op, "slice_sizes"), shape_of(op.operands[0])
                 if not are_numbers(terms[1:]):
                     continue
-                starts = clamped(terms[1:], sizes, whole)
-                return next((starts[dim] // sizes[dim] for dim in divided(sizes, whole)), None)
+                starts = clamped(terms[1:], sizes, shape)
+                return next((starts[dim] // sizes[dim] for dim in divided(sizes, shape)), None)
             number = folded(op, terms)
             if number is not None:
                 numbers[op.results[0]] = number
@@ -421,14 +421,14 @@ class _Round:
 
     def _stacked(self, op: Any, terms: Sequence[_Term]) -> _Term | None:
         """A stack with one slice more, or the slice that is all of it; None where that does not fit to the others."""
-        whole, part = shape_of(op.operands[0]), shape_of(op.operands[1])
-        cut = divided(part, whole)
+        shape, part = shape_of(op.operands[0]), shape_of(op.operands[1])
+        cut = divided(part, shape)
         if not cut and not isinstance(terms[1], _Stack):
             return terms[1]
         if len(cut) != 1 or isinstance(terms[0], int) or isinstance(terms[1], _Stack):
             return None
         dim, size = cut[0], part[cut[0]]
-        start = clamped(terms[2:], part, whole)[dim]
+        start = clamped(terms[2:], part, shape)[dim]
         before = terms[0] if isinstance(terms[0], _Stack) else _Stack(terms[0], dim, size, {}, self._key)
         if start % size or (before.dim, before.size) != (dim, size):
             return None

@@ -71,10 +71,10 @@ class Deadline:
         return Deadline(budget_s, self._clock if clock is None else clock, self)
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds until the time is up, by its clock; 0 from then on."""
         own_s = max(self._end_s - self._clock(), 0.0)
-        return own_s if self._within is None else min(own_s, self._within.left_s)
+        return own_s if self._within is None else min(own_s, self._within.remaining_s)
 
     @property
     def passed(self) -> bool:
@@ -195,12 +195,12 @@ def config_of(config_type: type[ConfigT], where: str, **options: Any) -> ConfigT
     """
     inherited = {field.name for base in config_type.__bases__ if is_dataclass(base) for field in fields(base)}
     names = [field.name for field in fields(config_type)]  # type: ignore[arg-type]
-    known = sorted(names, key=inherited.__contains__)  # what a configuration adds to another one first
+    accepted = sorted(names, key=inherited.__contains__)  # what a configuration adds to another one first
     for name in options:
-        if name not in known:
+        if name not in accepted:
             raise BadInput(
                 f"has no option {name!r}",
                 where=where,
-                do=f"it has {', '.join(known)}" if known else "it has none",
+                do=f"it has {', '.join(accepted)}" if accepted else "it has none",
             )
     return config_type(**options)

@@ -45,13 +45,13 @@ BRANCHES = Work(0.0, 4.0e-7)
 
 RANKS = Work(2.8e-4, 0.0)
 """What layers cost on the ranks of a division."""
-FAMILY = Work(1.5e-4, 0.0)
+SUBSPACE = Work(1.5e-4, 0.0)
 """What is added to that of the virtual stages of a family."""
 CLOSED = Work(8.0e-5, 3.0e-8)
 """A lower bound in closed form, by ranks times kinds of layers and recomputation."""
 CHAINS = Work(4.5e-4, 2.4e-5)
 """A lower bound by chains of passes, by virtual stages."""
-GUESSES = Work(5.0e-5, 1.5e-7)
+ESTIMATES = Work(5.0e-5, 1.5e-7)
 """Guesses of a division, by schedules."""
 PRICE = Work(6.5e-4, 4.5e-7)
 """A strategy priced, or its chains of passes looked for, by passes laid out."""
@@ -61,7 +61,7 @@ TRIALS = Work(0.0, 3.0e-9)
 """What a rank recomputes, tried: choices of its virtual stages at the moments of its order."""
 PROGRAM = Work(2.5e-3, 7.0e-8)
 """A linear program, by its rows times its columns."""
-WHOLE = Work(5.0e-3, 9.0e-5)
+INTEGER = Work(5.0e-3, 9.0e-5)
 """A node of an integer program, by columns times those that are whole."""
 ALIKE = Work(1.8e-4, 0.0)
 """Two divisions compared with one another."""

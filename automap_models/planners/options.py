@@ -204,8 +204,8 @@ class PlanOptions(StageOptions):
         config = self.given("policy", "beam", "certify_s", "refine_s", "min_gain")
         if "policy" in config:
             config["policy"] = Path(config["policy"])
-        known = config_names(name)
-        return make_planner(name, **{option: value for option, value in config.items() if option in known})
+        accepted = config_names(name)
+        return make_planner(name, **{option: value for option, value in config.items() if option in accepted})
 
 
 @dataclass(frozen=True)

@@ -88,10 +88,10 @@ def make_planner(name: str, kind: str = "staged", **config: Any) -> Planner[Any,
     Raises:
         BadInput: an unknown name, or an option that the planner does not have; the known ones are listed.
     """
-    known = PLANNERS[kind]
-    if name not in known:
-        raise BadInput(f"unknown planner {name!r}", where="`planner`", do=f"choose from {', '.join(known)}")
-    module, _, attribute = known[name].partition(":")
+    registered = PLANNERS[kind]
+    if name not in registered:
+        raise BadInput(f"unknown planner {name!r}", where="`planner`", do=f"choose from {', '.join(registered)}")
+    module, _, attribute = registered[name].partition(":")
     planner: type[Planner[Any, Any, Any]] = getattr(import_module(module), attribute)
     return planner(config_of(planner.config_type, f"planner {name}", **config))
 

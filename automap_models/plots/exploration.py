@@ -84,17 +84,17 @@ def _bars(
     line: float = np.inf,
 ) -> None:
     """Stacked bars, the best plan on top, each with its sum beside it, or beyond a line that it would cross."""
-    left, places = np.zeros(len(plans)), np.arange(len(plans))
+    starts, places = np.zeros(len(plans)), np.arange(len(plans))
     for name, (part, colour) in parts.items():
         widths = np.array([part(plan.parts) for plan in plans]) / unit
         if not widths.any():
             continue
-        bars = axes.barh(places, widths, left=left, color=colour, height=0.7, label=name)
+        bars = axes.barh(places, widths, left=starts, color=colour, height=0.7, label=name)
         for bar, plan in zip(bars, plans, strict=True):
             bar.set_alpha(1.0 if plan.fits else 0.35)
-        left += widths
-    room = 0.2 * float(left.max())  # that a bar's sum takes beside it
-    ends = [line / unit if end <= line / unit < end + room else end for end in left.tolist()]
+        starts += widths
+    room = 0.2 * float(starts.max())  # that a bar's sum takes beside it
+    ends = [line / unit if end <= line / unit < end + room else end for end in starts.tolist()]
     for place, plan, end in zip(places, plans, ends, strict=True):
         axes.annotate(text(plan), (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
     axes.set_xlim(0.0, max(ends) + room)
@@ -138,7 +138,7 @@ def draw_episodes(
     episode = np.arange(1, best.size + 1)
     values = np.concatenate([np.asarray(scores, dtype=np.float64) for scores in rounds]) if rounds else np.zeros(0)
     axes.plot(episode, values, ".", color=EXPLORING_COLOUR, markersize=3, label="episodes")
-    line = [(at, value) for at, value in zip(first_episodes(rounds), greedy, strict=True) if value is not None]
+    line = [(number, value) for number, value in zip(first_episodes(rounds), greedy, strict=True) if value is not None]
     if line:
         axes.plot(*zip(*line, strict=True), color=COMPUTE_COLOUR, linewidth=1, label="greedy policy")
     axes.step(episode, best, where="post", color=ACTIVATION_COLOUR, linewidth=2, label="best plan so far")
@@ -154,7 +154,7 @@ def draw_search(report: ShardingReport) -> Figure:
     scores = [entry.scores for entry in rounds]
     best = np.maximum.accumulate(np.concatenate(scores))
     draw_episodes(axes, scores, [entry.greedy for entry in rounds], best)
-    second = [at for at, entry in zip(first_episodes(scores), rounds, strict=True) if entry.stage == 2]
+    second = [number for number, entry in zip(first_episodes(scores), rounds, strict=True) if entry.stage == 2]
     if second:
         axes.axvline(second[0], color=WEIGHTS_COLOUR, linestyle=":", label="backtracing begins")
     axes.set_ylim(bottom=-0.02 * axes.get_ylim()[1])
@@ -164,12 +164,12 @@ def draw_search(report: ShardingReport) -> Figure:
 
 def search_title(report: ShardingReport) -> str:
     """The model, and below it kind, rules, planner and seed."""
-    known, (axis,) = report.result.facts, report.plan.mesh
-    cut_off = ", interrupted" if known["interrupted"] else ""
+    facts, (axis,) = report.result.facts, report.plan.mesh
+    cut_off = ", interrupted" if facts["interrupted"] else ""
     return (
         f"{shortened(report.problem.model, 80)}, {axis.kind} plan for {axis.size} devices\n"
-        f"rules {report.problem.rules}  ·  planner {report.plan.planner}, seed {known['seed']}  ·  "
-        f"{counted(known['episodes'], 'episode')}{cut_off}"
+        f"rules {report.problem.rules}  ·  planner {report.plan.planner}, seed {facts['seed']}  ·  "
+        f"{counted(facts['episodes'], 'episode')}{cut_off}"
     )
 
 

@@ -50,8 +50,8 @@ def strategy_html(estimate: Estimate) -> str:
     what = f"{strategy_in_words(estimate)}: {seconds(estimate.step_s)} a step"
     parts = [(name.replace("_", " "), seconds(value)) for name, value in estimate.parts._asdict().items() if value > 0]
     memory = [
-        (str(rank), size(held.state), size(held.activations), f"{size(held.total)} of {size(nbytes)}")
-        for rank, (held, nbytes) in enumerate(zip(estimate.memory, estimate.memory_bytes, strict=True))
+        (str(rank), size(part.state), size(part.activations), f"{size(part.total)} of {size(nbytes)}")
+        for rank, (part, nbytes) in enumerate(zip(estimate.memory, estimate.memory_bytes, strict=True))
     ]
     tables = _table(("part", "time"), parts) + _table(("rank", "state", "activations", "memory"), memory)
     return _page(f"{estimate.model} on {estimate.cluster}", what, tables)

@@ -39,13 +39,13 @@ def windows(report: PlanReport, timeline: Timeline) -> list[tuple[float, float]]
 
 def draw_schedule(panel: SubFigure, report: PlanReport, timeline: Timeline) -> None:
     """Draw the timeline of a plan, with the lengths that cost model and simulation give it."""
-    shown = windows(report, timeline)
+    drawn_windows = windows(report, timeline)
     unit_s, unit = time_unit(timeline.length_s)
     columns = panel.subplots(
-        1, len(shown), sharey=True, squeeze=False, width_ratios=[end - start for start, end in shown]
+        1, len(drawn_windows), sharey=True, squeeze=False, width_ratios=[end - start for start, end in drawn_windows]
     )[0]
-    width_s = sum(end - start for start, end in shown)
-    for axes, window in zip(columns, shown, strict=True):
+    width_s = sum(end - start for start, end in drawn_windows)
+    for axes, window in zip(columns, drawn_windows, strict=True):
         draw_window(axes, timeline, window, unit_s, width_s)
         # Below the passes, whose numbers they would strike through.
         axes.axvline(report.cost.length_s / unit_s, color="black", linestyle=":", linewidth=1.4, zorder=0.5)
@@ -57,7 +57,7 @@ def draw_schedule(panel: SubFigure, report: PlanReport, timeline: Timeline) -> N
     last = max(timeline.length_s, report.cost.length_s)
     columns[-1].set_xlim(right=(last + 0.01 * width_s) / unit_s)
     parts = ""
-    if len(shown) > 1:
+    if len(drawn_windows) > 1:
         columns[-1].spines["left"].set_visible(False)
         columns[-1].tick_params(axis="y", length=0)
         parts = ": the first and the last rounds, those in between are alike"
@@ -119,10 +119,10 @@ def draw_arrays(panel: SubFigure, report: PlanReport) -> None:
 
 
 def _draw_activations(axes: Axes, report: PlanReport) -> None:
-    activations, at = report.problem.profile.A, np.arange(len(report.problem.profile))
+    activations, positions = report.problem.profile.A, np.arange(len(report.problem.profile))
     unit, name = size_unit(float(activations.max()))
     axes.fill_between(
-        at,
+        positions,
         activations / unit,
         step="mid",
         color=ACTIVATION_COLOUR,
@@ -156,10 +156,10 @@ def _draw_stage_bands(axes: Axes, report: PlanReport) -> None:
         axes.axvspan(first - 0.5, last + 0.5, color=BANDS[s % 2], zorder=-2, linewidth=0)
         if s:
             axes.axvline(first - 0.5, color="black", linewidth=1.2, linestyle="--")
-    labels = [f"device{'s' * (held[0] < held[1])} {span(held)}" for held in devices]
+    labels = [f"device{'s' * (stage_span[0] < stage_span[1])} {span(stage_span)}" for stage_span in devices]
     in_words = all((b - a + 1) / n > _width(label) for (a, b), label in zip(instructions, labels, strict=True))
     if not in_words:
-        labels = [span(held) for held in devices]
+        labels = [span(stage_span) for stage_span in devices]
         axes.text(-0.005, 1.02, "stage\ndevice", ha="right", va="bottom", fontsize=9, transform=axes.transAxes)
     taken = 0.0
     for s, ((first, last), label) in enumerate(zip(instructions, labels, strict=True)):
@@ -244,8 +244,8 @@ def boxes(timelines: Sequence[Timeline]) -> list[Patch]:
     """For a legend: a box of each kind that takes time."""
     from matplotlib.patches import Patch
 
-    seen = {i.kind for timeline in timelines for i in timeline.intervals if i.end_s > i.start_s}
-    return [Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in COLOURS if kind in seen]
+    kinds = {i.kind for timeline in timelines for i in timeline.intervals if i.end_s > i.start_s}
+    return [Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in COLOURS if kind in kinds]
 
 
 def _shade(colour: str, share: float) -> tuple[float, float, float]:
@@ -296,9 +296,9 @@ def _draw_kind(
 def _number(axes: Axes, boxes: Sequence[Interval], unit_s: float) -> None:
     for i in boxes:
         colour = "white" if i.kind == "forward" and not i.chunk else "black"
-        at = (i.start_s + i.end_s) / 2 / unit_s
+        middle = (i.start_s + i.end_s) / 2 / unit_s
         axes.text(
-            at, i.resource, str(i.micro_batch), ha="center", va="center", fontsize=6.5, color=colour, clip_on=True
+            middle, i.resource, str(i.micro_batch), ha="center", va="center", fontsize=6.5, color=colour, clip_on=True
         )
 
 

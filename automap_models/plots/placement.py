@@ -44,8 +44,8 @@ def _draw_step(report: PlacementResult) -> Figure:
     unit, name = time_unit(float(line.makespan_s))
     backward = problem.graph.backward
     for device in range(rows):
-        own = assignment == device
-        for chosen, colour in ((own & ~backward, COMPUTE_COLOUR), (own & backward, ACTIVATION_COLOUR)):
+        on_device = assignment == device
+        for chosen, colour in ((on_device & ~backward, COMPUTE_COLOUR), (on_device & backward, ACTIVATION_COLOUR)):
             spans = np.stack([line.start_s, line.finish_s - line.start_s], axis=1)[chosen] / unit
             gantt.broken_barh(spans.tolist(), (device - 0.1, 0.45), facecolors=colour, linewidth=0)
         to = line.target == device
@@ -97,14 +97,14 @@ def _draw_loads(axes: Axes, report: PlacementResult) -> None:
     cost, problem = report.cost, report.problem
     bound_s = None if report.bound is None else report.bound.value
     unit, name = time_unit(max(float(cost.loads_s.max()), bound_s or 0.0))
-    at = np.arange(problem.devices)
+    positions = np.arange(problem.devices)
     compute, transfer = cost.compute_s / unit, cost.transfer_s / unit
     if problem.communication == "max":
-        axes.bar(at - 0.2, compute, 0.4, color=COMPUTE_COLOUR, label="compute")
-        axes.bar(at + 0.2, transfer, 0.4, color=WEIGHTS_COLOUR, label="transfers")
+        axes.bar(positions - 0.2, compute, 0.4, color=COMPUTE_COLOUR, label="compute")
+        axes.bar(positions + 0.2, transfer, 0.4, color=WEIGHTS_COLOUR, label="transfers")
     else:
-        axes.bar(at, compute, 0.7, color=COMPUTE_COLOUR, label="compute")
-        axes.bar(at, transfer, 0.7, bottom=compute, color=WEIGHTS_COLOUR, label="transfers")
+        axes.bar(positions, compute, 0.7, color=COMPUTE_COLOUR, label="compute")
+        axes.bar(positions, transfer, 0.7, bottom=compute, color=WEIGHTS_COLOUR, label="transfers")
     if problem.devices <= LABELLED:
         for device, load_s in enumerate(cost.loads_s.tolist()):
             axes.annotate(
@@ -127,8 +127,8 @@ def _draw_memory(axes: Axes, report: PlacementResult) -> None:
     problem, used = report.problem, report.cost.memory_bytes
     largest = max(float(used.max()), problem.memory_bytes if problem.accelerators else 0.0)
     unit, name = size_unit(largest)
-    at = np.arange(problem.devices)
-    axes.bar(at, used / unit, 0.7, color=ACTIVATION_COLOUR)
+    positions = np.arange(problem.devices)
+    axes.bar(positions, used / unit, 0.7, color=ACTIVATION_COLOUR)
     if problem.accelerators:
         label = f"an accelerator has {size(problem.memory_bytes)}"
         ends = (-0.5, problem.accelerators - 0.5)
@@ -137,5 +137,5 @@ def _draw_memory(axes: Axes, report: PlacementResult) -> None:
     axes.set_ylabel(f"memory, {name}")
     axes.margins(y=0.12)
     if problem.devices <= LABELLED:
-        axes.set_xticks(at, [device_name(problem, device) for device in range(problem.devices)])
+        axes.set_xticks(positions, [device_name(problem, device) for device in range(problem.devices)])
     axes.set_xlabel("device")

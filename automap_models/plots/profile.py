@@ -80,20 +80,20 @@ def _caption(axes: Axes, row: int, title: str, below: str) -> None:
 
 
 def _draw_spikes(axes: Axes, values: FloatArray, colour: str) -> None:
-    at = np.arange(values.size)
-    axes.vlines(at, 0.0, values, colors=colour, linewidth=max(0.5, min(2.0, 260.0 / values.size)), rasterized=True)
+    x = np.arange(values.size)
+    axes.vlines(x, 0.0, values, colors=colour, linewidth=max(0.5, min(2.0, 260.0 / values.size)), rasterized=True)
 
 
 def _draw_filled(axes: Axes, values: FloatArray, colour: str) -> None:
-    at = np.arange(values.size)
-    axes.fill_between(at, values, step="mid", color=colour, alpha=0.22, linewidth=0)
-    axes.step(at, values, where="mid", color=colour, linewidth=1.2 if values.size <= 2000 else 0.4)
+    x = np.arange(values.size)
+    axes.fill_between(x, values, step="mid", color=colour, alpha=0.22, linewidth=0)
+    axes.step(x, values, where="mid", color=colour, linewidth=1.2 if values.size <= 2000 else 0.4)
 
 
 def _draw_points(axes: Axes, values: FloatArray, colour: str) -> None:
-    at = np.arange(values.size)
-    axes.plot(at, values, color=colour, linewidth=0.7, alpha=0.6)
-    axes.plot(at, values, ".", color=colour, markersize=3.2)
+    x = np.arange(values.size)
+    axes.plot(x, values, color=colour, linewidth=0.7, alpha=0.6)
+    axes.plot(x, values, ".", color=colour, markersize=3.2)
 
 
 def _scale(axes: Axes, values: FloatArray, key: str) -> None:
@@ -114,10 +114,10 @@ def _draw_normalised(panel: SubFigure, profile: Profile) -> None:
     cluster = read_cluster(CLUSTER)
     coarse = coarse_arrays(profile, cluster)
     axes = panel.subplots()
-    at = np.arange(DEFAULT_GRANULARITY)
+    x = np.arange(DEFAULT_GRANULARITY)
     for key, what, colour in ROWS:
         sums = "" if key == "A" else ", prefix sum"
-        axes.plot(at, getattr(coarse, key), color=colour, linewidth=2.0, label=f"{what} {key}{sums}")
+        axes.plot(x, getattr(coarse, key), color=colour, linewidth=2.0, label=f"{what} {key}{sums}")
     axes.set_title(
         f"normalised together: bytes over {size(cluster.inter)}/s, all over {seconds(coarse.scale_s)}", fontsize=11
     )
@@ -145,5 +145,5 @@ def _draw_parts(axes: Axes, profile: Profile) -> None:
     for k, (start, end) in enumerate(zip(starts, [*starts[1:], len(tops)], strict=True)):
         axes.axvspan(start - 0.5, end - 0.5, color=BANDS[k % 2], zorder=-2, linewidth=0)
         if end - start > 0.95 * len(tops[start]):  # points that a letter takes
-            at = (start + end - 1) / 2, 1.0 + 0.9 * HEADROOM
-            axes.text(*at, tops[start], ha="center", va="top", fontsize=8.5, color="#555555", clip_on=True)
+            x = (start + end - 1) / 2, 1.0 + 0.9 * HEADROOM
+            axes.text(*x, tops[start], ha="center", va="top", fontsize=8.5, color="#555555", clip_on=True)

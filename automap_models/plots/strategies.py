@@ -40,11 +40,11 @@ def draw_strategies(
     """
     from matplotlib.figure import Figure
 
-    swept = [(devices, of) for devices, of in sizes if of is not None]
+    swept = [(devices, estimate) for devices, estimate in sizes if estimate is not None]
     panels = 3 if len(swept) > 1 else 2
     figure = Figure(figsize=(5.5 * panels, 5.0), layout="constrained")
-    left, middle, *right = figure.subplots(1, panels)
-    _draw_ranks(left, best)
+    first, middle, *right = figure.subplots(1, panels)
+    _draw_ranks(first, best)
     _draw_memory(middle, best, others, front)
     if right:
         _draw_sizes(right[0], swept)
@@ -56,10 +56,10 @@ def _draw_ranks(axes: Axes, best: Estimate) -> None:
 
     ranks, bottom = np.arange(len(best.memory)), np.zeros(len(best.memory))
     for kind, colour in zip(DeviceMemory._fields, COLOURS, strict=True):
-        held = np.array([getattr(memory, kind) for memory in best.memory]) / GB
-        if held.any():
-            axes.bar(ranks, held, bottom=bottom, color=colour, label=kind)
-            bottom += held
+        sizes = np.array([getattr(memory, kind) for memory in best.memory]) / GB
+        if sizes.any():
+            axes.bar(ranks, sizes, bottom=bottom, color=colour, label=kind)
+            bottom += sizes
     memory = np.array(best.memory_bytes) / GB
     axes.hlines(memory, ranks - 0.5, ranks + 0.5, color="black", label="what the device has")
     axes.set_ylim(0, 1.05 * max(memory.max(), bottom.max()))
@@ -73,20 +73,20 @@ def _draw_memory(
 ) -> None:
     """Strategies as points, each with all its names; the front as a line, left and below which none was found."""
     if len(front) > 1:
-        steps, held = zip(*((of.step_s, of.peak_memory / GB) for of in front), strict=True)
-        axes.step(steps, held, where="post", color="black", linewidth=1, label="less memory takes longer", zorder=1)
-        axes.plot(steps, held, linestyle="", marker=".", color="black", zorder=1)
-    points = [(name, of) for name, of in others if of is not None and of != best]
+        steps, memory = zip(*((cost.step_s, cost.peak_memory / GB) for cost in front), strict=True)
+        axes.step(steps, memory, where="post", color="black", linewidth=1, label="less memory takes longer", zorder=1)
+        axes.plot(steps, memory, linestyle="", marker=".", color="black", zorder=1)
+    points = [(name, cost) for name, cost in others if cost is not None and cost != best]
     names: dict[Estimate, list[str]] = defaultdict(list)
-    for name, of in points:
-        names[of].append(name)
-    for i, (of, alike) in enumerate(names.items()):
+    for name, cost in points:
+        names[cost].append(name)
+    for i, (cost, alike) in enumerate(names.items()):
         marker, colour = MARKERS[i // 10 % len(MARKERS)], f"C{i % 10}"
-        label = ",\n".join(alike) + f": {seconds(of.step_s)}"
-        axes.plot(of.step_s, of.peak_memory / GB, linestyle="", marker=marker, color=colour, label=label, alpha=0.8)
+        label = ",\n".join(alike) + f": {seconds(cost.step_s)}"
+        axes.plot(cost.step_s, cost.peak_memory / GB, linestyle="", marker=marker, color=colour, label=label, alpha=0.8)
     label = f"best: {seconds(best.step_s)}"
     axes.plot(best.step_s, best.peak_memory / GB, "*", color="black", markersize=14, label=label)
-    longest = max([best.step_s, *(of.step_s for _, of in points), *(of.step_s for of in front)])
+    longest = max([best.step_s, *(cost.step_s for _, cost in points), *(cost.step_s for cost in front)])
     if longest > 4 * best.step_s:
         axes.set_xscale("log")
         _plain_numbers(axes.xaxis)
@@ -107,15 +107,15 @@ def _plain_numbers(axis: Axis) -> None:
 
 def _draw_sizes(axes: Axes, sizes: Sequence[tuple[int, Estimate]]) -> None:
     """The step on clusters of several sizes, and what it would be if it fell as devices grow."""
-    devices, steps = (np.array(of) for of in zip(*((n, of.step_s) for n, of in sizes), strict=True))
+    devices, steps = (np.array(cost) for cost in zip(*((n, cost.step_s) for n, cost in sizes), strict=True))
     axes.loglog(devices, steps, marker="o", label="best strategy")
     axes.loglog(devices, steps[0] * devices[0] / devices, linestyle="--", color="grey", label="half on twice as many")
-    for n, of in sizes:
-        label = f"{of.tokens_per_s_per_device:,.0f} tokens/s a device\nMFU {100 * of.mfu:.0f} %"
+    for n, cost in sizes:
+        label = f"{cost.tokens_per_s_per_device:,.0f} tokens/s a device\nMFU {100 * cost.mfu:.0f} %"
         last = n == devices[-1]
         sides: dict[str, Any] = {"ha": "right", "va": "top"} if last else {"ha": "left", "va": "bottom"}
         offset = (-8, -6) if last else (4, 6)
-        axes.annotate(label, (n, of.step_s), offset, textcoords="offset points", fontsize="small", **sides)
+        axes.annotate(label, (n, cost.step_s), offset, textcoords="offset points", fontsize="small", **sides)
     axes.set_xticks(devices, [str(n) for n in devices], minor=False)
     axes.set_xticks([], minor=True)
     _plain_numbers(axes.yaxis)

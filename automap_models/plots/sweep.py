@@ -30,12 +30,12 @@ class Quantity:
     """Something that varies over a sweep: its name on the axis, its value in a row, and how a value is written."""
 
     name: str
-    of: Callable[[Row], Value]
+    value: Callable[[Row], Value]
     text: Callable[[Value], str] = str
 
     def values(self, rows: Sequence[Row]) -> list[Value]:
         """Its different values, ascending; texts in the order of the rows."""
-        different = list(dict.fromkeys(self.of(row) for row in rows))
+        different = list(dict.fromkeys(self.value(row) for row in rows))
         return sorted(different, key=float) if all(not isinstance(value, str) for value in different) else different
 
 
@@ -77,13 +77,13 @@ def draw_sweep(model: str, rows: Sequence[Row], *, same_batch: bool) -> Figure:
     along, lines, panels = layout(rows)
     several = not same_batch and len(MICRO_BATCHES.values(rows)) > 1
     drawing = _Drawing(along.values(rows), lines.values(rows), along, lines, several, rows)
-    chosen, left_out = _panels(panels, rows)
+    chosen, omitted = _panels(panels, rows)
     columns = min(4, len(chosen))
     down = math.ceil(len(chosen) / columns)
     figure = Figure(figsize=(max(3.4 * columns + 1.2, 7.0), 2.9 * down + 1.5), layout="constrained")
     axes = figure.subplots(down, columns, squeeze=False, sharey=True)
     for axis, value in zip(axes.flat, chosen, strict=False):
-        drawing.panel(axis, [row for row in rows if panels.of(row) == value])
+        drawing.panel(axis, [row for row in rows if panels.value(row) == value])
         if len(chosen) > 1 or panels is CLUSTER:
             name = "" if panels is CLUSTER else f"{panels.name} = "
             axis.set_title(f"{name}{panels.text(value)}", fontsize=10, parse_math=False)
@@ -92,7 +92,7 @@ def draw_sweep(model: str, rows: Sequence[Row], *, same_batch: bool) -> Figure:
     what = "step over M: one micro-batch" if several else "step: one global batch"
     figure.supylabel(f"{what}, {drawing.unit_name}", fontsize=10)
     figure.supxlabel(along.name, fontsize=10)
-    more = f" (the {len(chosen)} fastest of {len(chosen) + left_out} panels)" if left_out else ""
+    more = f" (the {len(chosen)} fastest of {len(chosen) + omitted} panels)" if omitted else ""
     hollow = "; hollow: outside what the policy was trained for" if any(row.outcome.outside for row in rows) else ""
     crosses = "; × no plan" if any(not row.outcome.ok for row in rows) else ""
     title = f"{model}: {counted(len(rows), 'combination')}{more}\n○ fastest{crosses}{hollow}"
@@ -106,25 +106,25 @@ def draw_sweep(model: str, rows: Sequence[Row], *, same_batch: bool) -> Figure:
 def _panels(panels: Quantity, rows: Sequence[Row]) -> tuple[list[Value], int]:
     """The panels' values, and how many are left out: 12 fit a page, which are those with the shortest plans."""
     values = panels.values(rows)
-    fastest_s = {value: min(row.pace_s for row in rows if panels.of(row) == value) for value in values}
-    kept = set(sorted(values, key=lambda value: fastest_s[value])[:12])
-    return [value for value in values if value in kept], len(values) - len(kept)
+    fastest_s = {value: min(row.pace_s for row in rows if panels.value(row) == value) for value in values}
+    chosen = set(sorted(values, key=lambda value: fastest_s[value])[:12])
+    return [value for value in values if value in chosen], len(values) - len(chosen)
 
 
 class _Drawing:
     """What all panels share: values along the axis at even distances, colours, and the unit of time.
 
     Args:
-        at, lines: the values along the axis and of the lines.
+        x, lines: the values along the axis and of the lines.
         along, by: what these are.
         single: whether a step is that of one micro-batch rather than of the global batch.
         rows: all rows of the sweep.
     """
 
     def __init__(
-        self, at: list[Value], lines: list[Value], along: Quantity, by: Quantity, single: bool, rows: Sequence[Row]
+        self, x: list[Value], lines: list[Value], along: Quantity, by: Quantity, single: bool, rows: Sequence[Row]
     ) -> None:
-        self.at, self.lines, self.along, self.by, self.single = at, lines, along, by, single
+        self.ticks, self.lines, self.along, self.by, self.single = x, lines, along, by, single
         steps_s = [self._step_s(row) for row in rows if row.outcome.ok]
         self.unit, self.unit_name = time_unit(max(steps_s, default=1.0))
         self.logarithmic = bool(steps_s) and max(steps_s) > 5 * min(steps_s)
@@ -133,20 +133,20 @@ class _Drawing:
         return (row.step_s or 0.0) / (row.micro_batches if self.single else 1)
 
     def _point(self, row: Row) -> tuple[int, float]:
-        return self.at.index(self.along.of(row)), self._step_s(row) / self.unit
+        return self.ticks.index(self.along.value(row)), self._step_s(row) / self.unit
 
     def panel(self, axis: Axes, rows: Sequence[Row]) -> None:
         """A line for each value, a ring round the fastest plan, a cross at the top where there is none."""
         for j, value in enumerate(self.lines):
-            own = sorted((row for row in rows if self.by.of(row) == value), key=lambda row: self._point(row)[0])
-            self._line(axis, own, j, self.by.text(value))
+            row_line = sorted((row for row in rows if self.by.value(row) == value), key=lambda row: self._point(row)[0])
+            self._line(axis, row_line, j, self.by.text(value))
         planned = [row for row in rows if row.outcome.ok]
         if planned:
             best = min(planned, key=lambda row: row.pace_s)
-            at = self._point(best)
-            axis.plot(*at, "o", markersize=12, markerfacecolor="none", markeredgecolor="black")
+            x = self._point(best)
+            axis.plot(*x, "o", markersize=12, markerfacecolor="none", markeredgecolor="black")
             text = seconds(self._step_s(best))
-            axis.annotate(text, at, (0, -16), textcoords="offset points", ha="center", fontsize=8.5)
+            axis.annotate(text, x, (0, -16), textcoords="offset points", ha="center", fontsize=8.5)
         else:
             axis.text(0.5, 0.5, "no plan", ha="center", va="center", transform=axis.transAxes)
         self._scale(axis)
@@ -168,9 +168,9 @@ class _Drawing:
     def _scale(self, axis: Axes) -> None:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-        step = math.ceil(len(self.at) / 8)
-        axis.set_xticks(range(0, len(self.at), step), [self.along.text(value) for value in self.at[::step]])
-        axis.set_xlim(-0.4, len(self.at) - 0.6)
+        step = math.ceil(len(self.ticks) / 8)
+        axis.set_xticks(range(0, len(self.ticks), step), [self.along.text(value) for value in self.ticks[::step]])
+        axis.set_xlim(-0.4, len(self.ticks) - 0.6)
         if self.logarithmic:
             axis.set_yscale("log")
             axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -26,7 +26,7 @@ from automap_models.requests import FIELDS, ExploreRequest, StrategyRequest, nar
 from automap_models.requests.strategies import divides
 from automap_models.workloads.source import Source
 
-FREE = (*FIELDS, *(of.name for of in fields(Strategy) if of.name not in (*FIELDS, "schedule", "global_batch")))
+FREE = (*FIELDS, *(field.name for field in fields(Strategy) if field.name not in (*FIELDS, "schedule", "global_batch")))
 """Fields of a strategy that only strategies have, those with an option of a command first."""
 OF_STRATEGIES = (*FREE, "schedule", "runtime", "reserve", "devices")
 """Options that plans of stages do not know, and the schedule, which may be one that only strategies have."""
@@ -59,10 +59,10 @@ def plan_request(
     Raises:
         BadInput: there is no such option, or one that does not go with the others.
     """
-    known = (*(of.name for of in fields(ExploreOptions)), *OF_STRATEGIES)
+    accepted = (*(field.name for field in fields(ExploreOptions)), *OF_STRATEGIES)
     for name in options:
-        if name not in known:
-            raise BadInput(f"has no option {name!r}", where="plan", do=f"it has {', '.join(known)}")
+        if name not in accepted:
+            raise BadInput(f"has no option {name!r}", where="plan", do=f"it has {', '.join(accepted)}")
     options = {name: value for name, value in options.items() if _is_given(name, value)}
     common: dict[str, Any] = {"source": source, "topo": topo, "device": device, "cached": cached}
     common["microbatch_size"] = microbatch_size

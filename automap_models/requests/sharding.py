@@ -53,7 +53,7 @@ def solve(request: SearchRequest, watch: Watch) -> Sharded:
     mesh = read_sharding_plan(request.plan).mesh if request.plan else _mesh(request, cluster)
     options = given(request, "agent", "episodes", "stop_at_optimum", "seed")
     planner = make_planner(request.planner, kind="sharding", **options)
-    step = TracedSharding.of(request.source, rule_set, begin)
+    step = TracedSharding.from_source(request.source, rule_set, begin)
     if request.verify and not step.runs_with_xla:
         what = (
             "compiles the partitioned step with XLA, which has no PyTorch operators; how these are partitioned is "
@@ -92,7 +92,7 @@ def solve(request: SearchRequest, watch: Watch) -> Sharded:
 def _mesh(request: SearchRequest, cluster: Cluster) -> Mesh:
     """The mesh that was asked for; by default one axis of all the cluster's devices."""
     kind = KINDS[request.search]
-    name = next(name for name, of in AXES.items() if of == kind)
+    name = next(name for name, axis_kind in AXES.items() if axis_kind == kind)
     if not isinstance(request.mesh, tuple):
         return (MeshAxis(name, request.mesh or cluster.devices),)
     mesh = tuple(MeshAxis(axis, size) for axis, size in request.mesh)

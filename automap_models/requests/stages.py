@@ -72,9 +72,9 @@ def replanned(request: ReplanRequest, watch: Watch) -> Result[ReplanProblem, Pla
     read = read_plan(request.plan, sized_profile(request.profile, request.microbatch_size), cluster)
     problem, plan = read.problem, read.required_plan()
     observed = read_observed(request.observed)
-    running, known = read_running(request.plan, problem, plan)
+    running, speeds = read_running(request.plan, problem, plan)
     starts = make_planner("auto", policy=request.policy, certify_s=0.0, refine_s=0.0)
-    again = ReplanProblem(problem, running, observed, request.attribute, known, request.restart_s)
+    again = ReplanProblem(problem, running, observed, request.attribute, speeds, request.restart_s)
     return make_planner("replan", kind="replan", starts=(starts,)).solve(again, watch=watch)
 
 

@@ -77,8 +77,8 @@ class StrategyResult(Result[StrategyProblem, Strategy]):
         """The parts of its step and its memory beside those of other strategies; a notebook shows it as it is."""
         from automap_models.plots.strategies import draw_strategies
 
-        named = [(of.name, of.estimate) for of in (*self.compared.choices, *self.compared.kinds)]
-        sizes = [(of.problem.cluster.devices, of.cost) for of in self.sizes]
+        named = [(one.name, one.estimate) for one in (*self.compared.choices, *self.compared.kinds)]
+        sizes = [(one.problem.cluster.devices, one.cost) for one in self.sizes]
         return drawn(path, lambda: draw_strategies(self.cost, named, self.compared.memory, sizes))
 
 
@@ -91,7 +91,7 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
         usual = replace(usual, gap=0.0, budget_s=math.inf)
     config = replace(usual, budget_s=request.options.budget_s or usual.budget_s)
     work, batch, fixed = _divided(request, watch)
-    problem = StrategyProblem.of(
+    problem = StrategyProblem.make(
         work,
         cluster,
         device_on(cluster, request.device),
@@ -179,7 +179,7 @@ def _divided(request: StrategyRequest, watch: Watch) -> tuple[Callable[[str], Mo
     if divides(source):
         return lambda dtype: transformer(replace(source, dtype=dtype)).work(), batch, dict(request.fields)
     profiled = profiled_model(request, request.cluster, watch, cached=request.cached)
-    work = ProfileWork.of(profiled.profile)
+    work = ProfileWork.from_profile(profiled.profile)
     return lambda dtype: work, batch or default_batch(profiled.profile), work.fields(request.fields)
 
 
@@ -279,9 +279,9 @@ def searched_document(result: StrategyResult) -> dict[str, Any]:
         "gap": gap(result),
         "search": dict(result.facts),
         "search_s": result.taken_s,
-        "choices": [{"choice": of.name, "best": _document(of.estimate)} for of in result.compared.choices],
-        "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in result.compared.kinds],
-        "memory": [estimate_document(of) for of in result.compared.memory],
+        "choices": [{"choice": answer.name, "best": _document(answer.estimate)} for answer in result.compared.choices],
+        "kinds": [{"kind": answer.name, "best": _document(answer.estimate)} for answer in result.compared.kinds],
+        "memory": [estimate_document(answer) for answer in result.compared.memory],
     }
     if result.compared.uneven is not None:
         document["unequal_layers"] = estimate_document(result.compared.uneven)
@@ -293,11 +293,11 @@ def searched_document(result: StrategyResult) -> dict[str, Any]:
     if result.sizes:
         document["sizes"] = [
             {
-                "devices": of.problem.cluster.devices,
-                "bound_s": None if of.bound is None else of.bound.value,
-                "best": _document(of.cost),
+                "devices": answer.problem.cluster.devices,
+                "bound_s": None if answer.bound is None else answer.bound.value,
+                "best": _document(answer.cost),
             }
-            for of in result.sizes
+            for answer in result.sizes
         ]
     return document
 

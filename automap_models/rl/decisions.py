@@ -82,13 +82,13 @@ class ShardingAgent:
         Args:
             weights: [B] importance weights.
         """
-        of = {name: torch.from_numpy(column) for name, column in items.items()}
-        before, after = Decided(of["classes"], of["position"]), Decided(of["classes_t"], of["position_t"])
-        chosen = self.q(self.online, before).gather(1, of["action"].unsqueeze(1)).squeeze(1)
+        item = {name: torch.from_numpy(column) for name, column in items.items()}
+        before, after = Decided(item["classes"], item["position"]), Decided(item["classes_t"], item["position_t"])
+        chosen = self.q(self.online, before).gather(1, item["action"].unsqueeze(1)).squeeze(1)
         with torch.no_grad():
-            target = self._target(of["r_t"], of["discount_t"], after)
+            target = self._target(item["r_t"], item["discount_t"], after)
         if self.config.best_known:
-            target = torch.maximum(target, of["return_t"])
+            target = torch.maximum(target, item["return_t"])
         error = chosen - target
         return (weights * targets.huber(error, self.config.huber)).mean(), error.detach().abs()
 

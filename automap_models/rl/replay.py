@@ -68,10 +68,10 @@ class PrioritisedReplay:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on as if never stopped, as tensors (a checkpoint is read with weights_only)."""
-        kept = len(self)
+        size = len(self)
         return {
-            "items": {name: torch.from_numpy(array[:kept].copy()) for name, array in self.items.items()},
-            "priorities": torch.from_numpy(self.mass[:kept].copy()),
+            "items": {name: torch.from_numpy(array[:size].copy()) for name, array in self.items.items()},
+            "priorities": torch.from_numpy(self.mass[:size].copy()),
             "added": self.added,
             "largest": self.largest,
         }
@@ -79,11 +79,11 @@ class PrioritisedReplay:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
         self.added, self.largest = int(state["added"]), float(state["largest"])
-        kept = len(self)
+        size = len(self)
         for name, array in state["items"].items():
-            self.items[name][:kept] = np.asarray(array)
+            self.items[name][:size] = np.asarray(array)
         self.mass[:] = 0.0
-        self.mass[:kept] = np.asarray(state["priorities"])
+        self.mass[:size] = np.asarray(state["priorities"])
 
     def check_valid(self) -> tuple[bool, str]:
         """Whether no mass is negative and only filled rows can be drawn."""

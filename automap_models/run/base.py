@@ -144,9 +144,9 @@ def run_schedule(plan: Plan, name: str | None, virtual: int | None) -> Schedule:
             numbers of devices on one rank.
     """
     name = name or plan.schedule or DEFAULT_SCHEDULE
-    family, stages = schedule_family(name), len(plan.stages)
+    rules, stages = schedule_family(name), len(plan.stages)
     if virtual is None:
-        virtual = family.virtual or (2 if name == "interleaved" else 1)
+        virtual = rules.virtual or (2 if name == "interleaved" else 1)
     if virtual < 1 or stages % virtual:
         what = f"{stages} stages do not make ranks of {virtual} virtual stages"
         raise BadInput(what, where="`virtual`", do="give a divisor of the number of stages, or plan another number")

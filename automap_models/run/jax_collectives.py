@@ -58,9 +58,9 @@ def _beside(planned: float, communication: Mapping[str, Collectives]) -> Program
 
 def _device_bytes(programs: StepPrograms, v: int, stage: int) -> float:
     """Of a gradient's sum, the bytes of one device of a replica."""
-    own = programs.shardings.shape(v, stage, programs.shardings.sum_dtype(v))
-    assert own.sharding is not None  # given to it above
-    return float(math.prod(own.sharding.shard_shape(own.shape)) * own.dtype.itemsize)
+    shape = programs.shardings.shape(v, stage, programs.shardings.sum_dtype(v))
+    assert shape.sharding is not None  # given to it above
+    return float(math.prod(shape.sharding.shard_shape(shape.shape)) * shape.dtype.itemsize)
 
 
 def _planned(programs: StepPrograms) -> dict[ProgramKey, float]:

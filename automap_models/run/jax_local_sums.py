@@ -86,10 +86,10 @@ class LocalSumFinder:
             inside = search.operations_of(totals)
             outside = set(program.operations) - inside.sums
             leaking = {v for i in inside.sums for v in self.results(i) if v not in totals and self._read(v, outside)}
-            kept = tuple(v for v in totals if not leaking & inside.needed[v] and not self._read(v, outside))
-            if kept == totals:
+            safe_totals = tuple(v for v in totals if not leaking & inside.needed[v] and not self._read(v, outside))
+            if safe_totals == totals:
                 return self._parts(program, inside, totals)
-            totals = kept
+            totals = safe_totals
         return None
 
     def results(self, i: int) -> range:
@@ -136,14 +136,14 @@ class LocalSumFinder:
         return any(i in operations for i in self._readers[v])
 
     def _parts(self, program: Program, inside: _Inside, totals: tuple[int, ...]) -> LocalSums:
-        own = inside.sums | inside.constants
-        results = {v for i in own for v in self.results(i)}
-        reads = sorted({v for i in own for v in self._operations[i].operands} - results)
-        kept = [i for i in program.operations if i not in inside.sums]
+        local = inside.sums | inside.constants
+        results = {v for i in local for v in self.results(i)}
+        reads = sorted({v for i in local for v in self._operations[i].operands} - results)
+        operations = [i for i in program.operations if i not in inside.sums]
         given = set(program.inputs)
         outputs = dict.fromkeys(v for v in (*program.outputs, *reads) if v not in totals and v not in given)
-        head = replace(program, operations=tuple(kept), outputs=tuple(outputs))
-        tail = replace(program, operations=tuple(sorted(own)), inputs=tuple(reads), outputs=totals)
+        head = replace(program, operations=tuple(operations), outputs=tuple(outputs))
+        tail = replace(program, operations=tuple(sorted(local)), inputs=tuple(reads), outputs=totals)
         return LocalSums(head, tail, totals, frozenset(inside.roots))
 
 
@@ -164,7 +164,7 @@ class _Search:
         self, finder: LocalSumFinder, operations: frozenset[int], passed: frozenset[int], samples: frozenset[int]
     ) -> None:
         self.finder, self.operations, self.passed, self.samples = finder, operations, passed, samples
-        self._known: dict[int, bool] = {}
+        self._cache: dict[int, bool] = {}
 
     def is_root(self, i: int) -> bool:
         """Whether an operation is a sum over samples."""
@@ -173,9 +173,9 @@ class _Search:
 
     def is_tail(self, v: int) -> bool:
         """Whether a value is a sum over samples, or made of such sums alone."""
-        if v not in self._known:
-            self._known[v] = self._follows(self.finder.producer(v))
-        return self._known[v]
+        if v not in self._cache:
+            self._cache[v] = self._follows(self.finder.producer(v))
+        return self._cache[v]
 
     def _follows(self, i: int) -> bool:
         if i not in self.operations or self.passed.intersection(self.finder.results(i)):

@@ -27,7 +27,7 @@ from automap_models.run.jax_programs import CompiledProgram, StepPrograms
 _PROGRAMS: Mapping[str, str] = {"F": "F", "B": "BIW", "I": "I", "W": "W"}
 """Pass of a schedule → the programs that it runs, of those that there are; a whole backward pass may be two."""
 
-Held = dict[tuple[int, int], Any]
+StoredValues = dict[tuple[int, int], Any]
 """(argument, stage) → its array there."""
 
 
@@ -37,7 +37,7 @@ class StepPasses:
     Args:
         programs: of the step.
         schedule: the order of passes.
-        held: parameters and state; what micro-batches pass on is replaced in it.
+        stored: parameters and state; what micro-batches pass on is replaced in it.
         parts: [M] the inputs of each micro-batch, by argument.
         clock: what `Pass.busy_s` is read from.
 
@@ -50,11 +50,11 @@ class StepPasses:
         self,
         programs: StepPrograms,
         schedule: Schedule,
-        held: Held,
+        stored: StoredValues,
         parts: Sequence[Mapping[int, Any]],
         clock: Callable[[], float] = time.process_time,
     ) -> None:
-        self._programs, self._schedule, self._held, self._parts = programs, schedule, held, parts
+        self._programs, self._schedule, self._stored, self._parts = programs, schedule, stored, parts
         self._clock = clock
         self._compiled = programs.compiled
         self._values: list[dict[tuple[int, int], Any]] = [{} for _ in parts]
@@ -76,7 +76,7 @@ class StepPasses:
             measured: whether to wait for each and note it, with the processor time of the whole process.
         """
         schedule = self._schedule
-        turns = [(turn, rank, i) for rank, own in enumerate(schedule.turns) for i, turn in enumerate(own)]
+        turns = [(turn, rank, i) for rank, rank_turns in enumerate(schedule.turns) for i, turn in enumerate(rank_turns)]
         for _, rank, i in sorted(turns):
             self._noted(schedule.orders[rank][i], measured)
         for stage in self._programs.reductions:
@@ -108,9 +108,9 @@ class StepPasses:
     def _threads(self, work: Sequence[Sequence[Callable[[], None]]]) -> None:
         """One thread after the other is given its calls, which all of them make at the same time."""
 
-        def play(own: Sequence[Callable[[], None]]) -> None:
+        def play(calls: Sequence[Callable[[], None]]) -> None:
             try:
-                for call in own:
+                for call in calls:
                     call()
                     if self._failure is not None:
                         return
@@ -119,7 +119,7 @@ class StepPasses:
                     self._failure = self._failure or error
                     self._lock.notify_all()
 
-        threads = [threading.Thread(target=play, args=(own,), daemon=True) for own in work]
+        threads = [threading.Thread(target=play, args=(calls,), daemon=True) for calls in work]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -202,9 +202,9 @@ class StepPasses:
         if (v, stage) in values:
             return values[v, stage]
         if v < self._programs.arguments and v not in self._parts[m]:
-            return self._held[v, stage]
-        whole = self._parts[m][v] if v in self._parts[m] else values[v, self._programs.cut.source[v, stage].stage]
-        values[v, stage] = moved(whole, v, stage)
+            return self._stored[v, stage]
+        value = self._parts[m][v] if v in self._parts[m] else values[v, self._programs.cut.source[v, stage].stage]
+        values[v, stage] = moved(value, v, stage)
         return values[v, stage]
 
     def _sum(self, v: int, stage: int) -> Any:
@@ -217,9 +217,9 @@ class StepPasses:
         """Let the next micro-batch find the state that this one made; this one's backward pass still reads its own."""
         for argument, v in self._programs.cut.threaded.items():
             if (v, stage) in self._values[m]:
-                if (argument, stage) in self._held:
-                    self._values[m].setdefault((argument, stage), self._held[argument, stage])
-                self._held[argument, stage] = self._values[m].pop((v, stage))
+                if (argument, stage) in self._stored:
+                    self._values[m].setdefault((argument, stage), self._stored[argument, stage])
+                self._stored[argument, stage] = self._values[m].pop((v, stage))
 
     def _release(self, v: int, m: int) -> None:
         """Forget a value that nobody reads any more."""
@@ -243,9 +243,9 @@ class StepPasses:
     def _gathered(self, v: int, stage: int, updated: Mapping[int, Any]) -> Any:
         """What an update reads: a sum, what another update made, or what the stage holds."""
         if v >= self._programs.arguments:
-            whole = self.totals[v] if v in self.totals else updated[v]
-            return self._programs.shardings.moved(whole, v, stage)
+            value = self.totals[v] if v in self.totals else updated[v]
+            return self._programs.shardings.moved(value, v, stage)
         if v in self._parts[0]:
             what = "the update of the parameters reads an input"
             raise BadInput(what, where=self._programs.module.name, do="let it depend on gradients and state alone")
-        return self._held[v, stage]
+        return self._stored[v, stage]

@@ -27,7 +27,7 @@ from automap_models.hlo.module import MlirModule
 from automap_models.hlo.random_keys import is_typed_key, physical
 from automap_models.hlo.step import TrainingStep
 from automap_models.hlo.step_cut import cut_step, gradients
-from automap_models.run.jax_passes import Held, StepPasses
+from automap_models.run.jax_passes import StepPasses, StoredValues
 from automap_models.run.jax_programs import StepPrograms, StepShardings
 from automap_models.run.jax_step import StepResults, drawn_arguments, micro_batches, step_results
 from automap_models.run.layout import Layout
@@ -101,7 +101,7 @@ class JaxPipeline:
         on_cpu = devices[0].platform == "cpu"
         self.clock = "processor time" if on_cpu else "wall time"
         self._clock = time.process_time if on_cpu else time.perf_counter
-        self._held: Held = {}
+        self._stored: StoredValues = {}
         self._totals: dict[int, Any] = {}
         self._updated: dict[int, Any] = {}
         self.load(drawn_arguments(self._step, seed) if arguments is None else arguments)
@@ -118,8 +118,8 @@ class JaxPipeline:
             BadInput: other arrays than the step's.
         """
         v = 0
-        for position, own in enumerate(self._step.arguments):
-            leaves = jax.tree.leaves(own)
+        for position, argument in enumerate(self._step.arguments):
+            leaves = jax.tree.leaves(argument)
             if position not in self._step.inputs:
                 given = jax.tree.leaves(arguments[position])
                 if [np.shape(leaf) for leaf in given] != [leaf.shape for leaf in leaves]:
@@ -133,23 +133,23 @@ class JaxPipeline:
         """A tree of NumPy arrays for each argument of the step, None for inputs: the whole model, whatever the plan."""
         trees: list[Any] = []
         v = 0
-        for position, own in enumerate(self._step.arguments):
-            leaves, structure = jax.tree.flatten(own)
-            kept = position not in self._step.inputs
-            values = [self._value(v + k, leaf) for k, leaf in enumerate(leaves)] if kept else []
-            trees.append(jax.tree.unflatten(structure, values) if kept else None)
+        for position, argument in enumerate(self._step.arguments):
+            leaves, structure = jax.tree.flatten(argument)
+            is_state = position not in self._step.inputs
+            values = [self._value(v + k, leaf) for k, leaf in enumerate(leaves)] if is_state else []
+            trees.append(jax.tree.unflatten(structure, values) if is_state else None)
             v += len(leaves)
         return trees
 
     def _value(self, v: int, leaf: Any) -> Any:
-        array = np.asarray(self._held[v, self._holders(v)[0]])
+        array = np.asarray(self._stored[v, self._holders(v)[0]])
         if is_typed_key(leaf):
             return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(leaf))
         return array
 
     def _hold(self, v: int, value: Any) -> None:
         for stage in self._holders(v):
-            self._held[v, stage] = self.shardings.moved(value, v, stage)
+            self._stored[v, stage] = self.shardings.moved(value, v, stage)
 
     def _holders(self, v: int) -> tuple[int, ...]:
         return self._stages_of.get(v) or (0,)
@@ -174,11 +174,11 @@ class JaxPipeline:
         parts = self._parts(batch)
         alone: tuple[Pass, ...] = ()
         if measure:
-            rehearsal = StepPasses(self.programs, self.layout.schedule, dict(self._held), parts, self._clock)
+            rehearsal = StepPasses(self.programs, self.layout.schedule, dict(self._stored), parts, self._clock)
             rehearsal.in_order(measured=True)
             alone = tuple(rehearsal.passes)
         began = time.perf_counter()
-        run = StepPasses(self.programs, self.layout.schedule, self._held, parts)
+        run = StepPasses(self.programs, self.layout.schedule, self._stored, parts)
         self._updated = run.overlapped() if measure else run.in_order()
         self._totals = run.totals
         for argument, v in self.cut.returned.items():
@@ -197,7 +197,7 @@ class JaxPipeline:
 
     def is_finite(self, *batch: Any) -> bool:
         """Whether a step on this batch would give a finite loss and finite gradients; trains nothing."""
-        run = StepPasses(self.programs, self.layout.schedule, dict(self._held), self._parts(batch))
+        run = StepPasses(self.programs, self.layout.schedule, dict(self._stored), self._parts(batch))
         run.in_order()
         return all(bool(jnp.isfinite(total).all()) for total in run.totals.values())
 
@@ -212,7 +212,7 @@ class JaxPipeline:
             return self._updated[v]
         if v in self._totals:
             return self.programs.average(v, self._totals[v])
-        return self._held[v, self._holders(v)[0]]
+        return self._stored[v, self._holders(v)[0]]
 
 
 def _with_busy(overlapped: Sequence[Pass], alone: Sequence[Pass]) -> tuple[Pass, ...]:

@@ -59,13 +59,13 @@ def instruction_devices(graph: InstructionGraph, assignment: IntArray) -> tuple[
     Raises:
         BadInput: the placement is of another graph.
     """
-    nodes, held = step_nodes(graph), len(graph.arguments)
+    nodes, arguments = step_nodes(graph), len(graph.arguments)
     if nodes.size != assignment.size:
         what = f"places {assignment.size} operations, the step has {nodes.size}"
         raise BadInput(what, where=graph.model, do="give the model that the placement was made for")
-    device = np.full(held + len(graph), NOWHERE)
+    device = np.full(arguments + len(graph), NOWHERE)
     device[nodes] = assignment
-    return device[:held], device[held:]
+    return device[:arguments], device[arguments:]
 
 
 def parts_of(graph: InstructionGraph, device: IntArray, wanted: Sequence[int]) -> list[Part]:
@@ -88,15 +88,15 @@ def parts_of(graph: InstructionGraph, device: IntArray, wanted: Sequence[int]) -
 
     def need(v: int, part: tuple[int, int]) -> None:
         i = producers[v]
-        own = owner[i] if i >= 0 else None
+        home = owner[i] if i >= 0 else None
         if i < 0:
             inputs[part].add(v)
-        elif own is None or own == part:
+        elif home is None or home == part:
             pending.append((i, part))
         else:
             inputs[part].add(v)
-            outputs[own].add(v)
-            pending.append((i, own))
+            outputs[home].add(v)
+            pending.append((i, home))
 
     for v in wanted:
         i = producers[v]
@@ -115,7 +115,7 @@ def parts_of(graph: InstructionGraph, device: IntArray, wanted: Sequence[int]) -
         Part(
             Program(
                 ProgramKey("F", part[1], part[0]),
-                *(tuple(sorted(of[part])) for of in (operations, inputs, outputs)),
+                *(tuple(sorted(table[part])) for table in (operations, inputs, outputs)),
             ),
             part[1],
         )
@@ -233,8 +233,8 @@ def run_placed(request: PlacedRequest, say: Say) -> VerifiedPlacement:
 
 
 def _require_step(traced: TracedStep, request: PlacedRequest) -> None:
-    graph, held = traced.graph, len(traced.graph.arguments)
-    opcodes = (*("parameter",) * held, *graph.opcodes)
+    graph, arguments = traced.graph, len(traced.graph.arguments)
+    opcodes = (*("parameter",) * arguments, *graph.opcodes)
     if tuple(opcodes[i] for i in step_nodes(graph).tolist()) != request.opcodes:
         what = "has other operations, traced whole, than the placement's graph"
         raise BadInput(what, where=request.source.what, do="leave out `verify`")

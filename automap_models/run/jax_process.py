@@ -35,12 +35,12 @@ _ERRORS: Mapping[str, type[AutomapError]] = {
 
 def environment(devices: int, device: str | None) -> dict[str, str]:
     """The environment of a process in which a host has so many devices."""
-    own = dict(os.environ)
-    own["XLA_FLAGS"] = f"{own.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip()
-    own["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    env = dict(os.environ)
+    env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip()
+    env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     if device is not None:
-        own["JAX_PLATFORMS"] = device
-    return own
+        env["JAX_PLATFORMS"] = device
+    return env
 
 
 def shortage(needed_bytes: float) -> str:
@@ -126,7 +126,7 @@ def _end_with_stdin() -> None:
 
 def _written_error(error: AutomapError) -> dict[str, Any]:
     """An error as JSON, for `_error_of`; of a class that is not among them, the next one above."""
-    kind = next((own.__name__ for own in type(error).__mro__ if own.__name__ in _ERRORS), "AutomapError")
+    kind = next((ancestor.__name__ for ancestor in type(error).__mro__ if ancestor.__name__ in _ERRORS), "AutomapError")
     more = {"details": error.details} if getattr(error, "details", "") else {}  # type: ignore[attr-defined]
     return {"kind": kind, "what": error.what, "where": error.where, "do": error.do, **more}
 

@@ -75,12 +75,12 @@ class StepShardings:
         assert self.classes is not None
         variables = self.classes.sharding.classes.variables
         of_dims = self.classes.of_dims
-        known = {variable.name for variable in variables}
-        unknown = sorted(set(dims) - known)
+        names = {variable.name for variable in variables}
+        unknown = sorted(set(dims) - names)
         if unknown:
             what = f"the plan partitions {unknown[0]}, which the model does not have"
             raise BadInput(what, where=self.layout.where, do="give the model that the plan was made for")
-        chosen = {of_dims[v][dims[own.name]] for v, own in enumerate(variables) if own.name in dims}
+        chosen = {of_dims[v][dims[var.name]] for v, var in enumerate(variables) if var.name in dims}
         return frozenset(chosen - {NO_CLASS})
 
     def of_classes(self, stage: int) -> Mapping[str, frozenset[int]]:
@@ -98,8 +98,8 @@ class StepShardings:
         axes: list[str | None] = []
         sizes = dict(self.meshes[stage].shape)
         dims = self.classes.of_dims[v]
-        for size, own in zip(self.graph.shapes[v], dims, strict=False):
-            axis = next((a for a, chosen in self._sharded[stage].items() if own in chosen and a not in axes), None)
+        for size, dim in zip(self.graph.shapes[v], dims, strict=False):
+            axis = next((a for a, chosen in self._sharded[stage].items() if dim in chosen and a not in axes), None)
             divides = axis is not None and (size % sizes[axis] == 0 or (uneven and size > 1))
             axes.append(axis if divides else None)
         return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
@@ -131,19 +131,19 @@ class StepShardings:
     def shape(self, v: int, stage: int, dtype: str | None = None) -> jax.ShapeDtypeStruct:
         """The array of a value on a stage."""
         tensor = self.tensors[v]
-        own = jnp.dtype(dtype or array_dtype(tensor))
+        element_type = jnp.dtype(dtype or array_dtype(tensor))
         sharding = self.sharding(v, stage)
-        return jax.ShapeDtypeStruct(tensor.shape, own, sharding=sharding)  # type: ignore[no-untyped-call]
+        return jax.ShapeDtypeStruct(tensor.shape, element_type, sharding=sharding)  # type: ignore[no-untyped-call]
 
     def sum_dtype(self, v: int) -> str:
         """What sums of a value over micro-batches are kept in."""
-        own = array_dtype(self.tensors[v])
-        return _WIDE.get(own, own)
+        dtype = array_dtype(self.tensors[v])
+        return _WIDE.get(dtype, dtype)
 
 
 def _mesh(stage: StageLayout, devices: Sequence[Any]) -> Mesh:
-    own = np.array([devices[i] for i in stage.devices]).reshape(stage.data, stage.model)
-    return Mesh(own, (DATA, MODEL))
+    grid = np.array([devices[i] for i in stage.devices]).reshape(stage.data, stage.model)
+    return Mesh(grid, (DATA, MODEL))
 
 
 @dataclass(frozen=True)
@@ -230,10 +230,10 @@ class StepPrograms:
         values: dict[int, list[int]] = defaultdict(list)
         for key, compiled in self._compiled.items():
             values[key.stage] += compiled.local.totals if compiled.local is not None else ()
-        for stage, own in values.items():
-            if own and stage not in self._reductions:
+        for stage, stage_values in values.items():
+            if stage_values and stage not in self._reductions:
                 say(f"compiling the sum of gradients of stage {stage}")
-                self._reductions[stage] = self._reduction(stage, tuple(own))
+                self._reductions[stage] = self._reduction(stage, tuple(stage_values))
 
     @property
     def reductions(self) -> dict[int, Reduction]:
@@ -251,13 +251,13 @@ class StepPrograms:
 
     def sum_of(self, v: int, stage: int) -> jax.ShapeDtypeStruct:
         """The array in which a value is summed over micro-batches; one a replica where these do it for themselves."""
-        own = self.shardings.shape(v, stage, self.shardings.sum_dtype(v))
+        value_shape = self.shardings.shape(v, stage, self.shardings.sum_dtype(v))
         if v not in self._local:
-            return own
+            return value_shape
         spec = PartitionSpec(DATA, *self.shardings.spec(v, stage))  # type: ignore[no-untyped-call]
         sharding = NamedSharding(self.shardings.meshes[stage], spec)
-        shape = (self.shardings.layout.stages[stage].data, *own.shape)
-        return jax.ShapeDtypeStruct(shape, own.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+        shape = (self.shardings.layout.stages[stage].data, *value_shape.shape)
+        return jax.ShapeDtypeStruct(shape, value_shape.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
 
     def _local_sums(self, program: Program, summed: tuple[int, ...]) -> LocalSums | None:
         """What each replica adds up for itself; only of equal parts of a micro-batch."""
@@ -295,8 +295,8 @@ class StepPrograms:
     def _function(
         self, program: Program, passed: tuple[int, ...], summed: tuple[int, ...], local: LocalSums | None
     ) -> Callable[..., list[Any]]:
-        stage, own = program.key.stage, program if local is None else local.head
-        call = program_function(self.module, own)
+        stage, body = program.key.stage, program if local is None else local.head
+        call = program_function(self.module, body)
         add_up = (lambda _: {}) if local is None else self._tail(local, stage)
         shardings, updates = self.shardings, program.key.kind == "U"
         inputs = len(program.inputs)
@@ -309,9 +309,9 @@ class StepPrograms:
                 if shardings.spec(v, stage) != shardings.spec(v, stage, uneven=True):
                     uneven = shardings.sharding(v, stage, uneven=True)
                     values[i] = jax.lax.with_sharding_constraint(values[i], uneven)  # type: ignore[no-untyped-call]
-            known = dict(zip(program.inputs, values, strict=True))
-            results = dict(zip(own.outputs, call(*values), strict=True))
-            results |= add_up(known | results)
+            environment = dict(zip(program.inputs, values, strict=True))
+            results = dict(zip(body.outputs, call(*values), strict=True))
+            results |= add_up(environment | results)
             sums = zip(summed, arrays[inputs:], strict=True)
             return [results[v] for v in passed] + [total + results[v].astype(total.dtype) for v, total in sums]
 

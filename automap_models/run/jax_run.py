@@ -63,13 +63,13 @@ def run_plan(problem: RunProblem, say: Say) -> RunRecord:
     comparison = None
     if problem.check:
         say("compiling the whole model for one device")
-        whole = JaxPipeline(traced, on_one_device(micro_batches), arguments, devices=devices)
+        reference = JaxPipeline(traced, on_one_device(micro_batches), arguments, devices=devices)
         tolerance = tolerance_of({tensor.dtype for op in traced.module.operations for tensor in op.results})
         losses: list[float] = []
         expected: dict[str, np.ndarray] = {}
         for batch in batches:
-            losses.append(whole.step(*batch))
-            expected = expected or whole.gradients()
+            losses.append(reference.step(*batch))
+            expected = expected or reference.gradients()
         comparison = compare([step.loss for step in steps], losses, gradients, expected, tolerance)
     used = {device for stage in layout.stages for device in stage.devices}
     device = f"{len(used)} × {devices[0].device_kind}"
@@ -139,7 +139,7 @@ def _require_arguments(plan: Plan, sharding: ShardingPlan, traced: TracedStep) -
         BadInput: one is missing or has another shape.
     """
     graph = traced.graph
-    shapes = {own.name: tuple(shape) for own, shape in zip(graph.arguments, graph.shapes, strict=False)}
+    shapes = {argument.name: tuple(shape) for argument, shape in zip(graph.arguments, graph.shapes, strict=False)}
     for variable in sharding.variables:
         if shapes.get(variable.name) != variable.shape:
             what = f"was made for another model than {traced.step.name}, or for another size of micro-batches"

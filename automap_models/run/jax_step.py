@@ -54,10 +54,10 @@ def step_results(step: TrainingStep) -> StepResults:
                 free.remove(match)
                 replaces |= {first + k: starts[match] + k for k in range(leaves)}
         first += leaves
-    left = [starts[i] + k for i in free for k, leaf in enumerate(jax.tree.leaves(parts[i])) if _is_number(leaf)]
-    if not left:
+    results = [starts[i] + k for i in free for k, leaf in enumerate(jax.tree.leaves(parts[i])) if _is_number(leaf)]
+    if not results:
         raise BadInput("returns no floating-point number, the loss", where=step.name, do=_WANTED)
-    return StepResults(replaces, left[0])
+    return StepResults(replaces, results[0])
 
 
 def _alike(part: Any, argument: Any) -> bool:

@@ -301,9 +301,9 @@ def _step(pipeline: Pipeline, optimizer: torch.optim.Optimizer, batch: Any, targ
     loss = pipeline.step(batch, target, clock=clock)
     with clock.timing("U", pipeline.layout.stages_of(pipeline.process)[0]):
         optimizer.step()
-    own = [replace(one, start_s=one.start_s - start_s, end_s=one.end_s - start_s) for one in clock.read()]
+    intervals = [replace(one, start_s=one.start_s - start_s, end_s=one.end_s - start_s) for one in clock.read()]
     all_passes: list[list[Pass]] = [[] for _ in range(pipeline.layout.devices)]
-    dist.all_gather_object(all_passes, own)
+    dist.all_gather_object(all_passes, intervals)
     passes = tuple(one for passes in all_passes for one in passes)
     return loss, StepRecord(loss, max(one.end_s for one in passes), passes)
 

@@ -74,7 +74,7 @@ class Crossing:
 
 
 @dataclass
-class _Kept:
+class _SavedPass:
     """What a stage keeps of a micro-batch until its backward pass: leaves, and what the pass starts from."""
 
     received: list[Tensor]
@@ -101,8 +101,8 @@ class _Mail:
 
     def send(self, tensor: Tensor, process: int) -> None:
         """Send without waiting."""
-        whole = tensor.detach().contiguous()
-        self.sent.append((dist.isend(whole, process, self.group, self.tag), whole))
+        message = tensor.detach().contiguous()
+        self.sent.append((dist.isend(message, process, self.group, self.tag), message))
 
     def receive(
         self, process: int, key: tuple[Any, ...], buffers: Callable[[tuple[Any, ...]], list[Tensor]]
@@ -140,7 +140,7 @@ class StageExecutor:
         device: of this process.
         seeds: see `Pipeline`.
         zero: 2 and 3 divide the parameters of a stage among its replicas.
-        whole: names of those that are not divided.
+        undivided: names of those that are not divided.
     """
 
     def __init__(
@@ -153,20 +153,20 @@ class StageExecutor:
         device: torch.device,
         seeds: Callable[[int, int], None] | None = None,
         zero: int = 0,
-        whole: Collection[str] = (),
+        undivided: Collection[str] = (),
     ) -> None:
         self.cut, self.layout, self.process, self.loss, self.device = cut, layout, process, loss, device
         self.crossings, self.seeds = crossings, seeds
-        self.held, self.replica = layout.stages_of(process), layout.replica(process)
-        self.order = layout.schedule.orders[layout.schedule.rank_of[self.held[0]]]
+        self.local_stages, self.replica = layout.stages_of(process), layout.replica(process)
+        self.order = layout.schedule.orders[layout.schedule.rank_of[self.local_stages[0]]]
         self.splits = layout.schedule.splits_backward
-        self.kept: dict[tuple[int, int], _Kept] = {}
+        self.saved: dict[tuple[int, int], _SavedPass] = {}
         self.local: dict[tuple[str, int, int], list[Tensor | None]] = {}
         self.mail = {(kind, up): _mail(i) for i, (kind, up) in enumerate(_DIRECTIONS)}
         self.losses: list[Tensor] = []
-        self.sharded: dict[int, FSDPModule] = self._sharded(zero, whole) if zero else {}
+        self.sharded: dict[int, FSDPModule] = self._sharded(zero, undivided) if zero else {}
 
-    def _sharded(self, zero: int, whole: Collection[str]) -> dict[int, FSDPModule]:
+    def _sharded(self, zero: int, undivided: Collection[str]) -> dict[int, FSDPModule]:
         """Modules of this process's stages whose replicas share parameters, by stage."""
         meshes = {
             processes: DeviceMesh(self.device.type, list(processes))
@@ -174,11 +174,11 @@ class StageExecutor:
             if len(processes) > 1
         }  # all processes make all of them, in the same order
         sharded = {}
-        for s in self.held:
+        for s in self.local_stages:
             module, replicas = self.cut.stages[s].module, self.layout.processes[s]
-            kept = [parameter for name, parameter in module.named_parameters() if name in whole]
-            if len(replicas) > 1 and len(kept) < len(list(module.parameters())):
-                sharded[s] = shard(module, meshes[replicas], zero, kept, summed=True)
+            parameters = [parameter for name, parameter in module.named_parameters() if name in undivided]
+            if len(replicas) > 1 and len(parameters) < len(list(module.parameters())):
+                sharded[s] = shard(module, meshes[replicas], zero, parameters, summed=True)
         return sharded
 
     def run(self, inputs: Inputs, targets: Callable[[int], Any], clock: Clock) -> Tensor:
@@ -204,7 +204,7 @@ class StageExecutor:
                 passes[action.kind](action, clock)  # type: ignore[operator]
         for mail in self.mail.values():
             mail.flush()
-        with clock.timing("G", self.held[0]):
+        with clock.timing("G", self.local_stages[0]):
             for module in self.sharded.values():
                 reduce_gradients(module)
         return torch.stack(self.losses).sum()
@@ -231,7 +231,7 @@ class StageExecutor:
                 self.losses.append(outputs[0].detach())
             elif self.splits:  # torch detaches them in place, which none may be that is a view, a leaf or saved for W
                 outputs = [out.clone() for out in outputs]
-        self.kept[s, m] = _Kept(received, outputs, is_last)
+        self.saved[s, m] = _SavedPass(received, outputs, is_last)
         if not is_last:
             self._hand_on("F", s, m, outputs)
 
@@ -239,72 +239,72 @@ class StageExecutor:
         """This replica's part of the loss: the mean over its samples, times its share of all samples."""
         begin, end = self.layout.parts[-1][self.replica]
         returned = pytree.tree_unflatten(outputs, self.cut.out_spec)
-        whole = self.layout.samples * self.layout.schedule.micro_batches
-        return loss_of(returned, self.loss, target, end - begin) * ((end - begin) / whole)
+        batch = self.layout.samples * self.layout.schedule.micro_batches
+        return loss_of(returned, self.loss, target, end - begin) * ((end - begin) / batch)
 
     def _backward(self, action: Action, clock: Clock) -> None:
         _, s, m = action
-        kept = self.kept.pop((s, m))
-        gradients = self._gradients(kept, s, m)
+        saved = self.saved.pop((s, m))
+        gradients = self._gradients(saved, s, m)
         with clock.timing("B", s, m):
-            _whole_backward(kept, gradients)
-        self._return_gradients(kept, s, m)
+            _run_backward(saved, gradients)
+        self._return_gradients(saved, s, m)
 
     def _input_gradients(self, action: Action, clock: Clock) -> None:
         """The gradients of what was received; without any, all is left for W."""
         _, s, m = action
-        kept = self.kept[s, m]
-        kept.gradients = self._gradients(kept, s, m)
-        leaves = [leaf for leaf in kept.received if leaf.requires_grad]
+        saved = self.saved[s, m]
+        saved.gradients = self._gradients(saved, s, m)
+        leaves = [leaf for leaf in saved.received if leaf.requires_grad]
         with clock.timing("I", s, m):
             self._gather_weights(s)
             if leaves:
-                kept.groups = self._split_backward(self.cut.stages[s], kept, leaves)
-        self._return_gradients(kept, s, m)
+                saved.groups = self._split_backward(self.cut.stages[s], saved, leaves)
+        self._return_gradients(saved, s, m)
 
-    def _split_backward(self, stage: Stage, kept: _Kept, leaves: list[Tensor]) -> list[dict[str, Any]]:
+    def _split_backward(self, stage: Stage, saved: _SavedPass, leaves: list[Tensor]) -> list[dict[str, Any]]:
         """What is left for W; nothing where a result does not depend on the inputs, which torch's split would lose."""
-        back = kept.gradients
+        back = saved.gradients
         chosen = [
-            i for i, out in enumerate(kept.outputs) if out.requires_grad and (kept.is_loss or back[i] is not None)
+            i for i, out in enumerate(saved.outputs) if out.requires_grad and (saved.is_loss or back[i] is not None)
         ]
-        outputs = [kept.outputs[i] for i in chosen]
+        outputs = [saved.outputs[i] for i in chosen]
         if not all(_depends(out, leaves) for out in outputs):
-            _whole_backward(kept, back)
+            _run_backward(saved, back)
             return []
-        given = None if kept.is_loss else [gradient for i in chosen if (gradient := back[i]) is not None]
+        given = None if saved.is_loss else [gradient for i in chosen if (gradient := back[i]) is not None]
         _, groups = stage_backward_input(outputs, given, leaves, iter(_weights(stage)))
         return groups
 
     def _weight_gradients(self, action: Action, clock: Clock) -> None:
         _, s, m = action
-        kept = self.kept.pop((s, m))
+        saved = self.saved.pop((s, m))
         with clock.timing("W", s, m):
             self._gather_weights(s)
-            if kept.groups is None:
-                _whole_backward(kept, kept.gradients)
-            elif kept.groups:
-                stage_backward_weight(iter(_weights(self.cut.stages[s])), kept.groups)
+            if saved.groups is None:
+                _run_backward(saved, saved.gradients)
+            elif saved.groups:
+                stage_backward_weight(iter(_weights(self.cut.stages[s])), saved.groups)
 
     def _gather_weights(self, s: int) -> None:
         """Torch's halves of a backward pass take the parameters that the forward pass has read, not their parts."""
         if s in self.sharded:
             self.sharded[s].unshard()
 
-    def _gradients(self, kept: _Kept, s: int, m: int) -> list[Tensor | None]:
+    def _gradients(self, saved: _SavedPass, s: int, m: int) -> list[Tensor | None]:
         """[outputs] what came back for what was sent; none for a loss."""
-        if kept.is_loss:
+        if saved.is_loss:
             return [None]
         return self._take("B", s, m)
 
-    def _return_gradients(self, kept: _Kept, s: int, m: int) -> None:
+    def _return_gradients(self, saved: _SavedPass, s: int, m: int) -> None:
         if s:
-            self._hand_on("B", s, m, [leaf.grad for leaf in kept.received])
+            self._hand_on("B", s, m, [leaf.grad for leaf in saved.received])
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
     def _is_local(self, boundary: int) -> bool:
-        return boundary in self.held and boundary + 1 in self.held
+        return boundary in self.local_stages and boundary + 1 in self.local_stages
 
     def _hand_on(self, kind: ActionKind, s: int, m: int, tensors: Sequence[Tensor | None]) -> None:
         """Give values to the next stage, or gradients to the one before."""
@@ -318,10 +318,10 @@ class StageExecutor:
             for i, crossing in self._indices(kind, boundary, overlap):
                 tensor = tensors[i]
                 if tensor is None:
-                    whole = torch.zeros(crossing.shape_for(samples), dtype=crossing.dtype, device=self.device)
+                    piece = torch.zeros(crossing.shape_for(samples), dtype=crossing.dtype, device=self.device)
                 else:
-                    whole = crossing.part(tensor, overlap.begin - begin, overlap.end - begin)
-                mail.send(whole, process)
+                    piece = crossing.part(tensor, overlap.begin - begin, overlap.end - begin)
+                mail.send(piece, process)
 
     def _take(self, kind: str, s: int, m: int) -> list[Tensor | None]:
         """What the neighbour hands on: values before a stage, or the gradients of what it sent."""
@@ -332,14 +332,14 @@ class StageExecutor:
             return self.local.pop((kind, s, m))
         crossings = self.crossings[boundary]
         begin, end = self.layout.parts[s][self.replica]
-        whole: list[Tensor | None] = [None] * len(crossings)
+        tensors: list[Tensor | None] = [None] * len(crossings)
         for overlap in _overlaps(self.layout, boundary, s, self.replica):
             process = self.layout.processes[other][overlap.sender if kind == "F" else overlap.receiver]
             mail = self.mail[kind, process < self.process]
             arrived = iter(mail.receive(process, (kind, boundary, m, overlap), self._buffers))
             for i, crossing in self._indices(kind, boundary, overlap):
-                _merge(whole, i, crossing, next(arrived), overlap, begin, end)
-        return whole
+                _merge(tensors, i, crossing, next(arrived), overlap, begin, end)
+        return tensors
 
     def _buffers(self, key: tuple[Any, ...]) -> list[Tensor]:
         kind, boundary, _, overlap = key
@@ -403,25 +403,25 @@ def _mail(index: int) -> _Mail:
 
 
 def _merge(
-    whole: list[Tensor | None], i: int, crossing: Crossing, tensor: Tensor, overlap: Overlap, begin: int, end: int
+    tensors: list[Tensor | None], i: int, crossing: Crossing, tensor: Tensor, overlap: Overlap, begin: int, end: int
 ) -> None:
     """Put what arrived for an overlap to the rest: samples in their place; what is the same for all is summed up."""
-    before = whole[i]
+    before = tensors[i]
     if crossing.samples_dim is None:
-        whole[i] = tensor if before is None else before + tensor
+        tensors[i] = tensor if before is None else before + tensor
     elif (overlap.begin, overlap.end) == (begin, end):
-        whole[i] = tensor
+        tensors[i] = tensor
     else:
         if before is None:
-            before = whole[i] = tensor.new_empty(crossing.shape_for(end - begin))
+            before = tensors[i] = tensor.new_empty(crossing.shape_for(end - begin))
         crossing.part(before, overlap.begin - begin, overlap.end - begin).copy_(tensor)
 
 
-def _whole_backward(kept: _Kept, gradients: Sequence[Tensor | None]) -> None:
+def _run_backward(saved: _SavedPass, gradients: Sequence[Tensor | None]) -> None:
     pairs = [
         (out, gradient)
-        for out, gradient in zip(kept.outputs, gradients, strict=True)
-        if out.requires_grad and (kept.is_loss or gradient is not None)
+        for out, gradient in zip(saved.outputs, gradients, strict=True)
+        if out.requires_grad and (saved.is_loss or gradient is not None)
     ]
     if pairs:
         outputs, given = zip(*pairs, strict=True)
@@ -435,13 +435,13 @@ def _weights(stage: Stage) -> list[nn.Parameter]:
 def _depends(out: Tensor, leaves: Sequence[Tensor]) -> bool:
     """Whether a result has been computed from one of the leaves."""
     wanted = {_accumulator(leaf) for leaf in leaves}
-    pending, seen = [out.grad_fn], set()
+    pending, visited = [out.grad_fn], set()
     while pending:
         node = pending.pop()
         if node in wanted:
             return True
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in visited:
+            visited.add(node)
             pending += [below for below, _ in node.next_functions]
     return False
 

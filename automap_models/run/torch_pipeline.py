@@ -30,7 +30,7 @@ from automap_models.run.layout import Layout, sampled_layout
 from automap_models.run.torch_clock import Clock
 from automap_models.run.torch_executor import Crossing, StageExecutor
 from automap_models.run.torch_schedules import ScheduleExecutor, why_not
-from automap_models.run.torch_sharding import assign, local_of, require_zero, whole_of
+from automap_models.run.torch_sharding import assign, full_tensor, local_of, require_zero
 from automap_models.run.torch_stages import (
     CutModel,
     Loss,
@@ -131,15 +131,15 @@ class Pipeline:
             BadInput: the samples do not make the plan's micro-batches.
         """
         args, kwargs = arguments_of(batch)
-        whole = flat_inputs(self.cut, args, kwargs)
-        self._require_whole(whole)
+        inputs = flat_inputs(self.cut, args, kwargs)
+        self._require_whole(inputs)
         of_target = sampled(target, self._batch_size) if self._of_target is None else self._of_target
         clock = clock or Clock(self.device, self.layout.replica(self.process))
         for parameter in self.parameters():
             parameter.grad = None
         last = self.layout.schedule.stages - 1
         part = self._executor.run(
-            lambda s, m: self._rows(whole, self._of_inputs, s, m),
+            lambda s, m: self._rows(inputs, self._of_inputs, s, m),
             lambda m: self._rows(target, of_target, last, m),
             clock,
         )
@@ -190,9 +190,9 @@ class Pipeline:
             if names is not None and name not in names:
                 continue
             replicas = self.layout.processes[self._stages_of[name][0]]
-            own = value(self._tensors[name]) if self.process in replicas else None
-            whole = None if own is None else whole_of(own).detach()
-            tensor = torch.zeros(shape, dtype=dtype, device=self.device) if whole is None else whole.clone()
+            local = value(self._tensors[name]) if self.process in replicas else None
+            full = None if local is None else full_tensor(local).detach()
+            tensor = torch.zeros(shape, dtype=dtype, device=self.device) if full is None else full.clone()
             dist.broadcast(tensor, owner)
             gathered.update(dict.fromkeys(self._names[name], tensor))
         return gathered
@@ -237,8 +237,8 @@ class Pipeline:
         if self.executor == "torch":
             return ScheduleExecutor(self.cut, self.layout, self.process, loss, self.device, seeds, zero)
         crossings = self._crossings(model, args, kwargs)
-        whole = {alias for name in self._catalogue if not self._is_divisible(name) for alias in self._names[name]}
-        return StageExecutor(self.cut, self.layout, self.process, crossings, loss, self.device, seeds, zero, whole)
+        undivided = {alias for name in self._catalogue if not self._is_divisible(name) for alias in self._names[name]}
+        return StageExecutor(self.cut, self.layout, self.process, crossings, loss, self.device, seeds, zero, undivided)
 
     def _is_divisible(self, name: str) -> bool:
         """Whether the stages that hold a tensor could each divide it among as many replicas of their own."""
@@ -250,11 +250,11 @@ class Pipeline:
         sent = [stage.sent for stage in self.cut.stages[:-1]]
         if self.layout.is_even:
             return [[_same_for_all(value) for value in values] for values in sent]
-        own = self._own_samples()
-        other = next(size for size in self.layout.part_sizes if size != own)
+        samples = self._own_samples()
+        other = next(size for size in self.layout.part_sizes if size != samples)
         again = [stage.sent for stage in self._exported(model, args, kwargs, other).stages[:-1]]
         return [
-            [_crossing(*pair, own, other, self.name) for pair in zip(values, others, strict=True)]
+            [_crossing(*pair, samples, other, self.name) for pair in zip(values, others, strict=True)]
             for values, others in zip(sent, again, strict=True)
         ]
 
@@ -262,10 +262,10 @@ class Pipeline:
         """Parameters and buffers of this process's stages under the first of their names, and a catalogue of all."""
         canonical = {alias: name for name, aliases in self._names.items() for alias in aliases}
         stages = {name: self._holders_of(name, canonical) for name in self._names}
-        held = set(self.layout.stages_of(self.process))
+        local_stages = set(self.layout.stages_of(self.process))
         named = {
             canonical[name]: tensor
-            for s in sorted(held)
+            for s in sorted(local_stages)
             for name, tensor in named_tensors(self.cut.stages[s].module)
             if name in canonical
         }
@@ -281,7 +281,7 @@ class Pipeline:
         return tuple(
             s
             for s, stage in enumerate(self.cut.stages)
-            if any(canonical.get(own) == name for own, _ in named_tensors(stage.module))
+            if any(canonical.get(stage_name) == name for stage_name, _ in named_tensors(stage.module))
         )
 
     def _processes_of(self, name: str) -> tuple[int, ...]:
@@ -329,12 +329,12 @@ class Pipeline:
                 do = f"give {needed} samples in the first dimension, or plan with another global batch"
                 raise BadInput(f"{what} of {self.layout.samples}", where=self.plan.where, do=do)
 
-    def _rows(self, tree: Any, of: Sampled, s: int, m: int) -> Any:
+    def _rows(self, tree: Any, sampling: Sampled, s: int, m: int) -> Any:
         """A micro-batch's samples of this replica in stage s, on its device; what is no batch is given whole."""
         begin, end = self.layout.parts[s][self.layout.replica(self.process)]
         first = m * self.layout.samples
-        own = rows(tree, of, slice(first + begin, first + end))
-        return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(self.device), own)
+        part = rows(tree, sampling, slice(first + begin, first + end))
+        return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(self.device), part)
 
     def _reduce(self) -> None:
         """Sum gradients over the processes that hold their parameters, those of one group in one message."""
@@ -399,7 +399,7 @@ def _crossing(value: Value, again: Value, samples: int, others: int, name: str) 
     if len(changed) > 1 or rest or again.shape[dim] != per_sample * others:
         what = f"{value.name}, which crosses a cut, has no dimension of samples: {list(value.shape)} for {samples}"
         raise BadInput(what, where=name, do="cut elsewhere, or plan with `equal_replicas`")
-    shape = tuple(per_sample if at == dim else size for at, size in enumerate(value.shape))
+    shape = tuple(per_sample if position == dim else size for position, size in enumerate(value.shape))
     return Crossing(shape, dim, per_sample, value.dtype, value.differentiable)
 
 
@@ -409,8 +409,8 @@ def _names_of(model: nn.Module) -> tuple[dict[str, list[str]], dict[str, tuple[t
     names: dict[str, list[str]] = {}
     shapes: dict[str, tuple[torch.Size, torch.dtype]] = {}
     for name, tensor in named_tensors(model):
-        own = first.setdefault(id(tensor), name)
-        names.setdefault(own, []).append(name)
-        shapes[own] = tensor.shape, tensor.dtype
+        first_name = first.setdefault(id(tensor), name)
+        names.setdefault(first_name, []).append(name)
+        shapes[first_name] = tensor.shape, tensor.dtype
     state = set(model.state_dict(keep_vars=True))
-    return names, shapes, {own for own, aliases in names.items() if state & set(aliases)}
+    return names, shapes, {first_name for first_name, aliases in names.items() if state & set(aliases)}

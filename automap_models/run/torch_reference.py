@@ -93,8 +93,8 @@ class Reference:
                     self.place = m, replica
                     if self.seeds is not None:
                         self.seeds(0, m, replica)
-                    at = m * samples
-                    picked = slice(at + begin, at + end)
+                    first = m * samples
+                    picked = slice(first + begin, first + end)
                     args, kwargs = rows(batch, self.of_batch, picked)
                     own_target = rows(target, self.of_target, picked)
                     loss = loss_of(self.model(*args, **kwargs), self.loss, own_target, end - begin)

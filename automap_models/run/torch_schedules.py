@@ -78,7 +78,7 @@ class ScheduleExecutor:
         zero: int = 0,
     ) -> None:
         self.cut, self.layout, self.loss, self.device, self.zero = cut, layout, loss, device, zero
-        self.held, self.replica = layout.stages_of(process), layout.replica(process)
+        self.local_stages, self.replica = layout.stages_of(process), layout.replica(process)
         self.inputs: Callable[[int, int], Mapping[str, Any]] = lambda _s, _m: {}
         self.targets: Callable[[int], Any] = lambda _m: None
         self.losses: list[Tensor] = []
@@ -89,7 +89,7 @@ class ScheduleExecutor:
             [[layout.processes[rank][r] for rank in range(schedule.ranks)] for r in range(len(layout.processes[0]))],
             mesh_dim_names=("dp", "pp"),
         )
-        stages = [self._stage(s, mesh.get_group("pp"), mesh["dp"], seeds) for s in self.held]
+        stages = [self._stage(s, mesh.get_group("pp"), mesh["dp"], seeds) for s in self.local_stages]
         self.schedule = _torch_schedule(schedule, stages, lambda output, _target: output[0])
 
     def _stage(
@@ -105,10 +105,10 @@ class ScheduleExecutor:
                 shard(module, replicas, self.zero)
             else:
                 module = DistributedDataParallel(module, process_group=replicas.get_group(), broadcast_buffers=False)
-        own = self.cut.stages[s]
+        cut_stage = self.cut.stages[s]
         scalar = Value("loss", (), torch.float32, True)
-        sent = own.sent if s < self.layout.schedule.stages - 1 else (scalar,)
-        received, given = (tuple(_example(value) for value in values) for values in (own.received, sent))
+        sent = cut_stage.sent if s < self.layout.schedule.stages - 1 else (scalar,)
+        received, given = (tuple(_example(value) for value in values) for values in (cut_stage.received, sent))
         stage = PipelineStage(module, s, self.layout.schedule.stages, self.device, received, given, group=pipeline)
         for name, kind in (("forward_one_chunk", "F"), ("backward_one_chunk", "B")):
             setattr(stage, name, self._timed(s, kind, getattr(stage, name)))
@@ -128,7 +128,7 @@ class ScheduleExecutor:
         self.inputs, self.targets, self.clock = inputs, targets, clock
         self.losses = [torch.zeros((), device=self.device)]
         numbers = torch.arange(self.layout.schedule.micro_batches)
-        is_last = self.layout.schedule.stages - 1 in self.held
+        is_last = self.layout.schedule.stages - 1 in self.local_stages
         self.schedule.step(target=numbers if is_last else None, return_outputs=False, **{CARRIER: numbers})
         return torch.stack(self.losses).sum()
 

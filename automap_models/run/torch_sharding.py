@@ -37,7 +37,7 @@ def require_zero(zero: int) -> None:
 
 
 def shard(
-    module: nn.Module, replicas: DeviceMesh, zero: int, whole: Collection[nn.Parameter] = (), *, summed: bool = False
+    module: nn.Module, replicas: DeviceMesh, zero: int, entire: Collection[nn.Parameter] = (), *, summed: bool = False
 ) -> FSDPModule:
     """Shares the parameters of a stage's module among its replicas, in place.
 
@@ -45,12 +45,12 @@ def shard(
         module: is called for every forward pass.
         replicas: of the stage.
         zero: 2 or 3.
-        whole: parameters that every replica keeps, and reduces itself.
+        entire: parameters that every replica keeps, and reduces itself.
         summed: whether gradients are summed over replicas; else the mean is taken, as DDP does.
     """
     _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it names groups of earlier process groups
     warnings.filterwarnings("ignore", ".*returned a view tensor", UserWarning)  # nothing changes what a stage returns
-    sharded = fully_shard(module, mesh=replicas, reshard_after_forward=zero == 3, ignored_params=set(whole))
+    sharded = fully_shard(module, mesh=replicas, reshard_after_forward=zero == 3, ignored_params=set(entire))
     sharded.set_force_sum_reduction_for_comms(True)  # gloo has no other
     if summed:
         sharded.set_gradient_divide_factor(1.0)
@@ -69,7 +69,7 @@ def reduce_gradients(module: FSDPModule) -> None:
     _PipelineStageBase.perform_reduce_grad(SimpleNamespace(submod=module), 1)  # type: ignore[arg-type]
 
 
-def whole_of(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """A shared tensor as a whole, for which all replicas have to ask; others as they are."""
     with torch.no_grad():
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

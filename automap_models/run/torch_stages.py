@@ -157,12 +157,12 @@ def _cut_calls(calls: Sequence[fx.Node], cut_names: Sequence[str], name: str) ->
     after: list[int] = []
     for cut in cut_names:
         path = cut.removeprefix(BEFORE)
-        at = first.get(path, 0) - 1 if cut.startswith(BEFORE) else last.get(path, -1)
+        position = first.get(path, 0) - 1 if cut.startswith(BEFORE) else last.get(path, -1)
         previous = after[-1] if after else -1
-        if not previous < at < len(calls) - 1:
+        if not previous < position < len(calls) - 1:
             what = f"has no place to cut called {cut!r} after that of the stage before"
             raise BadInput(what, where=name, do="give the model that the plan was made for, or plan again")
-        after.append(at)
+        after.append(position)
     return after
 
 
@@ -170,9 +170,9 @@ def _stages_of_nodes(graph: fx.Graph, calls: Sequence[fx.Node], after: Sequence[
     """The stage of each operator; what takes a part of a tuple goes with the operator that returns it."""
     stage_of: dict[fx.Node, int] = {}
     for i, node in enumerate(calls):
-        own = sum(cut < i for cut in after)
+        stage = sum(cut < i for cut in after)
         picks = node.target is operator.getitem and isinstance(node.args[0], fx.Node)
-        stage_of[node] = stage_of[node.args[0]] if picks else own  # type: ignore[index]
+        stage_of[node] = stage_of[node.args[0]] if picks else stage  # type: ignore[index]
     stage_of[next(node for node in graph.nodes if node.op == "output")] = len(after)
     return stage_of
 
@@ -214,8 +214,8 @@ def _stage(
 ) -> Stage:
     """Copy the operators of a stage into a graph of their own."""
     nodes = list(captured.graph_module.graph.nodes)
-    own = [node for node in nodes if stage_of.get(node) == s]
-    read = {source for node in own for source in node.all_input_nodes}
+    stage_nodes = [node for node in nodes if stage_of.get(node) == s]
+    read = {source for node in stage_nodes for source in node.all_input_nodes}
     received = list(crossing[s - 1]) if s else []
     sent = list(crossing[s]) if s < len(crossing) else []
     graph, copies = fx.Graph(), {}
@@ -230,13 +230,13 @@ def _stage(
     for node in nodes:
         if node.op == "get_attr" and node in read:
             copies[node] = graph.node_copy(node)
-    for node in own:
+    for node in stage_nodes:
         if node.op != "output":
             copies[node] = graph.node_copy(node, copies.__getitem__)
     if s < len(crossing):
         graph.output(tuple(_packed(graph, copies[node], _memory_order(node)) for node in sent))
     else:
-        output = next(node for node in own if node.op == "output")
+        output = next(node for node in stage_nodes if node.op == "output")
         flat = pytree.tree_leaves(output.args[0])
         graph.output(tuple(copies.get(leaf, leaf) if isinstance(leaf, fx.Node) else leaf for leaf in flat))
     module = fx.GraphModule(captured.graph_module, graph)
@@ -319,10 +319,10 @@ def sampled(tree: Any, samples: int) -> Sampled:
     )
 
 
-def rows(tree: Any, of: Sampled, picked: slice | Tensor) -> Any:
+def rows(tree: Any, sampling: Sampled, picked: slice | Tensor) -> Any:
     """The tree with some samples of its tensors of samples, and whatever else it has."""
     leaves, spec = pytree.tree_flatten(tree)
-    some = [leaf[picked] if has_samples else leaf for leaf, has_samples in zip(leaves, of, strict=True)]
+    some = [leaf[picked] if has_samples else leaf for leaf, has_samples in zip(leaves, sampling, strict=True)]
     return pytree.tree_unflatten(some, spec)
 
 

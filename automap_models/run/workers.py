@@ -83,9 +83,9 @@ class Workers:
         failures: list[_Failure] = []
         deadline: float | None = None
         while len(results) + len({failure.rank for failure in failures}) < len(pipes):
-            waiting = [rank for rank in range(len(pipes)) if rank not in results and not _of(rank, failures)]
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready = wait([pipes[rank] for rank in waiting], left)
+            waiting = [rank for rank in range(len(pipes)) if rank not in results and not _has_failed(rank, failures)]
+            timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = wait([pipes[rank] for rank in waiting], timeout_s)
             if not ready:
                 break
             for rank in waiting:
@@ -131,7 +131,7 @@ class Workers:
         self.stop()
 
 
-def _of(rank: int, failures: Sequence[_Failure]) -> bool:
+def _has_failed(rank: int, failures: Sequence[_Failure]) -> bool:
     return any(failure.rank == rank for failure in failures)
 
 
@@ -147,8 +147,8 @@ def _reason(failures: Sequence[_Failure]) -> AutomapError:
     for failure in failures:
         if failure.error is not None:
             return failure.error
-    own = [failure for failure in failures if "closed by peer" not in failure.details] or list(failures)
-    return RunFailed("raised the error above", where=f"process {own[0].rank}", details=own[0].details)
+    causes = [failure for failure in failures if "closed by peer" not in failure.details] or list(failures)
+    return RunFailed("raised the error above", where=f"process {causes[0].rank}", details=causes[0].details)
 
 
 def _work(rank: int, pipe: Connection, alive: Connection, environment: dict[str, str]) -> None:

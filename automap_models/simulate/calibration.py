@@ -149,8 +149,8 @@ class MeasuredKind(NamedTuple):
 
     def parted(self, source: str) -> tuple[MeasuredKind, MeasuredKind]:
         """The steps of a source, and those of all others."""
-        own, others = ([o for o in self.observations if (o.source == source) == of] for of in (True, False))
-        return self._replace(observations=own), self._replace(observations=others)
+        parts, others = ([o for o in self.observations if (o.source == source) == same] for same in (True, False))
+        return self._replace(observations=parts), self._replace(observations=others)
 
 
 def fit_constants(
@@ -291,9 +291,9 @@ def left_out_of_kinds_s(kinds: Mapping[str, MeasuredKind], start: Mapping[str, S
     """
     seconds = {name: np.zeros(len(kind.observations)) for name, kind in kinds.items()}
     for source in sorted({source for kind in kinds.values() for source in kind.sources}):
-        own = [name for name, kind in kinds.items() if source in kind.sources]
-        constants = fit_kinds({name: kind.parted(source)[1] for name, kind in kinds.items()}, start, own)
-        for name in own:
+        kind_names = [name for name, kind in kinds.items() if source in kind.sources]
+        constants = fit_kinds({name: kind.parted(source)[1] for name, kind in kinds.items()}, start, kind_names)
+        for name in kind_names:
             _of_source(kinds[name], source, constants[name], seconds[name])
     return seconds
 

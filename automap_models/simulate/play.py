@@ -18,7 +18,7 @@ import numpy as np
 
 from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.schedules import FORWARD, WEIGHT, WHOLE
+from automap_models.core.schedules import BACKWARD, FORWARD, WEIGHT
 
 BEFORE, INPUT_OF, DURATION, MICRO_BATCH = range(4)
 """Rows of nodes: 1 + what the rank or the direction of a link has done before, 0 for nothing; 1 + what it waits for
@@ -92,17 +92,17 @@ def lay_out(
             numbers[place[rank]] = n
             by_rank[rank] = n = _add(nodes, n, by_rank[rank], awaited, 1 + KINDS * stage + kind, m)
             place[rank] += 1
-            receiver, of = stage + 1 - 2 * back, back
+            receiver, source = stage + 1 - 2 * back, back
             if kind == FORWARD and stage == last:
-                receiver, of = last, 1
+                receiver, source = last, 1
             if kind == WEIGHT or receiver < 0:
                 continue
             sent, to = by_rank[rank], rank_of[receiver]
             if messages and to != rank:
                 boundary = 1 + KINDS * min(stage, receiver) + MESSAGE
                 by_link[rank, to] = sent = n = _add(nodes, n, by_link[rank, to], sent, boundary, m)
-            waiter = -1 - inputs[of, receiver, m]
-            inputs[of, receiver, m] = sent
+            waiter = -1 - inputs[source, receiver, m]
+            inputs[source, receiver, m] = sent
             if waiter >= 0:
                 able[waiting] = waiter
                 waiting += 1
@@ -183,18 +183,18 @@ def put_stage(
     durations: FloatArray, stage: int, forward_s: float, backward_s: float, late_s: float, update_s: float
 ) -> None:
     """Write what a virtual stage takes but for messages; its backward passes are whole."""
-    own = 1 + KINDS * stage
-    durations[own + FORWARD], durations[own + WHOLE], durations[own + MESSAGE] = forward_s, backward_s, 0.0
-    durations[own + LATE], durations[own + UPDATE] = late_s, update_s
+    first = 1 + KINDS * stage
+    durations[first + FORWARD], durations[first + BACKWARD], durations[first + MESSAGE] = forward_s, backward_s, 0.0
+    durations[first + LATE], durations[first + UPDATE] = late_s, update_s
 
 
 @jit
-def stage_ends(few: Layout, whole: Layout, durations: FloatArray, room: FloatArray, of_stages: FloatArray) -> float:
+def stage_ends(few: Layout, full: Layout, durations: FloatArray, room: FloatArray, of_stages: FloatArray) -> float:
     """Fill in when stages have reduced their gradients, [S], one a rank; and when all have updated their parameters.
 
     Args:
         few: rounds of a schedule, from which the others mostly follow.
-        whole: the schedule, or the same.
+        full: the schedule, or the same.
         durations: of its nodes.
         room: for the ends of all nodes.
     """
@@ -202,7 +202,7 @@ def stage_ends(few: Layout, whole: Layout, durations: FloatArray, room: FloatArr
     play(layout.nodes, durations, room)
     later = later_s(layout, room)
     if np.isnan(later):
-        layout, later = whole, 0.0
+        layout, later = full, 0.0
         play(layout.nodes, durations, room)
     for s in range(layout.last.size):
         of_stages[s] = room[layout.last[s] + 1] + later + durations[1 + KINDS * s + LATE]
@@ -219,11 +219,11 @@ def updated(durations: FloatArray, of_stages: FloatArray) -> float:
 
 
 @jit
-def steps(few: Layout, whole: Layout, durations: FloatArray) -> FloatArray:
+def steps(few: Layout, full: Layout, durations: FloatArray) -> FloatArray:
     """[P, S] when stages have reduced their gradients, of P plans; durations are [P, 1 + 7·S]."""
-    ends, room = np.empty((durations.shape[0], few.last.size)), np.empty(whole.nodes.shape[1] + 1)
+    ends, room = np.empty((durations.shape[0], few.last.size)), np.empty(full.nodes.shape[1] + 1)
     for p in range(durations.shape[0]):
-        stage_ends(few, whole, durations[p], room, ends[p])
+        stage_ends(few, full, durations[p], room, ends[p])
     return ends
 
 

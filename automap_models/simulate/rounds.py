@@ -58,12 +58,12 @@ def layouts_of(name: str, stages: int, micro_batches: int) -> tuple[Layout, Layo
     What repeats itself every 2, 3 or 4 micro-batches does so every PERIOD.
     """
     _, a_round = repeating_micro_batches(name, stages, micro_batches, 1)
-    left_out = (micro_batches - 3 * stages - 2 * PERIOD) // PERIOD * PERIOD if a_round == 1 else 0
-    whole = layout_of(name, stages, micro_batches, micro_batches, 1, PERIOD, messages=True)
-    if left_out <= 0:
-        return whole, whole
-    shown = micro_batches - left_out
-    return layout_of(name, stages, micro_batches, shown, 1, PERIOD, messages=True), whole
+    omitted = (micro_batches - 3 * stages - 2 * PERIOD) // PERIOD * PERIOD if a_round == 1 else 0
+    full = layout_of(name, stages, micro_batches, micro_batches, 1, PERIOD, messages=True)
+    if omitted <= 0:
+        return full, full
+    laid_out = micro_batches - omitted
+    return layout_of(name, stages, micro_batches, laid_out, 1, PERIOD, messages=True), full
 
 
 class PassTimes(NamedTuple):
@@ -185,8 +185,8 @@ def longest_chains(
         end_s = float(played.of_ranks[rank])
         last = int(layout.last[rank])
         counts, complete = chain_counts(layout.nodes, played.ends, last, kinds, layout.more, played.a_round)
-        forward, whole, inputs, weights = (of_kind := counts[1:].reshape(-1, KINDS).T)[:4]
-        longest = Chain(np.stack([forward, whole + inputs, whole + weights]), of_kind[MESSAGE, :-1], rank)
+        forward, both, inputs, weights = (of_kind := counts[1:].reshape(-1, KINDS).T)[:4]
+        longest = Chain(np.stack([forward, both + inputs, both + weights]), of_kind[MESSAGE, :-1], rank)
         return longest if complete and abs(longest.seconds(times) - end_s) <= 1e-6 * end_s else None
 
     return played.of_ranks, chain
@@ -241,6 +241,6 @@ def plan_steps(
 def tied_arrays(tied: Sequence[TiedSum], stages: int) -> tuple[FloatArray, NDArray[np.bool_]]:
     """[1, T] seconds and [1, T, S] holders of a single plan's sums, as of `stage_ends`."""
     holders = np.zeros((1, len(tied), stages), dtype=bool)
-    for row, of in zip(holders[0], tied, strict=True):
-        row[list(of.stages)] = True
-    return np.array([[of.sum_s for of in tied]]), holders
+    for row, tie in zip(holders[0], tied, strict=True):
+        row[list(tie.stages)] = True
+    return np.array([[tie.sum_s for tie in tied]]), holders

@@ -32,7 +32,7 @@ def step_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
 def step_under(schedule: str, cost: StagedCost, micro_batches: int) -> float:
     """The step of a plan of that cost under a schedule, which is how long its timeline is."""
     times = PlanTimes(
-        *(of[None] for of in (cost.forward_s, cost.backward_s, cost.transfer_s, cost.exposed_s, cost.update_s))
+        *(row[None] for row in (cost.forward_s, cost.backward_s, cost.transfer_s, cost.exposed_s, cost.update_s))
     )
     (step_s,) = plan_steps(schedule, micro_batches, times, *tied_arrays(cost.tied, cost.forward_s.size))
     return float(step_s)

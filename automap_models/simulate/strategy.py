@@ -40,7 +40,7 @@ one, and the longest of these times is the step's. ZB-H2 runs in the paper's fra
 too, and lets ranks wait."""
 
 
-_UNIFORM = attrgetter(*({of.name for of in fields(Strategy)} - {"layers", "recompute", "recompute_blocks"}))
+_UNIFORM = attrgetter(*({costing.name for costing in fields(Strategy)} - {"layers", "recompute", "recompute_blocks"}))
 """What a strategy has in common with all that differ from it only in cuts and recomputation."""
 
 
@@ -93,8 +93,8 @@ class StrategyPricing:
         if uniform not in self._stages:
             if len(self._stages) > 20_000:  # enough for any search
                 self._stages.clear()
-            own = [of.run_by(strategy) for of in like]
-            self._stages[uniform] = own or [StageCosting(layers, strategy) for layers in self.layers]
+            costings = [costing.run_by(strategy) for costing in like]
+            self._stages[uniform] = costings or [StageCosting(layers, strategy) for layers in self.layers]
         return self._stages[uniform]
 
     def estimate(self, strategy: Strategy) -> Estimate:
@@ -152,8 +152,8 @@ def _devices(cluster: Cluster, device: Device, kinds: Mapping[str, Device]) -> l
         if group.device and group.device not in kinds and group.speed is None:
             what, do = f"its kind {group.device} is not among the devices", f"give {group.device}"
             raise BadInput(what, where=f"cluster {cluster.name}", do=do)
-        known = kinds.get(group.device)
-        devices.append(known if known is not None else _scaled(device, 1.0 if group.speed is None else group.speed))
+        kind = kinds.get(group.device)
+        devices.append(kind if kind is not None else _scaled(device, 1.0 if group.speed is None else group.speed))
     return devices
 
 
@@ -180,7 +180,7 @@ def _slowest(strategy: Strategy, cluster: Cluster, costs: list[StageCosts]) -> S
     rank_of = np.array(costs[0].rank_of)
     of_ranks = np.stack([passes[:, rank_of == rank].sum(axis=1) for rank in range(strategy.pp)])
     groups = groups_of_ranks(strategy, cluster)
-    chosen = np.array([max(np.unique(own), key=of.__getitem__) for own, of in zip(groups, of_ranks, strict=True)])
+    chosen = np.array([max(np.unique(kinds), key=row.__getitem__) for kinds, row in zip(groups, of_ranks, strict=True)])
     columns = [np.stack([of_group.times[i] for of_group in costs]) for i in range(len(costs[0].times))]
     stages = np.arange(rank_of.size)
     times = StageTimes(*(np.moveaxis(column, -1, 1)[chosen[rank_of], stages].T for column in columns))
@@ -207,8 +207,8 @@ def _parts(strategy: Strategy, costs: StageCosts) -> tuple[int, StepParts]:
     ends = _ends(strategy, costs, costs.transfer_s)
     summed = _summed(strategy, costs, ends)
     data_s, end_s = summed - ends, float(summed.max())
-    at_work = np.bincount(rank_of, sum((*times.passes, *sends)), minlength=strategy.pp)
-    rank = int(np.argmax(strategy.micro_batches * at_work + data_s))
+    work_s = np.bincount(rank_of, sum((*times.passes, *sends)), minlength=strategy.pp)
+    rank = int(np.argmax(strategy.micro_batches * work_s + data_s))
     on_rank = np.flatnonzero(rank_of == rank)
 
     def spent(amounts: FloatArray) -> float:
@@ -217,9 +217,9 @@ def _parts(strategy: Strategy, costs: StageCosts) -> tuple[int, StepParts]:
     idle = end_s - float(data_s[rank]) - spent(np.array(times.passes)) - spent(sends)
     waiting = 0.0
     if costs.sends_beside and costs.transfer_s.any():
-        at_once = replace(costs, transfer_s=np.zeros_like(costs.transfer_s))
-        sooner = _ends(strategy, costs, at_once.transfer_s)
-        waiting = min(max(idle, 0.0), end_s - float(_summed(strategy, at_once, sooner).max()))
+        unsent = replace(costs, transfer_s=np.zeros_like(costs.transfer_s))
+        sooner = _ends(strategy, costs, unsent.transfer_s)
+        waiting = min(max(idle, 0.0), end_s - float(_summed(strategy, unsent, sooner).max()))
     bubble = idle - waiting
     return rank, StepParts(
         compute=spent(times.forward + times.input + times.weight),

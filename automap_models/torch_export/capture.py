@@ -146,9 +146,9 @@ def copy_model(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Modu
     The tensors themselves are not copied first, and tied ones stay tied.
     """
     attributes = [list(vars(module).values()) for module in model.modules()]
-    held = [*model.parameters(), *model.buffers(), *pytree.tree_leaves(attributes)]
+    tensors = [*model.parameters(), *model.buffers(), *pytree.tree_leaves(attributes)]
     converted: dict[int, Tensor] = {}
-    for tensor in held:
+    for tensor in tensors:
         if isinstance(tensor, Tensor) and id(tensor) not in converted:
             new = convert(tensor.detach())
             is_parameter = isinstance(tensor, nn.Parameter)

@@ -36,11 +36,11 @@ class Roles(NamedTuple):
     """Labels with a role, see sharding_rules.Role: what is summed over, and what must stay whole."""
 
     reduced: frozenset[Label] = frozenset()
-    whole: frozenset[Label] = frozenset()
+    fixed: frozenset[Label] = frozenset()
 
-    def of(self, label: Label) -> int:
+    def role(self, label: Label) -> int:
         """The role of a label's factors."""
-        return (Role.REDUCTION if label in self.reduced else 0) | (Role.WHOLE if label in self.whole else 0)
+        return (Role.REDUCTION if label in self.reduced else 0) | (Role.FIXED if label in self.fixed else 0)
 
 
 class Call(NamedTuple):
@@ -124,19 +124,19 @@ def mapped(
         results: shape and labels of each; a label that no operand has is a loop of its own.
         roles: of the labels; all others have none.
     """
-    seen: dict[Label, list[tuple[int, ...]]] = {}
+    factorizations: dict[Label, list[tuple[int, ...]]] = {}
     for parts, labels in operands:
         for of_dim, label in zip(parts, labels, strict=True):
             if label is not None:
-                seen.setdefault(label, []).append(of_dim)
+                factorizations.setdefault(label, []).append(of_dim)
             elif of_dim != (1,):
                 raise ValueError(f"a dimension of parts {of_dim} has no label")
     for shape, labels in results:
         for size, label in zip(shape, labels, strict=True):
             if label is not None:
-                seen.setdefault(label, [(int(size),)])
+                factorizations.setdefault(label, [(int(size),)])
     builder = _Builder()
-    factors = {label: builder.factors(divisions, roles.of(label)) for label, divisions in seen.items()}
+    factors = {label: builder.factors(forms, roles.role(label)) for label, forms in factorizations.items()}
     for position, (parts, labels) in enumerate(operands):
         builder.link(position, parts, [factors[label] if label is not None else None for label in labels])
     divided = []
@@ -154,9 +154,9 @@ def regrouped(operand: Parts, shape: Sequence[int]) -> Mapped:
     for first, parts, sizes in _groups(flat(operand), shape):
         loop = builder.factors([parts, sizes], 0)
         builder.link(0, (parts,), [loop], first)
-        at = sum(map(len, divided))
+        part = sum(map(len, divided))
         of_group = _shared_out(loop.sizes, sizes)
-        builder.link(1, (tuple(size for own in of_group for size in own),), [loop], at)
+        builder.link(1, (tuple(size for dims in of_group for size in dims),), [loop], part)
         divided += of_group
     return Mapped(builder.rule(), (tuple(divided),))
 
@@ -166,13 +166,13 @@ def opaque(operands: Sequence[Parts], results: Sequence[Sequence[int]]) -> Mappe
     undivided = tuple(plain(shape) for shape in results)
     builder = _Builder()
     for position, parts in enumerate((*operands, *undivided)):
-        builder.link(position, parts, [builder.factors([of_dim], Role.WHOLE) for of_dim in parts])
+        builder.link(position, parts, [builder.factors([of_dim], Role.FIXED) for of_dim in parts])
     return Mapped(builder.rule(), undivided)
 
 
 def of_constants(rule: Rule) -> Rule:
     """The rule of an operator that reads constants alone: every device can make all of it, and take what it needs."""
-    links = tuple(link for link in rule.links if not rule.roles[link[2]] & Role.WHOLE)
+    links = tuple(link for link in rule.links if not rule.roles[link[2]] & Role.FIXED)
     return Rule(rule.sizes, rule.roles, links) if links else Rule((), (), ())
 
 
@@ -192,35 +192,35 @@ class _Builder:
         self._roles: list[int] = []
         self._links: list[tuple[int, int, int]] = []
 
-    def factors(self, divisions: Sequence[tuple[int, ...]], role: int) -> _Loop:
+    def factors(self, forms: Sequence[tuple[int, ...]], role: int) -> _Loop:
         """The factors of a loop that is divided in these ways; one that stays whole where they do not fit."""
-        sizes = refined(divisions)
+        sizes = refined(forms)
         fits = sizes is not None
-        sizes = sizes or (prod(divisions[0]),)
+        sizes = sizes or (prod(forms[0]),)
         first = len(self._sizes)
         self._sizes += sizes
-        self._roles += [role if fits else role | Role.WHOLE] * len(sizes)
+        self._roles += [role if fits else role | Role.FIXED] * len(sizes)
         return _Loop(tuple(range(first, len(self._sizes))), sizes, fits)
 
-    def link(self, position: int, parts: Parts, loops: Sequence[_Loop | None], at: int = 0) -> None:
-        """Let the parts of a value, from its part number `at` on, follow the loops of its dimensions."""
+    def link(self, position: int, parts: Parts, loops: Sequence[_Loop | None], part: int = 0) -> None:
+        """Let the parts of a value, from its part number `part` on, follow the loops of its dimensions."""
         for of_dim, loop in zip(parts, loops, strict=True):
-            left = list(zip(loop.ids, loop.sizes, strict=True)) if loop is not None else []
+            factors = list(zip(loop.ids, loop.sizes, strict=True)) if loop is not None else []
             for size in of_dim:
                 if loop is not None and size > 1:
-                    self._links.append((position, at, left[0][0] if left else loop.ids[-1]))
-                    left = self._after(left, size) if loop.fits else left
-                at += 1
+                    self._links.append((position, part, factors[0][0] if factors else loop.ids[-1]))
+                    factors = self._after(factors, size) if loop.fits else factors
+                part += 1
 
-    def _after(self, left: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    def _after(self, factors: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
         """A loop's factors behind a part of that size, which follows its first one; its others stay whole."""
-        size //= left[0][1]
-        left = left[1:]
+        size //= factors[0][1]
+        factors = factors[1:]
         while size > 1:
-            self._roles[left[0][0]] |= Role.WHOLE
-            size //= left[0][1]
-            left = left[1:]
-        return left
+            self._roles[factors[0][0]] |= Role.FIXED
+            size //= factors[0][1]
+            factors = factors[1:]
+        return factors
 
     def rule(self) -> Rule:
         """What was collected; nothing where no dimension is larger than 1."""
@@ -229,7 +229,7 @@ class _Builder:
         return Rule(tuple(self._sizes), tuple(self._roles), tuple(self._links))
 
 
-def refined(divisions: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+def refined(forms: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     """The coarsest division of a size that refines all of these, without ones; None where there is none.
 
     >>> refined([(6, 4), (2, 12)])
@@ -237,13 +237,13 @@ def refined(divisions: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     >>> refined([(6, 4), (4, 6)]) is None
     True
     """
-    total = prod(divisions[0])
+    total = prod(forms[0])
     if total < 2:
         return (total,)
     ends = {total}
-    for division in divisions:
+    for form in forms:
         inner = 1
-        for size in reversed(division):
+        for size in reversed(form):
             ends.add(inner)
             inner *= size
     outward = sorted(ends, reverse=True)
@@ -273,11 +273,11 @@ def _groups(parts: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, tuple
 
 def _shared_out(factors: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:
     """Of each size the factors that it is made of; where they are not made of whole ones, the sizes themselves."""
-    shared, left = [], list(factors)
+    shared, remaining = [], list(factors)
     for size in sizes:
-        own: list[int] = []
-        while prod(own) < size and left:
-            own.append(left.pop(0))
-        shared.append(tuple(own) or (size,))
-    fits = all(prod(own) == size for own, size in zip(shared, sizes, strict=True))
+        members: list[int] = []
+        while prod(members) < size and remaining:
+            members.append(remaining.pop(0))
+        shared.append(tuple(members) or (size,))
+    fits = all(prod(members) == size for members, size in zip(shared, sizes, strict=True))
     return shared if fits else [(int(size),) for size in sizes]

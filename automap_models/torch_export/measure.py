@@ -70,9 +70,9 @@ def measure_module(
         torch.manual_seed(seed)
         step = _Step.on(device, model, args, kwargs, name)
         for _ in range(warmup):
-            step.whole(), step.parts(structure.cuts)
-        runs, steady = repeated(lambda: (step.whole(), step.parts(structure.cuts)), _one_run_s, repeats)
-        whole_s = min(whole for whole, _ in runs)
+            step.total_s(), step.parts(structure.cuts)
+        runs, steady = repeated(lambda: (step.total_s(), step.parts(structure.cuts)), _one_run_s, repeats)
+        step_s = min(total_s for total_s, _ in runs)
         parts_s = np.min([parts for _, parts in runs], axis=0)
         update_s = min(step.updates(warmup + repeats)[warmup:])
     forward_s, backward_s = parts_s.reshape(2, len(structure))
@@ -88,8 +88,8 @@ def measure_module(
         "forward_s": float(forward_s.sum()),
         "backward_s": float(backward_s.sum()),
         "update_per_step_s": update_s,
-        "forward_and_backward_s": whole_s,
-        "parts_over_whole": float(parts_s.sum()) / whole_s,
+        "forward_and_backward_s": step_s,
+        "parts_over_whole": float(parts_s.sum()) / step_s,
     }
     meta = describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size)
     return build_profile(structure, forward_s, forward_s + backward_s, {**meta, **timings})
@@ -151,7 +151,7 @@ class _Step:
         args, kwargs = pytree.tree_map_only(Tensor, fill, (args, dict(kwargs)))
         return cls(name, device, copy_model(model, fill), args, kwargs)
 
-    def whole(self) -> float:
+    def total_s(self) -> float:
         """Seconds of one step without hooks, forward and backward."""
         self.model.zero_grad(set_to_none=True)
         clock = _Clock(self.device)
@@ -238,13 +238,13 @@ def _next_number() -> int:
 def _autograd_nodes(outputs: Sequence[Tensor]) -> list[tuple[Any, int]]:
     """The nodes of the backward pass with their sequence numbers, but for those that only hand over gradients."""
     pending: list[Any] = [output.grad_fn for output in outputs]
-    seen = dict.fromkeys(pending)
+    visited = dict.fromkeys(pending)
     while pending:
         for node, _ in pending.pop().next_functions:
-            if node is not None and node not in seen:
-                seen[node] = None
+            if node is not None and node not in visited:
+                visited[node] = None
                 pending.append(node)
-    return [(node, node._sequence_nr()) for node in seen if not hasattr(node, "variable")]
+    return [(node, node._sequence_nr()) for node in visited if not hasattr(node, "variable")]
 
 
 def _device_name(device: torch.device) -> str:

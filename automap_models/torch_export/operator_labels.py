@@ -77,12 +77,12 @@ def _convolved(call: Call, outputs: Tensor, images: Tensor, kernel: Tensor, resu
     a = call.arguments
     spatial = range(2, images.dim())
     here, there, taps = ([(side, i) for i in spatial] for side in ("in", "out", "tap"))
-    whole: set[Label] = {*here, *there, *taps}
+    fixed: set[Label] = {*here, *there, *taps}
     channel, of_kernel = "c", ("c", "o") if a["transposed"] else ("o", "c")
     if a["groups"] > 1:
         if a["groups"] == images.shape[1] == outputs.shape[1]:
             channel, of_kernel = "o", ("o", "of group")
-        whole.update({"of group"} if channel == "o" else {"c", "o"})
+        fixed.update({"of group"} if channel == "o" else {"c", "o"})
     tensors: dict[str, tuple[Tensor, Labels]] = {
         "forward": (outputs, ("n", "o", *there)),
         "images": (images, ("n", channel, *here)),
@@ -90,8 +90,8 @@ def _convolved(call: Call, outputs: Tensor, images: Tensor, kernel: Tensor, resu
     }
     labels = tensors[kind][1]
     operands = tuple(labelled for name, labelled in tensors.items() if name != kind)
-    summed = frozenset({*operands[0][1]} & {*operands[1][1]} - {*labels}) - whole
-    roles = Roles(summed, frozenset(whole))
+    summed = frozenset({*operands[0][1]} & {*operands[1][1]} - {*labels}) - fixed
+    roles = Roles(summed, frozenset(fixed))
     return Described("convolution", operands, ((result, labels),), roles, _convolution_flop(a, images, kernel, outputs))
 
 
@@ -106,8 +106,8 @@ def _convolution_flop(a: Mapping[str, Any], images: Tensor, kernel: Tensor, outp
             *(_of_dim(a[k], i) for k in ("stride", "padding", "dilation")),
         )
         pairs *= sum(
-            0 <= at * stride - pad + tap * dilation < size
-            for at in range(outputs.shape[2 + i])
+            0 <= position * stride - pad + tap * dilation < size
+            for position in range(outputs.shape[2 + i])
             for tap in range(kernel.shape[2 + i])
         )
     return 2.0 * images.shape[0] * kernel.shape[0] * kernel.shape[1] * pairs
@@ -162,7 +162,7 @@ def _score_flop(a: Mapping[str, Any]) -> float:
     return scores if a["is_causal"] else 2.0 * scores
 
 
-_ATTENTION_ROLES = Roles(whole=frozenset({"t", "s", "d", "e", "lse"}))
+_ATTENTION_ROLES = Roles(fixed=frozenset({"t", "s", "d", "e", "lse"}))
 
 
 def grouped_product(call: Call) -> list[Described]:
@@ -187,7 +187,7 @@ def grouped_product(call: Call) -> list[Described]:
 def grouped_product_backward(call: Call) -> list[Described]:
     """Both gradients of transformers' own grouped product: of the rows, and of the experts' matrices."""
     rows, matrices, offsets, gradient = call.tensors()
-    whole = frozenset({"t", "e"})
+    fixed = frozenset({"t", "e"})
     flop = 2.0 * rows.numel() * matrices.shape[-1]
     groups = (offsets, ("e",))
     of_rows, of_matrices = (("t", "k"), ("e", "k", "n"))
@@ -197,11 +197,11 @@ def grouped_product_backward(call: Call) -> list[Described]:
             "dot_general",
             ((gradient, ("t", "n")), (matrices, of_matrices), groups),
             (of_results[0],),
-            Roles(frozenset({"n"}), whole),
+            Roles(frozenset({"n"}), fixed),
             flop,
         ),
         Described(
-            "dot_general", ((rows, of_rows), (gradient, ("t", "n")), groups), (of_results[1],), Roles(whole=whole), flop
+            "dot_general", ((rows, of_rows), (gradient, ("t", "n")), groups), (of_results[1],), Roles(fixed=fixed), flop
         ),
     ]
 
@@ -249,47 +249,47 @@ def index_select(call: Call) -> list[Described]:
 def index_call(call: Call) -> list[Described]:
     """x[:, index]: by one index as `_rows`; by several, everything that they stand for stays whole."""
     table, indices = call.arguments["self"], list(call.arguments["indices"])
-    at = [dim for dim, index in enumerate(indices) if index is not None]
-    if len(at) == 1:
-        return _rows(table, at[0], indices[at[0]], call.results[0])
+    index_dims = [dim for dim, index in enumerate(indices) if index is not None]
+    if len(index_dims) == 1:
+        return _rows(table, index_dims[0], indices[index_dims[0]], call.results[0])
     result = call.results[0]
-    return [_several(call, table, at, result, "gather")]
+    return [_several(call, table, index_dims, result, "gather")]
 
 
-def _several(call: Call, whole: Tensor, at: Sequence[int], picked: Tensor, word: str) -> Described:
+def _several(call: Call, table: Tensor, index_dims: Sequence[int], picked: Tensor, word: str) -> Described:
     """x[i, j, :]: dimensions of the indices come where the first of these stands, or first if they stand apart.
 
     An index that counts from 0 to the end, as the one of the samples in a mask, picks everything in order.
     """
-    indices = [call.arguments["indices"][dim] for dim in at]
+    indices = [call.arguments["indices"][dim] for dim in index_dims]
     rank = max(index.dim() for index in indices)
-    together = list(at) == list(range(at[0], at[0] + len(at)))
-    first = at[0] if together else 0
-    of_table: list[Label | None] = [("row", dim) if dim in at else dim for dim in range(whole.dim())]
-    others = [label for dim, label in enumerate(of_table) if dim not in at]
+    together = list(index_dims) == list(range(index_dims[0], index_dims[0] + len(index_dims)))
+    first = index_dims[0] if together else 0
+    of_table: list[Label | None] = [("row", dim) if dim in index_dims else dim for dim in range(table.dim())]
+    others = [label for dim, label in enumerate(of_table) if dim not in index_dims]
     index_labels = [("index", i) for i in range(rank)]
     of_result = (*others[:first], *index_labels, *others[first:])
     tied: set[Label] = set()
-    for dim, index, counts in zip(at, indices, call.arguments["counting"], strict=True):
+    for dim, index, counts in zip(index_dims, indices, call.arguments["counting"], strict=True):
         along = [i for i, size in enumerate(index.shape) if size > 1]
-        if counts and len(along) == 1 and index.numel() == whole.shape[dim]:
+        if counts and len(along) == 1 and index.numel() == table.shape[dim]:
             of_table[dim] = index_labels[rank - index.dim() + along[0]]
             tied.add(of_table[dim])
-    operands = [(whole, tuple(of_table))]
+    operands = [(table, tuple(of_table))]
     for index in indices:
-        own = index_labels[rank - index.dim() :]
+        index_label = index_labels[rank - index.dim() :]
         operands.append(
-            (index, tuple(None if size == 1 else label for label, size in zip(own, index.shape, strict=True)))
+            (index, tuple(None if size == 1 else label for label, size in zip(index_label, index.shape, strict=True)))
         )
-    roles = Roles(whole=frozenset({*(("row", dim) for dim in at), *index_labels} - tied))
+    roles = Roles(fixed=frozenset({*(("row", dim) for dim in index_dims), *index_labels} - tied))
     return Described(word, tuple(operands), ((picked, of_result),), roles, 0.0, 2 * size_bytes(picked))
 
 
 def gather(call: Call) -> list[Described]:
     """out[i, j] = x[i, index[i, j]]: along the dimension as `_rows`, the others are one; shorter ones stay whole."""
     a, (result,) = call.arguments, call.results
-    of_table, of_index, whole = _paired(a["self"], a["index"], a["dim"])
-    roles = Roles(frozenset({"row"}), frozenset(whole))
+    of_table, of_index, fixed = _paired(a["self"], a["index"], a["dim"])
+    roles = Roles(frozenset({"row"}), frozenset(fixed))
     moved = size_bytes(a["index"]) + 2 * size_bytes(result)
     return [
         Described("gather", ((a["self"], of_table), (a["index"], of_index)), ((result, of_index),), roles, 0.0, moved)
@@ -299,31 +299,31 @@ def gather(call: Call) -> list[Described]:
 def _paired(table: Tensor, index: Tensor, dim: int) -> tuple[Labels, Labels, set[Label]]:
     """Labels of a tensor and of an index of the same rank into one of its dimensions, and those that stay whole."""
     dim %= max(table.dim(), 1)
-    whole: set[Label] = set()
+    fixed: set[Label] = set()
     of_table: list[Label | None] = []
     of_index: list[Label | None] = []
-    for d, (size, own) in enumerate(zip(table.shape, index.shape, strict=True)):
+    for d, (size, sizes) in enumerate(zip(table.shape, index.shape, strict=True)):
         if d == dim:
             of_table.append("row")
             of_index.append("index")
-        elif size == own:
+        elif size == sizes:
             of_table.append(d)
             of_index.append(d)
         else:
             of_table.append(d)
             of_index.append(("part", d))
-            whole.update({d, ("part", d)})
-    return tuple(of_table), tuple(of_index), whole
+            fixed.update({d, ("part", d)})
+    return tuple(of_table), tuple(of_index), fixed
 
 
 def scatter(call: Call) -> list[Described]:
     """x with numbers put in, or added, at an index along one dimension: each device writes its own rows."""
     a, (result,) = call.arguments, call.results
-    of_table, of_index, whole = _paired(a["self"], a["index"], a["dim"])
+    of_table, of_index, fixed = _paired(a["self"], a["index"], a["dim"])
     operands = [(a["self"], of_table), (a["index"], of_index)]
     if isinstance(a.get("src"), Tensor):
         operands.append((a["src"], of_index if a["src"].shape == a["index"].shape else (None,) * a["src"].dim()))
-    roles = Roles(whole=frozenset({*whole, "index"}))
+    roles = Roles(fixed=frozenset({*fixed, "index"}))
     return [Described("scatter", tuple(operands), ((result, of_table),), roles)]
 
 
@@ -341,13 +341,13 @@ def index_put(call: Call) -> list[Described]:
     """x with numbers put in at indices. Onto zeros, as gradients are, sums over the indices are sums of results."""
     a, (result,) = call.arguments, call.results
     indices, table, values = list(a["indices"]), a["self"], a["values"]
-    at = [dim for dim, index in enumerate(indices) if index is not None]
-    picked = _several(call, table, at, values, "scatter")
+    index_dims = [dim for dim, index in enumerate(indices) if index is not None]
+    picked = _several(call, table, index_dims, values, "scatter")
     (_, of_values), of_table = picked.results[0], picked.operands[0][1]
     if len(of_values) != values.dim():  # broadcast values
         of_values = (None,) * values.dim()
     roles = picked.roles
-    if len(at) == 1 and a.get("onto_zeros") and a["accumulate"]:
+    if len(index_dims) == 1 and a.get("onto_zeros") and a["accumulate"]:
         index_labels = frozenset(label for label in of_values if isinstance(label, tuple) and label[0] == "index")
         roles = Roles(reduced=index_labels)
     operands = (*picked.operands, (values, without_broadcast(of_values, values)))

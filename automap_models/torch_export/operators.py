@@ -126,7 +126,7 @@ def _complex(call: Call) -> list[Described]:
         RESHAPE,
         ((operand, labels[: operand.dim()]),),
         ((result, labels[: result.dim()]),),
-        Roles(whole=frozenset(labels[-1:])),
+        Roles(fixed=frozenset(labels[-1:])),
     )
     return [described]
 
@@ -134,8 +134,8 @@ def _complex(call: Call) -> list[Described]:
 def _broadcast_in_dim(call: Call) -> list[Described]:
     (operand,), (result,) = call.tensors(), call.results
     to = call.arguments["broadcast_dimensions"]
-    own = tuple(None if size != result.shape[dim] else dim for size, dim in zip(operand.shape, to, strict=True))
-    return [Described("broadcast_in_dim", ((operand, own),), ((result, tuple(range(result.dim()))),))]
+    labels = tuple(None if size != result.shape[dim] else dim for size, dim in zip(operand.shape, to, strict=True))
+    return [Described("broadcast_in_dim", ((operand, labels),), ((result, tuple(range(result.dim()))),))]
 
 
 def _expand(call: Call) -> list[Described]:
@@ -151,11 +151,11 @@ def _slice(call: Call) -> list[Described]:
     described = []
     for result in call.results:
         labels: list[Label | None] = list(range(operand.dim()))
-        kept = [label for label in labels if label != dim or result.dim() == operand.dim()]
+        remaining = [label for label in labels if label != dim or result.dim() == operand.dim()]
         if result.dim() == operand.dim():
-            kept[dim] = "part"
-        roles = Roles(whole=frozenset({dim, "part"}))
-        described.append(Described("slice", ((operand, tuple(labels)),), ((result, tuple(kept)),), roles))
+            remaining[dim] = "part"
+        roles = Roles(fixed=frozenset({dim, "part"}))
+        described.append(Described("slice", ((operand, tuple(labels)),), ((result, tuple(remaining)),), roles))
     return described
 
 
@@ -165,14 +165,14 @@ def _padded(call: Call) -> list[Described]:
     dim = call.arguments.get("dim")
     labels: list[Label | None] = list(range(result.dim()))
     if operand.dim() < result.dim():
-        own = [label for label in labels if label != (dim or 0) % result.dim()]
+        placed = [label for label in labels if label != (dim or 0) % result.dim()]
     else:
         differs = [a != b for a, b in zip(operand.shape, result.shape, strict=True)]
-        own = [("part", label) if other else label for label, other in zip(labels, differs, strict=True)]
-    whole = {*labels, *own} - set(labels).intersection(own)
+        placed = [("part", label) if other else label for label, other in zip(labels, differs, strict=True)]
+    fixed = {*labels, *placed} - set(labels).intersection(placed)
     if dim is not None:
-        whole.add(dim % result.dim())
-    return [Described("pad", ((operand, tuple(own)),), ((result, tuple(labels)),), Roles(whole=frozenset(whole)))]
+        fixed.add(dim % result.dim())
+    return [Described("pad", ((operand, tuple(placed)),), ((result, tuple(labels)),), Roles(fixed=frozenset(fixed)))]
 
 
 def _concatenate(call: Call) -> list[Described]:
@@ -183,8 +183,8 @@ def _concatenate(call: Call) -> list[Described]:
     operands = tuple(
         (part, tuple(("part", i) if label == dim else label for label in labels)) for i, part in enumerate(parts)
     )
-    whole = frozenset({dim, *(("part", i) for i in range(len(parts)))})
-    return [Described("concatenate", operands, ((result, tuple(labels)),), Roles(whole=whole))]
+    fixed = frozenset({dim, *(("part", i) for i in range(len(parts)))})
+    return [Described("concatenate", operands, ((result, tuple(labels)),), Roles(fixed=fixed))]
 
 
 def _stack(call: Call) -> list[Described]:
@@ -192,9 +192,9 @@ def _stack(call: Call) -> list[Described]:
     (result,), parts = call.results, call.tensors()
     dim = call.arguments.get("dim", 0) % result.dim()
     labels = tuple(range(result.dim()))
-    own = tuple(label for label in labels if label != dim)
-    operands = tuple((part, own) for part in parts)
-    return [Described("concatenate", operands, ((result, labels),), Roles(whole=frozenset({dim})))]
+    operand_labels = tuple(label for label in labels if label != dim)
+    operands = tuple((part, operand_labels) for part in parts)
+    return [Described("concatenate", operands, ((result, labels),), Roles(fixed=frozenset({dim})))]
 
 
 # ------------------------------------------------------------------------------------------------------- sums
@@ -206,16 +206,16 @@ def _reduce(call: Call) -> list[Described]:
     dims = reduced_dims(call.arguments.get("dim", call.arguments.get("dims")), operand.dim())
     keep = bool(call.arguments.get("keepdim", False))
     labels = tuple(range(operand.dim()))
-    kept = tuple(None if dim in dims else dim for dim in labels if keep or dim not in dims)
+    remaining = tuple(None if dim in dims else dim for dim in labels if keep or dim not in dims)
     roles = Roles(reduced=frozenset(dims))
-    results = tuple((result, kept) for result in call.results)
+    results = tuple((result, remaining) for result in call.results)
     return [Described("reduce", ((operand, labels),), results, roles, float(operand.numel() - call.results[0].numel()))]
 
 
 def _select_along(call: Call) -> list[Described]:
     """A reduction that also says where (a maximum with its index): along it everything stays whole."""
     (described,) = _reduce(call)
-    return [described._replace(roles=Roles(whole=described.roles.reduced))]
+    return [described._replace(roles=Roles(fixed=described.roles.reduced))]
 
 
 def _along(name: str, call: Call) -> list[Described]:
@@ -228,16 +228,16 @@ def _along(name: str, call: Call) -> list[Described]:
     along = along or set(range(operand.dim()))
     labels = tuple(range(operand.dim()))
     of_result = tuple(("along", label) if label in along else label for label in labels)
-    whole = frozenset({*along, *(("along", label) for label in along)})
+    fixed = frozenset({*along, *(("along", label) for label in along)})
     results = tuple((result, of_result) for result in call.results)
     operands = tuple((tensor, labels) for tensor in call.tensors())
-    return [Described(name, operands, results, Roles(whole=whole), float(operand.numel()))]
+    return [Described(name, operands, results, Roles(fixed=fixed), float(operand.numel()))]
 
 
 def _lower_triangle(call: Call) -> list[Described]:
     (operand,), (result,) = call.tensors(), call.results
     labels = tuple(range(operand.dim()))
-    return [Described("select", ((operand, labels),), ((result, labels),), Roles(whole=frozenset(labels[-2:])))]
+    return [Described("select", ((operand, labels),), ((result, labels),), Roles(fixed=frozenset(labels[-2:])))]
 
 
 def reduced_dims(dim: Any, rank: int) -> set[int]:
@@ -262,9 +262,9 @@ def _windows(word: str) -> Handler:
         spatial = rank - 2 if rank > 2 else 1
         operands = tuple((tensor, labels(tensor, f"in{i}")) for i, tensor in enumerate(call.tensors()))
         results = tuple((tensor, labels(tensor, f"out{i}")) for i, tensor in enumerate(call.results))
-        every = [label for _, of in (*operands, *results) for label in of]
-        whole = frozenset(label for label in every if isinstance(label, tuple))
-        return [Described(word, operands, results, Roles(whole=whole), float(max(t.numel() for t in call.tensors())))]
+        every = [label for _, row in (*operands, *results) for label in row]
+        fixed = frozenset(label for label in every if isinstance(label, tuple))
+        return [Described(word, operands, results, Roles(fixed=fixed), float(max(t.numel() for t in call.tensors())))]
 
     return handler
 

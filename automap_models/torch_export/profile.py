@@ -83,7 +83,7 @@ def profile_module(
 
         def passes_s(factor: float) -> tuple[float, float]:
             times_s = kernel_times([grown(*pair, factor) for pair in pairs], device)
-            forward, backward = (float(structure.totals(times_s, backward=of).sum()) for of in (False, True))
+            forward, backward = (float(structure.totals(times_s, backward=back).sum()) for back in (False, True))
             return forward, backward
 
         meta[CLOCK_S] = clock_table(int(str(meta["microbatch_size"])), passes_s)
@@ -111,7 +111,7 @@ def _twice_the_samples(
         kernels = trace(captured, name=name).kernels
     except BadInput:
         return None
-    same = [[(kernel.call, kernel.is_backward) for kernel in of] for of in (kernels, structure.kernels)]
+    same = [[(kernel.call, kernel.is_backward) for kernel in run] for run in (kernels, structure.kernels)]
     return kernels if same[0] == same[1] else None
 
 
@@ -133,7 +133,7 @@ def build_profile(
         A=structure.A,
         W=structure.W,
         C_fwd=forward_s,
-        stash=structure.stash,
+        stash=structure.saved_bytes,
         names=structure.names,
         layers=structure.layers,
         meta=meta,
@@ -144,11 +144,11 @@ def build_profile(
     )
 
 
-def _shared(held: Sequence[Parameter]) -> list[SharedParameter]:
+def _shared(parameters: Sequence[Parameter]) -> list[SharedParameter]:
     """Those that several instructions read."""
     return [
         SharedParameter(parameter.names[0], parameter.size_bytes, parameter.instructions)
-        for parameter in held
+        for parameter in parameters
         if len(parameter.instructions) > 1
     ]
 

@@ -48,7 +48,7 @@ _NUMBERED_TYPES = {
     torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "ui8",
     torch.complex64: "complex<f32>", torch.complex128: "complex<f64>",
 }  # fmt: skip
-_Shown = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
+_View = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
 """A memory, where in it a tensor begins, its sizes, its strides, its type."""
 
 
@@ -85,7 +85,7 @@ class Recorded(NamedTuple):
         flop, moved_bytes: its work.
         call: index of the operator of the forward graph that it belongs to.
         phase: of the step.
-        known: whether its rule is that of a known operator.
+        has_rule: whether its rule is that of a known operator.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Recorded(NamedTuple):
     moved_bytes: float
     call: int
     phase: Phase
-    known: bool = True
+    has_rule: bool = True
 
 
 class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
@@ -121,9 +121,9 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
         self.phase = Phase.FORWARD
         self._count = 0
         self._seed: tuple[Value, ...] = ()
-        self._shown: dict[_Shown, Value] = {}
-        self._of_memory: dict[int, list[_Shown]] = {}
-        self._written_since: dict[_Shown, list[tuple[_Shown, Value]]] = {}
+        self._values: dict[_View, Value] = {}
+        self._of_memory: dict[int, list[_View]] = {}
+        self._written_since: dict[_View, list[tuple[_View, Value]]] = {}
 
     def argument(self, tensor: Tensor, *, is_seed: bool = False) -> Value:
         """Declare an argument of the step; one that random numbers are made from is the seed."""
@@ -145,27 +145,27 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
 
     def value_of(self, tensor: Tensor) -> Value:
         """The value that a tensor shows."""
-        shown = _shown(tensor)
-        for written, new in self._written_since.pop(shown, ()):
+        view = _view_of(tensor)
+        for written, new in self._written_since.pop(view, ()):
             self._update(tensor, written, new)
-        value = self._shown.get(shown)
-        return value if value is not None else self._unseen(tensor)
+        value = self._values.get(view)
+        return value if value is not None else self._new_view(tensor)
 
-    def _update(self, tensor: Tensor, written: _Shown, value: Value) -> None:
+    def _update(self, tensor: Tensor, written: _View, value: Value) -> None:
         """Record that a part of what a tensor shows was overwritten through another one of the same memory.
 
         Dimensions with the same stride and size are one; others stay whole.
         """
-        before = self._shown[_shown(tensor)]
+        before = self._values[_view_of(tensor)]
         strides = list(zip(tensor.stride(), tensor.shape, strict=True))
         labels = tuple(range(tensor.dim()))
-        own: list[Any] = []
+        placed: list[Any] = []
         for dim, (size, stride) in enumerate(zip(written[2], written[3], strict=True)):
             same = [label for label in labels if strides[label] == (stride, size) and size > 1]
-            own.append(same[0] if len(same) == 1 and same[0] not in own else ("part", dim))
-        whole = frozenset({*labels, *own} - {label for label in own if label in labels})
+            placed.append(same[0] if len(same) == 1 and same[0] not in placed else ("part", dim))
+        fixed = frozenset({*labels, *placed} - {label for label in placed if label in labels})
         mapping = mapped(
-            [(before.parts, labels), (value.parts, tuple(own))], [(tensor.shape, labels)], Roles(whole=whole)
+            [(before.parts, labels), (value.parts, tuple(placed))], [(tensor.shape, labels)], Roles(fixed=fixed)
         )
         one = Described("dynamic_update_slice", (), ())
         self._add("copy", one, [before, value], [tensor], mapping)
@@ -200,7 +200,7 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
             self._factory(name, call, written)
             return
         read = {storage_id(tensor) for tensor in operands}
-        if not written and all(_shown(result) in self._shown and storage_id(result) in read for result in results):
+        if not written and all(_view_of(result) in self._values and storage_id(result) in read for result in results):
             return  # views that were shown before
         if name == "copy":
             call = Call({"src": arguments["src"]}, results)
@@ -212,7 +212,7 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
             self._opaque(name, operands, results)
         overwritten = [tensor for tensor in pytree.tree_leaves(written) if isinstance(tensor, Tensor)]
         for tensor, result in zip(overwritten, results, strict=False):
-            self._shown[_shown(tensor)] = self.value_of(result)  # on the meta device, copy_ returns another tensor
+            self._values[_view_of(tensor)] = self.value_of(result)  # on the meta device, copy_ returns another tensor
             self._overwrite(tensor)
 
     def _describe(self, name: str, func: Any, call: Call) -> bool:
@@ -220,13 +220,13 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
         try:
             described = describe(name, func, call) if _has_numbers(call) else None
             for one in described or ():
-                self._known(name, one)
+                self._described(name, one)
         except (IndexError, KeyError, ValueError):  # called in a way that its description does not foresee
             return False
         described_ids = {id(result) for one in described or () for result, _ in one.results}
         return bool(described) and all(id(result) in described_ids or result.dim() == 0 for result in call.results)
 
-    def _known(self, name: str, one: Described) -> None:
+    def _described(self, name: str, one: Described) -> None:
         """Record an instruction that is described."""
         operands = [None if tensor is None else self.value_of(tensor) for tensor, _ in one.operands]
         if one.is_regrouping:
@@ -248,7 +248,7 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
         self.unknown[name] += 1
         values = [self.value_of(tensor) for tensor in operands]
         mapping = opaque([value.parts for value in values], [result.shape for result in results])
-        self._add(name, Described(name, (), ()), list(values), list(results), mapping, known=False)
+        self._add(name, Described(name, (), ()), list(values), list(results), mapping, has_rule=False)
 
     def _add(
         self,
@@ -258,7 +258,7 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
         tensors: list[Tensor],
         mapping: Mapped,
         *,
-        known: bool = True,
+        has_rule: bool = True,
     ) -> None:
         constant = all(value is None or value.constant for value in operands)
         counting = one.word in (RESHAPE, "convert") and operands[0] is not None and operands[0].counting
@@ -272,7 +272,7 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
         rule = of_constants(mapping.rule) if constant else mapping.rule
         read = tuple(value for value in operands if value is not None) if one.word != RANDOM else self._seed
         recorded = Recorded(
-            name, one.word, tuple(operands), read, results, rule, one.flop, moved, self.call, self.phase, known
+            name, one.word, tuple(operands), read, results, rule, one.flop, moved, self.call, self.phase, has_rule
         )
         self.instructions.append(recorded)
 
@@ -307,33 +307,33 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
         value = Value(self._count, kind, parts, constant, zeros, counting)
         self._count += 1
         self.alive.append(tensor.untyped_storage())
-        self._shown[_shown(tensor)] = value
-        self._written_since.pop(_shown(tensor), None)
-        self._of_memory.setdefault(storage_id(tensor), []).append(_shown(tensor))
+        self._values[_view_of(tensor)] = value
+        self._written_since.pop(_view_of(tensor), None)
+        self._of_memory.setdefault(storage_id(tensor), []).append(_view_of(tensor))
         return value
 
     def _overwrite(self, tensor: Tensor) -> None:
         """Note that what other tensors show of a memory has been overwritten by one."""
-        own = _shown(tensor)
-        self.written.append(self._shown[own])
-        self._written_since.pop(own, None)
-        for shown in self._of_memory.get(storage_id(tensor), []):
-            if shown != own:
-                self._written_since.setdefault(shown, []).append((own, self._shown[own]))
+        view = _view_of(tensor)
+        self.written.append(self._values[view])
+        self._written_since.pop(view, None)
+        for other in self._of_memory.get(storage_id(tensor), []):
+            if other != view:
+                self._written_since.setdefault(other, []).append((view, self._values[view]))
 
-    def _unseen(self, tensor: Tensor) -> Value:
+    def _new_view(self, tensor: Tensor) -> Value:
         """The value of a tensor that no operator made: part of a memory that holds another value, or a constant."""
         of_memory = self._of_memory.get(storage_id(tensor))
         if not of_memory:
             return self._constant(CONSTANT, tensor)
-        base = self._shown[of_memory[-1]]
+        base = self._values[of_memory[-1]]
         self.unknown["a view that no operator made"] += 1
         mapping = opaque([base.parts], [tensor.shape])
-        self._add("alias", Described("alias", (), ()), [base], [tensor], mapping, known=False)
-        return self._shown[_shown(tensor)]
+        self._add("alias", Described("alias", (), ()), [base], [tensor], mapping, has_rule=False)
+        return self._values[_view_of(tensor)]
 
 
-def _shown(tensor: Tensor) -> _Shown:
+def _view_of(tensor: Tensor) -> _View:
     return (
         storage_id(tensor),
         int(tensor.storage_offset()),

@@ -184,18 +184,18 @@ def _needed(step: _Step) -> list[Recorded]:
     A compiler keeps these, and no view that nobody reads.
     """
     needed = {value.number for value in (*step.outputs, *step.recorder.written)}
-    kept: list[Recorded] = []
+    needed_ones: list[Recorded] = []
     for one in reversed(step.recorder.instructions):
         if not needed.isdisjoint(value.number for value in one.results):
-            kept.append(one)
+            needed_ones.append(one)
             needed.update(value.number for value in (*one.operands, *one.read) if value is not None)
-    return kept[::-1]
+    return needed_ones[::-1]
 
 
 def _numbers(arguments: Sequence[Value], recorded: Sequence[Recorded]) -> dict[int, int]:
     """The number of each value that is left → its number among these."""
-    left = [value.number for value in (*arguments, *(value for one in recorded for value in one.results))]
-    return {number: i for i, number in enumerate(left)}
+    numbers = [value.number for value in (*arguments, *(value for one in recorded for value in one.results))]
+    return {number: i for i, number in enumerate(numbers)}
 
 
 def _renumbered(recorded: Recorded, numbers: Mapping[int, int]) -> Recorded:
@@ -211,12 +211,12 @@ def _renumbered(recorded: Recorded, numbers: Mapping[int, int]) -> Recorded:
 
 def operation_of(i: int, recorded: Recorded, path: str, name: str) -> Operation:
     """The operation, its location in the form that hlo/locations.py reads."""
-    own = recorded.name
+    operator = recorded.name
     constant = all(value.constant for value in recorded.results)
-    scopes = "/".join([*path.split("."), own]) if path else own
+    scopes = "/".join([*path.split("."), operator]) if path else operator
     marks = {Phase.FORWARD: f"jvp({name})/", Phase.BACKWARD: f"transpose(jvp({name}))/", Phase.UPDATE: ""}
     return Operation(
-        name=f"{own}.{i}",
+        name=f"{operator}.{i}",
         opcode=recorded.word,
         path=scopes if constant else marks[recorded.phase] + scopes,
         trace_order=(i,),
@@ -238,7 +238,7 @@ def module_rules(recorded: Sequence[Recorded], arguments: Sequence[Value]) -> Sh
         tensors.append(kind)
         return len(tensors) - 1
 
-    def known(value: Value) -> int:
+    def number(value: Value) -> int:
         if value.number not in ids:
             ids[value.number] = fresh(_divided(value))
         return ids[value.number]
@@ -249,12 +249,12 @@ def module_rules(recorded: Sequence[Recorded], arguments: Sequence[Value]) -> Sh
         if value.constant and value.number in taken:
             return fresh(_divided(value))
         taken.add(value.number)
-        return known(value)
+        return number(value)
 
     uses = []
     for i, one in enumerate(recorded):
         values = [read(value) for value in one.operands]
-        values += map(known, one.results)
+        values += map(number, one.results)
         uses.append(Use(i, one.word, tuple(values), one.rule, len(one.results)))
     return flat_rules(tensors, uses)
 

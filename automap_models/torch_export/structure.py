@@ -132,7 +132,7 @@ class Structure:
         names: [n] what the cut after each instruction is called (see the module).
         layers: [n] fully qualified name of the module that does most of the work.
         cuts: [n-1] after each instruction but the last.
-        A, W, stash: [n] bytes, as in Profile.
+        A, W, saved_bytes: [n] bytes, as in Profile.
         kernels: all kernels of the step.
         owner: [kernels] the instruction that each kernel belongs to.
         parameters: the trainable ones that are used.
@@ -145,7 +145,7 @@ class Structure:
     cuts: tuple[Cut, ...]
     A: FloatArray
     W: FloatArray
-    stash: FloatArray
+    saved_bytes: FloatArray
     kernels: list[Kernel]
     owner: NDArray[np.int64]
     parameters: tuple[Parameter, ...]
@@ -186,9 +186,9 @@ def _divide(captured: Captured, traced: Trace, cuts: list[Cut]) -> Structure:
     of_call = np.searchsorted(after, np.arange(len(traced.calls)))
     owner = of_call[[kernel.call for kernel in traced.kernels]]
     n = len(cuts) + 1
-    read = _held(captured, of_call)
+    read = _parameters(captured, of_call)
     trained = {path for path, p in captured.model.named_parameters(remove_duplicate=False) if p.requires_grad}
-    parameters = tuple(held for held in read if held.names[0] in trained)
+    parameters = tuple(tensor for tensor in read if tensor.names[0] in trained)
     used = {name for parameter in parameters for name in parameter.names}
     return Structure(
         names=(*(cut.name for cut in cuts), LAST),
@@ -196,19 +196,19 @@ def _divide(captured: Captured, traced: Trace, cuts: list[Cut]) -> Structure:
         cuts=tuple(cuts),
         A=np.append(traced.crossing[after], 0.0),
         W=first_used(parameters, n),
-        stash=np.bincount(of_call, traced.stash, minlength=n).astype(np.float64),
+        saved_bytes=np.bincount(of_call, traced.saved_bytes, minlength=n).astype(np.float64),
         kernels=traced.kernels,
         owner=owner,
         parameters=parameters,
         unused=tuple(path for path, p in captured.model.named_parameters() if p.requires_grad and path not in used),
-        frozen=tuple(held for held in read if held.names[0] not in trained),
+        frozen=tuple(tensor for tensor in read if tensor.names[0] not in trained),
     )
 
 
-def first_used(held: Sequence[Parameter], n: int) -> FloatArray:
+def first_used(parameters: Sequence[Parameter], n: int) -> FloatArray:
     """[n] bytes of what each instruction is the first to read."""
     nbytes = np.zeros(n)
-    for parameter in held:
+    for parameter in parameters:
         nbytes[parameter.instructions[0]] += parameter.size_bytes
     return nbytes
 
@@ -223,7 +223,7 @@ def _layers(traced: Trace, owner: NDArray[np.int64], n: int) -> tuple[str, ...]:
     return tuple(path for _, path in heaviest)
 
 
-def _held(captured: Captured, of_call: NDArray[np.int64]) -> list[Parameter]:
+def _parameters(captured: Captured, of_call: NDArray[np.int64]) -> list[Parameter]:
     """What operators read of the model, with the instructions that read it, each tensor once."""
     model, index = captured.model, {node: i for i, node in enumerate(captured.calls)}
     names: dict[Tensor, list[str]] = {}

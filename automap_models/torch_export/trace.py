@@ -27,13 +27,13 @@ class Trace:
     Attributes:
         calls: the m operators in execution order.
         kernels: all kernels of the step, forward and backward.
-        stash: [m] bytes that each keeps for the backward pass; what two keep counts for the first.
+        saved_bytes: [m] bytes that each keeps for the backward pass; what two keep counts for the first.
         crossing: [m] bytes of the values made up to that operator and read after it.
     """
 
     calls: list[fx.Node]
     kernels: list[Kernel]
-    stash: FloatArray
+    saved_bytes: FloatArray
     crossing: FloatArray
 
 
@@ -51,7 +51,7 @@ def trace(captured: Captured, *, name: str) -> Trace:
     seeds = [torch.ones_like(output) for output in outputs]
     with recorder:
         gradients_of(outputs, seeds, [p for p in captured.graph_module.parameters() if p.requires_grad], name)
-    return Trace(captured.calls, recorder.kernels, run.stash, _crossing_bytes(run.values, len(captured.calls)))
+    return Trace(captured.calls, recorder.kernels, run.saved_bytes, _crossing_bytes(run.values, len(captured.calls)))
 
 
 def _inputs(graph_module: fx.GraphModule) -> list[Any]:
@@ -143,8 +143,8 @@ class _Run(FusedInterpreter):
 
     def __init__(self, captured: Captured, recorder: KernelRecorder) -> None:
         super().__init__(captured, recorder)
-        self.stash = np.zeros(len(self.index))
-        self.kept: set[int] = set()
+        self.saved_bytes = np.zeros(len(self.index))
+        self.saved_storages: set[int] = set()
         self.values: dict[int, _Values] = {}
 
     def run_node(self, n: fx.Node) -> Any:
@@ -152,7 +152,7 @@ class _Run(FusedInterpreter):
         result = super().run_node(n)
         tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         if n.op == "get_attr":
-            self.kept.update(map(storage_id, tensors))  # parameters are no activations
+            self.saved_storages.update(map(storage_id, tensors))  # parameters are no activations
         if n in self.index:
             for tensor in tensors:
                 self._note(n, tensor)
@@ -162,17 +162,17 @@ class _Run(FusedInterpreter):
         """Autograd keeps this tensor for the backward pass."""
         storage = storage_id(tensor)
         self.recorder.alive.append(tensor.untyped_storage())
-        if storage not in self.kept:
-            self.kept.add(storage)
-            self.stash[self.recorder.call] += tensor.untyped_storage().nbytes()
+        if storage not in self.saved_storages:
+            self.saved_storages.add(storage)
+            self.saved_bytes[self.recorder.call] += tensor.untyped_storage().nbytes()
         return tensor
 
     def _note(self, node: fx.Node, tensor: Tensor) -> None:
         storage, maker = storage_id(tensor), self.index[node]
         last_read = max((self.index.get(user, maker) for user in node.users), default=maker)
         values = self.values.setdefault(storage, _Values(tensor.untyped_storage().nbytes()))
-        shown = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-        life = values.views.setdefault(shown, _Life(tensor_bytes(tensor), maker, maker))
+        view = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        life = values.views.setdefault(view, _Life(tensor_bytes(tensor), maker, maker))
         life.last_read = max(life.last_read, last_read)
 
 

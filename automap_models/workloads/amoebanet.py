@@ -158,14 +158,14 @@ class AmoebaCell(nn.Module):
         elif before.shape[-1] != self.channels:
             older = Convolutions(one, self.dtype, name="older")(before)
         states = [Convolutions(one, self.dtype, name="newer")(x), older]
-        inputs, kept = REDUCTION if self.reduction else NORMAL
+        inputs, operations = REDUCTION if self.reduction else NORMAL
         for i in range(0, len(inputs), 2):
             ends = [
                 Operation(kind, 2 if self.reduction and state < 2 else 1, self.dtype, name=f"op_{j}")(states[state])
                 for j, (state, kind) in enumerate(inputs[i : i + 2], start=i)
             ]
             states.append(ends[0] + ends[1])
-        return jnp.concatenate([states[i] for i in kept], axis=-1), x
+        return jnp.concatenate([states[i] for i in operations], axis=-1), x
 
 
 class AmoebaNet(nn.Module):

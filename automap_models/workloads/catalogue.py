@@ -63,7 +63,7 @@ def canonical(name: str) -> str | None:
     'gpt2_medium'
     """
     name = _OTHER_NAMES.get(name, name)
-    return name if name in WORKLOADS else next((own for own in WORKLOADS if _plain(own) == _plain(name)), None)
+    return name if name in WORKLOADS else next((key for key in WORKLOADS if _plain(key) == _plain(name)), None)
 
 
 def _plain(name: str) -> str:
@@ -93,7 +93,7 @@ def workload_of(name: str) -> Workload:
     Raises:
         BadInput: there is none.
     """
-    known = canonical(name)
-    if known is None:
+    full_name = canonical(name)
+    if full_name is None:
         raise BadInput(f"unknown model {name!r}", do=f"choose from {', '.join(WORKLOADS)}")
-    return WORKLOADS[known]
+    return WORKLOADS[full_name]

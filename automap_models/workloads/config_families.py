@@ -112,7 +112,7 @@ class Family(Document):
 
     def schema(self) -> type[msgspec.Struct]:
         """What its files hold: sizes of several keys, and those that have to be there, are None where they are not."""
-        fields: dict[str, tuple[str, Any, Any]] = {key: (key, kind | None, None) for key, kind in _OF_ALL.items()}
+        fields: dict[str, tuple[str, Any, Any]] = {key: (key, kind | None, None) for key, kind in _SHARED_KEYS.items()}
         fields |= {key: (key, type(value), value) for key, value in self.only.items()}
         for size, text in self.keys.items():
             keys, default = read_key(text)
@@ -123,7 +123,7 @@ class Family(Document):
         return msgspec.defstruct("Config", fields.values(), bases=(Foreign,), kw_only=True)
 
 
-_OF_ALL: dict[str, Any] = {
+_SHARED_KEYS: dict[str, Any] = {
     **{"torch_dtype": str, "dtype": str, "architectures": tuple[str, ...]},
     **{"num_labels": Size, "id2label": dict[str, Any]},
 }
@@ -140,10 +140,10 @@ def read_key(text: str) -> tuple[list[str], Any]:
 def families() -> dict[str, Family]:
     """Value of model_type → the family."""
     described = read_yaml(Path(__file__).with_name("families.yaml"), dict[str, Family], do="install the package again")
-    known: dict[str, Family] = {}
+    members: dict[str, Family] = {}
     for name, family in described.items():
-        known[name] = family if family.like is None else family.after(known[family.like])
-    return dict(sorted(known.items()))
+        members[name] = family if family.like is None else family.after(members[family.like])
+    return dict(sorted(members.items()))
 
 
 class ConfiguredSizes(NamedTuple):
@@ -208,11 +208,11 @@ class _Sizes(dict[str, Any]):
         keys, _ = read_key(self.family.keys[size])
         return next((key for key in keys if getattr(self.config, key) is not None), keys[0])
 
-    def require_divides(self, size: str, whole: str) -> None:
+    def require_divides(self, size: str, multiple: str) -> None:
         """Refuse a size that does not divide another."""
-        count, of = self[size], self[whole]
-        if of % count:
-            what = f"$.{self.key(size)} is {count}, which does not divide $.{self.key(whole)}, {of}"
+        count, divisor = self[size], self[multiple]
+        if divisor % count:
+            what = f"$.{self.key(size)} is {count}, which does not divide $.{self.key(multiple)}, {divisor}"
             raise BadInput(what, where=self.where, do="check both numbers")
 
     @property

@@ -161,7 +161,7 @@ def config_notes(values: Mapping[str, Any], family: str, sequence: int) -> Itera
     """Sentences on what the file's values say and nothing prices, for samples of so many tokens."""
     from automap_models.workloads.config_families import families
 
-    known = families()[family]
+    entry = families()[family]
     kind = values.get("model_type")
     if kind != family:
         yield f"model_type {kind} is read as {family}, the family that its architectures name"
@@ -179,9 +179,9 @@ def config_notes(values: Mapping[str, Any], family: str, sequence: int) -> Itera
                 "parameters (as many as a block's and more), which would lie on the last pipeline rank"
             )
     for name in values.get("architectures") or ():
-        if not str(name).endswith(HEADS) and not (str(name).endswith(CLASSIFIER) and known.classifies):
+        if not str(name).endswith(HEADS) and not (str(name).endswith(CLASSIFIER) and entry.classifies):
             yield f"{name} is priced with an output matrix of the vocabulary, which it may not have"
-    read = NEUTRAL | _WINDOWS | _FURTHER | set(known.schema().__struct_fields__)
+    read = NEUTRAL | _WINDOWS | _FURTHER | set(entry.schema().__struct_fields__)
     others = [key for key, value in values.items() if key not in read and value not in _OFF]
     if others:
         listed = ", ".join(others[:12]) + (f" and {len(others) - 12} more" if len(others) > 12 else "")

@@ -32,8 +32,8 @@ from automap_models.cost.layer_times import ITEM_BYTES
 
 FORWARD, INPUT, WEIGHT = WorkPass
 PER_TOKEN = Mark.SAMPLES | Mark.TOKENS
-WHOLE = Mark(0)
-_NO_SIZES = (1.0, WHOLE)
+FIXED = Mark(0)
+_NO_SIZES = (1.0, FIXED)
 Size = tuple[float, Mark]
 """Of one side of a product, and what divides it."""
 FLOAT32 = 4
@@ -79,7 +79,7 @@ class Layer:
         tokens: of a sample.
         dtype: of activations and weights.
         parameters: number of them in each tensor, with its mark.
-        sums_forward, sums_backward, exchanged, kept_core, context: values, see LayerWork.
+        sums_forward, sums_backward, exchanged, saved_core, context: values, see LayerWork.
     """
 
     tokens: int
@@ -88,7 +88,7 @@ class Layer:
     sums_forward: list[Value] = field(default_factory=list)
     sums_backward: list[Value] = field(default_factory=list)
     exchanged: list[Value] = field(default_factory=list)
-    kept_core: list[Value] = field(default_factory=list)
+    saved_core: list[Value] = field(default_factory=list)
     context: list[Value] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class Layer:
         """Another value as large, in the same type or in another one."""
         return Value(x.shape, x.mark, item_bytes or x.item_bytes, x.scores)
 
-    def weights(self, elements: float, mark: Mark = WHOLE, item_bytes: float = 0) -> Value:
+    def weights(self, elements: float, mark: Mark = FIXED, item_bytes: float = 0) -> Value:
         """A tensor of parameters, or their gradients."""
         return Value((1, 1, elements), mark, item_bytes or self.item_bytes)
 
@@ -142,10 +142,10 @@ class Layer:
         self,
         x: Value,
         columns: float,
-        mark: Mark = WHOLE,
+        mark: Mark = FIXED,
         *,
         bias: bool = False,
-        experts: Mark = WHOLE,
+        experts: Mark = FIXED,
         float32: bool = False,
         owned: bool = True,
     ) -> Value:
@@ -165,7 +165,7 @@ class Layer:
             self.memory(FORWARD, operand, x)
         y = Value((count, tokens, columns), x.mark & PER_TOKEN | mark, operand.item_bytes)
         matrix = self.weights(count * depth * columns, mark | depth_mark | experts, operand.item_bytes)
-        times, rows = (count, WHOLE), (tokens, x.mark & PER_TOKEN)
+        times, rows = (count, FIXED), (tokens, x.mark & PER_TOKEN)
         wide, deep = (columns, mark), (depth, depth_mark)
         self.product(FORWARD, (times, rows, wide, deep), y, operand, matrix)
         self.product(INPUT, (times, rows, deep, wide), operand, y, matrix)
@@ -218,12 +218,12 @@ class Layer:
         """A function of each number, of ReLU with a mask of a byte each."""
         z = self.like(y)
         self.memory(FORWARD, z, y)
-        kept = y
+        saved = y
         if relu:
-            kept = self.like(y, 1)
-            self.memory(FORWARD, kept, y)
-        self.memory(INPUT, y, z, kept)
-        self.save(kept)
+            saved = self.like(y, 1)
+            self.memory(FORWARD, saved, y)
+        self.memory(INPUT, y, z, saved)
+        self.save(saved)
         return z
 
     def gated(self, gate: Value, inner: Value) -> Value:
@@ -265,9 +265,9 @@ class Layer:
             name=name,
             kernels=_kernels(self._kernels),
             parameters=_amounts(self.parameters),
-            kept=_bytes_of(self._saved),
-            kept_core=_bytes_of(self.kept_core),
-            kept_for_weights=_bytes_of(value for value, read in self._saved.items() if read),
+            saved=_bytes_of(self._saved),
+            saved_core=_bytes_of(self.saved_core),
+            saved_for_weights=_bytes_of(value for value, read in self._saved.items() if read),
             boundary=_bytes_of(boundary),
             sums_forward=_bytes_of(self.sums_forward),
             sums_backward=_bytes_of(self.sums_backward),

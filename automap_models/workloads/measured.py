@@ -109,8 +109,8 @@ def measured_passes(
     names: Mapping[str, Precision] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
     if profile.dtype not in names:
         raise BadInput(f"computes in {profile.dtype}", where=name, do=f"measure it in one of {', '.join(names)}")
-    forward_s, whole_s = float(profile.C_fwd.sum()), float(profile.C.sum())
-    if not 0.0 < forward_s < whole_s:
+    forward_s, step_s = float(profile.C_fwd.sum()), float(profile.C.sum())
+    if not 0.0 < forward_s < step_s:
         raise BadInput("has no time for one of its passes", where=name, do="measure the model again")
     update_s = meta.get("update_per_step_s")
     in_fp32 = profile.dtype == "float32" and isinstance(update_s, float) and 0.0 < update_s < LARGEST_S
@@ -123,7 +123,7 @@ def measured_passes(
         precision=names[profile.dtype],
         flash=bool(described.get("flash", meta.get("framework") == "torch")),
         forward_s=forward_s,
-        backward_s=whole_s - forward_s,
+        backward_s=step_s - forward_s,
         update_s=float(update_s) if in_fp32 and isinstance(update_s, float) else None,
     )
 

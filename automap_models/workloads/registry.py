@@ -104,12 +104,12 @@ def sized(
     batch, dtype = _checked(workload.batch if batch is None else batch, dtype or workload.dtype)
     length = _sequence(name, workload.sequence, workload.longest, sequence)
     labels = (batch,) if length is None else (batch, length)
-    known = canonical(name) or name
+    full_name = canonical(name) or name
     if workload.architecture is None:
         from .config_json import read_config
 
-        path = Path(__file__).parent / "published" / f"{known}.json"
-        model = read_config(path, dropout=dropout, sequence=length)._replace(name=known)
+        path = Path(__file__).parent / "published" / f"{full_name}.json"
+        model = read_config(path, dropout=dropout, sequence=length)._replace(name=full_name)
         return configured(model, batch=batch, sequence=length, dtype=dtype)
     if dropout:
         do = "leave it out, or give the model's config.json"
@@ -117,7 +117,7 @@ def sized(
     module, _, constant = workload.architecture.partition(":")
     if module != "sizes":
         require_jax(name)
-    return SizedModel(known, getattr(import_module(f".{module}", __package__), constant), labels, dtype)
+    return SizedModel(full_name, getattr(import_module(f".{module}", __package__), constant), labels, dtype)
 
 
 def configured(

@@ -148,24 +148,24 @@ def require_no_model(what: Path) -> None:
 
 
 def _unknown_name(what: str) -> BadInput:
-    known = names()
-    close = difflib.get_close_matches(what, known, n=1)
-    hint = f"did you mean {close[0]}? See" if close else f"known are {', '.join(known)}; see"
+    listed = names()
+    close = difflib.get_close_matches(what, listed, n=1)
+    hint = f"did you mean {close[0]}? See" if close else f"known are {', '.join(listed)}; see"
     return BadInput("is neither a file nor a known model", where=what, do=f"{hint} automap-profile --list")
 
 
 @uncollected()  # importing JAX makes many records, too
-def module_of(source: Source, *, whole: bool = False) -> Module:
+def module_of(source: Source, *, with_update: bool = False) -> Module:
     """The module of an HLO file, or of the training step of a JAX or a PyTorch model.
 
     Args:
-        whole: trace all blocks of a built-in model, so that XLA can run the module; else a few of many are repeated.
+        with_update: trace all blocks of a built-in model, so that XLA can run it; else a few of many are repeated.
 
     Raises:
         BadInput: it cannot be read or traced.
         UserCodeError: the user's own code raised.
     """
-    if source.kind in _BUILT and not whole:
+    if source.kind in _BUILT and not with_update:
         return _built(source).module()
     if source.kind is SourceKind.FACTORY:
         source = replace(source, model=source.returned())
@@ -257,7 +257,7 @@ def _mlir_module(source: Source) -> MlirModule:
         return trace(step)
 
 
-def traced(source: Source, begin: Begin, *, whole: bool = False) -> tuple[Module, InstructionGraph]:
+def traced(source: Source, begin: Begin, *, with_update: bool = False) -> tuple[Module, InstructionGraph]:
     """The module of an HLO file or of a model's training step (see `module_of`), and its instruction graph.
 
     Raises:
@@ -267,7 +267,7 @@ def traced(source: Source, begin: Begin, *, whole: bool = False) -> tuple[Module
     begin(f"{'tracing' if source.kind in MODELS else 'reading'} {source.what}")
     from automap_models.hlo.graph import instruction_graph
 
-    module = module_of(source, whole=whole)
+    module = module_of(source, with_update=with_update)
     begin(f"costing {len(module.operations):,} instructions")
     return module, instruction_graph(module)
 
@@ -318,8 +318,8 @@ def _jax_profile(
         return clock_profile(traced(source, begin)[1], device)
     from automap_models.hlo.measure import measure_times
 
-    whole, graph = traced(source, begin, whole=True)
-    measured = measure_times(cast("MlirModule", whole), graph=graph, progress=advance, **measuring)
+    module, graph = traced(source, begin, with_update=True)
+    measured = measure_times(cast("MlirModule", module), graph=graph, progress=advance, **measuring)
     return profile_from_graph(graph, measured.times_s, {**measured.meta, **_described(source)})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from automap_models.core.model_work import Mark, WorkPass
-from automap_models.workloads.layer import FLOAT32, FORWARD, INPUT, PER_TOKEN, WHOLE, Layer, Value
+from automap_models.workloads.layer import FIXED, FLOAT32, FORWARD, INPUT, PER_TOKEN, Layer, Value
 from automap_models.workloads.sizes import Activation, DecoderConfig, Mixture, capacity
 
 TENSOR, EXPERTS = Mark.TENSOR, Mark.EXPERTS
@@ -13,7 +13,7 @@ DIVIDED = PER_TOKEN | TENSOR
 def attention(layer: Layer, x: Value, c: DecoderConfig) -> Value:
     """Of a decoder, whose heads of keys and values several of queries may share."""
     width = c.head_width or c.width // c.heads
-    mark = WHOLE if c.query_norm == "heads" else TENSOR  # a norm of all heads together has no share of them
+    mark = FIXED if c.query_norm == "heads" else TENSOR  # a norm of all heads together has no share of them
     shared = c.kv_heads or c.heads
     q, k, v = (layer.dense(x, n * width, mark, bias=c.attention_bias) for n in (c.heads, shared, shared))
     turn = c.rotary is not None
@@ -60,9 +60,9 @@ def core(
     tensor = q.mark & TENSOR
     scores = Value((heads, tokens, tokens), PER_TOKEN | tensor, layer.item_bytes, scores=True)
     mixed = layer.value(v.width * heads / shared, PER_TOKEN | tensor)
-    times, keys, all_keys = (shared, Mark.SAMPLES | tensor), (tokens, Mark.TOKENS), (tokens, WHOLE)
-    queries, all_queries = (heads // shared * tokens, Mark.TOKENS), (heads // shared * tokens, WHOLE)
-    wide, deep = (q.width / heads, WHOLE), (v.width / shared, WHOLE)
+    times, keys, all_keys = (shared, Mark.SAMPLES | tensor), (tokens, Mark.TOKENS), (tokens, FIXED)
+    queries, all_queries = (heads // shared * tokens, Mark.TOKENS), (heads // shared * tokens, FIXED)
+    wide, deep = (q.width / heads, FIXED), (v.width / shared, FIXED)
 
     def product(of_pass: WorkPass, sizes: tuple[tuple[float, Mark], ...], *values: Value) -> None:
         layer.product(of_pass, (times, *sizes), *values, core=True)
@@ -78,7 +78,7 @@ def core(
     mask = [layer.like(scores, 1)] if dropout else []
     layer.memory(FORWARD, scores, scores, *more, core=True)
     layer.memory(INPUT, scores, scores, scores, *mask, *[bias] * (2 * biased), core=True)
-    layer.kept_core.extend([*[scores] * (1 + capped + len(mask)), *mask])
+    layer.saved_core.extend([*[scores] * (1 + capped + len(mask)), *mask])
     if mask:
         layer.memory(FORWARD, *mask, core=True)
         layer.memory(FORWARD, scores, scores, *mask, core=True)
@@ -120,10 +120,10 @@ def turned_core(layer: Layer, q: Value, k: Value, heads: int) -> None:
     """The scores of queries and keys with positions, the keys the same for all heads, which are added to the others."""
     tokens = layer.tokens
     scores = Value((heads, tokens, tokens), DIVIDED, layer.item_bytes, scores=True)
-    once, rows, wide = (1, Mark.SAMPLES), (tokens, Mark.TOKENS), (q.width / heads, WHOLE)
+    once, rows, wide = (1, Mark.SAMPLES), (tokens, Mark.TOKENS), (q.width / heads, FIXED)
     every = (heads * tokens, TENSOR)
     layer.product(FORWARD, (once, rows, every, wide), scores, k, q, core=True)
-    layer.product(INPUT, (once, (heads * tokens, Mark.TOKENS | TENSOR), wide, (tokens, WHOLE)), q, scores, k, core=True)
+    layer.product(INPUT, (once, (heads * tokens, Mark.TOKENS | TENSOR), wide, (tokens, FIXED)), q, scores, k, core=True)
     layer.product(INPUT, (once, rows, wide, every), k, scores, q, core=True)
     layer.memory(FORWARD, scores, core=True)
     layer.memory(INPUT, scores, scores, core=True)
@@ -138,7 +138,7 @@ def feed_forward(
     gated: bool,
     activation: Activation,
     bias: bool = False,
-    experts: Mark = WHOLE,
+    experts: Mark = FIXED,
 ) -> Value:
     """Two matrices with an activation between them, or three, where the activation of one gates another."""
     back = int(x.width)
@@ -182,7 +182,7 @@ def switched(layer: Layer, x: Value, experts: int, width: int) -> Value:
     logits = layer.dense(x, experts, float32=True)
     table = layer.value(experts * places)
     tokens = layer.value(x.width, rows=places, count=experts)
-    slots, rows, wide = (experts * places, WHOLE), (count, Mark.TOKENS), (x.width, WHOLE)
+    slots, rows, wide = (experts * places, FIXED), (count, Mark.TOKENS), (x.width, FIXED)
     once = (1, Mark.SAMPLES)
     layer.memory(FORWARD, logits, logits, logits, table)
     layer.memory(INPUT, logits, logits, logits, x)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from automap_models.core.model_work import LayerWork, Mark, ModelWork
 from automap_models.core.strategy import TransformerShape
-from automap_models.workloads.layer import FLOAT32, FORWARD, INPUT, WEIGHT, WHOLE, Layer, Value
+from automap_models.workloads.layer import FIXED, FLOAT32, FORWARD, INPUT, WEIGHT, Layer, Value
 from automap_models.workloads.sizes import (
     Architecture,
     BertConfig,
@@ -61,7 +61,7 @@ def _decoder(config: DecoderConfig, name: str, sequence: int, dtype: str) -> Mod
         x = first.norm(x, layer_norm=not config.root_mean_square)
     first.dropout(x, config.embedding_dropout)
     final = last.norm(last.value(config.width), layer_norm=not config.root_mean_square)
-    classes, mark = (config.vocabulary, TENSOR) if config.classes is None else (config.classes, WHOLE)
+    classes, mark = (config.vocabulary, TENSOR) if config.classes is None else (config.classes, FIXED)
     classified(last, final, classes, mark, tied=config.ties, capped=config.logit_cap is not None)
     dense, sparse = (decoder_block(config, mixture, sequence, dtype) for mixture in (None, config.mixture))
     lead = config.dense_layers if config.mixture else config.layers
@@ -173,11 +173,11 @@ def t5_block(
         embedded(layer, c.vocabulary, c.width, tied=True, again=True)
         relative_bias(layer, c)
 
-    def attended(x: Value, of: Value | None = None) -> Value:
+    def attended(x: Value, source: Value | None = None) -> Value:
         read = layer.norm(x, layer_norm=False)
         q = layer.dense(read, c.heads * c.head_width, TENSOR)
-        k, v = (layer.dense(of or read, c.heads * c.head_width, TENSOR) for _ in range(2))
-        mixed = core(layer, turned(layer, q, False), turned(layer, k, False), v, c.heads, biased=of is None)
+        k, v = (layer.dense(source or read, c.heads * c.head_width, TENSOR) for _ in range(2))
+        mixed = core(layer, turned(layer, q, False), turned(layer, k, False), v, c.heads, biased=source is None)
         return layer.add(x, layer.dense(mixed, c.width))
 
     x = attended(layer.value(c.width))
@@ -216,8 +216,8 @@ def embedded(
         again: whether another layer has it among its parameters.
     """
     x, row = layer.value(width), layer.value(width, Mark.TOKENS)
-    tables = [(vocabulary, x, TENSOR, tied)] + [(types, x, WHOLE, False)] * bool(types)
-    tables += [(positions or 0, row, WHOLE, False)] * (positions is not None)
+    tables = [(vocabulary, x, TENSOR, tied)] + [(types, x, FIXED, False)] * bool(types)
+    tables += [(positions or 0, row, FIXED, False)] * (positions is not None)
     for rows, read, mark, more in tables:
         table = layer.weights(rows * width, mark)
         layer.memory(FORWARD, read, read)

@@ -72,8 +72,8 @@ class TransformerXl(nn.Module):
         for start in range(0, length, c.segment):
             x = embed(tokens[:, start : start + c.segment])
             for i, layer in enumerate(layers):
-                kept, before[i] = before[i], jax.lax.stop_gradient(x)
-                x = layer(x, kept, content, position)
+                memory, before[i] = before[i], jax.lax.stop_gradient(x)
+                x = layer(x, memory, content, position)
             logits.append(embed.attend(x) + bias)
         return jnp.concatenate(logits, axis=1)
 

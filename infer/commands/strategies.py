@@ -82,7 +82,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
     """All options of plans by name, as `plan_request` takes them."""
-    names = [of.name for of in fields(ExploreOptions)]
+    names = [option.name for option in fields(ExploreOptions)]
     options = {name: getattr(namespace, name) for name in (*names, *FIELDS, "devices")}
     options["reserve"] = None if namespace.reserve is None else dict(namespace.reserve)
     if namespace.no_flash:

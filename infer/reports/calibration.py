@@ -32,16 +32,16 @@ def print_calibration(calibrated: Calibrated) -> None:
     """Print the constants beside the usual ones, errors by source, and why rows were left out."""
     fitted, usual = asdict(calibrated.device.constants), asdict(calibrated.usual)
     columns = (
-        Column("constant", [name.replace("_", " ") for name in fitted], left=True),
+        Column("constant", [name.replace("_", " ") for name in fitted], text=True),
         Column("fitted", [f"{value:.3g}" for value in fitted.values()]),
         Column("usual", [f"{usual[name]:.3g}" for name in fitted]),
     )
-    left_out = {errors.source: errors for errors in calibrated.left_out}
-    rows = [(errors, left_out.get(errors.source)) for errors in calibrated.fitted]
+    errors_of = {errors.source: errors for errors in calibrated.left_out}
+    rows = [(errors, errors_of.get(errors.source)) for errors in calibrated.fitted]
     if len(rows) > 1:
         rows.append(calibrated.together)
     errors_table = (
-        Column("source", [errors.source for errors, _ in rows], left=True),
+        Column("source", [errors.source for errors, _ in rows], text=True),
         Column("steps", [str(errors.steps) for errors, _ in rows]),
         Column("median\nerror", [_share(errors.median) for errors, _ in rows]),
         Column("90 %\nbelow", [_share(errors.p90) for errors, _ in rows]),
@@ -88,8 +88,8 @@ def calibration_document(calibrated: Calibrated) -> dict[str, Any]:
 def device_comment(calibrated: Calibrated, rows: str) -> str:
     """What stands at the beginning of the written file."""
     sources = ", ".join(f"{errors.source} ({errors.steps})" for errors in calibrated.fitted)
-    left_out = "; ".join(f"{e.source} {_share(e.median)}, {_share(e.p90)}" for e in calibrated.left_out)
-    shown = (
-        f"\nMedian and 90th percentile of the error of a source left out of the fit: {left_out}." if left_out else ""
+    omitted = "; ".join(f"{e.source} {_share(e.median)}, {_share(e.p90)}" for e in calibrated.left_out)
+    comment = (
+        f"\nMedian and 90th percentile of the error of a source left out of the fit: {omitted}." if omitted else ""
     )
-    return f"step: fitted by automap-calibrate on {date.today()} to {rows}: steps of {sources}.{shown}"
+    return f"step: fitted by automap-calibrate on {date.today()} to {rows}: steps of {sources}.{comment}"

@@ -82,7 +82,7 @@ def ranking(exploration: Exploration) -> Table:
     The reasons are the last column where there is room for them, else they stand below the table.
     """
     best, candidates = exploration.best, exploration.candidates
-    shown = list(zip(*map(_ranked, candidates), strict=True))
+    columns = list(zip(*map(_ranked, candidates), strict=True))
     reasons = {plan.name: exploration.reason(plan) for plan in candidates}
     reasons |= {missing.name: in_options(missing.reason) for missing in exploration.missing}
     styles = ["bold" if plan is best else "" if plan.fits else "dim" for plan in candidates]
@@ -91,14 +91,14 @@ def ranking(exploration: Exploration) -> Table:
     def wrapped(room: int) -> list[str]:
         return [textwrap.fill(text, room, break_on_hyphens=False) for text in reasons.values()]
 
-    reason_column = Column("why not", wrapped, 36, left=True)
+    reason_column = Column("why not", wrapped, 36, text=True)
     limits = sorted({group.memory for group in exploration.space.cluster.node_groups})
     memory = f"memory\nof {' or '.join(map(size, limits))}"
     headings = ("stages", "d × t", "micro-\nbatches", "step time", memory)
-    named = Column("plan", list(reasons), left=True)
-    beside = [Column(heading, [*cells, *nothing]) for heading, cells in zip(headings, shown, strict=True)]
-    above = [Column(heading, cells) for heading, cells in zip(headings, shown, strict=True)]
-    candidate = Column("plan", [plan.name for plan in candidates], left=True)
+    named = Column("plan", list(reasons), text=True)
+    beside = [Column(heading, [*cells, *nothing]) for heading, cells in zip(headings, columns, strict=True)]
+    above = [Column(heading, cells) for heading, cells in zip(headings, columns, strict=True)]
+    candidate = Column("plan", [plan.name for plan in candidates], text=True)
     styles += ["dim" for _ in nothing]
     return Table((named, *beside, reason_column), (candidate, *above), styles=styles, reasons=reasons.items())
 
@@ -124,15 +124,15 @@ def shape(candidate: Candidate) -> str:
     """Stages, micro-batches and their samples, who made the plan."""
     plan = candidate.plan
     samples = microbatch_size(candidate.problem.profile)
-    of = "" if samples is None else f" of {counted(samples, 'sample')}"
-    return f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}{of}, by {maker_in_words(plan.planner)}"
+    batch = "" if samples is None else f" of {counted(samples, 'sample')}"
+    return f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}{batch}, by {maker_in_words(plan.planner)}"
 
 
 def stages(candidate: Candidate) -> Table:
     """One row a stage: layers, devices, how these share the work, times for one micro-batch, memory."""
     problem, plan, cost = candidate.problem, candidate.plan, candidate.cost
-    state_bytes = [float(held) for held in candidate.state_bytes]
-    saved_bytes = [float(held) - state for held, state in zip(cost.memory_bytes, state_bytes, strict=True)]
+    state_bytes = [float(nbytes) for nbytes in candidate.state_bytes]
+    saved_bytes = [float(nbytes) - state for nbytes, state in zip(cost.memory_bytes, state_bytes, strict=True)]
     stage = stage_columns(problem.profile, plan)
     devices = Column("devices", list(map(span, plan.stage_devices(problem.cluster.devices))))
     degrees = Column("d × t", [f"{d} × {t}" for d, t in candidate.degrees])
@@ -248,7 +248,7 @@ def explored_document(explored: Explored) -> dict[str, Any]:
         "schema": SCHEMA,
         "kind": KIND,
         "model": exploration.space.model.profile.model,
-        "cluster": ClusterDocument.of(exploration.space.cluster).builtins(),
+        "cluster": ClusterDocument.from_cluster(exploration.space.cluster).builtins(),
         "global_batch": exploration.space.global_batch,
         "objective": "length" if exploration.space.schedule is None else "step",
         "schedule": exploration.space.schedule,
@@ -281,7 +281,7 @@ def candidate_document(candidate: Candidate) -> dict[str, Any]:
         "cuts": [int(cut) for cut in plan.cuts],
         "device_cuts": [int(cut) for cut in plan.device_cuts],
         "degrees": [{"data": d, "tensor": t} for d, t in candidate.degrees],
-        "shardings": [candidate.problem.all_shardings[way].name for way in candidate.plan.shardings],
+        "shardings": [candidate.problem.all_shardings[number].name for number in candidate.plan.shardings],
         "step_s": float(candidate.step_s),
         "length_s": float(candidate.cost.length_s),
         "memory_bytes": candidate.memory_bytes,

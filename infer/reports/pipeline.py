@@ -41,8 +41,8 @@ _OUTCOMES = {
 def report(request: InferRequest | OnlineRequest, answer: PlanReport) -> Report:
     """The plan, its picture and its trace; of an agent's plan, a picture of how the training went."""
     if isinstance(request, OnlineRequest):
-        shown, drawing = partial(print_report, answer), partial(draw_online, answer.result)
-        return Report(shown, partial(plan_document, answer), draw=drawing)
+        printer, drawing = partial(print_report, answer), partial(draw_online, answer.result)
+        return Report(printer, partial(plan_document, answer), draw=drawing)
 
     def drawn() -> Timeline:
         schedule = request.options.schedule or answer.problem.schedule or DEFAULT_SCHEDULE
@@ -65,12 +65,12 @@ def print_report(report: PlanReport, next_steps: Iterable[tuple[str, str]] = (),
         next_steps: label and command a row.
         verbose: whether all that is known about it follows, and what else was tried.
     """
-    shown = [*shorter_facts(report), *(facts(report) if verbose else ()), *next_steps]
+    rows = [*shorter_facts(report), *(facts(report) if verbose else ()), *next_steps]
     print_parts(
         [f"[bold]{plain(headline(report))}[/bold]", plain(f"{optimality_in_words(report)}; {times_in_words(report)}")],
         [heading(report.problem.profile.model, report.problem.cluster), stage_table(report)],
         [search_log_table(report.search_log)] if verbose and report.search_log else [],
-        [fact_table(shown, map(in_options, report.notes))],
+        [fact_table(rows, map(in_options, report.notes))],
     )
 
 
@@ -100,9 +100,9 @@ def shape(report: PlanReport) -> str:
 def stage_table(report: PlanReport) -> Table:
     """One row a stage: its first and last layer, its devices, its times for one micro-batch, its memory."""
     plan, problem, cost = report.plan, report.problem, report.cost
-    held = plan.stage_devices(problem.cluster.devices)
+    stage_devices = plan.stage_devices(problem.cluster.devices)
     instructions = Column("instr.", list(map(span, plan.stage_instructions(len(problem.profile)))))
-    devices = Column("devices", [f"{span(ends)}\n× {ends[1] - ends[0] + 1}" for ends in held])
+    devices = Column("devices", [f"{span(ends)}\n× {ends[1] - ends[0] + 1}" for ends in stage_devices])
     fixed = (*stage_columns(problem.profile, plan), instructions, devices)
     forward, backward, transfer, all_reduce = time_columns(cost, "all-reduce")
     memory = memory_column(cost)
@@ -117,7 +117,7 @@ def stage_columns(profile: Profile, plan: StagedPlan) -> tuple[Column, Column]:
     def cells(width: int) -> list[str]:
         return [layers(profile, *ends, width) for ends in ran]
 
-    return Column("stage", [str(s) for s in range(plan.stages)]), Column("layers", cells, least=18, left=True)
+    return Column("stage", [str(s) for s in range(plan.stages)]), Column("layers", cells, least=18, text=True)
 
 
 def time_columns(cost: StagedCost, gradients: str) -> tuple[Column, Column, Column, Column]:
@@ -136,10 +136,10 @@ def time_columns(cost: StagedCost, gradients: str) -> tuple[Column, Column, Colu
 
 def memory_column(cost: StagedCost) -> Column:
     """What each stage takes on a device, and of how much; that is said once where all have the same."""
-    held, limits = ([size(float(nbytes)) for nbytes in of] for of in (cost.memory_bytes, cost.limit_bytes))
+    used, limits = ([size(float(nbytes)) for nbytes in amounts] for amounts in (cost.memory_bytes, cost.limit_bytes))
     if len(set(limits)) == 1:
-        return Column(f"memory\nof {limits[0]}", held)
-    return Column("memory", [f"{own}\nof {limit}" for own, limit in zip(held, limits, strict=True)])
+        return Column(f"memory\nof {limits[0]}", used)
+    return Column("memory", [f"{memory}\nof {limit}" for memory, limit in zip(used, limits, strict=True)])
 
 
 def layers(profile: Profile, first: int, last: int, width: int) -> str:
@@ -244,8 +244,8 @@ def search_log_table(search_log: Sequence[SearchLogEntry]) -> Table:
         Column("samples\neach", ["" if count is None else str(count) for count in samples]),
         Column("step", [_or_empty(attempt.step_s) for attempt in search_log]),
         Column("no plan on\nthe grid is\nbelow", [_or_empty(attempt.bound_s) for attempt in search_log]),
-        Column("planner", [maker_in_words(attempt.planner or "") for attempt in search_log], left=True),
-        Column("outcome", ["chosen" if entry.chosen else _outcome(entry) for entry in search_log], left=True),
+        Column("planner", [maker_in_words(attempt.planner or "") for attempt in search_log], text=True),
+        Column("outcome", ["chosen" if entry.chosen else _outcome(entry) for entry in search_log], text=True),
     ]
     return Table(layout, styles=["bold" if attempt.chosen else "" for attempt in search_log])
 
@@ -278,8 +278,8 @@ def shape_in_words(report: PlanReport) -> str:
     if plan.stages == 1:
         partitioned = any(plan.shardings)
         return f"{'partitioned operators' if partitioned else 'data parallelism'} on {devices} devices, {split}"
-    held = np.diff([0, *plan.device_cuts, devices]).tolist()
-    shared = str(held[0]) if len(set(held)) == 1 else " + ".join(map(str, held))
+    counts = np.diff([0, *plan.device_cuts, devices]).tolist()
+    shared = str(counts[0]) if len(set(counts)) == 1 else " + ".join(map(str, counts))
     return f"{counted(plan.stages, 'stage')} × {shared} devices, {split}"
 
 
@@ -304,10 +304,10 @@ def _gain(report: PlanReport) -> str:
 def memory_in_words(report: PlanReport) -> str:
     """`fits (7.39 GB of 32.0 GB)`, of the fullest device."""
     cost = report.cost
-    held, limit = float(cost.memory_bytes[cost.fullest]), float(cost.limit_bytes[cost.fullest])
-    verdict = "fits" if held <= (1.0 - RESERVE) * limit else "at risk"
+    used, limit = float(cost.memory_bytes[cost.fullest]), float(cost.limit_bytes[cost.fullest])
+    verdict = "fits" if used <= (1.0 - RESERVE) * limit else "at risk"
     alone = "" if report.data_parallel_s is not None else "; data parallelism does not fit"
-    return f"{verdict} ({size(held)} of {size(limit)}){alone}"
+    return f"{verdict} ({size(used)} of {size(limit)}){alone}"
 
 
 def optimality_in_words(report: PlanReport) -> str:
@@ -334,9 +334,9 @@ def field_in_words(report: PlanReport) -> str:
         return f"any of the {len(report.search_log)} combinations tried"
     stages = sorted({attempt.stages for attempt in report.search_log}) or [report.plan.stages]
     last = counted(stages[-1], "stage")
-    shown = last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
+    stage_text = last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
     restrictions = report.problem.constraints.in_words
-    return f"{shown}, {in_options(restrictions)}," if restrictions else shown
+    return f"{stage_text}, {in_options(restrictions)}," if restrictions else stage_text
 
 
 def times_in_words(report: PlanReport) -> str:
@@ -376,11 +376,11 @@ def tuned_data_parallelism(report: PlanReport) -> str:
 
 def next_commands(report: PlanReport, profile: str, topo: object, out: Path | None) -> Iterator[tuple[str, str]]:
     """The commands to type next: write the plan where it is not written yet, run it, hand it to a framework."""
-    plan, held = str(out or "plan.json"), np.diff([0, *report.plan.device_cuts, report.problem.cluster.devices])
+    plan, counts = str(out or "plan.json"), np.diff([0, *report.plan.device_cuts, report.problem.cluster.devices])
     if out is None:
         yield "next", f"automap-infer {profile}{'' if topo is None else f' --topo {topo}'} --out {plan}"
     yield "" if out is None else "next", f"automap-run {plan} MODEL --check   (MODEL: the module:factory profiled)"
-    if report.plan.stages > 1 and len(set(held.tolist())) == 1:
+    if report.plan.stages > 1 and len(set(counts.tolist())) == 1:
         yield "", f"automap-export {plan} {profile} --list   (the frameworks it can be written for)"
     if report.problem.schedule is not None and topo is not None:
         yield "", f"automap-plan {profile} --topo {topo}   (with ZeRO and recomputation)"

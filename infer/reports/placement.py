@@ -69,25 +69,25 @@ def device_table(report: PlacementResult) -> Table:
     """One row a device that has nodes: how many, its times for one micro-batch, its memory."""
     problem, cost, assignment = report.problem, report.cost, report.required_plan().assignment
     devices = np.unique(assignment).tolist()
-    held = [np.flatnonzero(assignment == device).tolist() for device in devices]
+    per_device = [np.flatnonzero(assignment == device).tolist() for device in devices]
     return Table(
         (
             Column("device", [device_name(problem, device) for device in devices]),
-            Column("nodes", [str(len(nodes)) for nodes in held]),
+            Column("nodes", [str(len(nodes)) for nodes in per_device]),
             Column("compute", [seconds(float(cost.compute_s[device])) for device in devices]),
             Column("transfer", [seconds(float(cost.transfer_s[device])) for device in devices]),
             Column("load", [seconds(float(cost.loads_s[device])) for device in devices]),
             Column("memory", [size(float(cost.memory_bytes[device])) for device in devices]),
-            Column("from … to", lambda room: [_ends(problem, nodes, room) for nodes in held], 24, left=True),
+            Column("from … to", lambda room: [_ends(problem, nodes, room) for nodes in per_device], 24, text=True),
         ),
     )
 
 
-def _ends(problem: PlacementProblem, held: list[int], room: int) -> str:
+def _ends(problem: PlacementProblem, nodes: list[int], room: int) -> str:
     """First and last forward node of a device by number, with their names where the graph has some."""
     graph = problem.graph
-    shown = [node for node in held if not graph.backward[node]] or held
-    ends = [shown[0], shown[-1]] if len(shown) > 1 else shown
+    forward = [node for node in nodes if not graph.backward[node]] or nodes
+    ends = [forward[0], forward[-1]] if len(forward) > 1 else forward
     labels = [f"{graph.ids[node]} {graph.names[node]}".strip() for node in ends]
     return " … ".join(shortened(label, room // 2 - 1) for label in labels)
 

@@ -25,7 +25,7 @@ from automap_models.requests import ProfileRequest
 from ..runner import Report
 from .text import Column, Table, fact_table, plain, print_parts
 
-SHOWN = 10
+MOST_ROWS = 10
 _DIGITS = re.compile(r"\d+")
 
 
@@ -67,13 +67,13 @@ class LayerGroup:
     stash_bytes: float
 
 
-def heaviest_instructions(profile: Profile, count: int = SHOWN) -> list[int]:
+def heaviest_instructions(profile: Profile, count: int = MOST_ROWS) -> list[int]:
     """Indices of the instructions that take longest, forward and backward, longest first."""
     order = np.argsort(-profile.C, kind="stable")[:count]
     return [int(i) for i in order if profile.C[i] > 0]
 
 
-def cheapest_cuts(profile: Profile, parts: int = SHOWN) -> list[int]:
+def cheapest_cuts(profile: Profile, parts: int = MOST_ROWS) -> list[int]:
     """For each k in 1 … parts - 1 the cut with the fewest bytes about k/parts of the time into the model.
 
     About means nearer to it than to the next one; where there is no cut, there is none in the answer.
@@ -116,7 +116,7 @@ def _merged(profile: Profile, layers: Sequence[str]) -> list[LayerGroup]:
     def totals(values: FloatArray) -> FloatArray:
         return np.bincount(of_instruction, values, minlength=len(names)).astype(np.float64)
 
-    time_s, parameters, stash = totals(profile.C), totals(profile.W), totals(profile.stash)
+    time_s, parameters, saved = totals(profile.C), totals(profile.W), totals(profile.stash)
     kinds: dict[tuple[str, float], list[int]] = {}
     for i in np.argsort(time_s, kind="stable").tolist():
         kinds.setdefault((_DIGITS.sub("*", names[i]), float(parameters[i])), []).append(i)
@@ -126,7 +126,7 @@ def _merged(profile: Profile, layers: Sequence[str]) -> list[LayerGroup]:
             len(alike),
             float(time_s[alike].sum()),
             float(parameters[alike].sum()),
-            float(stash[alike].sum()),
+            float(saved[alike].sum()),
         )
         for members in kinds.values()
         for alike in _alike(members, time_s)
@@ -205,9 +205,9 @@ def _items(profile: Profile, key: str) -> list[Mapping[str, object]]:
     return [item for item in entries if isinstance(item, Mapping)] if isinstance(entries, list) else []
 
 
-def _listed(names: Sequence[object], shown: int = 5) -> str:
-    rest = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(map(str, names[:shown])) + rest
+def _listed(names: Sequence[object], most: int = 5) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + rest
 
 
 LEAST_LAYER = 12
@@ -272,20 +272,20 @@ def totals(profile: Profile) -> Iterator[tuple[str, str]]:
 
 def layer_table(profile: Profile, groups: list[LayerGroup]) -> Table:
     """One row a group of layers, the heaviest first; what is left in one row."""
-    shown, rest = groups[:SHOWN], groups[SHOWN:]
+    top, rest = groups[:MOST_ROWS], groups[MOST_ROWS:]
     if len(rest) > 1:
         others = [sum(getattr(g, key) for g in rest) for key in ("count", "time_s", "parameter_bytes", "stash_bytes")]
-        shown = [*shown, LayerGroup("others", *others)]
+        top = [*top, LayerGroup("others", *others)]
     else:
-        shown = groups
+        top = groups
     total_s = float(profile.C.sum())
     layout = (
-        Column("layer", lambda room: [_layer(group.pattern or NO_LAYER, room) for group in shown], 18, left=True),
-        Column("count", [f"{group.count:,}" for group in shown]),
-        Column("time", [seconds(group.time_s) for group in shown]),
-        Column("share", [percent(group.time_s / total_s) for group in shown]),
-        Column("parameters", [size(group.parameter_bytes) for group in shown]),
-        Column("saved", [size(group.stash_bytes) for group in shown]),
+        Column("layer", lambda room: [_layer(group.pattern or NO_LAYER, room) for group in top], 18, text=True),
+        Column("count", [f"{group.count:,}" for group in top]),
+        Column("time", [seconds(group.time_s) for group in top]),
+        Column("share", [percent(group.time_s / total_s) for group in top]),
+        Column("parameters", [size(group.parameter_bytes) for group in top]),
+        Column("saved", [size(group.stash_bytes) for group in top]),
     )
     return Table(layout)
 
@@ -294,8 +294,8 @@ def instruction_table(profile: Profile) -> Table:
     """One row an instruction, the heaviest first."""
     total_s, heaviest = float(profile.C.sum()), heaviest_instructions(profile)
     layout = (
-        Column("instruction", _names([profile.name(i) for i in heaviest]), left=True),
-        Column("layer", lambda room: [_layer(profile.layer(i), room) for i in heaviest], LEAST_LAYER, left=True),
+        Column("instruction", _names([profile.name(i) for i in heaviest]), text=True),
+        Column("layer", lambda room: [_layer(profile.layer(i), room) for i in heaviest], LEAST_LAYER, text=True),
         Column("forward", [seconds(float(profile.C_fwd[i])) for i in heaviest]),
         Column("backward", [seconds(float(profile.C[i] - profile.C_fwd[i])) for i in heaviest]),
         Column("share", [percent(float(profile.C[i]) / total_s) for i in heaviest]),
@@ -308,8 +308,8 @@ def cut_table(profile: Profile, cuts: list[int]) -> Table:
     """One row a cut, in execution order."""
     done = profile.C.cumsum() / profile.C.sum()
     layout = (
-        Column("cut", _names([cut_name(profile, cut) for cut in cuts]), left=True),
-        Column("layer", lambda room: [_layer(profile.layer(cut), room) for cut in cuts], LEAST_LAYER, left=True),
+        Column("cut", _names([cut_name(profile, cut) for cut in cuts]), text=True),
+        Column("layer", lambda room: [_layer(profile.layer(cut), room) for cut in cuts], LEAST_LAYER, text=True),
         Column("bytes", [size(float(profile.A[cut])) for cut in cuts]),
         Column("time before", [percent(float(done[cut])) for cut in cuts]),
     )
@@ -373,7 +373,7 @@ def summary_document(profile: Profile) -> dict[str, object]:
         "frozen_bytes": float(profile.frozen.sum()),
         "fingerprint": profile.fingerprint,
         "heaviest_layers": [
-            {**vars(group), "share": group.time_s / total_s} for group in layer_groups(profile)[:SHOWN]
+            {**vars(group), "share": group.time_s / total_s} for group in layer_groups(profile)[:MOST_ROWS]
         ],
         "heaviest_instructions": [
             {
@@ -406,16 +406,16 @@ def print_known() -> None:
     texts = [workloads.summary(name) for name in names]
     what = "what it is, parameters, defaults of a micro-batch"
     models = (
-        Column("model", list(names), left=True),
-        Column(what, lambda room: [textwrap.fill(text, room, break_on_hyphens=False) for text in texts], 36, left=True),
+        Column("model", list(names), text=True),
+        Column(what, lambda room: [textwrap.fill(text, room, break_on_hyphens=False) for text in texts], 36, text=True),
     )
-    known = [read_device(name) for name in known_devices()]
-    attained = [(of.constants.product_efficiency, of.constants.bandwidth_efficiency) for of in known]
+    fitted = [read_device(name) for name in known_devices()]
+    attained = [(one.constants.product_efficiency, one.constants.bandwidth_efficiency) for one in fitted]
     devices = (
-        Column("--device", list(known_devices()), left=True),
-        Column("float32", [_tflops(device.matrix["float32"]) for device in known]),
-        Column("bfloat16", [_tflops(device.matrix.get("bfloat16")) for device in known]),
-        Column("memory", [f"{size(device.bandwidth)}/s" for device in known]),
+        Column("--device", list(known_devices()), text=True),
+        Column("float32", [_tflops(device.matrix["float32"]) for device in fitted]),
+        Column("bfloat16", [_tflops(device.matrix.get("bfloat16")) for device in fitted]),
+        Column("memory", [f"{size(device.bandwidth)}/s" for device in fitted]),
         Column("attained of both", [", ".join(map(percent, both)) for both in attained]),
     )
     print_parts([Table(models)], [Table(devices)])

@@ -115,18 +115,18 @@ def _slow_devices(slowdown: FloatArray) -> str:
     other = np.flatnonzero(slowdown != 1.0)
     if not other.size:
         return "all alike"
-    shown = other[np.argsort(-slowdown[other], kind="stable")][:12]
-    more = f" and {other.size - shown.size} more" if other.size > shown.size else ""
-    return "time over that of the others: " + ", ".join(f"{d}: × {slowdown[d]:.2f}" for d in shown.tolist()) + more
+    slowest = other[np.argsort(-slowdown[other], kind="stable")][:12]
+    more = f" and {other.size - slowest.size} more" if other.size > slowest.size else ""
+    return "time over that of the others: " + ", ".join(f"{d}: × {slowdown[d]:.2f}" for d in slowest.tolist()) + more
 
 
 def _runs(order: Sequence[int]) -> Iterator[str]:
     """Consecutive devices in short: 8–15, 0–7, 16."""
     first = 0
-    for at in range(1, len(order) + 1):
-        if at == len(order) or order[at] != order[at - 1] + 1:
-            yield str(order[first]) if at - first == 1 else f"{order[first]}–{order[at - 1]}"
-            first = at
+    for position in range(1, len(order) + 1):
+        if position == len(order) or order[position] != order[position - 1] + 1:
+            yield str(order[first]) if position - first == 1 else f"{order[first]}–{order[position - 1]}"
+            first = position
 
 
 def _notes(result: ReplanResult, names_corrected: bool) -> Iterator[str]:

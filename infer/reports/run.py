@@ -66,7 +66,7 @@ def _columns(record: RunRecord, predicted: Timeline) -> list[Column]:
     return [
         Column("stage", [f"{s}\n" for s in range(len(stages))]),
         Column("devices", [f"{stage.device_count}\n" for stage in stages]),
-        Column("", ["predicted\nmeasured" for _ in stages], left=True),
+        Column("", ["predicted\nmeasured" for _ in stages], text=True),
         Column("forward", pairs(FORWARD, [passes * stage.forward_s for stage in stages])),
         Column("backward", pairs(BACKWARD, [passes * stage.backward_s for stage in stages])),
         Column("update", [f"–\n{seconds(record.per_step(s, UPDATE))}" for s in range(len(stages))]),

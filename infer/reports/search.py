@@ -90,12 +90,12 @@ def variable_table(plan: ShardingPlan, axis: int) -> Table:
     ]
 
     def named(room: int) -> list[str]:
-        return ["\n".join(row.name[at : at + room] for at in range(0, len(row.name), room)) for row in rows]
+        return ["\n".join(row.name[begin : begin + room] for begin in range(0, len(row.name), room)) for row in rows]
 
     layout = (
-        Column(CANDIDATES[plan.mesh[axis].kind], named, 20, left=True),
+        Column(CANDIDATES[plan.mesh[axis].kind], named, 20, text=True),
         Column("number", [str(len(row.variables)) for row in rows]),
-        Column("shape", divided, left=True),
+        Column("shape", divided, text=True),
         Column("dim", [str(row.dim) for row in rows]),
     )
     return Table(layout, styles=["dim" if row.dim == REPLICATED else "" for row in rows])
@@ -105,25 +105,25 @@ def group_table(outcome: Sharded) -> Table:
     """One row for each class that can be partitioned: what deciding one of its dimensions decides."""
     (along,) = outcome.report.problem.along
     propagation = Propagation(along)
-    names, sizes, seen = [], [], set()
+    names, sizes, numbers = [], [], set()
     for dim in propagation.by_group_size().tolist():
         number = propagation.dim_classes[dim]
         group = propagation.linkage_group(dim, PARTITIONED)
-        if group is not None and number not in seen:
-            own = propagation.sizes[number]
+        if group is not None and number not in numbers:
+            group_size = propagation.sizes[number]
             names.append(along.classes.describe(int(along.candidate_dims[dim])))
-            sizes.append((own - 1, group.partitioned.size, group.replicated.size, own))
-        seen.add(number)
+            sizes.append((group_size - 1, group.partitioned.size, group.replicated.size, group_size))
+        numbers.add(number)
     headings = ("and so\nmany more", "partitioning it\npartitions", "\nreplicates", "replicating it\nreplicates")
     counts = [Column(heading, [str(row[i]) for row in sizes]) for i, heading in enumerate(headings)]
-    named = Column("linkage group of", lambda room: [textwrap.fill(name, room) for name in names], 16, left=True)
+    named = Column("linkage group of", lambda room: [textwrap.fill(name, room) for name in names], 16, text=True)
     return Table((named, *counts))
 
 
 def _count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
     report, plan = outcome.report, outcome.report.plan
-    decided, known, (along,) = plan.candidates(), report.result.facts, report.problem.along
+    decided, counts, (along,) = plan.candidates(), report.result.facts, report.problem.along
     yield "result", _partitioned(plan, 0)
     followers = sum(dim != REPLICATED for v, dim in plan.by_variable().items() if v not in decided)
     if followers:
@@ -135,12 +135,12 @@ def _count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
         "search",
         (
             f"{live} of {counted(dims, 'dimension')} could be partitioned; "
-            f"{known['decided_by_propagation'][0]} were decided by propagation"
+            f"{counts['decided_by_propagation'][0]} were decided by propagation"
         ),
     )
-    if episodes := known.get("episodes"):
-        cut_off = ", then interrupted" if known["interrupted"] else ""
-        yield "episodes", f"{episodes:,}{cut_off}; the plan's reward is {known['reward'][0]:.1f}"
+    if episodes := counts.get("episodes"):
+        cut_off = ", then interrupted" if counts["interrupted"] else ""
+        yield "episodes", f"{episodes:,}{cut_off}; the plan's reward is {counts['reward'][0]:.1f}"
     yield "optimum", _count_optimum(plan, report.result.bound)
     yield from _checks(outcome)
 
@@ -148,10 +148,10 @@ def _count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
 def _partitioned(plan: ShardingPlan, axis: int) -> str:
     """How many of the variables that an axis may divide it does."""
     decided = plan.candidates(axis)
-    whole = sum(variable.nbytes for variable in decided) or 1.0
+    total_bytes = sum(variable.nbytes for variable in decided) or 1.0
     split = sum(variable.nbytes for variable, dim in decided.items() if dim != REPLICATED)
     noun = counted(len(decided), "input" if plan.mesh[axis].kind == "data" else "trainable parameter")
-    return f"{plan.partitioned(axis)} of {noun} partitioned, {percent(split / whole)} of their bytes"
+    return f"{plan.partitioned(axis)} of {noun} partitioned, {percent(split / total_bytes)} of their bytes"
 
 
 def _checks(outcome: Sharded) -> Iterator[tuple[str, str]]:
@@ -167,8 +167,8 @@ def _checks(outcome: Sharded) -> Iterator[tuple[str, str]]:
 def _memory(plan: ShardingPlan) -> str:
     """What the step's arguments take on each device."""
     devices = plan.mesh[0].size
-    held = sum(v.nbytes / (1 if dim == REPLICATED else devices) for v, dim in plan.by_variable().items())
-    return f"{size(held)} of arguments on each device, {size(sum(v.nbytes for v in plan.variables))} replicated"
+    memory = sum(v.nbytes / (1 if dim == REPLICATED else devices) for v, dim in plan.by_variable().items())
+    return f"{size(memory)} of arguments on each device, {size(sum(v.nbytes for v in plan.variables))} replicated"
 
 
 def _count_optimum(plan: ShardingPlan, bound: Bound | None) -> str:
@@ -224,7 +224,7 @@ def _prices(report: ShardingReport) -> Table:
     rows = [_cells(price) if price else ["–"] * 6 for price in prices.values()]
     headings = ("step", "compute", "all-reduce", "activations", "gradients", "memory")
     layout = [Column(heading, [row[i] for row in rows]) for i, heading in enumerate(headings)]
-    return Table((Column("on each device", list(prices), left=True), *layout), styles=["", "dim", "dim"])
+    return Table((Column("on each device", list(prices), text=True), *layout), styles=["", "dim", "dim"])
 
 
 def _cells(price: ShardingPrice) -> list[str]:

@@ -96,13 +96,13 @@ def _stages(searched: StrategyResult) -> Iterator[tuple[str, str]]:
 
 def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
     share, counts = gap(result), result.facts
-    families = f"{counts['families']:,} families of {counts['divisions']:,} divisions"
+    counts_text = f"{counts['families']:,} families of {counts['divisions']:,} divisions"
     within = result.problem.within
     which = "no strategy of the grid" if within is None else f"no strategy of the grid that {within.name} runs"
     if result.status == "optimal":
-        yield "proof", f"{which} is shorter ({families} were looked at)"
+        yield "proof", f"{which} is shorter ({counts_text} were looked at)"
     elif share is not None:
-        yield "proof", f"{which} is more than {percent(share)} shorter ({families} were looked at)"
+        yield "proof", f"{which} is more than {percent(share)} shorter ({counts_text} were looked at)"
     yield "search", f"took {seconds(result.taken_s)}"
 
 
@@ -139,12 +139,12 @@ def _columns(rows: Sequence[Alternative], best_s: float, strategy: str = "strate
     estimates = [row.estimate for row in rows]
     texts = {
         "step": [_step(row) for row in rows],
-        "longer by": [percent(of.step_s / best_s - 1) if of else "" for of in estimates],
-        "fullest device": [size(of.peak_memory) if of else "" for of in estimates],
+        "longer by": [percent(estimate.step_s / best_s - 1) if estimate else "" for estimate in estimates],
+        "fullest device": [size(estimate.peak_memory) if estimate else "" for estimate in estimates],
     }
     columns = {heading: Column(heading, cells) for heading, cells in texts.items()}
-    named = [strategy_in_words(of) if of else "" for of in estimates]
-    return {**columns, "strategy": Column(strategy, named, left=True)}
+    named = [strategy_in_words(estimate) if estimate else "" for estimate in estimates]
+    return {**columns, "strategy": Column(strategy, named, text=True)}
 
 
 def _step(alternative: Alternative) -> str:
@@ -156,10 +156,10 @@ def _step(alternative: Alternative) -> str:
 def kinds_table(searched: StrategyResult) -> Table:
     """One row a kind of parallelism with its best strategy, and why it is not the best one; or that stands below."""
     best, kinds = searched.cost, searched.compared.kinds
-    reasons = {of.name: why_not(of, best) for of in kinds}
+    reasons = {alternative.name: why_not(alternative, best) for alternative in kinds}
     columns = _columns(kinds, best.step_s)
-    narrow = (Column("parallelism", list(reasons), left=True), columns["step"], columns["fullest device"])
-    wide = (*narrow, Column("why not", list(reasons.values()), left=True))
+    narrow = (Column("parallelism", list(reasons), text=True), columns["step"], columns["fullest device"])
+    wide = (*narrow, Column("why not", list(reasons.values()), text=True))
     return Table((*wide, columns["strategy"]), wide, narrow, reasons=reasons.items())
 
 
@@ -178,7 +178,7 @@ def why_not(alternative: Alternative, best: Estimate) -> str:
 
 def less_memory_table(estimates: Sequence[Estimate]) -> Table:
     """One row a strategy of which none is both shorter and emptier."""
-    rows = [Alternative("", of) for of in estimates]
+    rows = [Alternative("", estimate) for estimate in estimates]
     columns = _columns(rows, estimates[0].step_s, "strategy with less memory")
     layout = (columns["fullest device"], columns["step"], columns["longer by"])
     return Table((*layout, columns["strategy"]), layout)
@@ -189,19 +189,19 @@ def choices_table(searched: StrategyResult) -> Table:
     rows = [Alternative("best", searched.cost), *searched.compared.choices]
     columns = _columns(rows, searched.cost.step_s)
     strategy = columns.pop("strategy")
-    layout = (Column("what each choice buys", [of.name for of in rows], left=True), *columns.values())
+    layout = (Column("what each choice buys", [row.name for row in rows], text=True), *columns.values())
     return Table((*layout, strategy), layout)
 
 
 def sizes_table(results: Sequence[Result[StrategyProblem, Strategy]]) -> Table:
     """One row a size of the cluster."""
-    columns = _columns([Alternative("", of.cost, ruled_out=True) for of in results], 1.0)
+    columns = _columns([Alternative("", result.cost, ruled_out=True) for result in results], 1.0)
     layout = (
-        Column("devices", [str(of.problem.cluster.devices) for of in results]),
+        Column("devices", [str(result.problem.cluster.devices) for result in results]),
         columns["step"],
         Column(
             "samples/s" if results[0].problem.work.facts.shape is None else "tokens/s a device",
-            [_throughput(of.cost) if of.cost else "" for of in results],
+            [_throughput(result.cost) if result.cost else "" for result in results],
         ),
         columns["fullest device"],
     )
@@ -255,7 +255,7 @@ def parts_table(estimate: Estimate) -> Table:
     parts = {PARTS[name]: value for name, value in estimate.parts._asdict().items() if value > 0}
     parts["step"] = estimate.step_s
     layout = (
-        Column(whose, list(parts), left=True),
+        Column(whose, list(parts), text=True),
         Column("time", list(map(seconds, parts.values()))),
         Column("share", [percent(value / estimate.step_s) for value in parts.values()]),
     )
@@ -265,12 +265,12 @@ def parts_table(estimate: Estimate) -> Table:
 def memory_table(estimate: Estimate) -> Table:
     """One row a rank of the pipeline, bytes of one of its devices; ranks that hold the same share a row."""
     alike = [list(ranks) for _, ranks in groupby(range(len(estimate.memory)), key=lambda rank: estimate.memory[rank])]
-    held = [estimate.memory[ranks[0]] for ranks in alike]
-    kinds = [name for name in DeviceMemory._fields if any(getattr(memory, name) for memory in held)]
-    columns = [Column(name, [size(getattr(memory, name)) for memory in held]) for name in kinds]
-    total = Column("total", [size(memory.total) for memory in held])
-    rank = Column("rank", [span((ranks[0], ranks[-1])) for ranks in alike], left=True)
-    state = Column("state", [size(memory.state) for memory in held])
+    rank_memory = [estimate.memory[ranks[0]] for ranks in alike]
+    kinds = [name for name in DeviceMemory._fields if any(getattr(memory, name) for memory in rank_memory)]
+    columns = [Column(name, [size(getattr(memory, name)) for memory in rank_memory]) for name in kinds]
+    total = Column("total", [size(memory.total) for memory in rank_memory])
+    rank = Column("rank", [span((ranks[0], ranks[-1])) for ranks in alike], text=True)
+    state = Column("state", [size(memory.state) for memory in rank_memory])
     others = [column for column in columns if column.heading not in ("weights", "gradients", "optimizer")]
     return Table((rank, *columns, total), (rank, state, *others, total))
 
@@ -293,9 +293,9 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     if estimate.unfitted:
         names = ", ".join(estimate.unfitted)
         yield "clock", f"unfitted: data sheet of {names}, and the mean constants of devices that have a fit"
-    held, own, rank = estimate.fullest
+    nbytes, limit, rank = estimate.fullest
     verdict = "does not fit"
     if estimate.fits:
-        verdict = "fits" if held <= (1 - RESERVE) * own else f"at risk, less than {percent(RESERVE)} are free"
+        verdict = "fits" if nbytes <= (1 - RESERVE) * limit else f"at risk, less than {percent(RESERVE)} are free"
     where = f"rank {rank}" if len(estimate.memory) > 1 else "each device"
-    yield "memory", f"{verdict}: {size(held)} of {size(own)} on {where}"
+    yield "memory", f"{verdict}: {size(nbytes)} of {size(limit)} on {where}"

@@ -45,11 +45,11 @@ def print_sweep(sweep: Sweep) -> None:
     profile, rows = sweep.profile, sweep.rows
     best = best_rows(rows)
     clusters = counted(len({row.cluster.name for row in rows}), "cluster")
-    shown = rows if len(rows) <= 60 else list(best.values())  # of a longer table each cluster's best row
+    listed = rows if len(rows) <= 60 else list(best.values())  # of a longer table each cluster's best row
     print_parts(
         [f"[bold]{plain(profile.model)}[/bold]: {counted(len(rows), 'combination')} on {clusters}"],
-        [sweep_table(shown, best)],
-        [fact_table(_facts(rows, shown, best), _notes(sweep))],
+        [sweep_table(listed, best)],
+        [fact_table(_facts(rows, listed, best), _notes(sweep))],
     )
 
 
@@ -67,10 +67,10 @@ def sweep_table(rows: list[Row], best: Mapping[str, Row]) -> Table:
         Column("samples\neach", ["" if row.microbatch_size is None else str(row.microbatch_size) for row in rows]),
         Column("step", ["" if row.step_s is None else seconds(row.step_s) for row in rows]),
         Column("of ideal\nspeed", ["" if row.efficiency is None else percent(row.efficiency) for row in rows]),
-        Column("planner", [_maker(row, is_best) for row, is_best in zip(rows, marked, strict=True)], left=True),
+        Column("planner", [_maker(row, is_best) for row, is_best in zip(rows, marked, strict=True)], text=True),
     )
-    cluster = Column("cluster", partial(named, devices=False), 18, left=True)
-    with_devices = Column("cluster", partial(named, devices=True), 18, left=True)
+    cluster = Column("cluster", partial(named, devices=False), 18, text=True)
+    with_devices = Column("cluster", partial(named, devices=True), 18, text=True)
     wide = (cluster, Column("devices", [row.cluster.shape for row in rows]), *others)
     narrow = (with_devices, *others)
     return Table(wide, narrow, styles=["bold" if is_best else "" for is_best in marked])
@@ -99,7 +99,7 @@ def why_not(row: Row) -> str:
     return "" if error is None else in_options(error.what)
 
 
-def _facts(rows: list[Row], shown: list[Row], best: Mapping[str, Row]) -> Iterator[tuple[str, str]]:
+def _facts(rows: list[Row], listed: list[Row], best: Mapping[str, Row]) -> Iterator[tuple[str, str]]:
     if best:
         shortest = min(best.values(), key=lambda row: row.pace_s)
         yield (
@@ -109,7 +109,7 @@ def _facts(rows: list[Row], shown: list[Row], best: Mapping[str, Row]) -> Iterat
         )
     for reason, count in Counter(why_not(row) for row in rows if row.outcome.plan is None).items():
         yield "no plan", f"{count} of {counted(len(rows), 'combination')}: {reason}"
-    if len(shown) < len(rows):
+    if len(listed) < len(rows):
         yield "shown", "the best of each cluster; --out writes all rows, --json prints them"
 
 
@@ -147,7 +147,7 @@ def _row(row: Row, best: bool) -> dict[str, Any]:
     outcome, plan = row.outcome, row.outcome.plan
     bound = outcome.result.bound if outcome.result else None
     return {
-        "cluster": ClusterDocument.of(row.cluster).builtins(),
+        "cluster": ClusterDocument.from_cluster(row.cluster).builtins(),
         "stages": row.stages,
         "micro_batches": row.micro_batches,
         "microbatch_size": row.microbatch_size,

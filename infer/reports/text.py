@@ -73,13 +73,13 @@ class Column:
         heading: of one line or more.
         cells: one a row, of one line or more; or a function that makes them not wider than a number of characters.
         least: characters below which cells that are made for a width are not readable.
-        left: whether its lines begin below one another, as names do; numbers end there.
+        text: whether its lines begin below one another, as names do; numbers end there.
     """
 
     heading: str
     cells: Sequence[str] | Callable[[int], Sequence[str]]
     least: int = 0
-    left: bool = False
+    text: bool = False
 
     def fitted(self, room: int) -> Sequence[str]:
         """Its cells, made for that many characters where they can be."""
@@ -125,7 +125,7 @@ class Table:
         padded = used + gap * len(chosen) <= width  # the last column, too
         drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), show_edge=False, pad_edge=padded)
         for column in chosen:
-            justify: Any = "left" if column.left else "right"
+            justify: Any = "left" if column.text else "right"
             drawn.add_column(plain(column.heading), justify=justify, no_wrap=spare >= 0, overflow="fold")
         for row, style in zip(zip(*cells, strict=True), chain(self.styles, repeat("")), strict=False):
             drawn.add_row(*map(plain, row), style=style or None)
@@ -172,15 +172,15 @@ def print_clusters() -> None:
 
     clusters = [read_cluster(name) for name in known_clusters()]
     layout = (
-        Column("cluster", list(known_clusters()), left=True),
+        Column("cluster", list(known_clusters()), text=True),
         Column("nodes × devices", ["\n".join(cluster.shape.split(" + ")) for cluster in clusters]),
         Column("inside a node", [_of_groups(cluster, lambda group: f"{size(group.intra)}/s") for cluster in clusters]),
         Column(
             "between nodes",
-            [_of_groups(of, lambda group: f"{size(group.inter)}/s") if of.nodes > 1 else "" for of in clusters],
+            [_of_groups(one, lambda group: f"{size(group.inter)}/s") if one.nodes > 1 else "" for one in clusters],
         ),
         Column("memory", [_of_groups(cluster, lambda group: size(group.memory)) for cluster in clusters]),
-        Column("device", [_of_groups(cluster, lambda group: group.device) for cluster in clusters], left=True),
+        Column("device", [_of_groups(cluster, lambda group: group.device) for cluster in clusters], text=True),
     )
     print_parts([Table(layout)])
 

@@ -15,7 +15,7 @@ from automap_models.core.device import TILES, USUAL, Device, StepConstants
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 
-WHOLE = StepConstants(
+CONSTANTS = StepConstants(
     product_efficiency=1.0,
     half_size=0.0,
     attention_efficiency=1.0,
@@ -63,7 +63,7 @@ def test_no_tile_fills_rounds_better_than_the_one_that_counts(
         tiles = count * math.ceil(rows / high) * math.ceil(columns / wide)
         rounds = math.ceil(tiles / multiprocessors)
         best = max(best, count * rows * columns / (rounds * multiprocessors * high * wide))
-    assert _share(WHOLE, multiprocessors, count, rows, columns, 64) == pytest.approx(best)
+    assert _share(CONSTANTS, multiprocessors, count, rows, columns, 64) == pytest.approx(best)
 
 
 def test_a_device_has_at_least_one_multiprocessor() -> None:

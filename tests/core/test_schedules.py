@@ -211,7 +211,7 @@ def test_with_the_weight_gradients_that_are_due_a_rank_holds_what_is_published(n
     for ranks, micro_batches, virtual in _shapes(name, 6, 16):
         if virtual == VIRTUAL.get(name, (1,))[0]:
             built = build_schedule(name, ranks, micro_batches, virtual)
-            assert max(most_held(built, kept=[1.0] * built.stages)) == limit(ranks, micro_batches)
+            assert max(most_held(built, for_weights=[1.0] * built.stages)) == limit(ranks, micro_batches)
 
 
 def test_what_a_rank_holds_counts_the_bytes_of_its_own_stages() -> None:

@@ -29,7 +29,7 @@ def test_the_state_of_adam_follows_from_the_precision(dtype: str, element: int, 
     assert profile.element_bytes == element
     assert default_state_factor(profile) * element == bytes_a_parameter
     assert StagedProblem(profile, CLUSTER, 1).state_factor == default_state_factor(profile)
-    assert PlanningSpace(ProfiledModel(profile), CLUSTER).whole.state_factor == default_state_factor(profile)
+    assert PlanningSpace(ProfiledModel(profile), CLUSTER).base.state_factor == default_state_factor(profile)
 
 
 def test_a_profile_that_does_not_say_keeps_four_and_a_given_factor_holds() -> None:

@@ -143,7 +143,7 @@ def slow_step(problem: PlacementProblem, device: list[int]) -> tuple[float, list
 def test_every_placement_of_a_small_graph_takes_as_long_as_a_second_simulator_says(seed: int) -> None:
     devices, nodes = (2, 8) if seed % 2 else (3, 5)
     problem = PlacementProblem.of_step(drawn_graph(seed, nodes), drawn_devices(seed, devices))
-    tables = StepTables.of(problem)
+    tables = StepTables.from_problem(problem)
     placements = np.array(list(itertools.product(range(devices), repeat=nodes)))
     values, _ = step_values(tables, placements)
     for placement, value in zip(placements, values, strict=True):
@@ -157,7 +157,7 @@ def test_every_placement_of_a_small_graph_takes_as_long_as_a_second_simulator_sa
 def test_every_placement_of_twelve_operations_takes_as_long_as_a_second_simulator_says() -> None:
     problem = PlacementProblem.of_step(drawn_graph(11, 12), drawn_devices(11, 2))
     placements = np.array(list(itertools.product(range(2), repeat=12)))
-    values, _ = step_values(StepTables.of(problem), placements)
+    values, _ = step_values(StepTables.from_problem(problem), placements)
     assert values.tolist() == [slow_step(problem, placement.tolist())[0] for placement in placements]
 
 
@@ -165,7 +165,7 @@ def test_every_placement_of_twelve_operations_takes_as_long_as_a_second_simulato
 def test_operations_and_transfers_without_time_do_not_wait(seed: int, nodes: int, devices: int) -> None:
     problem = PlacementProblem.of_step(drawn_graph(seed, nodes, zeros=True), drawn_devices(seed, devices))
     placement = np.random.default_rng(seed).integers(0, devices, nodes)
-    tables = StepTables.of(problem)
+    tables = StepTables.from_problem(problem)
     timeline = simulate_step(tables, placement)
     assert timeline.makespan_s == slow_step(problem, placement.tolist())[0]
     assert makespan_bound_s(tables) <= timeline.makespan_s
@@ -177,7 +177,7 @@ def test_nothing_starts_before_its_inputs_and_nobody_does_two_things_at_a_time(
 ) -> None:
     problem = PlacementProblem.of_step(drawn_graph(seed, nodes, zeros=True), drawn_devices(seed, devices))
     device = np.random.default_rng(seed).integers(0, devices, nodes)
-    line = simulate_step(StepTables.of(problem), device)
+    line = simulate_step(StepTables.from_problem(problem), device)
     arrives = {
         (u, b): t
         for u, b, t in zip(line.producer.tolist(), line.target.tolist(), line.received_s.tolist(), strict=True)
@@ -203,7 +203,7 @@ def test_nothing_starts_before_its_inputs_and_nobody_does_two_things_at_a_time(
 def test_a_published_graph_on_one_device_takes_what_the_paper_says(
     name: str, total_ms: float, shared_data: Path
 ) -> None:
-    problem = PlacementProblem.of(
+    problem = PlacementProblem.create(
         read_placement(shared_data / "placement_graphs" / f"{name}.json"),
         objective="step",
         accelerators=1,
@@ -226,9 +226,9 @@ def test_the_published_latency_of_a_split_is_no_less_than_its_step(name: str, sh
     graph = read_placement(path)
     from automap_models.planners.registry import make_planner
 
-    latency = PlacementProblem.of(graph, objective="latency")
+    latency = PlacementProblem.create(graph, objective="latency")
     plan = make_planner("local-search", kind="placement").plan(latency)
-    step = PlacementProblem.of(graph, objective="step")
+    step = PlacementProblem.create(graph, objective="step")
     assert placement_cost(step, plan).value_s <= placement_cost(latency, plan).value_s * (1 + 1e-9)
 
 
@@ -248,7 +248,7 @@ def test_two_hundred_placements_of_5000_operations_are_simulated_in_a_second() -
         classes=np.arange(nodes),
         edges=np.array(sorted(ends)),
     )
-    tables = StepTables.of(PlacementProblem.of(graph, objective="step", accelerators=8))
+    tables = StepTables.from_problem(PlacementProblem.create(graph, objective="step", accelerators=8))
     placements = np.sort(random.integers(0, 8, (20, nodes)), axis=1)
     step_values(tables, placements[:1])
     begun_s = time.process_time()
@@ -258,7 +258,7 @@ def test_two_hundred_placements_of_5000_operations_are_simulated_in_a_second() -
 
 def test_memory_that_a_step_passes_is_told() -> None:
     graph = drawn_graph(1, 6)
-    problem = PlacementProblem.of(graph, objective="step", memory_bytes=float(graph.memory_bytes.sum()) + 0.5)
+    problem = PlacementProblem.create(graph, objective="step", memory_bytes=float(graph.memory_bytes.sum()) + 0.5)
     cost = placement_cost(problem, PlacementPlan("all", np.zeros(6, dtype=np.int64)))
     assert not cost.feasible
     assert cost.memory_bytes[0] > graph.memory_bytes.sum()

@@ -12,7 +12,7 @@ from automap_models.cost.step_tables import StepTables
 from automap_models.envs.placement.generator import random_problem
 
 
-def _ways_to_the_end(pairs: list[tuple[int, int]], task_s: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _longest_paths(pairs: list[tuple[int, int]], task_s: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
     """[tasks] seconds of the longest way from the start of each task to the end, by Bellman's repeated sweeps."""
     way = task_s.copy()
     source, sink = np.array(pairs).T
@@ -54,12 +54,12 @@ def _pairs(tables: StepTables, device: np.ndarray, timeline: StepTimeline) -> li
 @pytest.mark.parametrize("seed", range(6))
 def test_slack_is_what_the_longest_way_behind_an_operation_leaves(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed))
-    tables = StepTables.of(problem)
+    tables = StepTables.from_problem(problem)
     device = np.random.default_rng(seed).integers(0, problem.devices, len(problem.graph))
     timeline = simulate_step(tables, device)
     slack = step_slack(tables, device, timeline)
     task_s = np.concatenate([timeline.finish_s - timeline.start_s, timeline.received_s - timeline.sent_s])
-    way = _ways_to_the_end(_pairs(tables, device, timeline), task_s)[: device.size]
+    way = _longest_paths(_pairs(tables, device, timeline), task_s)[: device.size]
     expected = timeline.makespan_s - timeline.start_s - way
     np.testing.assert_allclose(slack.slack_s, expected, atol=1e-12)
     assert slack.slack_s.min() == pytest.approx(0.0, abs=1e-12)
@@ -68,7 +68,7 @@ def test_slack_is_what_the_longest_way_behind_an_operation_leaves(seed: int) -> 
 def test_an_edge_holds_its_reader_up_where_the_transfer_came_last() -> None:
     """By the times of the timeline alone: what each input arrived at, from its own device and from others."""
     problem = random_problem(np.random.default_rng(11))
-    tables = StepTables.of(problem)
+    tables = StepTables.from_problem(problem)
     device = np.random.default_rng(1).integers(0, problem.devices, len(problem.graph))
     timeline = simulate_step(tables, device)
     slack = step_slack(tables, device, timeline)
@@ -81,13 +81,13 @@ def test_an_edge_holds_its_reader_up_where_the_transfer_came_last() -> None:
         own = max((timeline.finish_s[u] for u in inputs if device[u] == device[v]), default=0.0)
         other = max((received[int(u), int(device[v])] for u in inputs if device[u] != device[v]), default=0.0)
         assert slack.wait_s[v] == pytest.approx(max(0.0, other - own))
-    assert (slack.wait_s[consumer[slack.held_up > 0]] > 0).all()
-    assert slack.held_up.sum() >= (slack.wait_s > 0).sum()
+    assert (slack.wait_s[consumer[slack.delays > 0]] > 0).all()
+    assert slack.delays.sum() >= (slack.wait_s > 0).sum()
 
 
 def test_pairs_of_a_single_device_have_no_wait() -> None:
     problem = random_problem(np.random.default_rng(2))
-    tables = StepTables.of(problem)
+    tables = StepTables.from_problem(problem)
     device = np.zeros(len(problem.graph), dtype=np.int64)
     slack = step_slack(tables, device, simulate_step(tables, device))
-    assert slack.wait_s.max() == 0 and slack.held_up.max() == 0
+    assert slack.wait_s.max() == 0 and slack.delays.max() == 0

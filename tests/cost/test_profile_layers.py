@@ -42,7 +42,7 @@ def a_strategy(**fields: object) -> Strategy:
 
 
 def test_places_are_what_comes_before_the_blocks_each_block_and_what_comes_after_them() -> None:
-    work = ProfileWork.of(a_profile())
+    work = ProfileWork.from_profile(a_profile())
     assert work.begins == (0, 1, 3, 5, 7, 9)
     assert (work.shape.layers, work.order) == (4, (0, 1, 2, 2, 2, 3))  # the first block is entered by fewer bytes
     assert [work.layers[i].name for i in work.order] == ["layers", *["blocks.*"] * 4, "layers"]
@@ -54,16 +54,16 @@ def test_layers_that_repeat_nothing_are_places_each() -> None:
 
 
 def test_times_of_a_step_are_those_of_the_profile() -> None:
-    estimate = estimated(ProfileWork.of(a_profile()), a_strategy(), CLUSTER, DEVICE)
+    estimate = estimated(ProfileWork.from_profile(a_profile()), a_strategy(), CLUSTER, DEVICE)
     assert estimate.parts.compute == pytest.approx(4 * SECONDS.sum())  # four micro-batches
-    again = estimated(ProfileWork.of(a_profile()), a_strategy(recompute="full"), CLUSTER, DEVICE)
+    again = estimated(ProfileWork.from_profile(a_profile()), a_strategy(recompute="full"), CLUSTER, DEVICE)
     assert again.parts.recompute == pytest.approx(4 * SECONDS[1:-1].sum() / 4)  # the blocks' forward passes
     assert again.parts.compute == pytest.approx(estimate.parts.compute)
 
 
 @pytest.mark.parametrize(("zero", "shares"), [(0, (1, 1, 1)), (1, (1, 1, 8)), (2, (1, 8, 8)), (3, (8, 8, 8))])
 def test_zero_divides_the_training_state(zero: int, shares: tuple[int, int, int]) -> None:
-    (held,) = estimated(ProfileWork.of(a_profile()), a_strategy(zero=zero), CLUSTER, DEVICE).memory
+    (held,) = estimated(ProfileWork.from_profile(a_profile()), a_strategy(zero=zero), CLUSTER, DEVICE).memory
     parts = held.weights, held.gradients, held.optimizer
     assert parts == pytest.approx(
         tuple(times * WEIGHTS.sum() / of for times, of in zip((1, 1, 2), shares, strict=True))
@@ -74,14 +74,14 @@ def test_zero_divides_the_training_state(zero: int, shares: tuple[int, int, int]
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_recomputation_saves_what_enters_a_block_and_needs_one_block_at_a_time(recompute: Recompute) -> None:
-    (held,) = estimated(ProfileWork.of(a_profile()), a_strategy(recompute=recompute), CLUSTER, DEVICE).memory
+    (held,) = estimated(ProfileWork.from_profile(a_profile()), a_strategy(recompute=recompute), CLUSTER, DEVICE).memory
     ends, entering, block = SAVED[0] + SAVED[-1], SENT[0] + 3 * SENT[2], SAVED[1] + SAVED[2]
     assert held.activations == pytest.approx(SAVED.sum() if recompute == "none" else ends + entering)
     assert held.temporary == pytest.approx(0.0 if recompute == "none" else block, abs=1e3)
 
 
 def test_another_micro_batch_saves_in_proportion() -> None:
-    (held,) = estimated(ProfileWork.of(a_profile()), a_strategy(micro_batch=2), CLUSTER, DEVICE).memory
+    (held,) = estimated(ProfileWork.from_profile(a_profile()), a_strategy(micro_batch=2), CLUSTER, DEVICE).memory
     assert held.activations == pytest.approx(SAVED.sum() / 4)
 
 
@@ -91,7 +91,7 @@ def test_what_is_not_trained_is_held_once_and_has_no_gradients(zero: int, share:
     frozen = np.zeros(N)
     frozen[1] = 40e9
     base, lora = (
-        estimated(ProfileWork.of(profile), a_strategy(zero=zero), CLUSTER, DEVICE).memory[0]
+        estimated(ProfileWork.from_profile(profile), a_strategy(zero=zero), CLUSTER, DEVICE).memory[0]
         for profile in (a_profile(), a_profile(frozen=frozen))
     )
     assert lora.weights - base.weights == pytest.approx(40e9 / share)
@@ -117,7 +117,7 @@ def test_a_plan_without_zero_costs_what_the_strategy_costs(stages: int, shared: 
     """
     profile, dp = a_profile(shared_parameters=SHARED[shared]), 8 // stages
     strategy = a_strategy(dp=dp, pp=stages, global_batch=32 * dp, schedule="1f1b-deep")
-    estimate = estimated(ProfileWork.of(profile), strategy, CLUSTER, DEVICE)
+    estimate = estimated(ProfileWork.from_profile(profile), strategy, CLUSTER, DEVICE)
     problem = StagedProblem(rescaled(profile, 8 * dp), CLUSTER, stages, 4, schedule="1f1b-deep", device=DEVICE)
     cuts = {1: (), 2: (4,), 4: (2, 4, 6)}[stages]
     plan = StagedPlan(cuts, tuple(dp * s for s in range(1, stages)), 4, "given")
@@ -128,7 +128,7 @@ def test_a_plan_without_zero_costs_what_the_strategy_costs(stages: int, shared: 
 
 
 def test_a_parameter_of_both_ends_is_tied_and_others_are_shared() -> None:
-    works = {name: ProfileWork.of(a_profile(shared_parameters=of)) for name, of in SHARED.items()}
+    works = {name: ProfileWork.from_profile(a_profile(shared_parameters=of)) for name, of in SHARED.items()}
     assert [(work.tied, work.facts.tied) for work in works.values()] == [
         (0, False),
         (10e6, True),
@@ -137,7 +137,7 @@ def test_a_parameter_of_both_ends_is_tied_and_others_are_shared() -> None:
     ]
     assert [work.shared for work in works.values()] == [(), (), ((10e6, 0.0, (0, 3, 5)),), ((2e6, 0.0, (1, 3)),)]
     frozen = a_profile(frozen=np.full(N, 1e9), shared_frozen=(SharedParameter("base", 1e9, (0, N - 1)),))
-    assert ProfileWork.of(frozen).shared == ((0.0, 1e9, (0, 5)),)
+    assert ProfileWork.from_profile(frozen).shared == ((0.0, 1e9, (0, 5)),)
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_a_parameter_of_both_ends_is_tied_and_others_are_shared() -> None:
 )
 def test_what_strategies_cannot_divide_is_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        ProfileWork.of(a_profile(**fields))
+        ProfileWork.from_profile(a_profile(**fields))
 
 
 def test_a_mixed_cluster_is_refused() -> None:
     with pytest.raises(BadInput, match="is mixed, and a strategy of a profile"):
-        ProfileCosting(ProfileWork.of(a_profile()), read_cluster("p4d-p3dn"), DEVICE)
+        ProfileCosting(ProfileWork.from_profile(a_profile()), read_cluster("p4d-p3dn"), DEVICE)

@@ -11,7 +11,7 @@ import pytest
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device, StepConstants
 from automap_models.core.profile import FloatArray, Profile, SharedParameter
-from automap_models.core.profiled_model import ShardedProfile, whole
+from automap_models.core.profiled_model import ShardedProfile, unsharded
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.overlap import TiedSum
 from automap_models.cost.staged import plan_cost, stage_weights_bytes
@@ -75,7 +75,7 @@ def test_tied_weights_cost_what_the_reference_says(seed: int, reference_model: M
         np.testing.assert_allclose(cost.memory_bytes, expected["memory_bytes"], rtol=1e-12)
         np.testing.assert_allclose(cost.all_reduce_s, expected["all_reduce_s"], rtol=1e-12)
         np.testing.assert_allclose(
-            np.array(stage_weights_bytes(problem, tied_plan)) * 4 + _stash(problem, tied_plan),
+            np.array(stage_weights_bytes(problem, tied_plan)) * 4 + _saved_bytes(problem, tied_plan),
             expected["memory_bytes"],
             rtol=1e-12,
         )
@@ -95,7 +95,7 @@ def tie(profile: Profile, rng: np.random.Generator) -> Profile:
     return replace(profile, shared_parameters=tuple(parameters))
 
 
-def _stash(problem: StagedProblem, plan: StagedPlan) -> FloatArray:
+def _saved_bytes(problem: StagedProblem, plan: StagedPlan) -> FloatArray:
     spans, replicas = plan.stage_instructions(len(problem.profile)), [d for d, _ in plan.degrees(problem)]
     stash = [problem.profile.stash[first : last + 1].sum() for first, last in spans]
     return np.array([problem.in_flight(s) * stash[s] / replicas[s] for s in range(plan.stages)])
@@ -141,7 +141,7 @@ def two_layers() -> StagedProblem:
     """Two dense layers of 10 s; over two devices half of each, with one all-reduce forward and one backward."""
     profile = Profile.create(C=[10.0, 10.0], C_fwd=[4.0, 4.0], A=[2e9, 0.0], W=[8e8, 4e8], stash=[1e8, 3e8])
     halves = replace(
-        whole(profile),
+        unsharded(profile),
         name="halves",
         degree=2,
         C=profile.C / 2,
@@ -205,7 +205,7 @@ def test_a_sharding_of_another_profile_is_refused() -> None:
     with pytest.raises(BadInput, match="other instructions"):
         StagedProblem(other, CLUSTER, 2, shardings=problem.shardings)
     with pytest.raises(BadInput, match="degree 1"):
-        replace(problem, shardings=(whole(problem.profile),))
+        replace(problem, shardings=(unsharded(problem.profile),))
 
 
 def test_another_number_of_micro_batches_scales_all_but_parameters() -> None:

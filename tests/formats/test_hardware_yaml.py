@@ -74,11 +74,11 @@ def test_times_are_of_the_device_that_is_named_else_of_the_cluster_s_else_of_a_v
 def test_a_plan_that_does_not_say_what_its_cluster_is_made_of_is_for_that_cluster() -> None:
     """Plans of version 0.1.0 do not say it; one that does say it is for no other kind."""
     known = read_cluster("dgx-h100-4")
-    silent = ClusterDocument.of(replace(known, device=""))
-    assert "device" not in ClusterDocument.of(replace(known, device="")).builtins()
+    silent = ClusterDocument.from_cluster(replace(known, device=""))
+    assert "device" not in ClusterDocument.from_cluster(replace(known, device="")).builtins()
     silent.require_same(known, "$.cluster")
     with pytest.raises(BadInput, match=r"\$\.cluster\.device is h100, but cluster dgx-h100-4 has h200"):
-        ClusterDocument.of(known).require_same(replace(known, device="h200"), "$.cluster")
+        ClusterDocument.from_cluster(known).require_same(replace(known, device="h200"), "$.cluster")
 
 
 def test_quantities_may_have_units(tmp_path: Path) -> None:
@@ -286,15 +286,15 @@ def test_groups_of_nodes_make_a_mixed_cluster(tmp_path: Path) -> None:
 
 def test_the_document_of_a_mixed_cluster_is_read_back_as_that_cluster() -> None:
     known = Cluster.of_groups([NodeGroup(**GROUP, speed=2.0), NodeGroup(**GROUP, device="mine", speed=1.0)], "two")
-    document = ClusterDocument.of(known).builtins()
+    document = ClusterDocument.from_cluster(known).builtins()
     assert document == {"name": "two", "groups": [{**GROUP, "speed": 2.0}, {**GROUP, "device": "mine", "speed": 1.0}]}
     assert cluster(document) == known
-    ClusterDocument.of(known).require_same(known, "$.cluster")
+    ClusterDocument.from_cluster(known).require_same(known, "$.cluster")
     other = Cluster.of_groups([NodeGroup(**GROUP, speed=2.0), NodeGroup(**{**GROUP, "inter": 1e9}, speed=1.0)], "other")
     with pytest.raises(BadInput, match=r"cluster\.groups\[1\]\.inter is 5.*0.0, but cluster other has 1.*0.0"):
-        ClusterDocument.of(known).require_same(other, "$.cluster")
+        ClusterDocument.from_cluster(known).require_same(other, "$.cluster")
     with pytest.raises(BadInput, match=r"\$\.cluster has 2 group\(s\) of nodes, but cluster C has 1"):
-        ClusterDocument.of(known).require_same(read_cluster("C"), "$.cluster")
+        ClusterDocument.from_cluster(known).require_same(read_cluster("C"), "$.cluster")
 
 
 @pytest.mark.parametrize(
@@ -368,8 +368,8 @@ def test_links_of_a_node_are_read_and_written() -> None:
     links = [[0, 2, 1], [2, 0, 0], [1, 0, 0]]
     uniform = {"nodes": 2, "devices_per_node": 3, "intra": 1e9, "inter": 1e9, "memory": 1e9, "links": links}
     assert cluster(uniform).links == ((0, 2, 1), (2, 0, 0), (1, 0, 0))
-    assert ClusterDocument.of(cluster(uniform)).builtins()["links"] == links
-    assert "links" not in ClusterDocument.of(replace(cluster(uniform), links=())).builtins()
+    assert ClusterDocument.from_cluster(cluster(uniform)).builtins()["links"] == links
+    assert "links" not in ClusterDocument.from_cluster(replace(cluster(uniform), links=())).builtins()
 
 
 @pytest.mark.parametrize(

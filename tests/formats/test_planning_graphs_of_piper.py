@@ -23,7 +23,7 @@ from automap_models.formats.planning_graphs import parse_piper
 Document = dict[str, Any]
 
 
-def _way(time_s: float, parameter: float = 0.0, per_micro_batch: float = 0.0, name: str = "vanilla") -> Document:
+def _option(time_s: float, parameter: float = 0.0, per_micro_batch: float = 0.0, name: str = "vanilla") -> Document:
     return {
         "id": name,
         "timePerSample": time_s,
@@ -54,13 +54,13 @@ def _profile(document: Document) -> Profile:
 
 GOOD = _document(
     [
-        _node(5, _way(0.004, 10.0, 7.0, "activation recomp"), _way(0.003, 10.0, 50.0), name="Embedding"),
-        _node(2, _way(0.0, 0.0, 8.0), name="tensor"),
-        _node(9, _way(0.006, 20.0, 60.0), name="Layer"),
+        _node(5, _option(0.004, 10.0, 7.0, "activation recomp"), _option(0.003, 10.0, 50.0), name="Embedding"),
+        _node(2, _option(0.0, 0.0, 8.0), name="tensor"),
+        _node(9, _option(0.006, 20.0, 60.0), name="Layer"),
     ],
     [_edge(2, 5, 8.0), _edge(5, 9, 40.0), _edge(2, 9, 16.0)],
 )
-GOOD["nodes"][2]["TMPCs"]["2"] = [_way(0.001, 10.0, 30.0)]
+GOOD["nodes"][2]["TMPCs"]["2"] = [_option(0.001, 10.0, 30.0)]
 
 
 def test_a_graph_worked_out_by_hand() -> None:
@@ -83,7 +83,7 @@ def test_the_file_is_recognised_under_any_name_and_either_generation_of_it(tmp_p
 
 
 def test_layers_without_names_make_a_profile_without_layers() -> None:
-    document = _document([_node(1, _way(1.0)), _node(2, _way(1.0))], [_edge(1, 2, 3.0)])
+    document = _document([_node(1, _option(1.0)), _node(2, _option(1.0))], [_edge(1, 2, 3.0)])
     assert _profile(document).layers == ()
 
 
@@ -97,7 +97,7 @@ def _chains(draw: st.DrawFn) -> tuple[Document, str]:
     pairs = [(a, b) for a in range(n) for b in range(a + 1, n) if draw(st.booleans())]
     for i in range(n):
         ms, parameter = draw(numbers) + 1, draw(numbers)
-        nodes.append(_node(i, _way(ms / 1e3, parameter, sizes[i]), name=f"layer {i}"))
+        nodes.append(_node(i, _option(ms / 1e3, parameter, sizes[i]), name=f"layer {i}"))
         lines.append(
             f"{i} -- layer {i} -- forward_compute_time=0, backward_compute_time={ms}, "
             f"activation_size={sizes[i]}, parameter_size={parameter}"

@@ -13,7 +13,7 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.profiled_model import ProfiledModel, whole
+from automap_models.core.profiled_model import ProfiledModel, unsharded
 from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
@@ -38,7 +38,7 @@ def model() -> ProfiledModel:
         meta={"model": "two layers", "microbatch_size": 2},
     )
     halves = replace(
-        whole(profile),
+        unsharded(profile),
         name="2-way",
         degree=2,
         C=profile.C / 2,

@@ -25,7 +25,7 @@ from .cases import Call, Case, Target
 from .targets import CALLED, NAMES, prepared
 
 PROGRAM = Path(__file__).resolve().parents[1] / "fuzz.py"
-KEPT = PROGRAM.with_name("fuzz_cases")
+CASE_FOLDER = PROGRAM.with_name("fuzz_cases")
 LARGEST_BYTES = 1 << 30
 """What a case may take besides what its target takes before the first."""
 LONGEST_S = 30.0
@@ -145,7 +145,7 @@ def keep(path: Path, content: Case) -> None:
     path.write_bytes(content)
 
 
-def kept(path: Path, name: str) -> Case:
+def read_case(path: Path, name: str) -> Case:
     """The case of a target in a file."""
     if name not in CALLED:
         return path.read_bytes()
@@ -155,7 +155,7 @@ def kept(path: Path, name: str) -> Case:
 
 def kept_cases(name: str) -> list[tuple[str, Case]]:
     """The cases of a target that once failed: file names and contents."""
-    return [(path.name, kept(path, name)) for path in sorted((KEPT / name.replace(" ", "_")).glob("*"))]
+    return [(path.name, read_case(path, name)) for path in sorted((CASE_FOLDER / name.replace(" ", "_")).glob("*"))]
 
 
 # --- outside -------------------------------------------------------------------------------------------------------

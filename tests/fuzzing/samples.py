@@ -234,12 +234,12 @@ def profile() -> bytes:
 def model() -> ProfiledModel:
     """Two dense layers in micro-batches of 2 samples, whole or in halves."""
     from automap_models.core.profile import Profile
-    from automap_models.core.profiled_model import ProfiledModel, whole
+    from automap_models.core.profiled_model import ProfiledModel, unsharded
 
     C, both = [10.0, 10.0], {"names": ("dot.0", "dot.1"), "layers": ("one", "two")}
     layers = Profile.create(C, [2e9, 0.0], [8e8, 4e8], [4.0, 4.0], [1e8, 3e8], **both, meta={"microbatch_size": 2})
     halves = replace(
-        whole(layers),
+        unsharded(layers),
         name="2-way",
         degree=2,
         **{name: getattr(layers, name) / 2 for name in ("C", "C_fwd", "W")},

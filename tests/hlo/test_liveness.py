@@ -116,7 +116,7 @@ def test_a_residual_counts_beside_the_branch_and_a_view_as_what_it_shows(
     )
     liveness = Liveness(graph)
     assert liveness.crossing_bytes.tolist() == [100, 100, 140, 140, 140, 0]
-    assert liveness.kept_bytes.tolist() == [0, 0, 40, 0, 0, 100]
+    assert liveness.saved_bytes.tolist() == [0, 0, 40, 0, 0, 100]
     assert np.array_equal(liveness.first_use, [0, 0])
 
 
@@ -140,7 +140,7 @@ def test_parts_of_a_parameter_count_where_they_are_used_and_cross_nothing(
     assert liveness.trained.first_using(graph.value_bytes / 2).tolist() == [4 + 4, 0, 4, 0, 0]
     assert liveness.trained.shared == ((2, (0, 4)),)
     assert liveness.crossing_bytes.tolist() == [0, 4, 4, 4, 0]
-    assert liveness.kept_bytes.tolist() == [0, 0, 0, 0, 4]
+    assert liveness.saved_bytes.tolist() == [0, 0, 0, 0, 4]
 
 
 def test_overlapping_parts_are_held_as_the_whole_parameter(by_hand: Callable[..., InstructionGraph]) -> None:

@@ -140,8 +140,11 @@ def test_columns_then_rows_of_two_dense_layers() -> None:
     assert not sharded.reduced_bwd.any() and not sharded.starts_bwd.any() and not sharded.gradients.any()
     assert sharded.dims == {"params/v": 1, "params/w": 0}
     # The activation between the layers is a quarter on each device, the result is whole and three quarters gathered.
-    np.testing.assert_array_equal(sharded.held[first:second], profile.A[first:second] / 4)
-    assert (sharded.held[second], sharded.gathered[second + 1]) == (F32 * BATCH * OUT, F32 * BATCH * OUT * 3 / 4)
+    np.testing.assert_array_equal(sharded.boundary_bytes[first:second], profile.A[first:second] / 4)
+    assert (sharded.boundary_bytes[second], sharded.gathered[second + 1]) == (
+        F32 * BATCH * OUT,
+        F32 * BATCH * OUT * 3 / 4,
+    )
     assert not sharded.gathered[: second + 1].any()
 
 
@@ -152,14 +155,14 @@ def test_the_batch_sums_gradients_late_where_the_parameters_are_used() -> None:
     assert not sharded.reduced_fwd.any() and not sharded.reduced_bwd.any()
     np.testing.assert_array_equal(sharded.W, profile.W)
     np.testing.assert_array_equal(sharded.stash, profile.stash / 8)
-    np.testing.assert_array_equal(sharded.held, profile.A / 8)
+    np.testing.assert_array_equal(sharded.boundary_bytes, profile.A / 8)
 
 
 def test_rows_of_the_first_layer_are_summed_before_the_activation() -> None:
     sharded, (first, _) = layers_over(0), products()
     np.testing.assert_array_equal(np.flatnonzero(sharded.reduced_fwd), [first])
     assert sharded.reduced_fwd[first] == F32 * BATCH * HIDDEN
-    np.testing.assert_array_equal(sharded.held, layers().profile.A)
+    np.testing.assert_array_equal(sharded.boundary_bytes, layers().profile.A)
 
 
 @st.composite
@@ -227,7 +230,7 @@ def test_where_nothing_is_divided_it_is_the_profile(name: str) -> None:
     for sharded in (step.divisible.partitioned([], 4, "none"), step.divisible.partitioned(everything[:1], 1, "alone")):
         for array in ARRAYS:
             np.testing.assert_allclose(getattr(sharded, array), getattr(step.profile, array), rtol=1e-12)
-        np.testing.assert_array_equal(sharded.held, sharded.A)
+        np.testing.assert_array_equal(sharded.boundary_bytes, sharded.A)
         assert not any(
             getattr(sharded, f"{array}_{p}").any() for array in ("reduced", "starts") for p in ("fwd", "bwd")
         )

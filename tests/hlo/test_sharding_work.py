@@ -46,7 +46,7 @@ def f32(*shape: int) -> Any:
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
-def of(function: Any, *arguments: Any) -> tuple[ModuleSharding, ShardingWork]:
+def sharding_and_work(function: Any, *arguments: Any) -> tuple[ModuleSharding, ShardingWork]:
     module = trace(TrainingStep("step", function, arguments, 0, (len(arguments) - 1,), 1))
     sharding = sharding_classes(module, sharding_rules(module), RuleSet("shardy", ""))
     return sharding, sharding_work(module, sharding, instruction_graph(module), DEVICE)
@@ -54,7 +54,7 @@ def of(function: Any, *arguments: Any) -> tuple[ModuleSharding, ShardingWork]:
 
 @cache
 def layers() -> tuple[ModuleSharding, ShardingWork]:
-    return of(mlp, f32(WIDTH, HIDDEN), f32(HIDDEN, OUT), f32(BATCH, WIDTH))
+    return sharding_and_work(mlp, f32(WIDTH, HIDDEN), f32(HIDDEN, OUT), f32(BATCH, WIDTH))
 
 
 def price(of_dims: dict[int, int], sizes: tuple[int, ...] = (4,)) -> ShardingPrice:
@@ -114,7 +114,7 @@ def test_results_that_are_added_are_reduced_once_after_the_addition() -> None:
 
     sums = []
     for function in (step, apart):
-        sharding, work = of(function, f32(WIDTH, HIDDEN), f32(HIDDEN, OUT), f32(BATCH, WIDTH))
+        sharding, work = sharding_and_work(function, f32(WIDTH, HIDDEN), f32(HIDDEN, OUT), f32(BATCH, WIDTH))
         hidden = int(sharding.classes.dim_classes[1])
         sums.append(work.activation_sums[hidden, hidden])
     assert sums == [F32 * BATCH * OUT, 2 * F32 * BATCH * OUT]
@@ -131,7 +131,7 @@ def test_results_summed_over_different_dimensions_are_reduced_once_if_one_axis_p
 
     w = {"a": f32(WIDTH, HIDDEN), "b": f32(WIDTH, 2 * HIDDEN), "c": f32(WIDTH, 4 * HIDDEN)}
     v = {"a": f32(HIDDEN, OUT), "b": f32(2 * HIDDEN, OUT), "c": f32(4 * HIDDEN, OUT)}
-    sharding, work = of(step, w, v, f32(BATCH, WIDTH))
+    sharding, work = sharding_and_work(step, w, v, f32(BATCH, WIDTH))
     hidden = [int(sharding.classes.dim_classes[2 * i + 1]) for i in range(3)]
     batch = int(sharding.classes.dim_classes[-2])
     assert len({*hidden, batch}) == 4
@@ -166,7 +166,7 @@ def test_what_is_converted_before_it_is_added_is_reduced_as_it_is_added() -> Non
         return jax.value_and_grad(loss)(w)
 
     shapes = ((WIDTH, HIDDEN), (HIDDEN, OUT), (BATCH, WIDTH))
-    sharding, work = of(step, *(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes))
+    sharding, work = sharding_and_work(step, *(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes))
     hidden = int(sharding.classes.dim_classes[1])
     assert (work.activation_sums[hidden, hidden], work.starts[hidden]) == (F32 * BATCH * OUT, 1)
 
@@ -178,7 +178,7 @@ def test_a_loop_reduces_in_every_round() -> None:
 
         return jax.value_and_grad(loss)(w)
 
-    sharding, work = of(step, f32(64, 64), f32(8, 64))
+    sharding, work = sharding_and_work(step, f32(64, 64), f32(8, 64))
     batch = int(sharding.classes.dim_classes[2])
     assert sharding.classes.divisors[batch] == 8
     total = work.gradient_sums + work.activation_sums

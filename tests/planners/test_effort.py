@@ -32,7 +32,7 @@ def test_a_deadline_by_counted_seconds_passes_when_enough_is_counted() -> None:
     deadline = Deadline(1e-3, effort.counted_s)
     effort.count(effort.Work(9e-4, 0.0))
     assert not deadline.passed
-    assert deadline.left_s == pytest.approx(1e-4)
+    assert deadline.remaining_s == pytest.approx(1e-4)
     effort.count(effort.Work(0.0, 1e-6), 101)
     assert deadline.passed
 

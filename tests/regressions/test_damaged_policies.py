@@ -192,7 +192,7 @@ PIECES, COUNT = 32, 4
 
 @pytest.fixture(scope="module")
 def placer_inputs() -> PlacerInputs:
-    units = StepUnits.of(random_problem(np.random.default_rng(3)))
+    units = StepUnits.from_problem(random_problem(np.random.default_rng(3)))
     space, device = MoveSpace(units, 0), np.zeros(len(units), dtype=np.int64)
     return space.inputs(device, space.pieces(device, 0, np.random.default_rng(0)))
 

@@ -176,7 +176,7 @@ def test_zero_and_recomputation_of_a_profile_cost_what_they_cost_of_the_model(
     )
     of_model, of_profile = (
         estimated(work, strategy, cluster, device)
-        for work in (_work(model, precision), ProfileWork.of(clock_profile(_graph(model, precision), device)))
+        for work in (_work(model, precision), ProfileWork.from_profile(clock_profile(_graph(model, precision), device)))
     )
     assert of_profile.step_s == pytest.approx(of_model.step_s, rel=TOLERANCE)
     (held,), (expected,) = of_profile.memory, of_model.memory

@@ -23,7 +23,7 @@ def fixed_weights() -> None:
 @pytest.fixture(scope="session")
 def problems(random_problems: Callable[..., list[StagedProblem]]) -> Problems:
     """24 small problems of two to four stages on 16 points and at most 18 devices."""
-    return Problems.of(encode(random_problems(11, 24)))
+    return Problems.from_encoded(encode(random_problems(11, 24)))
 
 
 @pytest.fixture(scope="session")

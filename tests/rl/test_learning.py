@@ -27,7 +27,7 @@ MAX_STAGES, BRANCHES = 4, 6
 def test_a_few_hundred_iterations_come_close_to_the_optima(random_problems: Callable[..., list[StagedProblem]]) -> None:
     """From the plans that look worst to 0.95 of the optimum on average."""
     records = random_problems(2, 12, 16, stages=(3, MAX_STAGES), memory=(3.0, 20.0))
-    problems, index = Problems.of(encode(records)), np.arange(len(records))
+    problems, index = Problems.from_encoded(encode(records)), np.arange(len(records))
     ideal_s = [r.profile.C.sum() * r.micro_batches / r.cluster.devices for r in records]
     best = np.array(ideal_s) / [ExactPlanner().solve(record).cost.length_s for record in records]
     size = NetworkSize(16, MAX_STAGES, 18, hidden=32)

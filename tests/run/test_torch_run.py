@@ -165,7 +165,7 @@ def test_replicas_that_share_parameters_train_as_one_process_does(
     for case, trained in zip(cases, runs.workers.run(*arguments, ranks=sum(devices))[0], strict=True):
         loss, gradient = plan_matrix.errors(trained, right[model])
         assert max(loss, gradient) <= 1e-5, (case.schedule, case.executor, case.zero)
-        assert trained.kept == 1.0 if devices[0] == 1 else trained.kept < 0.7
+        assert trained.local_share == 1.0 if devices[0] == 1 else trained.local_share < 0.7
 
 
 def test_replicas_that_share_their_weights_pass_the_check(runs: Runner) -> None:

@@ -39,7 +39,7 @@ class Ran(NamedTuple):
     outputs: list[Tensor]
 
     @classmethod
-    def of(cls, function: Function, inputs: Sequence[Tensor]) -> Ran:
+    def from_function(cls, function: Function, inputs: Sequence[Tensor]) -> Ran:
         """Record a function of these inputs, all of them parameters."""
         recorder = StepRecorder()
         for tensor in inputs:
@@ -97,7 +97,7 @@ def check(function: Function, inputs: Sequence[Tensor], combine: Function = torc
     Args:
         combine: two devices' results where a class is summed over.
     """
-    ran = Ran.of(function, inputs)
+    ran = Ran.from_function(function, inputs)
     assert not ran.recorder.unknown
     for number in ran.live:
         dims = ran.sharding.classes.dims([number])
@@ -263,7 +263,7 @@ CASES: dict[str, tuple[Function, list[Tensor], int]] = {
 def test_an_operator_on_halves_gives_halves_or_parts_of_a_sum(name: str) -> None:
     function, inputs, live = CASES[name]
     if any(tensor.is_meta for tensor in inputs):
-        assert len(Ran.of(function, inputs).live) == live
+        assert len(Ran.from_function(function, inputs).live) == live
     else:
         assert check(function, inputs) == live
 
@@ -288,7 +288,7 @@ def looked_up(index: Tensor, rows: Tensor, lookup: Function, half: int) -> Tenso
 )
 def test_rows_of_a_table_that_is_cut_are_looked_up_where_they_are_and_summed(lookup: Function, index: Tensor) -> None:
     table = normal(8, 10)
-    ran = Ran.of(lookup, [table, index])
+    ran = Ran.from_function(lookup, [table, index])
     rows = int(ran.sharding.classes.dim_classes[0])
     assert rows in ran.live
     assert ran.is_summed(rows)
@@ -306,7 +306,7 @@ def test_rows_of_a_table_that_is_cut_are_looked_up_where_they_are_and_summed(loo
 )
 def test_rows_are_added_where_they_are_and_over_samples_the_tables_are_summed(write: Function) -> None:
     index, values = whole_numbers(8, 4), normal(4, 6)
-    ran = Ran.of(lambda index, values: write(8, index, values), [index, values])
+    ran = Ran.from_function(lambda index, values: write(8, index, values), [index, values])
     samples, width = (int(number) for number in ran.sharding.classes.dim_classes[1:])
     assert set(ran.live) == {samples, width}
     assert ran.is_summed(samples)
@@ -348,7 +348,7 @@ def test_whatever_is_reshaped_again_and_again_halves_stay_halves(shapes: list[li
             every.append(tensor)
         return every
 
-    ran = Ran.of(lambda tensor: reshaped(tensor, shapes[1:]), [x])
+    ran = Ran.from_function(lambda tensor: reshaped(tensor, shapes[1:]), [x])
     for number in ran.live:
         (dim,) = ran.sharding.classes.dims([number])
         targets, at = [], []
@@ -398,7 +398,7 @@ COMPOSED: dict[str, tuple[Function, list[Tensor], int]] = {
 @pytest.mark.parametrize("name", COMPOSED)
 def test_what_several_operators_make_of_halves_are_halves(name: str) -> None:
     function, inputs, expected = COMPOSED[name]
-    ran = Ran.of(function, inputs)
+    ran = Ran.from_function(function, inputs)
     apart = [number for number in ran.live if not ran.is_summed(number)]
     assert len(apart) == expected
     for number in apart:
@@ -435,7 +435,7 @@ def test_dtensor_partitions_an_operator_the_same_way_without_communication(name:
     from torch.distributed.tensor.debug import CommDebugMode
 
     function, inputs, _ = {**CASES, **COMPOSED}[name]
-    ran = Ran.of(function, inputs)
+    ran = Ran.from_function(function, inputs)
     (whole,) = ran.outputs
     parts = ran.recorder.value_of(whole).parts
     firsts = np.cumsum([0, *map(len, parts)]).tolist()

@@ -53,7 +53,7 @@ class Traced(NamedTuple):
     profile: Profile
 
     @classmethod
-    def of(cls, module: Module, rules: str = "shardy") -> Traced:
+    def from_module(cls, module: Module, rules: str = "shardy") -> Traced:
         """A step with a V100's times."""
         graph = instruction_graph(module)
         times_s = clock_times(graph, read_device("v100"))
@@ -64,12 +64,12 @@ class Traced(NamedTuple):
 @pytest.fixture(scope="module")
 def in_torch() -> Traced:
     model, inputs = gpt2(**SIZES, batch=BATCH, sequence=SEQUENCE)
-    return Traced.of(step_module(model, (), inputs, name="gpt2"))
+    return Traced.from_module(step_module(model, (), inputs, name="gpt2"))
 
 
 @pytest.fixture(scope="module")
 def in_jax() -> Traced:
-    return Traced.of(trace(training_step("gpt2", DecoderConfig(**SIZES), (BATCH, SEQUENCE), "float32")))
+    return Traced.from_module(trace(training_step("gpt2", DecoderConfig(**SIZES), (BATCH, SEQUENCE), "float32")))
 
 
 def torch_name(name: str) -> str:
@@ -208,7 +208,7 @@ def test_the_phases_that_the_marks_and_the_dataflow_tell_are_those_that_ran(in_t
 
 def test_fused_attention_has_the_same_classes_of_parameters(in_torch: Traced) -> None:
     model, inputs = gpt2(**SIZES, batch=BATCH, sequence=SEQUENCE, attention=FusedAttention)
-    fused = Traced.of(step_module(model, (), inputs, name="gpt2"))
+    fused = Traced.from_module(step_module(model, (), inputs, name="gpt2"))
     own = {v.name: "" if v.kind == "state" else v.name for v in in_torch.classes.variables}
     assert named_classes(fused.classes, own, set()) == named_classes(in_torch.classes, own, set())
     assert fused.profile.C.sum() < in_torch.profile.C.sum()
@@ -251,7 +251,7 @@ def test_models_of_transformers_have_a_rule_for_every_operator_and_a_batch(
     name: str, builders: Mapping[str, Callable[[], Any]]
 ) -> None:
     model, inputs = builders[name]()
-    traced = Traced.of(step_module(model, (), inputs))
+    traced = Traced.from_module(step_module(model, (), inputs))
     assert traced.module.notes == ()
     samples = {traced.classes.dim_classes[entry] for entry in batch_entries(traced.classes)}
     assert len(samples) == 1
@@ -286,7 +286,7 @@ def test_a_model_that_sorts_its_tokens_by_expert_is_planned_with_data_parallelis
         model = transformers.MixtralForCausalLM(config)
     tokens = torch.zeros(4, 8, dtype=torch.long)
     module = step_module(model, kwargs={"input_ids": tokens, "labels": tokens}, name="mixtral")
-    profile = Traced.of(module).profile
+    profile = Traced.from_module(module).profile
     assert module.unknown == {}
     parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     assert profile.W.sum() == pytest.approx(parameters)
@@ -330,7 +330,7 @@ def test_a_fused_projection_is_partitioned_by_heads_if_it_is_laid_out_by_them(by
 
 
 def test_what_an_operator_without_a_rule_reads_and_makes_stays_whole_and_is_counted() -> None:
-    traced = Traced.of(step_module(Inverted(), (torch.empty(8, 8),)))
+    traced = Traced.from_module(step_module(Inverted(), (torch.empty(8, 8),)))
     assert dict(traced.module.unknown) == {"linalg_inv_ex": 1}
     (note,) = traced.module.notes
     assert "linalg_inv_ex (1)" in note
@@ -368,7 +368,7 @@ def test_the_users_model_is_left_as_it_is() -> None:
 def test_dropout_costs_a_mask_of_a_byte_an_element_and_no_random_bits() -> None:
     def profiled(*between: nn.Module) -> Traced:
         model = nn.Sequential(nn.Linear(64, 512), *between, nn.Linear(512, 64))
-        return Traced.of(step_module(model, (torch.empty(256, 64),)))
+        return Traced.from_module(step_module(model, (torch.empty(256, 64),)))
 
     without, dropped = profiled(), profiled(nn.Dropout(0.1))
     assert "rng" in dropped.graph.opcodes
@@ -405,7 +405,10 @@ def test_convolutions_cost_what_they_cost_in_jax() -> None:
     """FLOP as XLA counts them, without the padding."""
     with torch.device("meta"):
         model, images, labels = Vgg19(), torch.empty(32, 3, 224, 224), torch.empty(32, dtype=torch.int64)
-    in_torch, in_jax = Traced.of(step_module(model, (images, labels))), Traced.of(trace(build("vgg19")))
+    in_torch, in_jax = (
+        Traced.from_module(step_module(model, (images, labels))),
+        Traced.from_module(trace(build("vgg19"))),
+    )
 
     def flop(traced: Traced) -> float:
         return sum(

@@ -122,7 +122,7 @@ def test_the_products_of_a_mixture_count_the_experts_of_each_token_and_the_route
     assert block.parameters.values[of_experts].sum() == experts * 3 * h * f  # every device has the whole router
     assert block.exchanged.values.tolist() == [2 * per_token * s * h]
     both = Mark.EXPERTS | Mark.SAMPLES
-    for marks in (block.kernels.size_marks, block.kernels.moved_marks, block.kept.marks, block.exchanged.marks):
+    for marks in (block.kernels.size_marks, block.kernels.moved_marks, block.saved.marks, block.exchanged.marks):
         assert not (marks & both == both).any()
 
 
@@ -233,11 +233,11 @@ def test_a_block_with_dropout_keeps_what_korthikanti_et_al_count() -> None:
     dropping = replace(GPT, attention_dropout=0.1, residual_dropout=0.1, embedding_dropout=0.1)
     block = _work(dropping).layers[1]
     s, h, heads = SEQUENCE, GPT.width, GPT.heads
-    shared = (block.kept.marks & Mark.TENSOR) > 0
-    assert block.kept.values[~shared].sum() == pytest.approx(10 * s * h, rel=0.02)
-    assert block.kept.values[shared].sum() == pytest.approx(24 * s * h, rel=0.02)
-    assert block.kept_core.values.sum() == pytest.approx(5 * heads * s * s, rel=0.02)
-    assert ((block.kept_core.marks & Mark.TENSOR) > 0).all()
+    shared = (block.saved.marks & Mark.TENSOR) > 0
+    assert block.saved.values[~shared].sum() == pytest.approx(10 * s * h, rel=0.02)
+    assert block.saved.values[shared].sum() == pytest.approx(24 * s * h, rel=0.02)
+    assert block.saved_core.values.sum() == pytest.approx(5 * heads * s * s, rel=0.02)
+    assert ((block.saved_core.marks & Mark.TENSOR) > 0).all()
 
 
 def test_norms_and_activations_of_a_forward_pass_read_and_write_once() -> None:
@@ -297,7 +297,7 @@ def test_a_models_trace_has_the_same_parameters_products_and_kept_values(name: s
     pytest.importorskip("flax")
     from automap_models.hlo.adapter import trace
     from automap_models.hlo.graph import instruction_graph
-    from automap_models.hlo.kept import kept_values
+    from automap_models.hlo.saved_values import saved_values
     from automap_models.workloads.training import training_step
 
     tokens, samples = 256, 2
@@ -309,5 +309,5 @@ def test_a_models_trace_has_the_same_parameters_products_and_kept_values(name: s
     for of_phase, passes in ((Phase.FORWARD, [WorkPass.FORWARD]), (Phase.BACKWARD, [WorkPass.INPUT, WorkPass.WEIGHT])):
         traced = graph.flop[products & (graph.phases == of_phase)].sum() / samples
         assert sum(_flop(layer, *passes) for layer in _layers(work)) == pytest.approx(traced, rel=1e-9)
-    kept = sum(layer.kept.values.sum() + layer.kept_core.values.sum() for layer in _layers(work))
-    assert kept == pytest.approx(graph.value_bytes[kept_values(graph)].sum() / samples, rel=0.02)
+    kept = sum(layer.saved.values.sum() + layer.saved_core.values.sum() for layer in _layers(work))
+    assert kept == pytest.approx(graph.value_bytes[saved_values(graph)].sum() / samples, rel=0.02)

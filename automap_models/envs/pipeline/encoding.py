@@ -21,7 +21,7 @@ from automap_models.errors import BadInput
 _REMAKE = "make the data set again with datagen/run.py"
 CHANNELS = ("C", "A", "W", "F", "stash")
 """Order of the coarse arrays along axis 1: prefix sums of all but A (see core.coarsen.CoarseArrays)."""
-COMPUTE, SENT, WEIGHTS, FORWARDS, STASH = range(len(CHANNELS))
+COMPUTE, SENT, WEIGHTS, FORWARDS, SAVED = range(len(CHANNELS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,14 +155,14 @@ def decode(encoded: EncodedProblems, i: int) -> StagedProblem:
     n = min(int(encoded.instructions[i]), points)
     grid = Grid(n, points)
     last_point = np.append(grid.cut_points, points - 1)
-    C, A, W, F, stash = (encoded.arrays[i, channel, last_point].astype(np.float64) for channel in range(5))
+    C, A, W, F, saved = (encoded.arrays[i, channel, last_point].astype(np.float64) for channel in range(5))
     compute = np.diff(C, prepend=0.0)
     profile = Profile.create(
         C=compute,
         A=A,
         W=np.diff(W, prepend=0.0),
         C_fwd=np.minimum(np.diff(F, prepend=0.0), compute),
-        stash=np.diff(stash, prepend=0.0),
+        stash=np.diff(saved, prepend=0.0),
     )
     cluster = Cluster(
         nodes=int(encoded.nodes[i]),

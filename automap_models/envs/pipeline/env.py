@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.compiled import jit
 from automap_models.cost.link_kernel import all_reduce, transfer
-from automap_models.envs.pipeline.encoding import COMPUTE, FORWARDS, SENT, STASH, WEIGHTS, EncodedProblems, cut_masks
+from automap_models.envs.pipeline.encoding import COMPUTE, FORWARDS, SAVED, SENT, WEIGHTS, EncodedProblems, cut_masks
 
 OUT_OF_MEMORY_REWARD = -1.0
 DEVICES, PER_NODE, RATIO, STATE, STAGES, MICRO, IDEAL = range(7)
@@ -46,12 +46,12 @@ class Problems(NamedTuple):
     numbers: Floats
 
     @classmethod
-    def of(cls, encoded: EncodedProblems) -> Problems:
+    def from_encoded(cls, encoded: EncodedProblems) -> Problems:
         """What an encoded batch holds."""
         devices = encoded.nodes.astype(np.float64) * encoded.devices_per_node
         ideal = encoded.arrays[:, COMPUTE, -1] * encoded.micro_batches / devices
         unit = np.ones((len(encoded), encoded.arrays.shape[1], 1))
-        unit[:, :STASH] = ideal[:, None, None]
+        unit[:, :SAVED] = ideal[:, None, None]
         columns = (
             devices,
             encoded.devices_per_node,
@@ -202,15 +202,15 @@ class Prefix(NamedTuple):
     """What is settled by the first stages of a plan.
 
     Attributes:
-        left: stages after the next one.
+        remaining: stages after the next one.
         point, first, previous: the last point; the first device of the next stage, and that of the last one.
         through, back: Σu and ΣB of the stages and the transfers between them.
         span, reduce: T so far; max (AR_s - Σ B before it), 0 at least.
         memory: of the fullest stage.
-        compute, forwards, weights, stash: sums until the last point.
+        compute, forwards, weights, saved: sums until the last point.
     """
 
-    left: float
+    remaining: float
     point: int
     first: float
     previous: float
@@ -222,7 +222,7 @@ class Prefix(NamedTuple):
     compute: float
     forwards: float
     weights: float
-    stash: float
+    saved: float
 
 
 @jit
@@ -231,7 +231,7 @@ def prefix_of(arrays: NDArray[np.float32], given: Floats, cuts: Integers, firsts
     stages, micro, per_node, ratio = given[STAGES], given[MICRO], given[PER_NODE], given[RATIO]
     point, first, previous = -1, 0.0, 0.0
     through, back, span, reduce, memory = 0.0, 0.0, 0.0, 0.0, 0.0
-    compute, forwards, weights, stash = 0.0, 0.0, 0.0, 0.0
+    compute, forwards, weights, saves = 0.0, 0.0, 0.0, 0.0
     for s in range(complete):
         last = s == stages - 1
         end, stop = (arrays.shape[1] - 1, given[DEVICES]) if last else (int(cuts[s]), float(firsts[s]))
@@ -241,12 +241,12 @@ def prefix_of(arrays: NDArray[np.float32], given: Floats, cuts: Integers, firsts
         span = max(span, through + 2.0 * micro * sent, through + 2.0 * sent + micro * both)
         through += 2.0 * sent + both
         back += sent
-        trained, saved = arrays[WEIGHTS, end] - weights, (arrays[STASH, end] - stash) / parts
+        trained, saved = arrays[WEIGHTS, end] - weights, (arrays[SAVED, end] - saves) / parts
         reduce = max(reduce, trained * all_reduce(first, stop, per_node, ratio) - back)
         back += both - forward
         memory = max(memory, given[STATE] * trained + min(micro, stages - s) * saved)
         point, previous, first = end, first, stop
         compute, forwards = arrays[COMPUTE, end], arrays[FORWARDS, end]
-        weights, stash = arrays[WEIGHTS, end], arrays[STASH, end]
-    left = stages - 1.0 - complete
-    return Prefix(left, point, first, previous, through, back, span, reduce, memory, compute, forwards, weights, stash)
+        weights, saves = arrays[WEIGHTS, end], arrays[SAVED, end]
+    rest = stages - 1.0 - complete
+    return Prefix(rest, point, first, previous, through, back, span, reduce, memory, compute, forwards, weights, saves)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.compiled import jit
 from automap_models.cost.link_kernel import all_reduce, transfer
-from automap_models.envs.pipeline.encoding import COMPUTE, FORWARDS, SENT, STASH, WEIGHTS
+from automap_models.envs.pipeline.encoding import COMPUTE, FORWARDS, SAVED, SENT, WEIGHTS
 from automap_models.envs.pipeline.env import (
     DEVICES,
     MICRO,
@@ -75,7 +75,7 @@ def _choices_at_most(problems: Problems, states: States) -> Integers:
     return most
 
 
-class Outlook(NamedTuple):
+class StageOutcome(NamedTuple):
     """What ending the stage at a point on the devices to q-1 leads to, with the rest shared evenly.
 
     Attributes:
@@ -100,48 +100,48 @@ class Outlook(NamedTuple):
 
 
 @jit
-def outlook(arrays: Floats32, given: Floats, passed: Prefix, point: int, stop: float) -> Outlook:
+def stage_outcome(arrays: Floats32, given: Floats, passed: Prefix, point: int, stop: float) -> StageOutcome:
     """Of a choice behind a prefix."""
     end, micro, per_node, ratio = arrays.shape[1] - 1, given[MICRO], given[PER_NODE], given[RATIO]
-    parts, left = max(stop - passed.first, 1.0), passed.left
+    parts, remaining = max(stop - passed.first, 1.0), passed.remaining
     both = (arrays[COMPUTE, point] - passed.compute) / parts
     forward = (arrays[FORWARDS, point] - passed.forwards) / parts
-    weights, stash = arrays[WEIGHTS, point] - passed.weights, arrays[STASH, point] - passed.stash
+    weights, saved = arrays[WEIGHTS, point] - passed.weights, arrays[SAVED, point] - passed.saved
     arrives = 0.0
     if passed.point >= 0:
         arrives = arrays[SENT, passed.point] * transfer(passed.previous, passed.first, stop, per_node, ratio)
     arrived, hidden = passed.through + 2.0 * arrives, passed.back + arrives
     span = max(passed.span, passed.through + 2.0 * micro * arrives, arrived + micro * both)
     ring = weights * all_reduce(passed.first, stop, per_node, ratio)
-    memory = given[STATE] * weights + min(micro, left + 1.0) * stash / parts
+    memory = given[STATE] * weights + min(micro, remaining + 1.0) * saved / parts
 
     devices = max(given[DEVICES] - stop, 1.0)
-    rest_stop = stop + max(np.floor(devices / left + 0.5), 1.0)
-    rest = (arrays[COMPUTE, end] - arrays[COMPUTE, point]) / devices * (micro + left - 1.0)
+    rest_stop = stop + max(np.floor(devices / remaining + 0.5), 1.0)
+    rest = (arrays[COMPUTE, end] - arrays[COMPUTE, point]) / devices * (micro + remaining - 1.0)
     rest_weights = arrays[WEIGHTS, end] - arrays[WEIGHTS, point]
-    rest_ring = rest_weights / left * all_reduce(stop, rest_stop, per_node, ratio)
-    rest_memory = given[STATE] * rest_weights + (arrays[STASH, end] - arrays[STASH, point]) / devices
+    rest_ring = rest_weights / remaining * all_reduce(stop, rest_stop, per_node, ratio)
+    rest_memory = given[STATE] * rest_weights + (arrays[SAVED, end] - arrays[SAVED, point]) / devices
     leaves = arrays[SENT, point] * transfer(passed.first, stop, rest_stop, per_node, ratio)
     span = max(span, arrived + both + max(2.0 * micro * leaves, 2.0 * leaves + rest))
     exposed = max(passed.reduce, ring - hidden, rest_ring - hidden - (both - forward) - leaves)
-    fits = memory <= 1.0 and stop < given[DEVICES] and (left > 1.0 or rest_memory <= 1.0)
+    fits = memory <= 1.0 and stop < given[DEVICES] and (remaining > 1.0 or rest_memory <= 1.0)
     reward = 1.0 / (span + exposed) if fits else OUT_OF_MEMORY_REWARD
-    return Outlook(reward, span, exposed, both, memory, ring, rest, rest_ring, rest_stop, arrives, leaves)
+    return StageOutcome(reward, span, exposed, both, memory, ring, rest, rest_ring, rest_stop, arrives, leaves)
 
 
 @jit
-def best_stop(arrays: Floats32, given: Floats, passed: Prefix, point: int) -> tuple[float, Outlook]:
+def best_stop(arrays: Floats32, given: Floats, passed: Prefix, point: int) -> tuple[float, StageOutcome]:
     """Where the devices of a stage that ends at a point end best, and the outlook that says so.
 
     The share of the devices left that its computation deserves, rounded down, up and to the nodes around it, quarters
     of all that are left, and the ends; then the best of these a sixteenth and a thirty-second of them further.
     """
-    width, least, most = given[DEVICES] - passed.first, passed.first + 1.0, given[DEVICES] - passed.left
+    width, least, most = given[DEVICES] - passed.first, passed.first + 1.0, given[DEVICES] - passed.remaining
     work = max(arrays[COMPUTE, arrays.shape[1] - 1] - passed.compute, 1e-9)
     deserved = passed.first + width * (arrays[COMPUTE, point] - passed.compute) / work
     node = np.floor(deserved / given[PER_NODE]) * given[PER_NODE]
     best = min(max(np.floor(deserved), least), most)
-    ahead = outlook(arrays, given, passed, point, best)
+    ahead = stage_outcome(arrays, given, passed, point, best)
     for option in range(1, 13):
         if option == 1:
             stop = np.floor(deserved) + 1.0
@@ -157,7 +157,7 @@ def best_stop(arrays: Floats32, given: Floats, passed: Prefix, point: int) -> tu
         stop = min(max(stop, least), most)
         if stop == best:
             continue
-        other = outlook(arrays, given, passed, point, stop)
+        other = stage_outcome(arrays, given, passed, point, stop)
         if other.reward > ahead.reward:
             best, ahead = stop, other
     return best, ahead
@@ -185,7 +185,7 @@ def behind(arrays: Floats32) -> tuple[Floats32, Floats32]:
     """
     points = arrays.shape[1]
     largest = np.zeros((3, points), dtype=np.float32)
-    for row, channel in enumerate((COMPUTE, WEIGHTS, STASH)):
+    for row, channel in enumerate((COMPUTE, WEIGHTS, SAVED)):
         for p in range(points - 2, -1, -1):
             largest[row, p] = max(largest[row, p + 1], arrays[channel, p + 1] - arrays[channel, p])
     rows = 1
@@ -205,15 +205,15 @@ def describe_choice(
     arrays: Floats32,
     given: Floats,
     passed: Prefix,
-    choice: tuple[int, float, Outlook],
+    choice: tuple[int, float, StageOutcome],
     largest: Floats32,
 ) -> None:
     """The first LOOKED features of a choice (k, q) with its outlook, but for its place beside the best, into `out`."""
     point, stop, ahead = choice
-    micro, devices, per_node, left = given[MICRO], given[DEVICES], given[PER_NODE], passed.left
+    micro, devices, per_node, remaining = given[MICRO], given[DEVICES], given[PER_NODE], passed.remaining
     total, compute, steady = arrays[COMPUTE, arrays.shape[1] - 1], arrays[COMPUTE, point], micro * ahead.stage
     even = micro * (total - compute) / max(devices - stop, 1.0)
-    most = max(devices - stop - (left - 1.0), 1.0)
+    most = max(devices - stop - (remaining - 1.0), 1.0)
     least = micro * largest[0, point] / most
     out[ESTIMATE] = ahead.reward
     out[3] = 1.0 / ahead.span
@@ -235,13 +235,13 @@ def describe_choice(
     out[19] = stop / devices
     out[20] = (ahead.rest_stop - stop) / devices
     out[21] = 1.0 if np.floor(stop / per_node) * per_node == stop else 0.0
-    out[22] = share((devices - stop) / left, per_node)
+    out[22] = share((devices - stop) / remaining, per_node)
     out[23] = stop / per_node - np.floor(stop / per_node)
     out[24] = squash(least)
     out[25] = share(least, even)
     out[26] = share(least, ahead.span)
     out[27] = squash(given[STATE] * largest[1, point])
-    out[28] = squash(min(micro, left) * largest[2, point] / most)
+    out[28] = squash(min(micro, remaining) * largest[2, point] / most)
 
 
 @jit
@@ -250,7 +250,7 @@ def describe_rest(out: Floats32, arrays: Floats32, given: Floats, passed: Prefix
 
     A piece ends at the first point at which so much is computed, and where rounding leaves none, with the model.
     """
-    end, micro, left = arrays.shape[1] - 1, given[MICRO], passed.left
+    end, micro, remaining = arrays.shape[1] - 1, given[MICRO], passed.remaining
     total, begun, weights = arrays[COMPUTE, end], arrays[COMPUTE, point], arrays[WEIGHTS, end]
     rest_weights = weights - arrays[WEIGHTS, point]
     even, place = micro * total / given[DEVICES], LOOKED
@@ -258,7 +258,7 @@ def describe_rest(out: Floats32, arrays: Floats32, given: Floats, passed: Prefix
     for piece in range(len(EDGES)):
         high = end
         if piece + 1 < len(EDGES):
-            wanted = min(begun + EDGES[piece + 1] * (total - begun) / left, total)
+            wanted = min(begun + EDGES[piece + 1] * (total - begun) / remaining, total)
             high = min(np.searchsorted(arrays[COMPUTE], wanted), end)
         row, length = 0, max(high - low, 1)
         while 2 << row <= length:
@@ -273,9 +273,9 @@ def describe_rest(out: Floats32, arrays: Floats32, given: Floats, passed: Prefix
         out[place] = squash(micro * (total - arrays[COMPUTE, center]))
         out[place + 1] = squash(micro * max(arrays[COMPUTE, center] - begun, 0.0))
         place += 2
-    stash = min(micro, left) * (arrays[STASH, end] - arrays[STASH, point])
-    out[place] = squash(given[STATE] * rest_weights / left)
-    out[place + 1] = squash(stash / max(given[DEVICES] - passed.first, 1.0))
+    saved = min(micro, remaining) * (arrays[SAVED, end] - arrays[SAVED, point])
+    out[place] = squash(given[STATE] * rest_weights / remaining)
+    out[place + 1] = squash(saved / max(given[DEVICES] - passed.first, 1.0))
     out[place + 2] = squash(2.0 * micro * arrays[SENT, point])
     out[place + 3] = arrays[WEIGHTS, point] / max(weights, 1e-9)
     out[place + 4] = squash(rest_weights)
@@ -289,8 +289,8 @@ def describe_globally(out: Floats32, arrays: Floats32, given: Floats, passed: Pr
         begin = max(end - TAILS[i], 0)
         out[2 * i] = (arrays[COMPUTE, end] - arrays[COMPUTE, begin]) / max(arrays[COMPUTE, end], 1e-9)
         out[2 * i + 1] = (arrays[WEIGHTS, end] - arrays[WEIGHTS, begin]) / max(arrays[WEIGHTS, end], 1e-9)
-    place, left = 2 * len(TAILS), passed.left
-    out[place] = left / given[STAGES]
+    place, remaining = 2 * len(TAILS), passed.remaining
+    out[place] = remaining / given[STAGES]
     out[place + 1] = 1.0 / given[STAGES]
     out[place + 2] = 1.0 / micro
     out[place + 3] = given[STAGES] / (given[STAGES] + micro)
@@ -300,13 +300,13 @@ def describe_globally(out: Floats32, arrays: Floats32, given: Floats, passed: Pr
     out[place + 7] = squash(passed.span)
     out[place + 8] = squash(passed.reduce)
     out[place + 9] = squash(arrays[WEIGHTS, end])
-    out[place + 10] = 1.0 / (left + 1.0)
-    out[place + 11] = share((devices - passed.first) / (left + 1.0), per_node)
+    out[place + 10] = 1.0 / (remaining + 1.0)
+    out[place + 11] = share((devices - passed.first) / (remaining + 1.0), per_node)
     out[place + 12] = passed.first / per_node - np.floor(passed.first / per_node)
     out[place + 13] = squash(passed.through)
     out[place + 14] = squash(passed.back)
     out[place + 15] = squash(2.0 * micro * arrays[SENT, passed.point]) if passed.point >= 0 else 0.0
-    out[LAST] = 1.0 if left == 1.0 else 0.0
+    out[LAST] = 1.0 if remaining == 1.0 else 0.0
     out[LAST + 1] = step % 2
 
 
@@ -318,7 +318,7 @@ def _describe(problems: Problems, states: States, choice: Integers, features: Fl
         largest, fewest = behind(arrays)
         describe_globally(globally[b], arrays, given, passed, step)
         if step % 2 == 0:
-            point, count = passed.point, problems.legal[b, passed.point + 1 :].sum() - int(passed.left - 1.0)
+            point, count = passed.point, problems.legal[b, passed.point + 1 :].sum() - int(passed.remaining - 1.0)
             for x in range(count):  # the last points are for the stages after the next one
                 point += 1
                 while not problems.legal[b, point]:
@@ -329,17 +329,17 @@ def _describe(problems: Problems, states: States, choice: Integers, features: Fl
                 describe_rest(out[x], arrays, given, passed, point, fewest)
         else:
             point = int(states.cuts[b, step // 2])
-            stops = np.arange(passed.first + 1.0, given[DEVICES] - passed.left + 1.0)
+            stops = np.arange(passed.first + 1.0, given[DEVICES] - passed.remaining + 1.0)
             if stops.size > MOST_DEVICE_CHOICES:
                 worse = np.empty(stops.size)
                 for x in range(stops.size):
-                    worse[x] = -outlook(arrays, given, passed, point, stops[x]).reward
+                    worse[x] = -stage_outcome(arrays, given, passed, point, stops[x]).reward
                 stops = np.sort(stops[np.argsort(worse, kind="mergesort")[:MOST_DEVICE_CHOICES]])
             count = stops.size
             describe_rest(out[0], arrays, given, passed, point, fewest)
             for x in range(count):
                 choice[b, x] = int(stops[x])
-                ahead = outlook(arrays, given, passed, point, stops[x])
+                ahead = stage_outcome(arrays, given, passed, point, stops[x])
                 describe_choice(out[x], arrays, given, passed, (point, stops[x], ahead), largest)
                 out[x, LOOKED:] = out[0, LOOKED:]
         best = 1e-9

@@ -96,7 +96,7 @@ class PlacerView:
         home[piece] = assignment
         home = home[:count]
         (of_inputs, input_mask), (of_readers, reader_mask) = self._neighbours(piece, count, padded)
-        features, pairs = self._seen(assignment, piece, home, timeline)
+        features, pairs = self._features(assignment, piece, home, timeline)
         return PlacerInputs(
             pieces=_padded(features, padded),
             piece_mask=_padded(np.ones(count), padded),
@@ -110,7 +110,7 @@ class PlacerView:
             move_mask=_padded(may & (np.arange(self.problem.devices) != home[:, None]), padded),
         )
 
-    def _seen(
+    def _features(
         self, assignment: IntArray, piece: IntArray, home: IntArray, timeline: StepTimeline
     ) -> tuple[FloatArray, FloatArray]:
         """[P, PIECE_FEATURES] and [P, D, PAIR_FEATURES]."""
@@ -135,17 +135,17 @@ class PlacerView:
         producer, consumer, edge_s = self._producer, self._consumer, self._edge_s
         a, b = piece[producer], piece[consumer]
         apart, crosses = a != b, assignment[producer] != assignment[consumer]
-        held_s = slack.held_up * slack.wait_s[consumer] * critical[consumer]
+        blocked_s = slack.delays * slack.wait_s[consumer] * critical[consumer]
 
-        def by_device(at: IntArray, device: IntArray, values: FloatArray) -> FloatArray:
-            keys = at * devices + device
+        def by_device(pieces: IntArray, device: IntArray, values: FloatArray) -> FloatArray:
+            keys = pieces * devices + device
             sums = np.bincount(keys, weights=values, minlength=(count + 1) * devices).astype(np.float64)
             return sums.reshape(-1, devices)[:count]
 
         read = by_device(b, assignment[producer], edge_s * apart)
         written = by_device(a, assignment[consumer], edge_s * apart)
-        held_in = by_device(b, assignment[producer], held_s * apart)
-        held_out = by_device(a, assignment[consumer], held_s * apart)
+        blocked_in = by_device(b, assignment[producer], blocked_s * apart)
+        blocked_out = by_device(a, assignment[consumer], blocked_s * apart)
         features = np.stack(
             [
                 np.log1p(own_s / unit_s),
@@ -155,8 +155,8 @@ class PlacerView:
                 total(took * critical) / np.maximum(own_s, 1e-15),
                 np.minimum(total(weight * slack.slack_s) / mass / span, 1.0),
                 np.log1p(total(slack.wait_s * critical) / unit_s),
-                np.log1p(held_in.sum(axis=1) / unit_s),
-                np.log1p(held_out.sum(axis=1) / unit_s),
+                np.log1p(blocked_in.sum(axis=1) / unit_s),
+                np.log1p(blocked_out.sum(axis=1) / unit_s),
                 np.log1p(np.bincount(b, weights=edge_s * crosses, minlength=count + 1)[:count] / unit_s),
                 np.log1p(np.bincount(a, weights=edge_s * crosses, minlength=count + 1)[:count] / unit_s),
                 np.log1p(total(np.ones(len(graph)))) / 8,
@@ -171,21 +171,21 @@ class PlacerView:
         )
         there_s = np.stack([total(times) for times in self._finite_s], axis=1)
         idle_s = self._idle(assignment, timeline, begin, end)
-        at_home = np.arange(count), home
-        held = np.bincount(assignment, weights=graph.memory_bytes, minlength=devices)
-        room = (self.tables.memory_bytes - held - total(graph.memory_bytes)[:, None]) / np.maximum(
+        home_places = np.arange(count), home
+        used = np.bincount(assignment, weights=graph.memory_bytes, minlength=devices)
+        room = (self.tables.memory_bytes - used - total(graph.memory_bytes)[:, None]) / np.maximum(
             np.where(np.isfinite(self.tables.memory_bytes), self.tables.memory_bytes, 1.0), 1.0
         )
         floor_s = own_s[:, None] + 0.01 * unit_s
         pairs = np.stack(
             [
-                np.clip(np.log2((there_s + 1e-15) / (there_s[at_home][:, None] + 1e-15)), -3, 3),
+                np.clip(np.log2((there_s + 1e-15) / (there_s[home_places][:, None] + 1e-15)), -3, 3),
                 np.log1p(read / unit_s),
                 np.log1p(written / unit_s),
-                np.log1p(read / floor_s) - np.log1p(read[at_home][:, None] / floor_s),
-                np.log1p(written / floor_s) - np.log1p(written[at_home][:, None] / floor_s),
-                np.log1p(held_in / unit_s),
-                np.log1p(held_out / unit_s),
+                np.log1p(read / floor_s) - np.log1p(read[home_places][:, None] / floor_s),
+                np.log1p(written / floor_s) - np.log1p(written[home_places][:, None] / floor_s),
+                np.log1p(blocked_in / unit_s),
+                np.log1p(blocked_out / unit_s),
                 np.clip(idle_s / np.maximum(end - begin, 1e-15)[:, None], 0, 1),
                 np.clip(idle_s / floor_s, 0, 4) / 4,
                 np.broadcast_to(np.bincount(assignment, weights=took, minlength=devices) / span, read.shape),
@@ -202,10 +202,10 @@ class PlacerView:
             runs = np.flatnonzero((assignment == device) & (timeline.finish_s > timeline.start_s))
             runs = runs[np.argsort(timeline.start_s[runs])]
             starts, finishes = timeline.start_s[runs], timeline.finish_s[runs]
-            at = np.concatenate([[0.0], np.stack([starts, finishes], axis=1).ravel()])
+            events = np.concatenate([[0.0], np.stack([starts, finishes], axis=1).ravel()])
             done = np.cumsum(finishes - starts)
             worked = np.concatenate([[0.0], np.stack([done - (finishes - starts), done], axis=1).ravel()])
-            idle[:, device] = (end - begin) - (np.interp(end, at, worked) - np.interp(begin, at, worked))
+            idle[:, device] = (end - begin) - (np.interp(end, events, worked) - np.interp(begin, events, worked))
         return idle
 
     def _neighbours(
@@ -257,9 +257,9 @@ def _nearest(
     owner, other = owner[order], other[order]
     start = np.searchsorted(owner, np.arange(rows))
     slot = np.arange(owner.size) - start[owner]
-    kept = slot < most
+    chosen = slot < most
     near, mask = np.zeros((rows, most), dtype=np.int64), np.zeros((rows, most), dtype=np.float32)
-    near[owner[kept], slot[kept]], mask[owner[kept], slot[kept]] = other[kept], 1.0
+    near[owner[chosen], slot[chosen]], mask[owner[chosen], slot[chosen]] = other[chosen], 1.0
     return near, mask
 
 
@@ -274,8 +274,8 @@ def unknown_opcodes(opcodes: tuple[str, ...]) -> list[str]:
     """Types of operations that no tracer of ours writes, sorted: they are embedded as unknown."""
     from automap_models.cost.kernels import FUSIBLE_OPCODES, RANDOM_OPCODES, VIEW_OPCODES
 
-    known = MATRIX_OPCODES | REDUCTION_OPCODES | FUSIBLE_OPCODES | RANDOM_OPCODES | VIEW_OPCODES | OTHER_OPCODES
-    return sorted(set(opcodes) - known)
+    listed = MATRIX_OPCODES | REDUCTION_OPCODES | FUSIBLE_OPCODES | RANDOM_OPCODES | VIEW_OPCODES | OTHER_OPCODES
+    return sorted(set(opcodes) - listed)
 
 
 _OTHER = """

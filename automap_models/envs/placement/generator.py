@@ -42,9 +42,9 @@ def random_problem(random: np.random.Generator) -> PlacementProblem:
 
 def _grid(random: np.random.Generator) -> Shape:
     layers, steps = int(random.integers(2, 9)), int(random.integers(4, 16))
-    edges = [(at, at + steps) for at in range((layers - 1) * steps)]
-    edges += [(at, at + 1) for at in range(layers * steps - 1) if (at + 1) % steps]
-    return layers * steps, edges, [f"layer_{at // steps}" for at in range(layers * steps)]
+    edges = [(cell, cell + steps) for cell in range((layers - 1) * steps)]
+    edges += [(cell, cell + 1) for cell in range(layers * steps - 1) if (cell + 1) % steps]
+    return layers * steps, edges, [f"layer_{cell // steps}" for cell in range(layers * steps)]
 
 
 def _branches(random: np.random.Generator) -> Shape:
@@ -52,12 +52,12 @@ def _branches(random: np.random.Generator) -> Shape:
     for block in range(int(random.integers(3, 12))):
         ends = []
         for _ in range(int(random.integers(2, 7))):
-            at = last
+            node = last
             for _ in range(int(random.integers(1, 5))):
-                edges.append((at, count))
-                at, count = count, count + 1
+                edges.append((node, count))
+                node, count = count, count + 1
                 names.append(f"block_{block}")
-            ends.append(at)
+            ends.append(node)
         edges += [(end, count) for end in ends]
         names.append(f"block_{block}")
         last, count = count, count + 1
@@ -99,10 +99,10 @@ def _with_backward(shape: Shape, random: np.random.Generator, name: str) -> Plac
     """The training step of a forward pass: its mirror image, parameters and updates."""
     n, edges, names = shape
     mirrored = [(2 * n - 1 - b, 2 * n - 1 - a) for a, b in edges]
-    kept = [(v, 2 * n - 1 - v) for v in range(n)]
+    saved = [(v, 2 * n - 1 - v) for v in range(n)]
     owners = np.flatnonzero(random.random(n) < 0.5).tolist()
     parameters = {v: 2 * n + 2 * i for i, v in enumerate(owners)}
-    own = [pair for v, p in parameters.items() for pair in ((p, v), (2 * n - 1 - v, p + 1), (p, p + 1))]
+    gradients = [pair for v, p in parameters.items() for pair in ((p, v), (2 * n - 1 - v, p + 1), (p, p + 1))]
     total = 2 * n + 2 * len(owners)
     spread = random.uniform(0.2, 1.2)
     by_layer = {layer: random.lognormal(0, 0.5) for layer in dict.fromkeys(names)}
@@ -111,9 +111,9 @@ def _with_backward(shape: Shape, random: np.random.Generator, name: str) -> Plac
     time_s, output = np.zeros(total), np.zeros(total)
     time_s[:n], time_s[n : 2 * n] = forward_s, forward_s[::-1] * random.uniform(1.5, 2.2)
     output[:n], output[n : 2 * n] = sizes, sizes[::-1]
-    held, classes = np.zeros(total), np.arange(total)
+    memory, classes = np.zeros(total), np.arange(total)
     for p in parameters.values():
-        output[p] = held[p] = float(random.lognormal(0, 1.0) * 1e6)
+        output[p] = memory[p] = float(random.lognormal(0, 1.0) * 1e6)
         time_s[p + 1] = 1e-6
         classes[p + 1] = p
     update_names = [names[v] for v in owners for _ in range(2)]
@@ -122,17 +122,17 @@ def _with_backward(shape: Shape, random: np.random.Generator, name: str) -> Plac
         names=(*names, *names[::-1], *update_names),
         accelerator_s=time_s,
         cpu_s=10 * time_s,
-        memory_bytes=held,
+        memory_bytes=memory,
         transfer_s=output / 1e10,
         output_bytes=output,
         supported=np.ones(total, dtype=bool),
         backward=np.arange(total) >= n,
         classes=classes,
-        edges=np.array(sorted({*edges, *mirrored, *kept, *own}), dtype=np.int64),
+        edges=np.array(sorted({*edges, *mirrored, *saved, *gradients}), dtype=np.int64),
         accelerators=4,
         cpus=0,
         accelerator_bytes=1e15,
         meta={"model": f"random {name}"},
-        live_bytes=np.where(held > 0, 0.0, output),
+        live_bytes=np.where(memory > 0, 0.0, output),
         opcodes=("dot_general",) * (2 * n) + ("parameter", "add") * len(owners),
     )

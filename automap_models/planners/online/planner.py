@@ -92,19 +92,19 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
         with one_thread():
             search = OnlineSearch(problem, self.agent, self.config.seed, warm_start)
             rounds, interrupted = _rounds(search, self.config.episodes, deadline, watch)
-        known: dict[str, Any] = {
+        more: dict[str, Any] = {
             "facts": {"episodes": search.episodes, "interrupted": interrupted},
             "search_log": tuple(rounds),
         }
         if search.best is None:
             none = _nothing_fits(problem, search.episodes)
-            return Result(problem, None, None, "stopped", taken_s=time.perf_counter() - begun_s, reason=none, **known)
+            return Result(problem, None, None, "stopped", taken_s=time.perf_counter() - begun_s, reason=none, **more)
         proof = None if interrupted or not self.config.prove_s else deadline.part(self.config.prove_s, effort.counted_s)
         bound = certify(plain(problem), search.best, proof)
         cost = plan_cost(problem, search.best)
         notes = _notes(cost.length_s, bound, search.episodes, interrupted=interrupted)
         taken_s = time.perf_counter() - begun_s
-        return Result(problem, search.best, cost, "feasible", bound, notes, taken_s=taken_s, **known)
+        return Result(problem, search.best, cost, "feasible", bound, notes, taken_s=taken_s, **more)
 
 
 def _rounds(search: OnlineSearch, total: int, deadline: Deadline, watch: Watch) -> tuple[list[OnlineRound], bool]:

@@ -54,7 +54,7 @@ class OnlineSearch:
     ) -> None:
         self.problem, self.episodes, self.branches = problem, 0, config.learner.branches
         settings, learner, several = config.agent.config(), config.learner.config(), self.branches > 1
-        self.one = Problems.of(encode([plain(problem)]))
+        self.one = Problems.from_encoded(encode([plain(problem)]))
         self.index = np.zeros(COPIES, dtype=np.int64)
         self.best, self.best_s = warm_start, np.inf
         if warm_start is not None:

@@ -55,7 +55,7 @@ class ExpertPlanner(PlacementPlanner[ExpertConfig]):
                 do = "give the expert's placement, or another planner"
                 raise BadInput("planner expert reads a split from a file", where="`split`", do=do)
             watch(Progress("putting layers on devices in their order", 0, 1))
-            units = StepUnits.of(problem)
+            units = StepUnits.from_problem(problem)
             return Outcome(PlacementPlan(self.name, units.expand(units.repaired(layers_in_order(units)))))
         watch(Progress(f"reading {split}", 0, 1))
         plan = PlacementPlan(self.name, read_split(split, problem))
@@ -100,8 +100,8 @@ def unit_layers(units: StepUnits) -> IntArray:
         if of_unit[unit] is None and paths[v]:
             of_unit[unit] = tuple(paths[v][:depth])
     _from_neighbours(units, of_unit)
-    seen: dict[tuple[str, ...] | None, int] = {}
-    return np.array([seen.setdefault(path, len(seen)) for path in of_unit])
+    layer_numbers: dict[tuple[str, ...] | None, int] = {}
+    return np.array([layer_numbers.setdefault(path, len(layer_numbers)) for path in of_unit])
 
 
 def _forward_order(units: StepUnits) -> IntArray:

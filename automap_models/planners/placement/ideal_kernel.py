@@ -120,7 +120,7 @@ def advance(begin: int, end: int, steps: Steps, loads: UnitLoads, rules: Rules, 
     each of them in every compiled call.
     """
     m, width = loads.memory_bytes.size, rules.accelerators + 1
-    at, next_step, added = np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64)
+    position, next_step, added = np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64)
     on_accelerator, on_cpu = np.zeros(m + 1, np.bool_), np.zeros(m + 1, np.bool_)
     # Of the set at each depth: its bytes, and the two parts of its times and transfers.
     nbytes, accelerator_s, cpu_s, net_s = (
@@ -151,9 +151,9 @@ def advance(begin: int, end: int, steps: Steps, loads: UnitLoads, rules: Rules, 
         if not count:
             continue
         depth = 0
-        at[0], next_step[0] = ideal, steps.first[ideal]
+        position[0], next_step[0] = ideal, steps.first[ideal]
         while depth >= 0:
-            here, step = at[depth], next_step[depth]
+            here, step = position[depth], next_step[depth]
             if step == steps.first[here + 1]:
                 # All steps out of this set are done: take back what was done at this depth.
                 for done in range(steps.first[here], step):
@@ -190,7 +190,7 @@ def advance(begin: int, end: int, steps: Steps, loads: UnitLoads, rules: Rules, 
                     net_s[depth + 1, loads.net_part[net]] -= loads.net_s[net]
             depth += 1
             larger = steps.larger[step]
-            at[depth], next_step[depth], added[depth] = larger, steps.first[larger], unit
+            position[depth], next_step[depth], added[depth] = larger, steps.first[larger], unit
             on_accelerator[depth], on_cpu[depth] = accelerated, processed
             # That set on one more device, after each of the entries.
             if rules.overlap:

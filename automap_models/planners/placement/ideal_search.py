@@ -125,10 +125,10 @@ def ideal_lattice(m: int, edges: IntArray, limit: int) -> Lattice:
     addable = [sum(1 << v for v in range(m) if not producers[v])]  # of each ideal: outside, all producers inside
     first, node, larger = [0], [], []  # type: tuple[list[int], list[int], list[int]]
     for ideal, inside in enumerate(ideals):  # which grows on the way
-        left = addable[ideal]
-        while left:
-            bit = left & -left
-            left ^= bit
+        remaining = addable[ideal]
+        while remaining:
+            bit = remaining & -remaining
+            remaining ^= bit
             grown, v = inside | bit, bit.bit_length() - 1
             if grown not in number:
                 if len(ideals) == limit:
@@ -251,22 +251,22 @@ class IdealSearch:
         rules = Rules(self._accelerators, self._cpus, limit_bytes, overlap, ceiling_s)
         table = self._table(ceiling_s)
         # Pairs of ideals, times entries of each, between two looks at the deadline.
-        at_once = max(1, 20_000_000 // (size * table.best_s.shape[1]))
-        for begin in range(0, size, at_once):
+        chunk = max(1, 20_000_000 // (size * table.best_s.shape[1]))
+        for begin in range(0, size, chunk):
             self._deadline.check()
             self._watch(Progress(f"growing stages from {size:,} ideals", begin, size))
             steps = Steps(lattice.first, lattice.node, lattice.larger)
-            advance(begin, min(begin + at_once, size), steps, self._loads, rules, table)
+            advance(begin, min(begin + chunk, size), steps, self._loads, rules, table)
         entry = int(table.best_s[-1].argmin())
         value_s = float(table.best_s[-1, entry])
         return None if np.isinf(value_s) else Split(value_s, self._devices(table, entry))
 
     def _table(self, ceiling_s: FloatArray) -> Table:
         """Only the empty ideal on no device is known."""
-        left = np.arange(self._cpus, -1, -1)[:, None], np.arange(self._accelerators, -1, -1)
+        free = np.arange(self._cpus, -1, -1)[:, None], np.arange(self._accelerators, -1, -1)
         most_s = np.stack(
             [
-                capacity.most_s(left[1], left[0], float(ceiling)).ravel()
+                capacity.most_s(free[1], free[0], float(ceiling)).ravel()
                 for capacity, ceiling in zip(self._capacity, ceiling_s, strict=True)
             ]
         )

@@ -55,8 +55,8 @@ class LatencyProgram:
             device = int(plan.assignment[node])
             accelerated = device < problem.accelerators
             values[int(self.on_cpu[problem.graph.classes[node]])] = int(not accelerated)
-            own = rank[device] * problem.pieces + int(piece[node]) if accelerated else -1
-            values.update({column: int(s == own) for s, column in enumerate(columns)})
+            interval = rank[device] * problem.pieces + int(piece[node]) if accelerated else -1
+            values.update({column: int(s == interval) for s, column in enumerate(columns)})
         return values
 
 
@@ -130,8 +130,8 @@ def _places(problem: PlacementProblem, program: Program) -> tuple[IntArray, IntA
         terms = zip(on[:, device].tolist(), memory.tolist(), strict=True)
         program.at_most(terms, capacity)
         for node, row in enumerate(inside.tolist() if q > 1 else []):
-            own = [(column, 1.0) for column in row[device * q : (device + 1) * q]]
-            program.equal([*own, (int(on[graph.classes[node], device]), -1)], 0)
+            interval = [(column, 1.0) for column in row[device * q : (device + 1) * q]]
+            program.equal([*interval, (int(on[graph.classes[node], device]), -1)], 0)
     if q == 1:
         _number_by_order(problem, program, inside)
     return on_cpu, inside
@@ -159,12 +159,12 @@ def _borders(problem: PlacementProblem, program: Program, inside: IntArray) -> t
 def _contiguous(problem: PlacementProblem, program: Program, inside: IntArray) -> None:
     """No path leaves a subgraph and comes back: z says that a node is inside or behind it with none outside between."""
     for s in range(inside.shape[1]):
-        at, z = inside[:, s], program.add(len(inside))
+        start, z = inside[:, s], program.add(len(inside))
         for node in range(len(inside)):
-            program.at_most([(int(at[node]), 1), (int(z[node]), -1)], 0)
+            program.at_most([(int(start[node]), 1), (int(z[node]), -1)], 0)
         for u, v in problem.graph.edges.tolist():
             program.at_most([(int(z[v]), 1), (int(z[u]), -1)], 0)
-            program.at_most([(int(z[v]), 1), (int(at[v]), -1), (int(at[u]), 1)], 1)
+            program.at_most([(int(z[v]), 1), (int(start[v]), -1), (int(start[u]), 1)], 1)
 
 
 def _subgraphs_run(
@@ -193,11 +193,11 @@ def _subgraphs_run(
 
 def _nodes_run(problem: PlacementProblem, program: Program, times: _Times, on_cpu: IntArray, ready: IntArray) -> None:
     """A node on a CPU takes its time after its inputs are ready."""
-    own = on_cpu[problem.graph.classes]
-    for v in range(len(own)):
-        program.at_most([(int(own[v]), float(times.cpu[v])), (int(ready[v]), -1)], 0)
+    in_place = on_cpu[problem.graph.classes]
+    for v in range(len(in_place)):
+        program.at_most([(int(in_place[v]), float(times.cpu[v])), (int(ready[v]), -1)], 0)
     for u, v in problem.graph.edges.tolist():
-        program.at_most([(int(ready[u]), 1), (int(own[v]), float(times.cpu[v])), (int(ready[v]), -1)], 0)
+        program.at_most([(int(ready[u]), 1), (int(in_place[v]), float(times.cpu[v])), (int(ready[v]), -1)], 0)
 
 
 def _paths(
@@ -214,11 +214,11 @@ def _paths(
     parts of its load; a subgraph starts when the node before the path enters it is ready, its sending included.
     """
     on_cpu, inside, out = parts
-    own = on_cpu[problem.graph.classes]
+    in_place = on_cpu[problem.graph.classes]
 
     def node(v: int) -> list[tuple[int, float]]:
         saved = float(times.cpu[v] - times.accelerator[v])
-        return [(int(own[v]), saved), (int(path[v]), -1.0)]
+        return [(int(in_place[v]), saved), (int(path[v]), -1.0)]
 
     def sends(u: int) -> list[tuple[int, float]]:
         return [(int(column), float(times.transfer[u])) for column in out[u]]
@@ -230,5 +230,5 @@ def _paths(
         received = int(program.add())
         for s in range(inside.shape[1]):
             program.at_most([(int(inside[v, s]), 1), (int(inside[u, s]), -1), (received, -1)], 0)
-        way = [(int(path[u]), 1.0), *sends(u), (received, float(times.transfer[u]))]
-        program.at_most([*way, *node(v)], -float(times.accelerator[v]))
+        edges = [(int(path[u]), 1.0), *sends(u), (received, float(times.transfer[u]))]
+        program.at_most([*edges, *node(v)], -float(times.accelerator[v]))

@@ -31,16 +31,16 @@ class Effort:
 
     def __init__(self, deadline: Deadline, work: float) -> None:
         self._deadline = deadline
-        self._left = work if np.isinf(deadline.left_s) else np.inf
+        self._remaining = work if np.isinf(deadline.remaining_s) else np.inf
 
     @property
     def spent(self) -> bool:
         """Whether to stop."""
-        return self._left <= 0 or self._deadline.passed
+        return self._remaining <= 0 or self._deadline.passed
 
     def spend(self, work: float) -> None:
         """Count work that was done."""
-        self._left -= work
+        self._remaining -= work
 
 
 def supported_devices(problem: PlacementProblem, units: Contraction) -> BoolArray:
@@ -118,13 +118,13 @@ def filled_in_order(problem: PlacementProblem, units: Contraction, order: list[i
     now, used, limit = 0, 0.0, problem.memory_bytes * (1.0 + ROUNDING)
     through_cpu: set[int] = set()  # units on CPUs that depend on the accelerator at hand
     for unit in order:
-        held = float(units.memory_bytes[unit])
+        memory = float(units.memory_bytes[unit])
         if now < problem.accelerators and allowed[unit, 0]:
-            if used + held > limit or through_cpu.intersection(before[unit]):
+            if used + memory > limit or through_cpu.intersection(before[unit]):
                 now, used = now + 1, 0.0
                 through_cpu.clear()
             if now < problem.accelerators:
-                device[unit], used = now, used + held
+                device[unit], used = now, used + memory
                 continue
         if not problem.cpus:
             return None

@@ -61,16 +61,16 @@ class LearnedPlanner(PlacementPlanner[LearnedConfig]):
         """
         policy = read_placer(Path(self.config.policy or zoo_dir() / "placer.onnx"))
         _require_devices(problem)
-        units, seed = StepUnits.of(problem), self.config.seed
-        maker, device, score = best_start(units, seed, deadline.part(deadline.left_s / 4), watch)
+        units, seed = StepUnits.from_problem(problem), self.config.seed
+        maker, device, score = best_start(units, seed, deadline.part(deadline.remaining_s / 4), watch)
         notes = [f"the best baseline, {maker}, has {seconds(score.value_s)}"]
         if problem.devices > 1 and not deadline.passed:
             watch(Progress("asking the policy"))
             moves = partial(MoveSpace(units, seed).moves, partial(move_logits, policy))
-            total = ANNEALING.moves(units, deadline.left_s)
+            total = ANNEALING.moves(units, deadline.remaining_s)
             moved, better = anneal(units, (device, score), moves, total, seed, deadline, watch)
             if self.config.finetune_s > 0 and not deadline.passed:
-                total = ANNEALING.moves(units, min(self.config.finetune_s, deadline.left_s))
+                total = ANNEALING.moves(units, min(self.config.finetune_s, deadline.remaining_s))
                 moved, better = anneal(units, (moved, better), moves, total, seed + 1, deadline, watch)
             if better < score:
                 notes[0] += f"; the policy's moves made it {percent(1.0 - better.value_s / score.value_s)} shorter"
@@ -90,8 +90,8 @@ def _unknown(graph: PlacementGraph) -> list[str]:
         return []
     set_of = set(unknown)
     count = sum(code in set_of for code in graph.opcodes)
-    shown = ", ".join(unknown[:5]) + (", …" if len(unknown) > 5 else "")
-    return [f"{counted(count, 'operation')} of types unknown to the policy, embedded as unknown: {shown}"]
+    listed = ", ".join(unknown[:5]) + (", …" if len(unknown) > 5 else "")
+    return [f"{counted(count, 'operation')} of types unknown to the policy, embedded as unknown: {listed}"]
 
 
 def _require_devices(problem: PlacementProblem) -> None:

@@ -39,7 +39,7 @@ class EtfPlanner(PlacementPlanner[NoConfig]):
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The placement; none where the memory was used up."""
         watch(Progress(f"scheduling {len(problem.graph):,} operations by m-ETF", 0, 1))
-        return self.outcome(problem, etf(StepUnits.of(problem)))
+        return self.outcome(problem, etf(StepUnits.from_problem(problem)))
 
 
 def etf(units: StepUnits) -> IntArray | None:

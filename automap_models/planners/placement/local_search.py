@@ -78,14 +78,14 @@ class Loads:
         from scipy.sparse import csr_array
 
         self.problem, self.units, self.device = problem, units, device.copy()
-        own = np.arange(problem.devices) < problem.accelerators
-        self._accelerator: BoolArray = own
+        is_accelerator = np.arange(problem.devices) < problem.accelerators
+        self._accelerator: BoolArray = is_accelerator
         channel = units.net_pass if problem.split_passes else np.zeros_like(units.net_pass)
         self._channels = 2 if problem.split_passes else 1
         times = [units.accelerator_s, units.cpu_s]
         if not problem.split_passes:
             times = [both.sum(axis=0, keepdims=True) for both in times]
-        self._time_s = np.where(own[None, None, :], times[0][:, :, None], times[1][:, :, None])  # [C, m, D]
+        self._time_s = np.where(is_accelerator[None, None, :], times[0][:, :, None], times[1][:, :, None])  # [C, m, D]
         self._size = np.diff(units.net_start)
         self._net = np.repeat(np.arange(self._size.size), self._size)
         self._weights = [
@@ -105,9 +105,9 @@ class Loads:
     def _count(self) -> None:
         """Everything that follows from `device`."""
         m, devices = len(self.units), self.problem.devices
-        self._held = np.zeros((self._size.size, devices), dtype=np.int64)
-        np.add.at(self._held, (self._net, self.device[self.units.net_units]), 1)
-        pays = (self._held > 0) & (self._held < self._size[:, None]) & self._accelerator
+        self._pin_counts = np.zeros((self._size.size, devices), dtype=np.int64)
+        np.add.at(self._pin_counts, (self._net, self.device[self.units.net_units]), 1)
+        pays = (self._pin_counts > 0) & (self._pin_counts < self._size[:, None]) & self._accelerator
         self._transfer_s = np.stack(
             [(self.units.net_s * (self._net_channel == c)) @ pays for c in range(self._channels)]
         )
@@ -140,8 +140,8 @@ class Loads:
             allowed: [m, D] moves to choose from; a unit's own device does not count.
         """
         excess, value, unevenness = self._after_moves()
-        own = np.arange(self.problem.devices)[None, :] == self.device[:, None]
-        score = np.where(allowed & ~own, excess, np.inf)
+        is_home = np.arange(self.problem.devices)[None, :] == self.device[:, None]
+        score = np.where(allowed & ~is_home, excess, np.inf)
         if not np.isfinite(score).any():
             return None
         tied = score <= score.min() * (1.0 + TIE)
@@ -154,16 +154,16 @@ class Loads:
     def _after_moves(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """[m, D] excess, value and unevenness after each move; nonsense where a unit already is."""
         home, member = self.device, self.units.net_units
-        at_home = self._held[self._net, home[member]]
-        leaves = (at_home > 1).astype(np.float64) - (at_home < self._size[self._net])
-        there = self._held[self._net]
+        net_pins = self._pin_counts[self._net, home[member]]
+        leaves = (net_pins > 1).astype(np.float64) - (net_pins < self._size[self._net])
+        there = self._pin_counts[self._net]
         enters = (there + 1 < self._size[self._net][:, None]).astype(np.float64) - (there > 0)
         rows = np.arange(len(self.units))
         from_s, to_s = [], []
         for c, weight in enumerate(self._weights):
-            left = self._transfer_s[c, home] + self._accelerator[home] * (weight @ leaves)
+            load_s = self._transfer_s[c, home] + self._accelerator[home] * (weight @ leaves)
             entered = self._transfer_s[c] + self._accelerator * (weight @ enters)
-            from_s.append(self._busy(self._compute_s[c, home] - self._time_s[c, rows, home], left))
+            from_s.append(self._busy(self._compute_s[c, home] - self._time_s[c, rows, home], load_s))
             to_s.append(self._busy(self._compute_s[c] + self._time_s[c], entered))
         source, target = np.stack(from_s)[:, :, None], np.stack(to_s)
         loads = self._busy(self._compute_s, self._transfer_s)
@@ -176,9 +176,9 @@ class Loads:
     def _excess_after(self) -> FloatArray:
         home, size = self.device, self.units.memory_bytes
         now = self._beyond(self._memory)
-        left = self._beyond(self._memory[home] - size, home)
+        excess = self._beyond(self._memory[home] - size, home)
         entered = self._beyond(self._memory[None, :] + size[:, None])
-        after: FloatArray = now.sum() - now[home][:, None] - now[None, :] + left[:, None] + entered
+        after: FloatArray = now.sum() - now[home][:, None] - now[None, :] + excess[:, None] + entered
         return np.where(after > TIE, after, 0.0)
 
     def _beyond(self, memory: FloatArray, device: IntArray | None = None) -> FloatArray:
@@ -259,7 +259,7 @@ def search_throughput(
             some = random.random(best.size) < max(config.kicked, 2.0 / best.size)
             start = np.where(some, _random(allowed, random), best)
         if start is not None:
-            device, score = _descent(Loads(problem, units, start), allowed, effort)
+            device, score = _local_optimum(Loads(problem, units, start), allowed, effort)
             if best_score is None or score.better_than(best_score):
                 best, best_score = device, score
         if effort.spent:
@@ -267,7 +267,7 @@ def search_throughput(
     return None if best_score is None or best_score.excess > 0 else best
 
 
-def _descent(loads: Loads, allowed: BoolArray, effort: Effort) -> tuple[IntArray, Score]:
+def _local_optimum(loads: Loads, allowed: BoolArray, effort: Effort) -> tuple[IntArray, Score]:
     """[m] devices in the local optimum that best moves of those allowed, [m, D], lead to, and its score."""
     score = loads.score()
     while not effort.spent:

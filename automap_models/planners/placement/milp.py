@@ -32,7 +32,7 @@ STATED: Mapping[Objective, Callable[[PlacementProblem, float, float, Deadline], 
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class Incumbent:
     """What is known of a problem: the best plan, its cost, and a bound below which no plan is."""
 
     plan: PlacementPlan | None = None
@@ -79,45 +79,45 @@ class MilpPlanner(PlacementPlanner[ProgramConfig]):
             BadInput: the program is not for such a problem, or OR-tools is not installed.
         """
         watch(Progress("planning a placement to start from"))
-        sooner = deadline.part(0.1 * deadline.left_s)
+        sooner = deadline.part(0.1 * deadline.remaining_s)
         start = LocalSearchPlanner(LocalSearchConfig(self.config.seed)).search(problem, sooner, SILENT).plan
-        known = self.improved(problem, start, deadline, watch)
-        if known.plan is None:
-            return Outcome(bound_s=known.bound_s, reason=_without_plan(known))
-        plan = replace(known.plan, planner=self.name)
-        return Outcome(plan, known.cost, bound_s=known.bound_s, optimal=known.closed)
+        improved = self.improved(problem, start, deadline, watch)
+        if improved.plan is None:
+            return Outcome(bound_s=improved.bound_s, reason=_without_plan(improved))
+        plan = replace(improved.plan, planner=self.name)
+        return Outcome(plan, improved.cost, bound_s=improved.bound_s, optimal=improved.closed)
 
     def improved(
         self, problem: PlacementProblem, start: PlacementPlan | None, deadline: Deadline, watch: Watch
-    ) -> Known:
+    ) -> Incumbent:
         """The best plan and the bound that CP-SAT proves from a start on; Ctrl-C ends the search early."""
-        known = _known(problem, start)
-        if known.closed or deadline.passed:
-            return known
+        start_bounds = _incumbent(problem, start)
+        if start_bounds.closed or deadline.passed:
+            return start_bounds
         watch(Progress("solving an integer program by CP-SAT"))
-        upper_s = known.value_s if known.plan else _everything_s(problem)
+        upper_s = start_bounds.value_s if start_bounds.plan else _everything_s(problem)
         ticks = 1e9  # the best known value in the program: rounding n times down costs the bound n · 1e-9 of it
         tick_s = upper_s / ticks or 1.0
         work_s = np.inf
-        if np.isinf(deadline.left_s):
+        if np.isinf(deadline.remaining_s):
             work_s = self.config.work_s * (1.0 if problem.objective == "latency" else 2.0)
         try:
             stated = STATED[problem.objective](problem, tick_s, ticks, deadline)
-            hint = stated.hint(known.plan) if known.plan else {}
+            hint = stated.hint(start_bounds.plan) if start_bounds.plan else {}
             answer = solve_program(stated.program, deadline, hint, work_s=work_s, seed=self.config.seed)
         except (KeyboardInterrupt, OutOfTime):
-            return known
-        bound_s = max(0.0, min(answer.bound * tick_s, upper_s if known.plan else math.inf))
+            return start_bounds
+        bound_s = max(0.0, min(answer.bound * tick_s, upper_s if start_bounds.plan else math.inf))
         # A solution that only rounding made valid is none.
-        solution = _known(problem, None if answer.columns is None else stated.plan(answer.columns))
-        best = min(known, solution, key=lambda candidate: candidate.value_s)
+        solution = _incumbent(problem, None if answer.columns is None else stated.plan(answer.columns))
+        best = min(start_bounds, solution, key=lambda candidate: candidate.value_s)
         return replace(best, bound_s=min(bound_s, best.value_s))
 
 
-def _known(problem: PlacementProblem, plan: PlacementPlan | None) -> Known:
+def _incumbent(problem: PlacementProblem, plan: PlacementPlan | None) -> Incumbent:
     """A plan and its cost; nothing where there is none, or it does not fit."""
     cost = None if plan is None else placement_cost(problem, plan)
-    return Known(plan, cost) if cost is not None and cost.feasible else Known()
+    return Incumbent(plan, cost) if cost is not None and cost.feasible else Incumbent()
 
 
 def _everything_s(problem: PlacementProblem) -> float:
@@ -126,8 +126,8 @@ def _everything_s(problem: PlacementProblem) -> float:
     return float(np.maximum(graph.accelerator_s, graph.cpu_s).sum() + graph.transfer_s.sum() * (1 + receivers))
 
 
-def _without_plan(known: Known) -> Infeasible:
-    if known.closed:
+def _without_plan(start_bounds: Incumbent) -> Infeasible:
+    if start_bounds.closed:
         return Infeasible(
             "no placement fits the memory: that is proven",
             where="integer program",

@@ -116,9 +116,9 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
             BadInput: the planner is not made for such a problem, or a package that it needs is not installed.
         """
         if problem.objective not in self.objectives:
-            known = " and ".join(WORDS[objective] for objective in self.objectives)
+            objectives = " and ".join(WORDS[objective] for objective in self.objectives)
             do = "give another `objective` or another planner"
-            raise BadInput(f"is for {known} only", where=f"planner {self.name}", do=do)
+            raise BadInput(f"is for {objectives} only", where=f"planner {self.name}", do=do)
         begin_s = time.perf_counter()
         outcome = self.search(problem, deadline, watch)
         plan, cost, reason = outcome.plan, outcome.cost, outcome.reason
@@ -145,7 +145,7 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
 
 def _with_bound(problem: PlacementProblem, outcome: Outcome, cost: PlacementCost) -> Outcome:
     """With the bound of all placements; one that reaches it is the best."""
-    bound_s = max(outcome.bound_s, makespan_bound_s(StepTables.of(problem)))
+    bound_s = max(outcome.bound_s, makespan_bound_s(StepTables.from_problem(problem)))
     reached = cost.value_s <= bound_s * (1.0 + TIE)
     return replace(outcome, bound_s=cost.value_s if reached else bound_s, optimal=outcome.optimal or reached)
 
@@ -186,18 +186,18 @@ def packed(problem: PlacementProblem) -> IntArray:
     """
     graph, count = problem.graph, problem.accelerators
     room = np.maximum(_memory_bytes(problem), 1e-9)
-    held = np.zeros(count)
+    used = np.zeros(count)
     labels, first = np.unique(graph.classes, return_index=True)
     sizes, supported = problem.class_memory_bytes[first], problem.class_supported[first]
     home = np.zeros(labels.size, dtype=np.int64)
     for i in np.argsort(-sizes, kind="stable").tolist():
-        share = (held + sizes[i]) / room
-        at = int(share.argmin()) if count and supported[i] else count
-        if at == count or (share[at] > 1.0 and problem.cpus):
+        share = (used + sizes[i]) / room
+        place = int(share.argmin()) if count and supported[i] else count
+        if place == count or (share[place] > 1.0 and problem.cpus):
             home[i] = count
             continue
-        home[i] = at
-        held[at] += sizes[i]
+        home[i] = place
+        used[place] += sizes[i]
     device: IntArray = home[np.searchsorted(labels, graph.classes)]
     return device
 
@@ -230,8 +230,8 @@ def _least(problem: PlacementProblem) -> str:
     memory = _memory_bytes(problem)
     if problem.cpus or not memory.size or memory.max() > memory.min():
         return ""
-    held = float(problem.graph.memory_bytes.sum())
-    least = max(held / problem.accelerators, float(problem.class_memory_bytes.max()))
+    total_bytes = float(problem.graph.memory_bytes.sum())
+    least = max(total_bytes / problem.accelerators, float(problem.class_memory_bytes.max()))
     return f"{rounded_up(least) / 1e9:.3g} GB for each" if least > memory[0] else ""
 
 

@@ -131,8 +131,8 @@ def solve_program(
     program.proto.objective.linear_coefficients.values[:] = [1.0]
     model = mathopt.Model.from_model_proto(program.proto)
     columns = list(model.variables())
-    known = mathopt.SolutionHint(variable_values={columns[column]: value for column, value in hint.items()})
-    interrupter, limit_s = SolveInterrupter(), deadline.left_s
+    solution_hint = mathopt.SolutionHint(variable_values={columns[column]: value for column, value in hint.items()})
+    interrupter, limit_s = SolveInterrupter(), deadline.remaining_s
     answer = _until_interrupted(
         lambda: mathopt.solve(
             model,
@@ -148,7 +148,7 @@ def solve_program(
                     max_deterministic_time=work_s,
                 ),
             ),
-            model_params=mathopt.ModelSolveParameters(solution_hints=[known] if hint else []),
+            model_params=mathopt.ModelSolveParameters(solution_hints=[solution_hint] if hint else []),
             interrupter=interrupter,
         ),
         interrupter.interrupt,

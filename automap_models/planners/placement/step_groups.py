@@ -43,9 +43,9 @@ class StepUnits:
     allowed: BoolArray
 
     @classmethod
-    def of(cls, problem: PlacementProblem) -> StepUnits:
+    def from_problem(cls, problem: PlacementProblem) -> StepUnits:
         """The units of a problem."""
-        tables, graph = StepTables.of(problem), problem.graph
+        tables, graph = StepTables.from_problem(problem), problem.graph
         place = np.empty(len(graph), dtype=np.int64)
         place[tables.order] = np.arange(len(graph))
         labels = np.unique(graph.classes, return_inverse=True)[1]

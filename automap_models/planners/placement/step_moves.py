@@ -21,7 +21,7 @@ from automap_models.planners.placement.step_search import levels
 
 
 @dataclass(frozen=True)
-class Looks:
+class DrawSettings:
     """How the network looks at a placement.
 
     Attributes:
@@ -69,8 +69,8 @@ class MoveSpace:
         view: of the network.
     """
 
-    def __init__(self, units: StepUnits, seed: int, looks: Looks | None = None) -> None:
-        self.units, self._looks = units, Looks() if looks is None else looks
+    def __init__(self, units: StepUnits, seed: int, schedule: DrawSettings | None = None) -> None:
+        self.units, self._settings = units, DrawSettings() if schedule is None else schedule
         self.levels = levels(units, seed)
         self.view = PlacerView(units.problem, units.tables)
 
@@ -79,7 +79,7 @@ class MoveSpace:
         devices = self.units.problem.devices
         keys = np.unique(self.levels[level] * devices + device, return_inverse=True)[1]
         count = int(keys.max()) + 1
-        most = self._looks.pieces
+        most = self._settings.pieces
         if count > most:
             first = int(random.integers(count - most + 1))
             inside = (keys >= first) & (keys < first + most)
@@ -99,19 +99,19 @@ class MoveSpace:
         self, scorer: Scorer, current: Callable[[], IntArray], random: np.random.Generator
     ) -> Iterator[IntArray | None]:
         """Moves that the network draws, some at a look, without end; see step_search.Moves."""
-        looks = self._looks
+        schedule = self._settings
         while True:
             seen_by_scorer = current()
             pieces = self.pieces(seen_by_scorer, int(random.integers(len(self.levels))), random)
             inputs = self.inputs(seen_by_scorer, pieces)
-            drawn = drawn_moves(scorer(inputs), inputs, looks.moves, looks.uniform, random)
+            drawn = drawn_moves(scorer(inputs), inputs, schedule.moves, schedule.uniform, random)
             for piece, target in drawn.tolist():
                 device, members = current(), pieces.members(piece)
                 members = members[device[members] == seen_by_scorer[members[0]]]
                 changed = device.copy()
                 changed[members] = target
                 yield changed if members.size else None
-            yield from [None] * (looks.moves - len(drawn))
+            yield from [None] * (schedule.moves - len(drawn))
 
 
 def drawn_moves(

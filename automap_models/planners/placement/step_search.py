@@ -126,7 +126,7 @@ class MetisPlanner(PlacementPlanner[SeedConfig]):
         Raises:
             BadInput: pymetis is not installed.
         """
-        units = StepUnits.of(problem)
+        units = StepUnits.from_problem(problem)
         scored = []
         for index, device in enumerate(metis_starts(units, self.config.seed, deadline)):
             watch(Progress(f"partition {index + 1} by METIS", index))
@@ -255,9 +255,9 @@ def accepted(drawn: StepScore, score: StepScore, warmth: float, random: np.rando
 
 def search_step(problem: PlacementProblem, seed: int, deadline: Deadline, watch: Watch) -> IntArray | None:
     """[n] devices of the best placement that annealing from the best baseline meets; None where none fits."""
-    units = StepUnits.of(problem)
-    _, device, score = best_start(units, seed, deadline.part(deadline.left_s / 4), watch)
+    units = StepUnits.from_problem(problem)
+    _, device, score = best_start(units, seed, deadline.part(deadline.remaining_s / 4), watch)
     moves = Neighbourhood(units, seed).moves
-    total = ANNEALING.moves(units, deadline.left_s)
+    total = ANNEALING.moves(units, deadline.remaining_s)
     device, score = anneal(units, (device, score), moves, total, seed, deadline, watch)
     return None if score.excess_bytes > 0 else units.expand(device)

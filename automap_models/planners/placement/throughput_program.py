@@ -58,7 +58,7 @@ class UnitTimes:
     nets: tuple[Net, ...]
 
     @staticmethod
-    def of(problem: PlacementProblem, tick_s: float) -> UnitTimes:
+    def from_problem(problem: PlacementProblem, tick_s: float) -> UnitTimes:
         """The problem with all times divided by `tick_s`, and rounded down to whole numbers.
 
         Rounding down keeps lower bounds lower bounds: loads are sums of these times with factors ≥ 0, so that in
@@ -161,7 +161,7 @@ def throughput_program(
     Raises:
         OutOfTime: the deadline has passed.
     """
-    program, times = Program(deadline=deadline), UnitTimes.of(problem, tick_s)
+    program, times = Program(deadline=deadline), UnitTimes.from_problem(problem, tick_s)
     place = program.add(len(times.supported), problem.devices)
     for row in place.tolist():
         program.equal([(column, 1) for column in row], 1)

@@ -77,7 +77,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             BadInput: the space's batch is too small for its cluster, or its constraints contradict one another.
         """
         begun_s = time.perf_counter()
-        space = PlanningSpace.of(problem) if isinstance(problem, StagedProblem) else problem
+        space = PlanningSpace.from_problem(problem) if isinstance(problem, StagedProblem) else problem
         if space.schedule is None:
             result = self._by_length(space, problem, deadline, watch)
         else:
@@ -111,7 +111,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             candidates = portfolio.search()
             notes = ("replicas without a sample stand idle: no plan that fits gives each one",)
         if not candidates:
-            return Result(space.whole, None, None, "stopped")
+            return Result(space.base, None, None, "stopped")
         attempts = _attempts(portfolio, candidates)
         watch(Progress("proving how near the best the plan is"))
         bound = prove(attempts, self.config.certify_s, deadline)
@@ -159,13 +159,13 @@ def _shorter(
     portfolio: Portfolio, candidates: Sequence[tuple[Simplicity, Candidate]], best: Candidate
 ) -> list[Alternative]:
     """What is shorter and harder to run: the shortest plan of each kind, and one with deeper warm-up."""
-    shorter, own = [], simplicity(best.plan, best.problem.cluster.devices, portfolio.ends)
+    shorter, rank = [], simplicity(best.plan, best.problem.cluster.devices, portfolio.ends)
     for kind in Simplicity:
-        of_kind = [candidate for of, candidate in candidates if of is kind]
+        of_kind = [candidate for candidate_kind, candidate in candidates if candidate_kind is kind]
         shortest = min(of_kind, key=lambda candidate: candidate.step_s, default=None)
         if shortest is not None and shortest.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
             requirement = (
-                kind.requires if kind is not own else "no more than this plan, but more stages or less free memory"
+                kind.requires if kind is not rank else "no more than this plan, but more stages or less free memory"
             )
             shorter.append(Alternative(_in_words(shortest), shortest.step_s, requirement))
     deep = None if best.problem.schedule == DEEP else portfolio.under(DEEP, best)

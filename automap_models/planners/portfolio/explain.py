@@ -58,20 +58,20 @@ def _does_not_fit(loser: Candidate) -> str:
 
 def _gradients(loser: Candidate) -> str:
     stage = loser.parts.last_reduced
-    held = stage_weights_bytes(loser.problem, loser.plan)[stage]
+    weights = stage_weights_bytes(loser.problem, loser.plan)[stage]
     first, last = loser.plan.stage_devices(loser.problem.cluster.devices)[stage]
     nodes = int((devices_per_node(loser.problem.cluster, first, last + 1) > 0).sum())
     over = f"{nodes} nodes" if nodes > 1 else f"{last - first + 1} devices"
-    return f"gradient all-reduce of {_size(held)} over {over}: {_share(loser, loser.parts.gradients_s)}"
+    return f"gradient all-reduce of {_size(weights)} over {over}: {_share(loser, loser.parts.gradients_s)}"
 
 
 def _activations(loser: Candidate) -> str:
     stage = loser.parts.bottleneck // 2
     sharding = loser.problem.all_shardings[loser.plan.shardings[stage]]
     first, last = loser.plan.stage_instructions(len(sharding))[stage]
-    own = slice(first, last + 1)
+    span = slice(first, last + 1)
     d, t = loser.degrees[stage]
-    reduced = float(sharding.reduced_fwd[own].sum() + sharding.reduced_bwd[own].sum()) / d
+    reduced = float(sharding.reduced_fwd[span].sum() + sharding.reduced_bwd[span].sum()) / d
     share = _share(loser, loser.parts.activations_s)
     return f"all-reduces of activations over {t} devices, {_size(reduced)} a micro-batch: {share}"
 
@@ -140,8 +140,8 @@ def _explain_several(kind: PlanKind, space: PlanningSpace, searched: StagedResul
         return _RULED_OUT
     problems, unfinished = len(searched.search_log), sum(log.outcome == "planned" for log in searched.search_log)
     if kind == "hybrid":
-        left = f"{unfinished} of {problems} combinations not searched to the end"
-        return f"none is shorter than the best: {left if unfinished else 'proven'}"
+        remark = f"{unfinished} of {problems} combinations not searched to the end"
+        return f"none is shorter than the best: {remark if unfinished else 'proven'}"
     return "none that fits was found in time" if unfinished else _explain_no_pipeline(space)
 
 

@@ -130,7 +130,7 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
             BadInput: constraints contradict one another, or match nothing, or there are more devices than the exact
                 search has tables for.
         """
-        space = PlanningSpace.of(problem) if isinstance(problem, StagedProblem) else problem
+        space = PlanningSpace.from_problem(problem) if isinstance(problem, StagedProblem) else problem
         require_few_devices(space.cluster)
         space.constraints.check(space.model.profile)
         _require_a_technique(space)
@@ -141,9 +141,9 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
         proven = portfolio.add_hybrids()
         if not math.isfinite(portfolio.best_s()):
             watch(Progress("nothing fits: looking for what would"))
-            (reason, known), taken_s = nothing_fits(space), time.perf_counter() - begun_s
-            status: Status = "infeasible" if known else "stopped"
-            return Result(space.whole, None, None, status, search_log=portfolio.log, taken_s=taken_s, reason=reason)
+            (reason, bound), taken_s = nothing_fits(space), time.perf_counter() - begun_s
+            status: Status = "infeasible" if bound else "stopped"
+            return Result(space.base, None, None, status, search_log=portfolio.log, taken_s=taken_s, reason=reason)
         candidates = tuple(simplest_first(rank(list(portfolio.best.values())), portfolio.min_gain, portfolio.ends))
         notes = tuple(portfolio.notes)
         missing = tuple(portfolio.missing())
@@ -195,8 +195,8 @@ class _Portfolio:
         return min((plan.step_s for plan in fitting), default=math.inf)
 
     def _offer(self, plan: Candidate | None) -> None:
-        held = None if plan is None else self.best.get(plan.name)
-        if plan is not None and (held is None or rank([held, plan])[0] is plan):
+        incumbent = None if plan is None else self.best.get(plan.name)
+        if plan is not None and (incumbent is None or rank([incumbent, plan])[0] is plan):
             self.best[plan.name] = plan
 
     @cached_property
@@ -227,7 +227,7 @@ class _Portfolio:
         else:
             search = LengthSearch(None, certify_s, AutoConfig().refine_s, self.deadline)
             problems = [problem for problem in staged_problems(space) if possible_stages(problem) is not None]
-            result = search.solve(problems) if problems else Result(space.whole, None, None, "infeasible")
+            result = search.solve(problems) if problems else Result(space.base, None, None, "infeasible")
         self._searched[kind] = result
         self.log += result.search_log
         if result.plan is not None:
@@ -238,7 +238,7 @@ class _Portfolio:
     def has_hybrids(self) -> bool:
         """Whether stages may partition operators."""
         return (
-            any(self.space.cluster.devices_per_node % p.degree == 0 for p in self.space.whole.shardings)
+            any(self.space.cluster.devices_per_node % p.degree == 0 for p in self.space.base.shardings)
             and "operator" not in self.constraints.forbidden
         )
 

@@ -58,10 +58,10 @@ class LengthSearch:
         attempts = [Attempt(problem) for problem in problems]
         for attempt in attempts:
             self._begin(attempt)
-        left = [attempt for attempt in attempts if attempt.plan is None and not attempt.closed]
+        pending = [attempt for attempt in attempts if attempt.plan is None and not attempt.closed]
         together = self.deadline.part(SEARCH_S, effort.counted_s)
-        for k, attempt in enumerate(left):
-            _search_below(attempt, best_of(attempts).step_s, together.part(together.left_s / (len(left) - k)))
+        for k, attempt in enumerate(pending):
+            _search_below(attempt, best_of(attempts).step_s, together.part(together.remaining_s / (len(pending) - k)))
         if all(attempt.plan is None for attempt in attempts):
             none: Status = "infeasible" if all(attempt.closed for attempt in attempts) else "stopped"
             return Result(

@@ -146,8 +146,8 @@ def _some_plan(space: PlanningSpace) -> Candidate | None:
 def _other_stages(space: PlanningSpace) -> int | None:
     """Another number of stages that would fit, the nearest one; None where all were looked at."""
     free = replace(space, stages=None)
-    known, middle = space.stage_numbers, space.stage_numbers[-1]
-    for stages in sorted({*free.stage_numbers} - {*known}, key=lambda stages: (abs(stages - middle), stages)):
+    stage_numbers, middle = space.stage_numbers, space.stage_numbers[-1]
+    for stages in sorted({*free.stage_numbers} - {*stage_numbers}, key=lambda stages: (abs(stages - middle), stages)):
         if _some_plan(replace(space, stages=(stages,))) is not None:
             return stages
     return None

@@ -76,8 +76,8 @@ def _batch_dims(profile: Profile, sharding: ModuleSharding, cluster: Cluster, ru
     if devices < 2:
         return {}
     of_parameters = np.array([variable.kind == "parameter" for variable in classes.variables])[classes.dim_variables]
-    whole = np.bincount(classes.dim_classes[of_parameters], minlength=len(classes)) > 0
-    divisible = replace(classes, divisors=np.where(whole, 1, classes.divisors))
+    shares_all = np.bincount(classes.dim_classes[of_parameters], minlength=len(classes)) > 0
+    divisible = replace(classes, divisors=np.where(shares_all, 1, classes.divisors))
     try:
         problem = ShardingProblem(profile.model, divisible, cluster, (MeshAxis("data", devices),), rules=rules)
     except BadInput:  # nothing divides
@@ -145,10 +145,10 @@ def _step(source: Source, module: Module | None) -> Mapping[str, object]:
 
 def _circumstances(device: Device, cluster: Cluster) -> dict[str, object]:
     """What else a profiled model depends on; a device's memory limits no partitioning."""
-    installed = {name: [of.version for of in distributions(name=name)] for name in _TRACERS}
+    installed = {name: [package.version for package in distributions(name=name)] for name in _TRACERS}
     return {
         "device": {**asdict(device), "matrix": dict(device.matrix)},
-        "cluster": {**ClusterDocument.of(cluster).builtins(), "name": None, "memory": None},
+        "cluster": {**ClusterDocument.from_cluster(cluster).builtins(), "name": None, "memory": None},
         "rules": RULES,
         "versions": {"automap": __version__, **installed},
     }

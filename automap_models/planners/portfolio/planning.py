@@ -88,10 +88,10 @@ def _fewer_than_nodes(problem: StagedProblem) -> Iterator[str]:
 def sample_notes(problem: StagedProblem, plan: StagedPlan) -> Iterator[str]:
     """What a reader should know about the micro-batches of a plan and the samples of its replicas."""
     replicas = [replicas for replicas, _ in plan.degrees(problem)]
-    whole = problem.schedule is not None
-    if whole:
+    whole_samples = problem.schedule is not None
+    if whole_samples:
         yield from whole_sample_notes(problem.samples, replicas)
-    yield from rescaling_notes(problem.profile, max(replicas), whole=whole)
+    yield from rescaling_notes(problem.profile, max(replicas), whole_samples=whole_samples)
 
 
 def device_notes(problem: StagedProblem) -> Iterator[str]:

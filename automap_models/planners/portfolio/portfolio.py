@@ -36,7 +36,7 @@ from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.planners.staged.stage_devices import MOST_DEVICES, require_few_devices
 from automap_models.planners.staged.step_bounds import BIG
 
-CLOSE, FAR = 0.3, 1.0
+REACH, WIDE_REACH = 0.3, 1.0
 """How much longer than the best known step, relatively, a start may be to be moved on from: on equal devices, and on
 unequal ones."""
 PAIRS = 4
@@ -121,8 +121,8 @@ class Portfolio:
     @property
     def _near_s(self) -> float:
         """The step of the longest start that is moved on from; on unequal devices even work is no good start."""
-        alike = self.space.cluster.is_uniform and self.space.whole.slowdowns is None
-        return min(self.best_s, BIG) * (1.0 + (CLOSE if alike else FAR))
+        alike = self.space.cluster.is_uniform and self.space.base.slowdowns is None
+        return min(self.best_s, BIG) * (1.0 + (REACH if alike else WIDE_REACH))
 
     def _replicate(self) -> None:
         """Data parallelism in every number of micro-batches; it competes in those that are asked for."""
@@ -172,15 +172,15 @@ class Portfolio:
             moves = Moves(problem, cut_places(problem))
             device_cuts = tuple(range(devices // stages, devices, devices // stages))
             cuts = _balanced_cuts(problem.profile, moves.cuts, stages)
-            own = [] if cuts is None else [StagedPlan(cuts, device_cuts, problem.micro_batches, moves.planner)]
-            self._move(Simplicity.EQUAL, moves, [*own, *starts])
+            plans = [] if cuts is None else [StagedPlan(cuts, device_cuts, problem.micro_batches, moves.planner)]
+            self._move(Simplicity.EQUAL, moves, [*plans, *starts])
 
     def _move(self, kind: Simplicity, moves: Moves, starts: list[StagedPlan]) -> Incumbent | None:
         """The plan that moves lead to from the shortest of some starts, where these are near the best so far."""
         problem, equal = moves.problem, kind is not Simplicity.UNEQUAL
         steps = self._rated(moves, starts, equal=equal) if moves.can_cut else {}
-        far = min(steps.values(), default=np.inf) > self._near_s
-        if not steps or (far and len(self.space.counts) > 1):
+        late = min(steps.values(), default=np.inf) > self._near_s
+        if not steps or (late and len(self.space.counts) > 1):
             return None
         step_s, plan = moves.improved(steps, equal=equal)
         if plan is None:
@@ -199,8 +199,8 @@ class Portfolio:
         return steps
 
     def _offer(self, incumbent: Incumbent) -> None:
-        known = self.incumbents.get(incumbent.key)
-        if known is None or incumbent.step_s < known.step_s * (1.0 - LENGTH_ROUNDING):
+        present = self.incumbents.get(incumbent.key)
+        if present is None or incumbent.step_s < present.step_s * (1.0 - LENGTH_ROUNDING):
             self.incumbents[incumbent.key] = incumbent
         self.steps[incumbent.problem] = min(self.steps.get(incumbent.problem, np.inf), incumbent.step_s)
 
@@ -219,7 +219,7 @@ class Portfolio:
         order = sorted(pairs, key=lambda pair: steps[pair])
         fits = bool(np.isfinite(self.best_s))  # where no equal stages do, nothing tells which numbers are promising
         for pair in order[:PAIRS] if fits else order:
-            if not fits or not steps[pair] > self.best_s * (1.0 + CLOSE) or len(order) <= 2:
+            if not fits or not steps[pair] > self.best_s * (1.0 + REACH) or len(order) <= 2:
                 yield pairs[pair]
 
     def _unequal(self, problems: Sequence[StagedProblem]) -> None:
@@ -243,8 +243,8 @@ class Portfolio:
             before = self._move(Simplicity.UNEQUAL, moves, starts)
             if before is not None:
                 yield before
-            far = before is None or before.step_s > self.best_s * (1.0 + CLOSE)
-            without = without + 1 if far and np.isfinite(self.best_s) else 0  # where nothing fits yet, deeper ones may
+            late = before is None or before.step_s > self.best_s * (1.0 + REACH)
+            without = without + 1 if late and np.isfinite(self.best_s) else 0  # where nothing fits yet, deeper ones may
 
     def under(self, schedule: str, best: Candidate) -> Candidate | None:
         """The shortest plan of the best one's kind, stages and micro-batches under another schedule, where it fits."""
@@ -274,11 +274,11 @@ class Portfolio:
         """The incumbents, costed; the best few with their cuts moved by single instructions where they may lie so."""
         self.watch(Progress("refining the best plans"))
         ranked = sorted(self.incumbents.values(), key=lambda incumbent: incumbent.step_s)
-        best_s, left = self.best_s, dict.fromkeys((Simplicity.EQUAL, Simplicity.UNEQUAL), FINALISTS)
+        best_s, slots = self.best_s, dict.fromkeys((Simplicity.EQUAL, Simplicity.UNEQUAL), FINALISTS)
         for on_grid in ranked:
             incumbent = on_grid
-            if left.get(on_grid.kind, 0) and on_grid.step_s <= best_s * (1.0 + IN_REACH):
-                left[on_grid.kind] -= 1
+            if slots.get(on_grid.kind, 0) and on_grid.step_s <= best_s * (1.0 + IN_REACH):
+                slots[on_grid.kind] -= 1
                 incumbent = self._at_instructions(on_grid)
             candidate = self._candidate(incumbent.problem, incumbent.plan)
             if candidate.fits and incumbent.plan.check_valid(incumbent.problem)[0]:

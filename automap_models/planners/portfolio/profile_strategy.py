@@ -38,7 +38,7 @@ def strategy_problem(space: PlanningSpace, within: Limits | None = None, **field
     samples are not known, and under constraints that not all strategies satisfy: these have equal replicas and cut
     between blocks, can do without kinds of parallelism, and stay within a framework whose limits are given.
     """
-    problem, constraints = space.whole, space.constraints
+    problem, constraints = space.base, space.constraints
     others = replace(constraints, forbidden=UNCONSTRAINED.forbidden, equal_replicas=False)
     if others.cut_at == BLOCKS:
         others = replace(others, cut_at=None)
@@ -48,7 +48,7 @@ def strategy_problem(space: PlanningSpace, within: Limits | None = None, **field
     if not simple or space.schedule is None or space.device is None:
         return None
     try:
-        work = ProfileWork.of(problem.profile)
+        work = ProfileWork.from_profile(problem.profile)
     except BadInput:
         return None
     fixed = {"precision": PRECISIONS[work.dtype], **without(constraints.forbidden), **fields}

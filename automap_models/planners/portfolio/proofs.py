@@ -23,7 +23,7 @@ from automap_models.planners.staged.step_bounds import StepBounds, evenly_s, ste
 
 SHARES = (0.7, 0.8, 0.9, 1.0)
 """Of the best step, that is proven of all problems one after the other."""
-AT_ONCE = 2
+PARALLEL = 2
 """All problems share so many times the time that one of them may take to be proven."""
 PARTS = 12
 """Of the time for all, one of which the search through the plans of one problem may take where so many are left."""
@@ -42,25 +42,25 @@ def prove(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> B
     """
     for attempt in attempts:
         attempt.first = attempt.plan
-    _raise_bounds(attempts, budget_s, deadline.part(AT_ONCE * budget_s, effort.counted_s))
+    _raise_bounds(attempts, budget_s, deadline.part(PARALLEL * budget_s, effort.counted_s))
     return _bound_of(attempts)
 
 
 def _raise_bounds(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> None:
     """Prove of all attempts that they take a share of the best step, up to all of it, until one does not come to it."""
-    left = [attempt for attempt in attempts if not attempt.closed]
-    for attempt in left:
+    pending = [attempt for attempt in attempts if not attempt.closed]
+    for attempt in pending:
         attempt.bound_s = max(attempt.bound_s, evenly_s(attempt.problem))
     if not budget_s:
         return
-    groups = _groups(sorted(left, key=lambda attempt: attempt.step_s))
-    if not all(_come_to(share, groups, attempts, deadline) for share in SHARES) and len(left) <= FEW:
+    groups = _groups(sorted(pending, key=lambda attempt: attempt.step_s))
+    if not all(_come_to(share, groups, attempts, deadline) for share in SHARES) and len(pending) <= FEW:
         stopped = 1
-        for attempt in sorted(left, key=lambda attempt: attempt.problem.stages):
+        for attempt in sorted(pending, key=lambda attempt: attempt.problem.stages):
             if stopped < STOPPED and _is_weak(attempt, best_of(attempts).step_s):
                 stopped += not _searched(attempt, attempts, deadline)
     best_s = best_of(attempts).step_s
-    for attempt in left:
+    for attempt in pending:
         if not _is_weak(attempt, best_s):
             attempt.outcome = "proven" if attempt.plan is not None else "discarded"
 
@@ -118,7 +118,7 @@ def _searched(attempt: Attempt, attempts: Sequence[Attempt], deadline: Deadline)
     """Simulate all plans of an attempt that may be shorter than the best; whether there was time for it."""
     best_s = best_of(attempts).step_s
     parts = min(PARTS, sum(_is_weak(other, best_s) for other in attempts))
-    part = deadline.part(deadline.left_s / parts, effort.counted_s)
+    part = deadline.part(deadline.remaining_s / parts, effort.counted_s)
     plan, least_s = shortest_below(attempt.problem, cut_places(attempt.problem), best_s, part, PLANNER)
     attempt.bound_s = max(attempt.bound_s, least_s)
     if plan is not None:

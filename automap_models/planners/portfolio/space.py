@@ -29,8 +29,8 @@ def default_stages(profile: Profile, cluster: Cluster, granularity: int = DEFAUL
 
 def default_batch(profile: Profile) -> int | None:
     """Samples of DEFAULT_MICRO_BATCHES micro-batches as profiled; None where the profile says nothing about samples."""
-    own = microbatch_size(profile)
-    return None if own is None else DEFAULT_MICRO_BATCHES * own
+    samples = microbatch_size(profile)
+    return None if samples is None else DEFAULT_MICRO_BATCHES * samples
 
 
 def stage_numbers(problem: StagedProblem) -> range:
@@ -92,10 +92,10 @@ class PlanningSpace:
         if self.global_batch is not None:
             require_samples(self.global_batch, "`global_batch`")
             required_size(self.model.profile)
-        object.__setattr__(self, "cluster", self.whole.cluster)  # with the speeds that the profile tells
+        object.__setattr__(self, "cluster", self.base.cluster)  # with the speeds that the profile tells
 
     @classmethod
-    def of(cls, problem: StagedProblem) -> PlanningSpace:
+    def from_problem(cls, problem: StagedProblem) -> PlanningSpace:
         """The space of one problem."""
         return cls(
             ProfiledModel(problem.profile, problem.shardings, problem.launch_s),
@@ -111,7 +111,7 @@ class PlanningSpace:
         )
 
     @cached_property
-    def whole(self) -> StagedProblem:
+    def base(self) -> StagedProblem:
         """One stage, the profiled micro-batch, every sharding that this cluster's devices divide into."""
         profile = self.model.profile
         return StagedProblem(
@@ -140,7 +140,7 @@ class PlanningSpace:
         if self.stages is not None:
             return tuple(sorted(set(self.stages)))
         most = self.constraints.max_stages or MAX_STAGES
-        return tuple(stages for stages in stage_numbers(self.whole) if stages <= most)
+        return tuple(stages for stages in stage_numbers(self.base) if stages <= most)
 
     @property
     def several(self) -> tuple[int, ...]:
@@ -192,7 +192,7 @@ class PlanningSpace:
             batch = self.global_batch
             if batch is None and micro_batches != self.micro_batches:
                 batch = self.micro_batches * required_size(self.model.profile)
-            self._splits[micro_batches] = self.whole.with_split(1, micro_batches, batch)
+            self._splits[micro_batches] = self.base.with_split(1, micro_batches, batch)
         return self._splits[micro_batches]
 
     @cached_property
@@ -315,8 +315,8 @@ def planning_space(
     if isinstance(stages, int):
         number, numbers = stages, (stages,)
     elif by_step or stages is not None:
-        numbers = tuple(stage_numbers(space.whole))
-    return replace(space, stages=numbers), replace(space.whole, stages=number)
+        numbers = tuple(stage_numbers(space.base))
+    return replace(space, stages=numbers), replace(space.base, stages=number)
 
 
 def _split(profile: Profile, global_batch: int, micro_batches: int | None) -> tuple[int, Profile]:

@@ -136,8 +136,8 @@ def _on_cluster(
         yield from ((cluster, p.stages, p.micro_batches, p) for p in problems)
         return
     sized = {M: _sized(spec, profile, M) for M in _micro_batches(spec, profile)}
-    for S, (M, own) in itertools.product(stages, sized.items()):
-        problem = own if isinstance(own, AutomapError) else _attempt(fields, own, cluster, S, M)
+    for S, (M, resized) in itertools.product(stages, sized.items()):
+        problem = resized if isinstance(resized, AutomapError) else _attempt(fields, resized, cluster, S, M)
         outside = isinstance(problem, StagedProblem) and S > 1 and out_of_range(problem) is not None
         if spec.stages != "auto" or not outside:
             yield cluster, S, M, problem
@@ -263,7 +263,7 @@ def best_rows(rows: list[Row]) -> dict[str, Row]:
     """Cluster name → its row with the best pace, the first of those that tie, where any has a plan."""
     best: dict[str, Row] = {}
     for row in rows:
-        held = best.get(row.cluster.name)
-        if row.outcome.ok and (held is None or row.pace_s < held.pace_s * (1.0 - TIE)):
+        incumbent = best.get(row.cluster.name)
+        if row.outcome.ok and (incumbent is None or row.pace_s < incumbent.pace_s * (1.0 - TIE)):
             best[row.cluster.name] = row
     return best

@@ -62,10 +62,10 @@ def migration(problem: StagedProblem, before: PlacedPlan, after: PlacedPlan) -> 
     state = max(problem.state_factor - 1.0, 1.0) * profile.W + profile.frozen
     pieces = np.unique([0, *(c + 1 for plan in (before.plan, after.plan) for c in plan.cuts), len(profile)])
     weight = np.add.reduceat(state, pieces[:-1])
-    held, needed = (_holds(placed, pieces) for placed in (before, after))
-    lacking = needed & ~held
+    present, needed = (_holds(placed, pieces) for placed in (before, after))
+    lacking = needed & ~present
     received = lacking @ weight
-    into, out_of = _between_nodes(cluster, held, lacking, weight)
+    into, out_of = _between_nodes(cluster, present, lacking, weight)
     link_s = float((np.maximum(into, out_of) / cluster.node_inter).max())
     inside_s = float((received / cluster.node_intra[cluster.node_of]).max())
     return Migration(float(received.sum()), float(into.sum()), link_s + inside_s)
@@ -80,11 +80,11 @@ def _holds(placed: PlacedPlan, pieces: NDArray[np.int64]) -> BoolArray:
 
 
 def _between_nodes(
-    cluster: Cluster, held: BoolArray, lacking: BoolArray, weight: FloatArray
+    cluster: Cluster, present: BoolArray, lacking: BoolArray, weight: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """[N] bytes that enter each node, and [N] that leave it."""
     nodes = cluster.node_bounds[:-1]
-    has: BoolArray = np.logical_or.reduceat(held, nodes, axis=0)
+    has: BoolArray = np.logical_or.reduceat(present, nodes, axis=0)
     lacks: BoolArray = np.logical_or.reduceat(lacking, nodes, axis=0)
     into, out_of = np.zeros(cluster.nodes), np.zeros(cluster.nodes)
     for node, piece in np.argwhere(lacks & ~has).tolist():
@@ -156,7 +156,7 @@ class ReplanPlanner(Planner[ReplanProblem, PlacedPlan, ReplanConfig]):
     def _starting_plans(self, corrected: StagedProblem, deadline: Deadline) -> list[StagedPlan]:
         """Plans for equal devices, made in at most half of the time that is left."""
         plans = []
-        limit = deadline.part(deadline.left_s / 2)
+        limit = deadline.part(deadline.remaining_s / 2)
         for planner in self.config.starts:
             try:
                 plan = planner.solve(corrected, deadline=limit).plan

@@ -151,7 +151,7 @@ def promising_orders(
     bound = np.array([0, *running.plan.device_cuts, cluster.devices])
 
     def capacity(order: tuple[int, ...]) -> float:
-        return float(in_order(problem, order, slowdown).paces.rate[bound[:-1], bound[1:]].sum())
+        return float(in_order(problem, order, slowdown).stage_speeds.rate[bound[:-1], bound[1:]].sum())
 
     return [orders[0], *sorted(orders[1:], key=capacity, reverse=True)[: config.most_orders - 1]]
 
@@ -195,11 +195,11 @@ def node_orders(speeds: Sequence[tuple[float, ...]]) -> Iterator[tuple[int, ...]
     else:
         slow_last = tuple(sorted(same, key=lambda node: sum(speeds[node])))
         orders = (tuple(same), slow_last, slow_last[::-1])
-    seen = set()
+    visited = set()
     for order in sorted(orders, key=lambda order: sum(a != b for a, b in zip(order, same, strict=True))):
         pattern = tuple(speeds[node] for node in order)
-        if pattern not in seen:
-            seen.add(pattern)
+        if pattern not in visited:
+            visited.add(pattern)
             yield order
 
 

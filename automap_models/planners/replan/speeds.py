@@ -55,7 +55,7 @@ def fit_speeds(
     backward_s: FloatArray,
     stage_of_device: IntArray,
     attribute: Attribution,
-    known: FloatArray | None = None,
+    prior: FloatArray | None = None,
     kinds: FloatArray | None = None,
 ) -> Speeds:
     """Scales of stages and slowdowns of devices from measured times.
@@ -66,7 +66,7 @@ def fit_speeds(
         stage_of_device: [D] the stage that each device belongs to. One that stands idle may have been measured at a
             working one's part; if not, it is as slow as known.
         attribute: what a stage's common deviation is due to.
-        known: [D] slowdowns from earlier measurements; None where nothing is known.
+        prior: [D] slowdowns from earlier measurements; None where nothing is known.
         kinds: [D] time of a healthy device over that of the profile's, of which the largest counts for a stage; None
             where all are of its kind.
 
@@ -76,8 +76,8 @@ def fit_speeds(
     owner = _owners(observed, stage_of_device, forward_s.size)
     units = np.array(sorted(owner))
     stage = np.array([owner[unit] for unit in units.tolist()])
-    known = np.ones(stage_of_device.size) if known is None else known
-    before = _of_units(observed, units, stage_of_device, known)
+    prior = np.ones(stage_of_device.size) if prior is None else prior
+    before = _of_units(observed, units, stage_of_device, prior)
     predicted = np.stack([forward_s, backward_s])[:, stage] * before
     if kinds is not None:
         predicted = predicted * _of_units(observed, units, stage_of_device, kinds)
@@ -95,7 +95,7 @@ def fit_speeds(
     slowdown = before * np.where(timed, both, 1.0) / np.where(timed, expected, 1.0)
     # With 32 devices, fewer standard errors would make one of them a straggler by chance now and then.
     certain = np.abs(np.log(slowdown)) > 4.0 * spread
-    return _per_device(observed, units, stage_of_device, scale, np.where(certain, slowdown, 1.0), spread, known)
+    return _per_device(observed, units, stage_of_device, scale, np.where(certain, slowdown, 1.0), spread, prior)
 
 
 def _scales(measured: FloatArray, predicted: FloatArray, error: FloatArray, group: IntArray, stages: int) -> FloatArray:
@@ -183,7 +183,7 @@ def _owners(observed: Observed, stage_of_device: IntArray, stages: int) -> dict[
 
 def _medians(observed: Observed, units: IntArray) -> tuple[FloatArray, FloatArray]:
     """[2, u] median of each unit's forward and backward samples, and its relative standard error, 0.5 % at least."""
-    both = [[of[unit] for unit in units.tolist()] for of in (observed.forward_s, observed.backward_s)]
+    both = [[times[unit] for unit in units.tolist()] for times in (observed.forward_s, observed.backward_s)]
     median = np.array([[np.median(samples) for samples in row] for row in both])
     error = [[_relative_error(samples) for samples in row] for row in both]
     return median, np.maximum(np.array(error), 0.005)
@@ -223,11 +223,11 @@ def _per_device(
     scale: FloatArray,
     slowdown: FloatArray,
     error: FloatArray,
-    known: FloatArray,
+    prior: FloatArray,
 ) -> Speeds:
     """The result, with a stage's slowdown passed on to all its devices where only stages were measured."""
-    by_device, its_error = known.copy(), np.zeros(stage_of_device.size)
+    by_device, its_error = prior.copy(), np.zeros(stage_of_device.size)
     for unit, slow, spread in zip(units.tolist(), slowdown, error, strict=True):
-        own = stage_of_device == unit if observed.unit == "stage" else unit
-        by_device[own], its_error[own] = slow, spread
+        devices = stage_of_device == unit if observed.unit == "stage" else unit
+        by_device[devices], its_error[devices] = slow, spread
     return Speeds(scale[0], scale[1], by_device, its_error)

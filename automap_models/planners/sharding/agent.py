@@ -73,7 +73,7 @@ class ShardingAgentPlanner(Planner[ShardingProblem, ShardingPlan, ShardingAgentC
         """
         _require_one_counted_axis(problem)
         begun, seed = time.perf_counter(), self.config.seed
-        proof = self._prover.solve(problem, deadline=deadline.part(deadline.left_s / 4))
+        proof = self._prover.solve(problem, deadline=deadline.part(deadline.remaining_s / 4))
         assert proof.bound is not None
         good_enough = proof.bound.value if self.config.stop_at_optimum else float("inf")
         search = self._search(problem, self._document, seed, watch)

@@ -111,8 +111,8 @@ class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpCon
             begun: when the search began.
         """
         greedy = ShardingPlan.from_classes(problem, _greedy(problem), self.name)
-        own = [] if axis_of is None else [ShardingPlan.from_classes(problem, axis_of, self.name)]
-        plan = min([*own, greedy], key=lambda plan: _rank(problem, plan))  # of equals the first
+        start_plans = [] if axis_of is None else [ShardingPlan.from_classes(problem, axis_of, self.name)]
+        plan = min([*start_plans, greedy], key=lambda plan: _rank(problem, plan))  # of equals the first
         value, _ = _rank(problem, plan)
         if math.isinf(value):
             return Result(problem, None, None, "stopped", reason=reason, taken_s=time.perf_counter() - begun)
@@ -122,7 +122,7 @@ class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpCon
 
 
 def evaluated(
-    problem: ShardingProblem, plan: ShardingPlan, bound: Bound | None = None, **known: Any
+    problem: ShardingProblem, plan: ShardingPlan, bound: Bound | None = None, **more_facts: Any
 ) -> Result[ShardingProblem, ShardingPlan]:
     """The plan with its cost, its status, and the figures of the episodes that make it.
 
@@ -130,7 +130,7 @@ def evaluated(
         problem: one that the plan solves.
         plan: valid.
         bound: a proven limit of the objective, None where nothing is proven.
-        known: further fields of the result; `facts` are added to those of the episodes.
+        more_facts: further fields of the result; `facts` are added to those of the episodes.
 
     Returns:
         Among its facts are, for each axis of the mesh, `decided_by_propagation` (dimensions of candidates that followed
@@ -139,8 +139,8 @@ def evaluated(
     cost = sharding_cost(problem, plan)
     reached = bound is not None and math.isclose(objective_value(problem, cost), bound.value, rel_tol=TIE)
     status: Status = "optimal" if reached else "feasible"
-    facts = {**_episodes(problem, plan), **known.pop("facts", {})}
-    return Result(problem, plan, cost, status, bound, facts=facts, **known)
+    facts = {**_episodes(problem, plan), **more_facts.pop("facts", {})}
+    return Result(problem, plan, cost, status, bound, facts=facts, **more_facts)
 
 
 def _episodes(problem: ShardingProblem, plan: ShardingPlan) -> Mapping[str, Any]:
@@ -181,7 +181,7 @@ class _Amount:
     linear: FloatArray
     floor: float
 
-    def of(self, values: FloatArray) -> float:
+    def value(self, values: FloatArray) -> float:
         """The cost of values of the program's variables."""
         return self.constant + float(self.linear @ values)
 
@@ -263,7 +263,7 @@ class _Program:
             integrality=(np.arange(self.variables) < self.axis.size).astype(np.int64),
             bounds=Bounds(0, 1),
             constraints=constraints,
-            options={"mip_rel_gap": 0.0, "time_limit": deadline.left_s, "node_limit": self._nodes},
+            options={"mip_rel_gap": 0.0, "time_limit": deadline.remaining_s, "node_limit": self._nodes},
         )
         proven = solved.status == 0
         if solved.x is not None:
@@ -275,7 +275,7 @@ class _Program:
         axis_of = np.full(len(self.problem.classes), UNUSED)
         chosen = np.flatnonzero(values[: self.axis.size])
         axis_of[self.classes[chosen]] = self.axis[chosen]
-        reached = amount.of(values)
+        reached = amount.value(values)
         if proven:
             return _Solved(axis_of, reached, True)
         dual = solved.mip_dual_bound
@@ -309,12 +309,12 @@ class _Program:
         rates = np.array([axis.s_per_byte for axis in axes])
         starts = np.array([axis.start_s for axis in axes])
         sums, devices = work.activation_sums + work.gradient_sums, math.prod(axis.size for axis in axes)
-        at = self.classes
-        self.first, self.second = self._pairs(work.compute + work.held + sums + sums.T)
-        c, d = at[self.first], at[self.second]
+        k = self.classes
+        self.first, self.second = self._pairs(work.compute + work.memory + sums + sums.T)
+        c, d = k[self.first], k[self.second]
         both = float(savings.prod())
         summed = -rates[:1] * savings[-1:] * sums[c, d] - rates[-1:] * savings[:1] * sums[d, c]
-        alone = sums[at, at] * rates[self.axis] + work.starts[at] * starts[self.axis]
+        alone = sums[k, k] * rates[self.axis] + work.starts[k] * starts[self.axis]
         self.merged = self._merged(work.merged)
         saved_s = np.array([rates[m.axis] * m.sums.nbytes for m in self.merged])
         started_s = np.array([0.0 if m.sums.late else m.sums.number * starts[m.axis] for m in self.merged])
@@ -323,7 +323,7 @@ class _Program:
             work.launch_s + work.compute_s,
             np.concatenate(
                 [
-                    alone - savings[self.axis] * work.compute[at, at],
+                    alone - savings[self.axis] * work.compute[k, k],
                     both * work.compute[c, d] + summed,
                     -saved_s - started_s,
                     undone_s,
@@ -334,7 +334,7 @@ class _Program:
         memory_bytes = _Amount(
             work.held_bytes,
             np.concatenate(
-                [-savings[self.axis] * work.held[at, at], both * work.held[c, d], np.zeros(2 * len(self.merged))]
+                [-savings[self.axis] * work.memory[k, k], both * work.memory[c, d], np.zeros(2 * len(self.merged))]
             ),
             work.held_bytes / devices,
         )
@@ -376,7 +376,7 @@ class _Program:
             (_rows([(y, 1.0), (self.second, -1.0)], columns), np.zeros(m)),
             (_rows([(self.first, 1.0), (self.second, 1.0), (y, -1.0)], columns), np.ones(m)),
             (_rows([(z, 1.0), (over, -1.0)], columns), np.zeros(z.size)),
-            *(self._divided(at, merged.others) for at, merged in enumerate(self.merged) if merged.others),
+            *(self._divided(k, merged.others) for k, merged in enumerate(self.merged) if merged.others),
         ]
 
     def _exclusive(self) -> IntArray:
@@ -391,9 +391,9 @@ class _Program:
         together = together[(together >= 0).all(axis=1)]
         return together[np.lexsort((together[:, 1], together[:, 0]))].T
 
-    def _divided(self, at: int, others: list[int]) -> tuple[Any, FloatArray]:
+    def _divided(self, k: int, others: list[int]) -> tuple[Any, FloatArray]:
         """v ≥ z + Σx - 1 for a merge; the other axis shards at most one class of a sum's dimensions."""
-        z = self.axis.size + self.first.size + at
+        z = self.axis.size + self.first.size + k
         terms = [(np.array([column]), 1.0) for column in (z, *others)]
         return _rows([*terms, (np.array([z + len(self.merged)]), -1.0)], self.variables), np.ones(1)
 

@@ -42,7 +42,7 @@ class TracedSharding:
     rules: str
 
     @classmethod
-    def of(cls, source: Source, rule_set: RuleSet, begin: Begin) -> TracedSharding:
+    def from_source(cls, source: Source, rule_set: RuleSet, begin: Begin) -> TracedSharding:
         """Trace a source and propagate shardings through its operations.
 
         Raises:
@@ -53,7 +53,7 @@ class TracedSharding:
         from automap_models.hlo.sharding_classes import sharding_classes
 
         begin(f"tracing {source.what}")
-        module = module_of(source, whole=True)
+        module = module_of(source, with_update=True)
         begin(f"propagating through {len(module.operations):,} operations")
         return cls(module, sharding_classes(module, rules_of(module), rule_set), rule_set.name)
 

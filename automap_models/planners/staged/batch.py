@@ -86,11 +86,11 @@ def plan_batch(
 
 
 def _plan_chunk(planner: Planner[StagedProblem, StagedPlan, Any], combinations: Sequence[Combination]) -> list[Outcome]:
-    known = [_problem(combination) for combination in combinations]
-    problems = [problem for problem in known if isinstance(problem, StagedProblem)]
+    tasks = [_problem(combination) for combination in combinations]
+    problems = [problem for problem in tasks if isinstance(problem, StagedProblem)]
     outside = [planner.out_of_range(problem) if problem.stages > 1 else None for problem in problems]
     outcomes = map(_outcome, problems, solve_all(planner, problems), outside)
-    return [next(outcomes) if isinstance(problem, StagedProblem) else Outcome(None, error=problem) for problem in known]
+    return [next(outcomes) if isinstance(problem, StagedProblem) else Outcome(None, error=problem) for problem in tasks]
 
 
 def _problem(combination: Combination) -> StagedProblem | AutomapError:

@@ -76,7 +76,7 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
         points: [P+1] boundaries where stages may begin, from 0 to the end.
         bounds: [G+1] devices where they may begin, from 0 to all.
     """
-    count, last, end, rounds = stages.held.size, points.size - 1, bounds.size - 1, stages.micro_batches
+    count, last, end, rounds = stages.in_flight.size, points.size - 1, bounds.size - 1, stages.micro_batches
     best, both = np.full((2, last + 1, end + 1, end + 1), np.inf), np.zeros((2, last + 1, end + 1, end + 1))
     to = np.zeros((2, count, last + 1, end + 1, end + 1), dtype=np.int16)
     behind, trip = np.empty(last + 1), np.zeros(last + 1)
@@ -87,15 +87,15 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
             best[now, i] = np.inf
         turns = 0.0
         if s < count - 1:
-            turns = (rounds - stages.held[s]) // (1 + stages.held[s] - stages.held[s + 1])
+            turns = (rounds - stages.in_flight[s]) // (1 + stages.in_flight[s] - stages.in_flight[s + 1])
         for a in range(min(s, end), end if s else 1):
             for q in range(a + 1, end + 1 - (count - 1 - s)):
                 if (q == end) != (s == count - 1):
                     continue
                 behind[:], behind[last] = np.inf, 0.0 if q == end else np.inf
                 for e in range(q + 1, end + 1):
-                    padding = max(stages.paces[0, bounds[a], bounds[q], PADDING], 1.0)
-                    padding = max(padding, stages.paces[0, bounds[q], bounds[e], PADDING])
+                    padding = max(stages.speeds[0, bounds[a], bounds[q], PADDING], 1.0)
+                    padding = max(padding, stages.speeds[0, bounds[q], bounds[e], PADDING])
                     per_byte = moved_s(stages, padding, bounds[a], bounds[q], bounds[e])
                     for k in range(last):
                         x = per_byte * stages.crossing[points[k]]

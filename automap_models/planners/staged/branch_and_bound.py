@@ -46,7 +46,7 @@ from automap_models.simulate.play import KINDS, MESSAGE, put_stage
 
 NOT_BEGUN, DONE = -1, -2
 """In place of a stage."""
-AT_ONCE = 2e6
+CHUNK = 2e6
 """Ends that are looked at before the clock is."""
 
 
@@ -82,7 +82,7 @@ def shortest_below(
     )
     shorter_s = step_s = limit_s * (1.0 - LENGTH_ROUNDING)
     while ends.depth[0] != DONE and not deadline.passed:
-        most = min(deadline.left_s / effort.BRANCHES.unit_s, AT_ONCE)
+        most = min(deadline.remaining_s / effort.BRANCHES.unit_s, CHUNK)
         step_s, taken = branched(search, bounds.messages, rest, step_s, most, ends)
         effort.count(effort.BRANCHES, taken)
     least_s = np.inf
@@ -127,9 +127,9 @@ def branched(
         limit_s, taken = go_on(search, 0, messages, rest, limit_s, ends)
     while depth >= 0 and taken <= most:
         best = -1
-        for at in range(ends.number[depth]):
-            if ends.least[depth, at] < limit_s and (best < 0 or ends.least[depth, at] < ends.least[depth, best]):
-                best = at
+        for end in range(ends.number[depth]):
+            if ends.least[depth, end] < limit_s and (best < 0 or ends.least[depth, end] < ends.least[depth, best]):
+                best = end
         if best < 0:
             depth -= 1
             continue
@@ -154,13 +154,13 @@ def go_on(
     Returns:
         The limit, lower where a plan is shorter; and how many ends were looked at.
     """
-    stages, trial, count = search.stages, search.trial, search.stages.held.size
-    devices, m, behind, taken = messages.shape[0] - 1, stages.crossing.size - 1, search.stages.held.size - 2 - s, 0.0
+    stages, trial, count = search.stages, search.trial, search.stages.in_flight.size
+    devices, m, behind, taken = messages.shape[0] - 1, stages.crossing.size - 1, count - 2 - s, 0.0
     i, a, rounds = trial[BOUNDARY, s], trial[DEVICE, s], stages.micro_batches
     ends.number[s] = 0
     for q in range(a + 1, devices - behind):
         for j in range(stages.kind.shape[0]):
-            kind, rate = stages.kind[j, a, q], stages.paces[j, a, q, RATE]
+            kind, rate = stages.kind[j, a, q], stages.speeds[j, a, q, RATE]
             if kind < 0:
                 continue
             trial[DEVICE, s + 1], trial[SHARDING, s] = q, j
@@ -180,7 +180,7 @@ def go_on(
                 trial[BOUNDARY, s + 1] = k
                 if not placed(search, s):
                     continue
-                if search.whole.nodes.shape[1]:
+                if search.full.nodes.shape[1]:
                     bound_s = least_step(stages, search.times, s + 1, 2.0 * x + rest[q, k, TRIP, behind])
                 else:
                     span, exposed = rest[q, k, SPAN, behind], rest[q, k, EXPOSED, behind]
@@ -189,9 +189,9 @@ def go_on(
                 if bound_s * (1.0 - SLACK) >= limit_s:
                     continue
                 if behind:
-                    at = ends.number[s]
-                    ends.places[s, at, 0], ends.places[s, at, 1], ends.places[s, at, 2] = k, q, j
-                    ends.least[s, at] = bound_s
+                    end = ends.number[s]
+                    ends.places[s, end, 0], ends.places[s, end, 1], ends.places[s, end, 2] = k, q, j
+                    ends.least[s, end] = bound_s
                     ends.number[s] += 1
                     continue
                 trial[BOUNDARY, count], trial[DEVICE, count] = m, devices
@@ -224,7 +224,7 @@ def placed(search: Search, s: int) -> bool:
         return False
     forward, backward = stage_s(stages, j, i, k, a, q)
     late, update = ending_s(stages, j, i, k, a, q, backward)
-    if search.whole.nodes.shape[1]:
+    if search.full.nodes.shape[1]:
         late += least_copies_s(stages, stages.kind[j, a, q], i, k, a, q)
     put_stage(times, s, forward, backward, late, update)
     return True

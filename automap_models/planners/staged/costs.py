@@ -58,19 +58,19 @@ class Costs:
 
     def __init__(self, problem: StagedProblem) -> None:
         self.problem = problem
-        self._known: dict[tuple[tuple[int, ...], ...], StagedCost] = {}
+        self._cache: dict[tuple[tuple[int, ...], ...], StagedCost] = {}
 
     def __call__(self, plan: StagedPlan) -> StagedCost:
         """The cost of a valid plan."""
         key = (plan.cuts, plan.device_cuts, plan.shardings)
-        if key not in self._known:
+        if key not in self._cache:
             effort.count(effort.PLAN, self.problem.stages * self.problem.micro_batches)
-            self._known[key] = step_cost(self.problem, plan)
-        return self._known[key]
+            self._cache[key] = step_cost(self.problem, plan)
+        return self._cache[key]
 
     def learn(self, plan: StagedPlan, cost: StagedCost) -> None:
         """Remember a cost that was computed elsewhere."""
-        self._known.setdefault((plan.cuts, plan.device_cuts, plan.shardings), cost)
+        self._cache.setdefault((plan.cuts, plan.device_cuts, plan.shardings), cost)
 
 
 def result_of(

@@ -18,14 +18,14 @@ from automap_models.planners.staged.exact import certify
 from automap_models.simulate.step import step_under
 
 
-def baseline_s(problem: StagedProblem, known: Sequence[StagedResult] = ()) -> float | None:
+def baseline_s(problem: StagedProblem, results: Sequence[StagedResult] = ()) -> float | None:
     """The step of uniform cuts, or with one stage of data parallelism; None where that does not fit the memory.
 
     Args:
         problem: of the baseline.
-        known: results of baselines, which are not planned again.
+        results: results of baselines, which are not planned again.
     """
-    for result in known:
+    for result in results:
         same = result.problem.profile is problem.profile and result.problem.cluster == problem.cluster
         if same and _shape(result.problem) == _shape(problem):
             return result.cost.step_s if result.plan else None
@@ -39,16 +39,16 @@ def _shape(problem: StagedProblem) -> tuple[object, ...]:
     return problem.stages, problem.micro_batches, problem.state_factor, problem.schedule, is_plain(problem)
 
 
-def _data_parallel_s(problem: StagedProblem, known: Sequence[StagedResult]) -> float | None:
+def _data_parallel_s(problem: StagedProblem, results: Sequence[StagedResult]) -> float | None:
     """The shortest step of data parallelism that was tried, in whatever number of micro-batches.
 
     Args:
         problem: of one stage, in as many micro-batches as the plan.
-        known: results of baselines, for the same global batch.
+        results: results of baselines, for the same global batch.
     """
-    known_s = [result.cost.step_s for result in known if result.plan is not None and result.problem.stages == 1]
-    own_s = baseline_s(problem, known)
-    return min([*known_s, *([] if own_s is None else [own_s])], default=None)
+    results_s = [result.cost.step_s for result in results if result.plan is not None and result.problem.stages == 1]
+    own_s = baseline_s(problem, results)
+    return min([*results_s, *([] if own_s is None else [own_s])], default=None)
 
 
 def _tuned_data_parallel(result: StagedResult) -> tuple[float | None, int | None] | None:
@@ -60,7 +60,7 @@ def _tuned_data_parallel(result: StagedResult) -> tuple[float | None, int | None
     steps = list(_data_parallel_steps(result.problem)) if tuned is None else [(c.step_s, c.fits, c) for c in tuned]
     if not steps:
         return None
-    fitting = [(step_s, of.problem.micro_batches) for step_s, fits, of in steps if fits]
+    fitting = [(step_s, plan.problem.micro_batches) for step_s, fits, plan in steps if fits]
     return min(fitting, key=lambda entry: entry[0], default=(None, None))
 
 
@@ -107,16 +107,16 @@ def evaluate(
     tuned = _tuned_data_parallel(result)
     # Baselines are plain pipelines of the same profile, whatever the plan may or has to do.
     pipeline = replace(plain(problem), constraints=UNCONSTRAINED)
-    known = result.facts.get("baselines", ())
+    results = result.facts.get("baselines", ())
     if plan.planner in (UniformPlanner.name, DataParallelPlanner.name):
-        known = (*known, result)
+        results = (*results, result)
     return PlanReport(
         result=replace(result, bound=bound, notes=(*result.notes, *notes)),
         simulated_length_s={name: step_under(name, cost, plan.micro_batches) for name in WARM_UPS},
         single_device_s=problem.micro_batches * float(problem.profile.C.sum()),
-        data_parallel_s=_data_parallel_s(replace(pipeline, stages=1), known) if tuned is None else tuned[0],
+        data_parallel_s=_data_parallel_s(replace(pipeline, stages=1), results) if tuned is None else tuned[0],
         data_parallel_micro_batches=None if tuned is None else tuned[1],
-        uniform_s=baseline_s(replace(pipeline, stages=uniform_stages or problem.stages), known),
+        uniform_s=baseline_s(replace(pipeline, stages=uniform_stages or problem.stages), results),
         policy=policy,
         seed=seed,
         shorter=result.facts.get("shorter", ()),

@@ -50,7 +50,7 @@ def least_share(stages: StageArrays) -> float:
 @jit
 def furthest_begins(stages: StageArrays, share: float) -> IntArray:
     """[S+1, D+1] the furthest boundary at which each stage may begin on each device, -1 where none; and the end."""
-    count, devices, m = stages.held.size, stages.kind.shape[1] - 1, stages.crossing.size - 1
+    count, devices, m = stages.in_flight.size, stages.kind.shape[1] - 1, stages.crossing.size - 1
     furthest = np.full((count + 1, devices + 1), -1)
     furthest[0, 0] = 0
     for s in range(count):
@@ -62,9 +62,9 @@ def furthest_begins(stages: StageArrays, share: float) -> IntArray:
                     kind, i = stages.kind[j, a, q], furthest[s, a]
                     if kind < 0 or i < 0:
                         continue
-                    end, parts = max(end, i), stages.paces[j, a, q, PARTS]
-                    most = share * stages.paces[j, a, q, MEMORY] * (1.0 + ROUNDING)
-                    while end < last and held_bytes(stages, kind, i, end + 1, stages.held[s], parts) <= most:
+                    end, parts = max(end, i), stages.speeds[j, a, q, PARTS]
+                    most = share * stages.speeds[j, a, q, MEMORY] * (1.0 + ROUNDING)
+                    while end < last and held_bytes(stages, kind, i, end + 1, stages.in_flight[s], parts) <= most:
                         end += 1
             furthest[s + 1, q] = min(end, last) if end >= first else -1
     return furthest
@@ -100,8 +100,8 @@ def least_filled(stages: StageArrays, s: int, begin: IntArray, k: int, q: int) -
             kind, i = stages.kind[j, a, q], begin[a]
             if kind < 0 or i < 0 or i >= k:
                 continue
-            nbytes = held_bytes(stages, kind, i, k, stages.held[s], stages.paces[j, a, q, PARTS])
-            memory = stages.paces[j, a, q, MEMORY]
+            nbytes = held_bytes(stages, kind, i, k, stages.in_flight[s], stages.speeds[j, a, q, PARTS])
+            memory = stages.speeds[j, a, q, MEMORY]
             if nbytes / memory < least / limit:
                 best, first, sharding, least, limit = i, a, j, nbytes, memory
     return best, first, sharding, least, limit

@@ -38,8 +38,8 @@ def framework_plans(
     if devices % stages or stages < 2:
         return
     device_cuts = tuple(range(devices // stages, devices, devices // stages))
-    whole = _without_head(profile, blocks)
-    splits = [("megatron", equal_blocks(whole, stages)), ("torchtitan", equal_blocks(whole, stages, ends_count=1))]
+    body = _without_head(profile, blocks)
+    splits = [("megatron", equal_blocks(body, stages)), ("torchtitan", equal_blocks(body, stages, ends_count=1))]
     for name, weights in (("deepspeed", profile.W), ("cost balanced", profile.C)):
         splits.append((name, balanced(weights, blocks, stages)))
         if layers and layers != blocks:

@@ -24,7 +24,7 @@ from automap_models.planners.staged.stage_kernel import BOUNDARY, DEVICE, SHARDI
 from automap_models.simulate.play import Layout
 from automap_models.simulate.rounds import layouts_of
 
-FAR, DEVICES = 32, 8
+SHIFT, DEVICES = 32, 8
 """How far a stage is shifted at most at once, in places and in devices."""
 PARTS = ((8, 16), (np.inf, 8))
 """Most stages → at how many boundaries and devices a stage is divided, at most."""
@@ -123,18 +123,18 @@ class Moves:
             count: of the shortest starts from which moves set out.
             passes: of the simulator, about, in all.
         """
-        stages, best_s, best, left = self.stages, np.inf, None, passes
+        stages, best_s, best, rest = self.stages, np.inf, None, passes
         rated = [(float(step_of(stages, self._layouts, route)), route) for route in map(self._route, starts)]
         by_device, parts = (np.zeros(1, dtype=np.int64), 0) if equal else (near(DEVICES), parts_of(stages.stages))
         for _, start in sorted(rated, key=lambda pair: pair[0])[:count]:
-            if left <= 0.0:
+            if rest <= 0.0:
                 break
-            step_s, route, taken = moved_on(stages, self._layouts, start, best_s, near(FAR), by_device, parts, left)
-            left -= taken
+            step_s, route, taken = moved_on(stages, self._layouts, start, best_s, near(SHIFT), by_device, parts, rest)
+            rest -= taken
             if step_s < best_s:
                 best_s, best = float(step_s), self.plan(route)
-        self.passes += passes - left
-        effort.count(effort.MOVES, passes - left)
+        self.passes += passes - rest
+        effort.count(effort.MOVES, passes - rest)
         return best_s, best
 
     def plan(self, route: IntArray) -> StagedPlan:
@@ -144,11 +144,11 @@ class Moves:
     def _route(self, plan: StagedPlan) -> IntArray:
         """[3, S+1] a plan in the loops; a cut that is not among the places is taken to the one behind it."""
         boundary, stages = self._arrays[1], plan.stages
-        at = np.searchsorted(boundary, np.array(plan.cuts, dtype=np.int64) + 1)
+        cuts = np.searchsorted(boundary, np.array(plan.cuts, dtype=np.int64) + 1)
         for s in range(stages - 1):  # no stage may be left without any
-            at[s] = max(min(at[s], boundary.size - (stages - s)), at[s - 1] + 1 if s else 1)
+            cuts[s] = max(min(cuts[s], boundary.size - (stages - s)), cuts[s - 1] + 1 if s else 1)
         route = np.zeros((3, stages + 1), dtype=np.int64)
-        route[BOUNDARY, 1:], route[DEVICE, 1:] = (*at, boundary.size - 1), (*plan.device_cuts, self.stages.devices)
+        route[BOUNDARY, 1:], route[DEVICE, 1:] = (*cuts, boundary.size - 1), (*plan.device_cuts, self.stages.devices)
         route[SHARDING, :-1] = plan.shardings
         return route
 

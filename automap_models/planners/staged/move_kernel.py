@@ -48,7 +48,7 @@ class Search(NamedTuple):
 
     Attributes:
         stages: the problem.
-        few, whole: the schedule as the player takes it (simulate.rounds.layouts_of); no nodes are for the length L.
+        few, full: the schedule as the player takes it (simulate.rounds.layouts_of); no nodes are for the length L.
         route, times: [3, S+1] and [1 + 7·S] the best plan so far (stage_kernel), and what its stages take
             (simulate.play).
         trial, draft: of the plan that is looked at.
@@ -58,7 +58,7 @@ class Search(NamedTuple):
 
     stages: StageArrays
     few: Layout
-    whole: Layout
+    full: Layout
     route: IntArray
     times: FloatArray
     trial: IntArray
@@ -113,7 +113,7 @@ def searched(
     search: Search, limit_s: float, by_boundary: IntArray, by_device: IntArray, parts: int, most: float
 ) -> float:
     """The step of the route that moves lead to, which becomes the search's; see `moved_on`."""
-    count = search.stages.held.size
+    count = search.stages.in_flight.size
     best = min(limit_s, judged(search, 0, count, True, limit_s))
     last, turn, blocks = 0, 0, count * (count - 1) // 2
     turns = blocks + (count - 1 if parts else 0)
@@ -130,19 +130,19 @@ def searched(
 
 
 @jit
-def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray, best: float, known: bool) -> float:
+def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray, best: float, has_plan: bool) -> float:
     """Shift where some neighbouring stages begin; from each shorter plan on to the next.
 
     Args:
         index: of the stages, see `block`.
         best: step of the best plan so far, or a limit.
-        known: whether that is the route's, which then fits and has its times.
+        has_plan: whether that is the route's, which then fits and has its times.
 
     Returns:
         The step of the route in the end.
     """
     stages, route, trial = search.stages, search.route, search.trial
-    count = stages.held.size
+    count = stages.in_flight.size
     low, high = block(index, count)
     for by in by_boundary:
         for by_devices in by_device:
@@ -152,11 +152,11 @@ def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray
             if not (may_be(stages, trial, low - 1, best) and may_be(stages, trial, high - 1, best)):
                 continue
             first, stop = 0, count
-            if known:
+            if has_plan:
                 first, stop = max(low - 2, 0), min(high + 1, count)
             step_s = judged(search, first, stop, True, best * (1.0 - SLACK))
             if step_s < best:
-                best, known = step_s, True
+                best, has_plan = step_s, True
     return best
 
 
@@ -190,37 +190,37 @@ def may_be(stages: StageArrays, route: IntArray, s: int, limit_s: float) -> bool
     if stages.kind.shape[0] > 1:
         return True
     compute = stages.micro_batches * (stages.sums[0, C, k] - stages.sums[0, C, i])
-    return bool(stages.kind[0, a, q] >= 0 and compute < limit_s * stages.paces[0, a, q, RATE])
+    return bool(stages.kind[0, a, q] >= 0 and compute < limit_s * stages.speeds[0, a, q, RATE])
 
 
 @jit
-def relocate(search: Search, gone: int, parts: int, best: float, known: bool) -> float:
+def relocate(search: Search, gone: int, parts: int, best: float, has_plan: bool) -> float:
     """Make stage `gone` and the one before it one stage, and divide some stage; up to the first shorter plan.
 
     Args:
         gone: 1 … S-1.
         parts: see `moved_on`.
         best: step of the best plan so far, or a limit.
-        known: as of `shift`.
+        has_plan: as of `shift`.
 
     Returns:
         The step of the route in the end.
     """
-    stages, trial, count, limit_s = search.stages, search.trial, search.stages.held.size, best * (1.0 - SLACK)
+    stages, trial, count, limit_s = search.stages, search.trial, search.stages.in_flight.size, best * (1.0 - SLACK)
     fewer = np.empty((3, count), dtype=np.int64)
     for s in range(count):
         for row in range(3):
             fewer[row, s] = search.route[row, s + (s >= gone)]
-    whole = may_be(stages, fewer, gone - 1, best)
+    merged_fits = may_be(stages, fewer, gone - 1, best)
     for divided in range(count - 1):
-        if divided != gone - 1 and not whole:
+        if divided != gone - 1 and not merged_fits:
             continue
         for s in range(count + 1):
             for row in range(3):
                 trial[row, s] = fewer[row, s - (s > divided)]
         first, stop = 0, count
-        if known:
-            first, stop = kept(search, gone, divided, limit_s)
+        if has_plan:
+            first, stop = draft_unchanged(search, gone, divided, limit_s)
         new, ends = divided + 1, fewer[:, divided : divided + 2]
         of_devices, of_boundaries = min(parts, ends[1, 1] - ends[1, 0] - 1), min(parts, ends[0, 1] - ends[0, 0] - 1)
         for device in range(of_devices if first < stop else 0):
@@ -235,7 +235,7 @@ def relocate(search: Search, gone: int, parts: int, best: float, known: bool) ->
 
 
 @jit
-def kept(search: Search, gone: int, divided: int, limit_s: float) -> tuple[int, int]:
+def draft_unchanged(search: Search, gone: int, divided: int, limit_s: float) -> tuple[int, int]:
     """Put into the draft what stays as it is wherever a stage is divided, and the stage that two became.
 
         of the best plan   |   0   | gone-1 | gone |    3    |   4   |
@@ -252,7 +252,7 @@ def kept(search: Search, gone: int, divided: int, limit_s: float) -> tuple[int, 
         not fit or take too long.
     """
     stages, trial, times, draft = search.stages, search.trial, search.times, search.draft
-    count, first, stop = stages.held.size, max(divided - 1, 0), min(divided + 3, search.stages.held.size)
+    count, first, stop = stages.in_flight.size, max(divided - 1, 0), min(divided + 3, search.stages.in_flight.size)
     merged = gone - 1 + (divided < gone - 1)
     for s in range(count):
         if s in (divided, divided + 1, merged):
@@ -285,11 +285,11 @@ def judged(search: Search, low: int, high: int, choose: bool, limit_s: float) ->
         low, high: stages whose times, in the draft, are not those of the plan; others are.
         choose: see stage_kernel.filled.
     """
-    stages, draft, count = search.stages, search.draft, search.stages.held.size
+    stages, draft, count = search.stages, search.draft, search.stages.in_flight.size
     if not filled(stages, search.trial, low, high, choose, limit_s, draft):
         return np.inf
     search.taken[0] += BOUND * count * count
-    if search.whole.nodes.shape[1] == 0:
+    if search.full.nodes.shape[1] == 0:
         step_s = pipeline_length(stages, draft, count - 1, 0.0, 0.0, -np.inf, 0.0)
     elif least_step(stages, draft, count, 0.0) >= limit_s:
         return np.inf
@@ -305,8 +305,8 @@ def judged(search: Search, low: int, high: int, choose: bool, limit_s: float) ->
 def simulated(search: Search, limit_s: float) -> float:
     """The step of the plan that is looked at; where it is no shorter than the limit, without sums of tied gradients."""
     stages, draft = search.stages, search.draft
-    search.taken[0] += stages.held.size * stages.micro_batches
-    step_s = stage_ends(search.few, search.whole, draft, search.room, search.ends)
+    search.taken[0] += stages.in_flight.size * stages.micro_batches
+    step_s = stage_ends(search.few, search.full, draft, search.room, search.ends)
     if step_s < limit_s and stages.tied_until.shape[0]:
         for p in range(stages.tied_until.shape[0]):
             sum_copies(stages, search.trial, p, search.ends)

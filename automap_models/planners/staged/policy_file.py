@@ -137,9 +137,9 @@ class Policy:
         many = np.repeat(np.arange(len(chosen)), beam)
         first = np.maximum(chosen, choices.choice.max(axis=1, keepdims=True) * (chosen < 0))
         states = begun.take(many).after(first.ravel())
-        whole = problems.take(many)
-        complete = follow(whole, states, whole.decisions, self.describe, self.worth)
-        earned = rewards(whole, complete).reshape(chosen.shape)
+        part = problems.take(many)
+        complete = follow(part, states, part.decisions, self.describe, self.worth)
+        earned = rewards(part, complete).reshape(chosen.shape)
         return complete, np.where(chosen >= 0, earned, -np.inf)
 
     def best_plans(self, problems: Sequence[StagedProblem], beam: int, planner: str) -> list[list[StagedPlan]]:
@@ -153,7 +153,7 @@ class Policy:
         Raises:
             BadInput: the graph fails or answers something else.
         """
-        complete, earned = self.plans(Problems.of(encode(problems)), beam)
+        complete, earned = self.plans(Problems.from_encoded(encode(problems)), beam)
         plans = []
         for number, (problem, of_problem) in enumerate(zip(problems, earned, strict=True)):
             order = np.argsort(-of_problem, kind="stable")[: int(np.isfinite(of_problem).sum())]

@@ -62,12 +62,12 @@ class StageArrays(NamedTuple):
             share nothing.
         crossing: [m+1] bytes that cross each boundary, 0 at both ends.
         kind: [J, D+1, D+1] of a stage on devices a … q-1 in each sharding; -1 where it may not be.
-        paces: [J, D+1, D+1, 5] of these.
+        speeds: [J, D+1, D+1, 5] of these.
         copies_end, copies_nbytes: [P, m+1] a stage that begins at a boundary holds copies, as instructions before it
             use these parameters, too, if it ends at this one or later, m+1 is never; and [K, 2, P] bytes of them.
         tied_until, tied_nbytes: [T, m+1] the same of the parameter, copy or not; and [K, T] bytes of each.
         windows: [S, 2] the first and the last boundary at which each stage may begin.
-        held: [S] micro-batches whose activations a stage holds at once.
+        in_flight: [S] micro-batches whose activations a stage holds at once.
         nodes: of the cluster.
         state_factor, micro_batches: σ and M.
         least_C, least_W: work that a stage holds one or the other of (core.constraints.least_work), s and bytes;
@@ -78,13 +78,13 @@ class StageArrays(NamedTuple):
     sums: FloatArray
     crossing: FloatArray
     kind: IntArray
-    paces: FloatArray
+    speeds: FloatArray
     copies_end: IntArray
     copies_nbytes: FloatArray
     tied_until: IntArray
     tied_nbytes: FloatArray
     windows: IntArray
-    held: IntArray
+    in_flight: IntArray
     nodes: Nodes
     state_factor: float
     micro_batches: float
@@ -97,7 +97,7 @@ class StageArrays(NamedTuple):
     @property
     def stages(self) -> int:
         """Number of stages S."""
-        return int(self.held.size)
+        return int(self.in_flight.size)
 
     @property
     def devices(self) -> int:
@@ -124,10 +124,10 @@ def stage_arrays(problem: StagedProblem, places: IntArray | None = None) -> tupl
     arrays, boundary = arrays_of(Places(problem, places))
     least = _least_work(problem)
     windows = stage_windows(problem.stages, boundary.size) if _alike(problem) else arrays.windows
-    held = np.array([problem.in_flight(s) for s in range(problem.stages)], dtype=np.int64)
+    in_flight = np.array([problem.in_flight(s) for s in range(problem.stages)], dtype=np.int64)
     micro_batches = float(problem.micro_batches)
     return arrays._replace(
-        windows=windows, held=held, micro_batches=micro_batches, least_C=least[0], least_W=least[1]
+        windows=windows, in_flight=in_flight, micro_batches=micro_batches, least_C=least[0], least_W=least[1]
     ), boundary
 
 
@@ -168,20 +168,20 @@ def arrays_of(where: Places) -> tuple[StageArrays, IntArray]:
     on = [sharding_devices(problem, sharding) for sharding in shardings]
     require_devices(problem, np.any([devices.kind >= 0 for devices in on], axis=0))
     first = np.cumsum([0, *(len(devices.links) for devices in on)])
-    kind = np.stack([np.where(of.kind < 0, -1, of.kind + begin) for of, begin in zip(on, first, strict=False)])
-    paces = np.stack([devices.paces for devices in on])
+    kind = np.stack([np.where(one.kind < 0, -1, one.kind + begin) for one, begin in zip(on, first, strict=False)])
+    speeds = np.stack([devices.speeds for devices in on])
     if where.places is not None and _alike(problem):  # of a thousand devices they take 50 MB
         elsewhere = arrays_of(Places(problem, None))[0]
-        kind, paces = elsewhere.kind, elsewhere.paces
-    of_kinds = [sharding for sharding, of in zip(shardings, on, strict=True) for _ in of.links]
+        kind, speeds = elsewhere.kind, elsewhere.speeds
+    of_kinds = [sharding for sharding, one in zip(shardings, on, strict=True) for _ in one.links]
     copies_end, copies_nbytes = _copies(problem, of_kinds, boundary)
     shared, links = problem.profile.shared_parameters, problem.links
-    tied = np.array([of.shared_bytes for of in of_kinds]).reshape(len(of_kinds), len(shared))
+    tied = np.array([one.shared_bytes for one in of_kinds]).reshape(len(of_kinds), len(shared))
     return StageArrays(
         sums=np.concatenate([_sums(problem, *both, boundary) for both in zip(shardings, on, strict=True)]),
         crossing=np.concatenate(([0.0], problem.profile.A[cut], [0.0])),
         kind=kind,
-        paces=paces,
+        speeds=speeds,
         copies_end=copies_end,
         copies_nbytes=copies_nbytes,
         tied_until=np.array([_until(parameter, boundary) for parameter in shared], dtype=np.int64).reshape(
@@ -189,7 +189,7 @@ def arrays_of(where: Places) -> tuple[StageArrays, IntArray]:
         ),
         tied_nbytes=tied.astype(np.float64),
         windows=_in_boundaries(stage_windows(problem.stages, boundary.size), windows, boundary),
-        held=np.array([problem.in_flight(s) for s in range(problem.stages)], dtype=np.int64),
+        in_flight=np.array([problem.in_flight(s) for s in range(problem.stages)], dtype=np.int64),
         nodes=Nodes(
             links.node_of, links.node_bounds, links.node_intra, links.node_inter, float(links.node_intra.max())
         ),
@@ -264,7 +264,7 @@ def _copies(
         for number, parameter in enumerate(shared):
             end = np.where(boundary > parameter.instructions[0], _until(parameter, boundary), boundary.size)
             _, nbytes = ends.setdefault(end.tobytes(), (end, np.zeros((len(of_kinds), 2))))
-            nbytes[:, row] += [(of.shared_frozen_bytes if row else of.shared_bytes)[number] for of in of_kinds]
+            nbytes[:, row] += [(one.shared_frozen_bytes if row else one.shared_bytes)[number] for one in of_kinds]
     if not ends:
         return np.empty((0, boundary.size), dtype=np.int64), np.empty((len(of_kinds), 2, 0))
     rows = list(ends.values())

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import IntArray
-from automap_models.core.paces import equal_paces, most_between
 from automap_models.core.profile import FloatArray
 from automap_models.core.profiled_model import ShardedProfile
+from automap_models.core.stage_speeds import equal_speeds, most_between
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import stage_rates
 from automap_models.errors import BadInput
@@ -59,12 +59,12 @@ class StageDevices(NamedTuple):
     Attributes:
         kind: [D+1, D+1] in which kind of place devices a … q-1 are; -1 where no stage may be.
         links: [E] of each kind.
-        paces: [D+1, D+1, 5] as `stage_arrays.StageArrays` has them.
+        speeds: [D+1, D+1, 5] as `stage_arrays.StageArrays` has them.
     """
 
     kind: IntArray
     links: tuple[PlaceLinks, ...]
-    paces: FloatArray
+    speeds: FloatArray
 
 
 def sharding_devices(problem: StagedProblem, sharding: ShardedProfile) -> StageDevices:
@@ -72,21 +72,21 @@ def sharding_devices(problem: StagedProblem, sharding: ShardedProfile) -> StageD
     cluster, degree = problem.links, sharding.degree
     cut = np.arange(cluster.devices + 1)
     if degree == 1:
-        allowed, paces = _wanted(problem, cut[:, None] < cut, 1), problem.paces
+        allowed, speeds = _wanted(problem, cut[:, None] < cut, 1), problem.stage_speeds
         ring = _replicas_s_per_byte(problem, 1)
         kind, links = np.zeros(allowed.shape, dtype=np.int64), [PlaceLinks(1.0, cluster.intra, 0.0, 1.0)]
-        rate = paces.rate
+        rate = speeds.rate
     else:
         allowed = _wanted(problem, _aligned(cluster, problem.stages, degree), degree)
-        paces = equal_paces(problem.shares, problem.speeds, cluster.device_memory, degree)
+        speeds = equal_speeds(problem.shares, problem.speeds, cluster.device_memory, degree)
         kind, links = _places(problem, degree, allowed)
-        rate = paces.rate if problem.slowdowns is None else paces.rate / most_between(problem.slowdowns)
+        rate = speeds.rate if problem.slowdowns is None else speeds.rate / most_between(problem.slowdowns)
         ring = np.zeros(allowed.shape)
         if problem.stages == 1 and allowed.any():
             ring[0, -1], _ = stage_rates(problem, 0, cluster.devices, degree)
         elif allowed.any():
             ring = _replicas_s_per_byte(problem, degree)
-    table = np.stack((rate, ring, paces.parts, paces.memory, paces.replicas / paces.parts), axis=-1)
+    table = np.stack((rate, ring, speeds.parts, speeds.memory, speeds.replicas / speeds.parts), axis=-1)
     return StageDevices(np.where(allowed, kind, -1), tuple(links), table)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from automap_models.core.compiled import inlined, jit
 from automap_models.core.instruction_graph import IntArray
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import FORWARD, WHOLE
+from automap_models.core.schedules import BACKWARD, FORWARD
 from automap_models.planners.staged.stage_arrays import (
     FROZEN,
     GATHER,
@@ -61,7 +61,7 @@ def held_bytes(stages: StageArrays, kind: int, i: int, k: int, in_flight: int, p
 @inlined
 def stage_s(stages: StageArrays, sharding: int, i: int, k: int, a: int, q: int) -> tuple[float, float]:
     """f and b of a stage in a sharding in which it may be."""
-    kind, rate, sums = stages.kind[sharding, a, q], stages.paces[sharding, a, q, RATE], stages.sums
+    kind, rate, sums = stages.kind[sharding, a, q], stages.speeds[sharding, a, q, RATE], stages.sums
     both = (sums[kind, C, k] - sums[kind, C, i] + sums[kind, GATHER, i] + sums[kind, GATHER, k]) / rate
     forward = (sums[kind, F, k] - sums[kind, F, i] + sums[kind, GATHER, i]) / rate
     both += sums[kind, START, k] - sums[kind, START, i]
@@ -76,7 +76,7 @@ def ending_s(
     """What of its all-reduce comes after a stage's last backward pass, and the update of its parameters."""
     kind = stages.kind[sharding, a, q]
     nbytes = weights_bytes(stages, kind, i, k)
-    reduce = stages.paces[sharding, a, q, RING] * nbytes
+    reduce = stages.speeds[sharding, a, q, RING] * nbytes
     reduce += stages.sums[kind, GRADIENT, k] - stages.sums[kind, GRADIENT, i]
     return reduce - stages.overlap * min(reduce, backward), stages.update_s * nbytes
 
@@ -88,8 +88,8 @@ def fits(stages: StageArrays, route: IntArray, s: int, sharding: int) -> bool:
     kind = stages.kind[sharding, a, q]
     if kind < 0 or i < stages.windows[s, 0] or i > stages.windows[s, 1]:
         return False
-    nbytes = held_bytes(stages, kind, i, k, stages.held[s], stages.paces[sharding, a, q, PARTS])
-    return bool(nbytes <= stages.paces[sharding, a, q, MEMORY])
+    nbytes = held_bytes(stages, kind, i, k, stages.in_flight[s], stages.speeds[sharding, a, q, PARTS])
+    return bool(nbytes <= stages.speeds[sharding, a, q, MEMORY])
 
 
 @jit
@@ -125,7 +125,7 @@ def filled(
         if chosen < 0:
             return False
         route[SHARDING, s] = chosen
-    for s in range(low, min(high, stages.held.size - 1)):
+    for s in range(low, min(high, stages.in_flight.size - 1)):
         message = message_s(stages, route, s) * stages.crossing[boundary[s + 1]]
         if rounds * message >= limit_s:
             return False
@@ -155,7 +155,7 @@ def message_s(stages: StageArrays, route: IntArray, s: int) -> float:
     """Seconds per byte from stage s of a route to the one behind it, as large as the fullest replica's."""
     a, q, e = route[DEVICE, s], route[DEVICE, s + 1], route[DEVICE, s + 2]
     sender, receiver = route[SHARDING, s], route[SHARDING, s + 1]
-    return moved_s(stages, max(stages.paces[sender, a, q, PADDING], stages.paces[receiver, q, e, PADDING]), a, q, e)
+    return moved_s(stages, max(stages.speeds[sender, a, q, PADDING], stages.speeds[receiver, q, e, PADDING]), a, q, e)
 
 
 @jit
@@ -194,16 +194,16 @@ def least_step(stages: StageArrays, durations: FloatArray, count: int, trip: flo
     """
     rounds = int(stages.micro_batches)
     through, ahead, behind, least = trip, 0.0, 0.0, 0.0
-    for at in range(1 + KINDS, 1 + KINDS * count, KINDS):
-        through += durations[at + FORWARD] + durations[at + WHOLE] + 2.0 * durations[at - KINDS + MESSAGE]
+    for k in range(1 + KINDS, 1 + KINDS * count, KINDS):
+        through += durations[k + FORWARD] + durations[k + BACKWARD] + 2.0 * durations[k - KINDS + MESSAGE]
     for s in range(count):
-        at = 1 + KINDS * s
-        depth, f, b, x = stages.held[s], durations[at + FORWARD], durations[at + WHOLE], durations[at + MESSAGE]
+        k = 1 + KINDS * s
+        depth, f, b, x = stages.in_flight[s], durations[k + FORWARD], durations[k + BACKWARD], durations[k + MESSAGE]
         if s:
-            behind += durations[at - KINDS + MESSAGE] + durations[at - KINDS + WHOLE]
-        behind = max(behind, durations[at + LATE] + durations[at + UPDATE])
+            behind += durations[k - KINDS + MESSAGE] + durations[k - KINDS + BACKWARD]
+        behind = max(behind, durations[k + LATE] + durations[k + UPDATE])
         first = ahead + f + through + b  # the end of its first backward pass
-        if stages.held[stages.held.size - 1] == rounds:  # all forward passes come first, in every stage
+        if stages.in_flight[stages.in_flight.size - 1] == rounds:  # all forward passes come first, in every stage
             others, messages = (rounds - 1) * (f + b), 2 * rounds - 2
         else:
             others, messages = (rounds - 1) * (f + b) - (depth - 1) * min(f, b), rounds - 1
@@ -211,15 +211,15 @@ def least_step(stages: StageArrays, durations: FloatArray, count: int, trip: flo
         window = 0.0
         for e in range(s, count):
             other = 1 + KINDS * e
-            window += durations[other + FORWARD] + durations[other + WHOLE]
-            w = depth - stages.held[e] + 1
+            window += durations[other + FORWARD] + durations[other + BACKWARD]
+            w = depth - stages.in_flight[e] + 1
             turns = (rounds - 1 - depth) // w + 1 if rounds > depth else 0
             last = max(last, first + turns * window + (rounds - 1 - turns * w) * b)
             window += 2.0 * durations[other + MESSAGE]
         least = max(least, last + behind)
         ahead += f + x
         if s + 1 < count:
-            through -= durations[at + KINDS + FORWARD] + durations[at + KINDS + WHOLE] + 2.0 * x
+            through -= durations[k + KINDS + FORWARD] + durations[k + KINDS + BACKWARD] + 2.0 * x
     return least
 
 
@@ -237,9 +237,9 @@ def pipeline_length(
     """
     rounds = stages.micro_batches
     for s in range(last, -1, -1):
-        at = 1 + KINDS * s
-        x = x if s == last else durations[at + MESSAGE]
-        f, b, late = durations[at + FORWARD], durations[at + WHOLE], durations[at + LATE] + durations[at + UPDATE]
+        k = 1 + KINDS * s
+        x = x if s == last else durations[k + MESSAGE]
+        f, b, late = durations[k + FORWARD], durations[k + BACKWARD], durations[k + LATE] + durations[k + UPDATE]
         span = max(rounds * (f + b), f + b + max(2.0 * rounds * x, 2.0 * x + span))
         exposed = max(late, exposed - x - b)
         length = max(span + exposed, f + x + length)
@@ -256,7 +256,7 @@ def sum_copies(stages: StageArrays, route: IntArray, p: int, ends: FloatArray) -
     """
     nodes, boundary, device = stages.nodes, route[BOUNDARY], route[DEVICE]
     copies, first, last, end, inside, leaving, slowest = 0, 0, 0, 0.0, 0.0, 0.0, 1e300
-    for s in range(stages.held.size):
+    for s in range(stages.in_flight.size):
         if boundary[s + 1] >= stages.tied_until[p, boundary[s]]:
             first = s if copies == 0 else first
             copies, last, end = copies + 1, s, max(end, ends[s])

@@ -126,11 +126,11 @@ class _Search:
 
 def _undominated(choices: Iterator[_Choice]) -> tuple[_Choice, ...]:
     """From the fastest that shards anything on, each that takes notably less memory than all faster ones."""
-    kept: list[_Choice] = []
+    front: list[_Choice] = []
     for choice in sorted(choice for choice in choices if choice.classes):
-        if not kept or choice.memory_bytes < (1 - NOTABLE) * kept[-1].memory_bytes:
-            kept.append(choice)
-    return tuple(kept)
+        if not front or choice.memory_bytes < (1 - NOTABLE) * front[-1].memory_bytes:
+            front.append(choice)
+    return tuple(front)
 
 
 def _named(degree: int, front: tuple[_Choice, ...]) -> list[tuple[str, _Choice]]:

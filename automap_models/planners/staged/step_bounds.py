@@ -81,7 +81,7 @@ from automap_models.planners.staged.stage_kernel import SLACK, enough, least_cop
 TRIP, HEAD, SPAN, LENGTH = NUMBERS = range(4)
 EXPOSED = HEAD
 """Rows of the numbers of a place; by the length L there is no HEAD."""
-HELD, HIDDEN, TURNS, OTHERS, ROUNDS, MORE, BACK = COUNTS = range(7)
+IN_FLIGHT, HIDDEN, TURNS, OTHERS, ROUNDS, MORE, BACK = COUNTS = range(7)
 """Rows of counts, by lane: w, what of the passes a round trip hides, the turns between two stages and the backward
 passes that they leave, the same of the rounds through all; and messages back that wait for the last one forth."""
 BIG = 1e300
@@ -117,16 +117,16 @@ class StepBounds:
         """[7, L] by the number of last stages less one."""
         problem = self._deepest
         micro, all_forwards_first = float(problem.micro_batches), problem.schedule == "gpipe"
-        held = [float(problem.in_flight(s)) for s in range(problem.stages - 1, -1, -1)]
+        in_flight = [float(problem.in_flight(s)) for s in range(problem.stages - 1, -1, -1)]
         counts = np.zeros((len(COUNTS), problem.stages))
-        for last, w in enumerate(held):
-            between = 1.0 + w - held[last - 1] if last else 1.0
+        for last, w in enumerate(in_flight):
+            between = 1.0 + w - in_flight[last - 1] if last else 1.0
             waits = micro - 1.0 - w
             turns = waits // between + 1.0 if last and waits >= 0.0 else 0.0
             rounds = waits // w + 1.0 if waits >= 0.0 else 0.0
             hidden, back = (0.0, micro) if all_forwards_first else (w - 1.0, 1.0)
-            left = micro - 1.0 - turns * between, rounds, micro - 1.0 - rounds * w
-            counts[:, last] = w, hidden, turns, *left, micro + back
+            remaining = micro - 1.0 - turns * between, rounds, micro - 1.0 - rounds * w
+            counts[:, last] = w, hidden, turns, *remaining, micro + back
         return counts
 
     def rest(self, limit_s: float, deadline: Deadline) -> FloatArray | None:
@@ -141,7 +141,7 @@ class StepBounds:
         if 8 * int(np.prod(shape)) > MOST_BYTES or deadline.passed:
             return None
         windows = self._begin_windows(limit_s)  # the loops narrow them
-        most, limit = min(deadline.left_s / effort.RESTS.unit_s, 1e15), limit_s * (1.0 + SLACK)
+        most, limit = min(deadline.remaining_s / effort.RESTS.unit_s, 1e15), limit_s * (1.0 + SLACK)
         by_length = self._deepest.schedule is None
         rest, steps = least_rests(stages, self.messages, windows, self._counts, limit, most, by_length)
         effort.count(effort.RESTS, steps)
@@ -223,7 +223,7 @@ def least_messages(stages: StageArrays) -> FloatArray:
         for q in range(a + 1, devices + 1):
             for j in range(shardings):
                 if stages.kind[j, a, q] >= 0:
-                    padding[a, q] = min(padding[a, q], stages.paces[j, a, q, PADDING])
+                    padding[a, q] = min(padding[a, q], stages.speeds[j, a, q, PADDING])
     for a in range(devices):
         for q in range(a + 1, devices):
             fastest = np.inf
@@ -257,7 +257,7 @@ def least_rests(  # noqa: PLR0912 -- one loop over all places, ends and sharding
     """
     devices, m, lanes, micro = messages.shape[0] - 1, stages.crossing.size - 1, counts.shape[1], stages.micro_batches
     rest, behind = np.full((devices + 1, m + 1, 4, lanes), BIG), np.empty((m + 1, 4, lanes))
-    alive, own, steps = np.zeros((devices + 1, m + 1, 2), np.int64), np.empty((6, m + 1)), 0.0
+    alive, rows, steps = np.zeros((devices + 1, m + 1, 2), np.int64), np.empty((6, m + 1)), 0.0
     tied, update, overlap = stages.tied_until.shape[0] > 0 and not by_length, stages.update_s, stages.overlap
     both, nbytes, least_C, least_W = stages.sums[0, C], stages.sums[0, W], stages.least_C, stages.least_W
     alive[devices, m, 1] = 1
@@ -278,25 +278,25 @@ def least_rests(  # noqa: PLR0912 -- one loop over all places, ends and sharding
                         else:
                             put_behind(x, counts, rest[q, k], alive[q, k], behind[k])
                     ready = True
-                put_own(stages, j, a, q, own)
-                memory, parts = stages.paces[j, a, q, MEMORY], stages.paces[j, a, q, PARTS]
-                rate, sharing = stages.paces[j, a, q, RATE], j > 0
+                put_own(stages, j, a, q, rows)
+                memory, parts = stages.speeds[j, a, q, MEMORY], stages.speeds[j, a, q, PARTS]
+                rate, sharing = stages.speeds[j, a, q, RATE], j > 0
                 for i in range(windows[a, 0], windows[a, 1] + 1):
                     least, gather = rest[a, i], stages.sums[kind, GATHER, i] / rate
                     for k in range(max(windows[q, 0], i + 1), windows[q, 1] + 1):
                         low, high = alive[q, k, 0], min(alive[q, k, 1], lanes - (a > 0))  # the first is on device 0
-                        u, f = own[0, k] - own[0, i], own[1, k] - own[1, i]
+                        u, f = rows[0, k] - rows[0, i], rows[1, k] - rows[1, i]
                         if micro * u >= limit_s:
                             break
                         if low < high and enough(least_C, least_W, both[k] - both[i], nbytes[k] - nbytes[i]):
                             if sharing:
                                 u, f = u + gather + stages.sums[kind, GATHER, k] / rate, f + gather
-                            reduce = own[2, k] - own[2, i]
-                            late = reduce - overlap * min(reduce, u - f) + update * (own[5, k] - own[5, i])
+                            reduce = rows[2, k] - rows[2, i]
+                            late = reduce - overlap * min(reduce, u - f) + update * (rows[5, k] - rows[5, i])
                             if tied:
                                 late += least_copies_s(stages, kind, i, k, a, q)
-                            free = memory * (1.0 + SLACK) - (own[4, k] - own[4, i])
-                            stage = (u, f, late, (own[3, k] - own[3, i]) / parts, free, limit_s, micro)
+                            free = memory * (1.0 + SLACK) - (rows[4, k] - rows[4, i])
+                            stage = (u, f, late, (rows[3, k] - rows[3, i]) / parts, free, limit_s, micro)
                             if by_length:
                                 begin_length(counts, behind, k, stage, low, high, least)
                             else:
@@ -330,17 +330,17 @@ def narrow(rest: FloatArray, limit_s: float, begins: IntArray, window: IntArray,
 
 
 @jit
-def put_own(stages: StageArrays, sharding: int, a: int, q: int, own: FloatArray) -> None:
+def put_own(stages: StageArrays, sharding: int, a: int, q: int, rows: FloatArray) -> None:
     """[6, m+1] sums of u, f but for what is gathered, of the all-reduce, of the stash, what stays, and parameters."""
     kind, sums = stages.kind[sharding, a, q], stages.sums
-    rate, ring = stages.paces[sharding, a, q, RATE], stages.paces[sharding, a, q, RING]
-    for k in range(own.shape[1]):
-        own[0, k] = sums[kind, C, k] / rate + sums[kind, START, k]
-        own[1, k] = sums[kind, F, k] / rate + sums[kind, START_FORWARD, k]
-        own[2, k] = ring * sums[kind, W, k] + sums[kind, GRADIENT, k]
-        own[3, k] = sums[kind, H, k]
-        own[4, k] = stages.state_factor * sums[kind, W, k] + sums[kind, FROZEN, k]
-        own[5, k] = sums[kind, W, k]
+    rate, ring = stages.speeds[sharding, a, q, RATE], stages.speeds[sharding, a, q, RING]
+    for k in range(rows.shape[1]):
+        rows[0, k] = sums[kind, C, k] / rate + sums[kind, START, k]
+        rows[1, k] = sums[kind, F, k] / rate + sums[kind, START_FORWARD, k]
+        rows[2, k] = ring * sums[kind, W, k] + sums[kind, GRADIENT, k]
+        rows[3, k] = sums[kind, H, k]
+        rows[4, k] = stages.state_factor * sums[kind, W, k] + sums[kind, FROZEN, k]
+        rows[5, k] = sums[kind, W, k]
 
 
 @jit
@@ -379,18 +379,18 @@ def begin(
             limit and M.
         low, high: the first lane that counts, and the one after the last.
     """
-    u, f, late, stash, free, limit_s, micro = stage
+    u, f, late, saved, free, limit_s, micro = stage
     b, passes = u - f, (micro - 1.0) * u
     for lane in range(low, high):
         trip = behind[k, TRIP, lane] + u
-        left = max(
+        remaining = max(
             passes - counts[HIDDEN, lane] * min(f, b),
             counts[TURNS, lane] * (u + behind[k, HEAD, lane]) + counts[OTHERS, lane] * b,
             counts[ROUNDS, lane] * trip + counts[MORE, lane] * b,
         )
-        span = max(behind[k, SPAN, lane] + u, trip + left)
+        span = max(behind[k, SPAN, lane] + u, trip + remaining)
         length = max(span + late, behind[k, LENGTH, lane] + f)
-        if length < limit_s and counts[HELD, lane] * stash <= free:
+        if length < limit_s and counts[IN_FLIGHT, lane] * saved <= free:
             rest[TRIP, lane], rest[HEAD, lane] = min(rest[TRIP, lane], trip), min(rest[HEAD, lane], u)
             rest[SPAN, lane], rest[LENGTH, lane] = min(rest[SPAN, lane], span), min(rest[LENGTH, lane], length)
 
@@ -418,11 +418,11 @@ def begin_length(
     rest: FloatArray,
 ) -> None:
     """`begin` by the length L."""
-    u, f, late, stash, free, limit_s, micro = stage
+    u, f, late, saved, free, limit_s, micro = stage
     for lane in range(low, high):
         span = max(micro * u, behind[k, SPAN, lane] + u)
         exposed = max(late, behind[k, EXPOSED, lane] - (u - f))
         length = max(span + exposed, behind[k, LENGTH, lane] + f)
-        if length < limit_s and counts[HELD, lane] * stash <= free:
+        if length < limit_s and counts[IN_FLIGHT, lane] * saved <= free:
             rest[EXPOSED, lane] = min(rest[EXPOSED, lane], exposed)
             rest[SPAN, lane], rest[LENGTH, lane] = min(rest[SPAN, lane], span), min(rest[LENGTH, lane], length)

@@ -26,13 +26,13 @@ from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.schedules import WARM_UPS, micro_batches_per_round
 from automap_models.planners import effort
-from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
+from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts
 
 SLACK = 1e-9
 """Relative; what is infeasible by less counts as feasible."""
 
 
-def division_bound(costs: RankCosts, recompute: list[int]) -> float:
+def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:
     """No step of the division is shorter, whatever its schedule, ZeRO and memory: ranks that share all work evenly.
 
     Args:
@@ -68,7 +68,7 @@ def closed_bound(
     costs: RankCosts,
     recompute: list[int],
     in_flight: FloatArray,
-    family: FamilyCosts | None = None,
+    subspace: SubspaceCosts | None = None,
     enough_s: float = float("inf"),
     reserve: FloatArray | float = 0.0,
 ) -> float:
@@ -78,19 +78,19 @@ def closed_bound(
         costs: of the ranks.
         recompute: kinds of recomputation that blocks may have.
         in_flight: [S] micro-batches whose activations a rank holds at least.
-        family: costs of the family; None for all whose ranks hold as much.
+        subspace: costs of the family; None for all whose ranks hold as much.
         enough_s: of a longer bound it is enough to know that it is as long as this.
         reserve: [S] bytes of each device that are left free, which costs of a family have.
     """
-    columns = costs.columns(recompute, ends=family is None)
+    columns = costs.columns(recompute, ends=subspace is None)
     effort.count(effort.CLOSED, columns.times.size)
     spent: FloatArray = np.zeros(costs.strategy.pp)
     room, once_s = costs.room - reserve, costs.even_update_s
-    if family is not None:
-        room, once_s = family.room.copy(), once_s + family.tied_s
-        beside = costs.strategy.micro_batches * (family.sends.sum(axis=0) + family.starts)
-        spent = np.asarray(np.bincount(family.rank_of, beside, minlength=spent.size), np.float64)
-        for rank, layer in ((family.rank_of[0], costs.ends.first), (family.rank_of[-1], costs.ends.last)):
+    if subspace is not None:
+        room, once_s = subspace.room.copy(), once_s + subspace.tied_s
+        beside = costs.strategy.micro_batches * (subspace.sends.sum(axis=0) + subspace.starts)
+        spent = np.asarray(np.bincount(subspace.rank_of, beside, minlength=spent.size), np.float64)
+        for rank, layer in ((subspace.rank_of[0], costs.ends.first), (subspace.rank_of[-1], costs.ends.last)):
             spent[rank] += costs.step_seconds[rank, layer, 0]
             room[rank] -= costs.state[layer] + in_flight[rank] * costs.saved[layer, 0]
     if room.min() < 0:

@@ -20,7 +20,7 @@ from automap_models.core.schedules import SCHEDULES, ranks_of_stages, repeating_
 from automap_models.core.strategy import Strategy
 from automap_models.cost.stage_costs import SENDING_ALONE
 from automap_models.planners import effort
-from automap_models.planners.strategies.family_costs import FamilyCosts
+from automap_models.planners.strategies.subspace_costs import SubspaceCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
@@ -50,8 +50,8 @@ class Chains(NamedTuple):
 def as_arrays(name: str, ranks: int, chains: Iterable[Chain]) -> Chains:
     """Chains of a schedule with S ranks."""
     chains = [chain.from_first_pass() if name in WITHOUT_WAITING else chain for chain in chains]
-    passes, messages = np.array([of.passes for of in chains]), np.array([of.messages for of in chains])
-    return Chains(passes, messages, np.eye(ranks)[[of.rank for of in chains]])
+    passes, messages = np.array([c.passes for c in chains]), np.array([c.messages for c in chains])
+    return Chains(passes, messages, np.eye(ranks)[[c.rank for c in chains]])
 
 
 @lru_cache(maxsize=4096)
@@ -94,22 +94,22 @@ def weighted_chain(name: str, ranks: int, micro_batches: int, vp: int) -> Chains
         options={"presolve": False},  # takes a sixth of the time of so small and dense a program
     )
     weights = np.maximum(solution.x[:-1], 0.0) if solution.x is not None else np.eye(count)[0]
-    return Chains(*(np.tensordot(weights / weights.sum(), of, axes=1) for of in chains))
+    return Chains(*(np.tensordot(weights / weights.sum(), rows, axes=1) for rows in chains))
 
 
-def chain_bound(family: FamilyCosts, recompute: list[int]) -> float:
+def chain_bound(subspace: SubspaceCosts, recompute: list[int]) -> float:
     """No step of the family is shorter than its weighted chain, with all blocks where they add least to it.
 
     Args:
-        family: costs of the family.
+        subspace: costs of the family.
         recompute: kinds of recomputation that blocks may have.
     """
-    costs, strategy = family.ranks, family.strategy
+    costs, strategy = subspace.ranks, subspace.strategy
     effort.count(effort.CHAINS, strategy.stages)
     chain = weighted_chain(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
-    of_layers = np.einsum("pv,vkjp->vkj", chain.passes, costs.passes[family.rank_of])  # [V, k, R]
-    of_layers += (chain.ranks[:, None] * costs.gradients)[family.rank_of, :, None]
-    seconds = float((chain.passes[:2] * family.sends).sum() + chain.passes[0] @ family.starts)
-    seconds += float(chain.messages @ family.messages) + costs.even_update_s + family.tied_s
+    of_layers = np.einsum("pv,vkjp->vkj", chain.passes, costs.passes[subspace.rank_of])  # [V, k, R]
+    of_layers += (chain.ranks[:, None] * costs.gradients)[subspace.rank_of, :, None]
+    seconds = float((chain.passes[:2] * subspace.sends).sum() + chain.passes[0] @ subspace.starts)
+    seconds += float(chain.messages @ subspace.messages) + costs.even_update_s + subspace.tied_s
     seconds += float(of_layers[0, costs.ends.first, 0] + of_layers[-1, costs.ends.last, 0])
     return seconds + float(of_layers[:, :, recompute].min(axis=(0, 2)) @ costs.blocks)

@@ -93,7 +93,7 @@ class Comparisons:
         """
         self.watch(Progress(f"searching strategies: {name}"))
         most = restricted.cluster.device_memory.max() - restricted.reserve_bytes
-        lighter = [of.strategy for of in self.starts if of.held_bytes <= most]
+        lighter = [candidate.strategy for candidate in self.starts if candidate.held_bytes <= most]
         start = [strategy for strategy in lighter if _has(strategy, restricted.fixed)]
         if restricted.equal_layers:
             start = [strategy for strategy in start if strategy.layers is None]
@@ -176,7 +176,7 @@ class Comparisons:
             named = replace(kind, name=kind_of(kind.estimate.strategy))
             if all(other.name != named.name for other in alternatives):
                 alternatives.append(named)
-        return [*sorted(alternatives, key=lambda of: of.estimate.step_s if of.estimate else 0.0), *none]
+        return [*sorted(alternatives, key=lambda one: one.estimate.step_s if one.estimate else 0.0), *none]
 
     def prefer_fewer(self, kinds: Sequence[Alternative]) -> bool:
         """Go on with the best strategy of fewer kinds of parallelism where it is longer by less than 1 %.
@@ -184,7 +184,7 @@ class Comparisons:
         Returns: whether there is one.
         """
         best_s, used = self.result.cost.step_s, _used(self.best)
-        for estimate in (of.estimate for of in kinds if of.estimate is not None):
+        for estimate in (kind.estimate for kind in kinds if kind.estimate is not None):
             fewer = _used(estimate.strategy)
             if fewer < used and estimate.step_s * (1 - 0.01) < best_s:
                 restricted = self.with_fields(**dict.fromkeys(used - fewer, 1))
@@ -276,7 +276,7 @@ def _with_plan_of(result: StrategyResult, shorter: StrategyResult) -> StrategyRe
 def front(estimates: Sequence[Estimate]) -> list[Estimate]:
     """Those of which none is both shorter and emptier, the shortest first."""
     shortest: list[Estimate] = []
-    for estimate in sorted(estimates, key=lambda of: (of.step_s, of.peak_memory)):
+    for estimate in sorted(estimates, key=lambda priced_one: (priced_one.step_s, priced_one.peak_memory)):
         if not shortest or estimate.peak_memory < shortest[-1].peak_memory:
             shortest.append(estimate)
     return shortest

@@ -22,9 +22,9 @@ from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
 from automap_models.cost.strategy import gathered_bytes, laid_out
 from automap_models.planners import effort
 from automap_models.planners.strategies.chain_bounds import passes_laid_out
-from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.planners.strategies.fitting import shortest_choices
 from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.subspace_costs import SubspaceCosts
 from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
 
 NONE = RECOMPUTE.index("none")
@@ -102,7 +102,7 @@ class Completions:
         problem: whose fixed fields and reserve hold.
     """
 
-    def __init__(self, costs: FamilyCosts, recompute: list[int], problem: StrategyProblem) -> None:
+    def __init__(self, costs: SubspaceCosts, recompute: list[int], problem: StrategyProblem) -> None:
         ranks, self.costs, self.strategy, self.recompute = costs.ranks, costs, costs.strategy, recompute
         self.pricing, self.problem, self.fixed = ranks.pricing, problem, problem.fixed
         self.order = np.array(ranks.work.order)
@@ -182,7 +182,7 @@ class Completions:
     def _moves(self, layers: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """Neighbouring cuts; first those that unload the longest stages, and load the shortest ones."""
         ranks = self.costs.rank_of.tolist()
-        stage_s = [self.seconds[rank, of, NONE].sum() for rank, of in zip(ranks, self._of_stages(layers), strict=True)]
+        stage_s = [self.seconds[rank, v, NONE].sum() for rank, v in zip(ranks, self._of_stages(layers), strict=True)]
         order = np.argsort(-np.array(stage_s), kind="stable").tolist()
         for source in order:
             for target in reversed(order):
@@ -235,7 +235,7 @@ class Completions:
     def every(self, layers: tuple[int, ...], limit: int) -> Iterator[tuple[Choice, ...]] | None:
         """All recomputation of a strategy with these cuts; None where it is more than so many."""
         of_stages = [self.choices(stage, count) for stage, count in enumerate(layers)]
-        if float(np.prod([len(of) for of in of_stages])) > limit:
+        if float(np.prod([len(stage_choices) for stage_choices in of_stages])) > limit:
             return None
         return product(*of_stages)
 
@@ -245,7 +245,7 @@ class Completions:
         of_stages = self._of_stages(layers)
         for rank, (stages, _) in enumerate(self.moments):
             of_rank = [of_stages[stage] for stage in stages]
-            key = (rank, tuple(of.tobytes() for of in of_rank))  # a move changes two virtual stages
+            key = (rank, tuple(counts.tobytes() for counts in of_rank))  # a move changes two virtual stages
             if key not in self._of_ranks:
                 self._of_ranks[key] = self._of_rank(rank, of_rank)
             fitting = self._of_ranks[key]

@@ -25,7 +25,7 @@ def _fullest(chosen: IntArray, tables: FloatArray, moments: FloatArray, needed: 
 
 
 @jit
-def _of_all(counts: IntArray, tables: FloatArray, moments: FloatArray, room: float, needed: float) -> IntArray:
+def _exhaustive(counts: IntArray, tables: FloatArray, moments: FloatArray, room: float, needed: float) -> IntArray:
     """The shortest of all that fit; -1 where none fits."""
     chosen, best = np.zeros_like(counts), np.full_like(counts, -1)
     least = np.inf
@@ -103,5 +103,5 @@ def shortest_choices(
         needed: bytes of what is temporary in any case.
         few: combinations of choices up to which all of them are looked at.
     """
-    search = _of_all if counts.prod(dtype=np.float64) <= few else _step_by_step
+    search = _exhaustive if counts.prod(dtype=np.float64) <= few else _step_by_step
     return search(counts, tables, moments, room, needed)

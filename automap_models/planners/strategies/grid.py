@@ -29,7 +29,7 @@ from automap_models.errors import BadInput
 from automap_models.planners.strategies.problem import StrategyProblem
 
 
-class Division(NamedTuple):
+class Degrees(NamedTuple):
     """Into what devices and samples are divided; what a layer takes follows from it."""
 
     tp: int
@@ -46,19 +46,19 @@ class Division(NamedTuple):
         return expert_tensor(self.tp, self.dp, self.ep)
 
 
-class Way(NamedTuple):
+class ScheduleChoice(NamedTuple):
     """How the ranks of a pipeline run their passes."""
 
     schedule: str
     vp: int
 
 
-class Family(NamedTuple):
+class Subspace(NamedTuple):
     """Strategies that differ in nothing but cuts and recomputation."""
 
-    division: Division
+    degrees: Degrees
     zero: int
-    way: Way
+    choice: ScheduleChoice
 
 
 class Grid:
@@ -76,7 +76,7 @@ class Grid:
     def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
         return (self.fixed[name],) if name in self.fixed else values
 
-    def divisions(self) -> Iterator[Division]:
+    def degree_sets(self) -> Iterator[Degrees]:
         """All of them that the model and the cluster can be divided by."""
         shape, devices, experts = self.shape, self.devices, self.shape.experts or 1
         of_devices = [self._values(name, _divisors(devices)) for name in ("tp", "cp", "pp")]
@@ -88,25 +88,25 @@ class Grid:
             if shape.sequence % cp or pp > shape.layers + 2:
                 continue
             eps = [ep for ep in self._values("ep", _divisors(dp)) if not (tp * cp * dp % ep or experts % ep)]
-            micro_batches = [of for of in self._values("micro_batch", _divisors(samples)) if samples % of == 0]
+            micro_batches = [size for size in self._values("micro_batch", _divisors(samples)) if samples % size == 0]
             shares = self._values("sequence_parallel", (True, False) if tp > 1 else (False,))
             for ep, micro_batch, shared in product(eps, micro_batches, shares):
-                division = Division(tp, cp, ep, pp, dp, micro_batch, shared)
-                if (not shared or shape.sequence % (tp * cp) == 0) and self._has_division(division):
-                    yield division
+                degrees = Degrees(tp, cp, ep, pp, dp, micro_batch, shared)
+                if (not shared or shape.sequence % (tp * cp) == 0) and self._has_degrees(degrees):
+                    yield degrees
 
     def _splits_operators(self, tp: int) -> bool:
         shape = self.shape
         keys = shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0
         return shape.heads % tp == 0 and shape.ffn % tp == 0 and keys
 
-    def _has_division(self, division: Division) -> bool:
-        return self.within is None or self.within.division_objection(division, self.problem.work.facts) is None
+    def _has_degrees(self, degrees: Degrees) -> bool:
+        return self.within is None or self.within.degrees_objection(degrees, self.problem.work.facts) is None
 
-    def zeros(self, division: Division) -> Sequence[int]:
+    def zeros(self, degrees: Degrees) -> Sequence[int]:
         """Stages of ZeRO that make a difference."""
-        alone = division.dp * division.cp == 1 and "zero" not in self.fixed
-        return [zero for zero in self.zeros_of(division) if not (alone and zero)]
+        alone = degrees.dp * degrees.cp == 1 and "zero" not in self.fixed
+        return [zero for zero in self.zeros_of(degrees) if not (alone and zero)]
 
     def zeros_of(self, divided: Divided) -> Sequence[int]:
         """Stages of ZeRO of what divides devices like this, whether they make a difference or not."""
@@ -116,45 +116,45 @@ class Grid:
         allowed = self.within.zeros_of(divided)
         return [zero for zero in zeros if zero in allowed]
 
-    def ways(self, division: Division) -> Sequence[Way]:
+    def schedules(self, degrees: Degrees) -> Sequence[ScheduleChoice]:
         """Schedules with virtual stages that run so many micro-batches."""
-        micro_batches = self.problem.global_batch // (division.dp * division.micro_batch)
+        micro_batches = self.problem.global_batch // (degrees.dp * degrees.micro_batch)
         virtual = self.fixed.get("vp")
         if "layers" in self.fixed and virtual is None:
-            virtual, odd = divmod(len(self.fixed["layers"]), division.pp)
+            virtual, odd = divmod(len(self.fixed["layers"]), degrees.pp)
             if odd or not virtual:
                 return ()
         schedule = self.fixed.get("schedule")
         names = (schedule,) if schedule else self.problem.work.schedules
-        ways = _ways(division.pp, micro_batches, self.shape.layers, names, virtual)
+        choices = _runs(degrees.pp, micro_batches, self.shape.layers, names, virtual)
         within = self.within
         if within is not None:
-            ways = tuple(
-                way
-                for way in ways
-                if within.way_objection(way.schedule, division.pp, micro_batches, way.vp) is None
-                and (within.cuts != "inner blocks" or division.pp * way.vp <= self.shape.layers)
+            choices = tuple(
+                choice
+                for choice in choices
+                if within.schedule_objection(choice.schedule, degrees.pp, micro_batches, choice.vp) is None
+                and (within.cuts != "inner blocks" or degrees.pp * choice.vp <= self.shape.layers)
             )
-        if not self.zeros(division):
+        if not self.zeros(degrees):
             return ()
         if self.problem.equal_layers:
-            return [way for way in ways if self.shape.layers % (division.pp * way.vp) == 0]
-        return ways
+            return [choice for choice in choices if self.shape.layers % (degrees.pp * choice.vp) == 0]
+        return choices
 
-    def strategy(self, family: Family, **fields: Any) -> Strategy:
+    def strategy(self, subspace: Subspace, **fields: Any) -> Strategy:
         """A strategy of a family."""
-        d = family.division
+        d = subspace.degrees
         return Strategy(
             micro_batch=d.micro_batch,
             global_batch=self.problem.global_batch,
             tp=d.tp,
             pp=d.pp,
             dp=d.dp,
-            vp=family.way.vp,
+            vp=subspace.choice.vp,
             cp=d.cp,
             ep=d.ep,
-            schedule=family.way.schedule,
-            zero=family.zero,
+            schedule=subspace.choice.schedule,
+            zero=subspace.zero,
             sequence_parallel=d.sequence_parallel,
             precision=self.precision,
             **fields,
@@ -162,19 +162,19 @@ class Grid:
 
 
 @lru_cache(maxsize=4096)
-def _ways(pp: int, micro_batches: int, layers: int, names: tuple[str, ...], virtual: int | None) -> tuple[Way, ...]:
+def _runs(pp: int, micro: int, layers: int, names: tuple[str, ...], virtual: int | None) -> tuple[ScheduleChoice, ...]:
     if pp == 1 and len(names) > 1 and virtual in (None, 1):
         names = (DEFAULT_SCHEDULE,)
-    ways = []
+    choices = []
     for name in names:
         given = virtual or SCHEDULES[name].virtual  # where it is open, these are tried:
         for vp in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16) if given is None else (given,):
             longer_warm_up = name == "interleaved" and vp == 1 and len(names) > 1  # than 1f1b has, and else the same
             if pp * vp <= layers + 2 and not longer_warm_up:
                 with suppress(BadInput):
-                    require_runnable(name, pp, micro_batches, vp)
-                    ways.append(Way(name, vp))
-    return tuple(ways)
+                    require_runnable(name, pp, micro, vp)
+                    choices.append(ScheduleChoice(name, vp))
+    return tuple(choices)
 
 
 @lru_cache(maxsize=4096)
@@ -183,12 +183,12 @@ def _divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // n for n in small)}))
 
 
-def usual_divisions(divisions: Sequence[Division], devices_per_node: int, experts: int) -> list[Division]:
+def usual_degrees(degree_sets: Sequence[Degrees], devices_per_node: int, experts: int) -> list[Degrees]:
     """What a person would try: one or two samples at once, tensor parallelism inside a node, whole sequences."""
-    cp = min((d.cp for d in divisions), default=1)
+    cp = min((d.cp for d in degree_sets), default=1)
     return [
         d
-        for d in divisions
+        for d in degree_sets
         if d.tp <= devices_per_node
         and d.sequence_parallel == (d.tp > 1)
         and d.micro_batch <= 2

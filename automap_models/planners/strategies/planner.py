@@ -124,18 +124,18 @@ def require_searchable(problem: StrategyProblem) -> None:
     if problem.within is not None:
         require_framework(problem, problem.within)
     require_parts(problem.work.shape, **{name: problem.fixed[name] for name in PARTS if name in problem.fixed})
-    if not any_family(problem):
+    if not any_subspace(problem):
         names = [name for name in problem.fixed if name not in ("precision", "recompute", "recompute_blocks")]
         names += [WITHIN] * (problem.within is not None)
         for size in range(1, len(names) + 1):
             for chosen in combinations(names, size):
                 fixed = {name: problem.fixed[name] for name in chosen if name != WITHIN}
                 within = problem.within if WITHIN in chosen else None
-                if not any_family(replace(problem, fixed=fixed, within=within)):
+                if not any_subspace(replace(problem, fixed=fixed, within=within)):
                     given = [f"{name} {value}" for name, value in fixed.items()]
                     given += [f"words in {within.name}"] if within else []
-                    of = f"{problem.work.shape.name} with {problem.global_batch} samples on cluster"
-                    what = f"no strategy of {of} {problem.cluster.name} ({problem.cluster.devices} devices) has "
+                    model = f"{problem.work.shape.name} with {problem.global_batch} samples on cluster"
+                    what = f"no strategy of {model} {problem.cluster.name} ({problem.cluster.devices} devices) has "
                     do = "change one of them, or leave it open" if size > 1 else _alone(problem, fixed, within)
                     raise BadInput(what + " and ".join(given), where=f"`{chosen[0]}`", do=do)
         raise BadInput("no strategy divides it", where="`global_batch`", do="give other samples or other layers")
@@ -144,7 +144,7 @@ def require_searchable(problem: StrategyProblem) -> None:
 def _alone(problem: StrategyProblem, fixed: dict[str, object], within: Limits | None) -> str:
     """What to do where one field contradicts the number of samples, or else that of devices."""
     samples = -(-problem.global_batch // problem.cluster.devices) * problem.cluster.devices
-    if any_family(replace(problem, fixed=fixed, within=within, global_batch=samples)):
+    if any_subspace(replace(problem, fixed=fixed, within=within, global_batch=samples)):
         return f"change it, or give other samples, such as {samples}"
     return "change it or the number of devices"
 
@@ -176,7 +176,7 @@ def is_trained(problem: StrategyProblem, strategy: Strategy, within: Limits) -> 
     return False
 
 
-def any_family(problem: StrategyProblem) -> bool:
+def any_subspace(problem: StrategyProblem) -> bool:
     """Whether the model, the samples and the devices can be divided as fixed fields and the framework ask for."""
     grid = Grid(problem)
-    return any(grid.ways(division) for division in grid.divisions())
+    return any(grid.schedules(degrees) for degrees in grid.degree_sets())

@@ -22,7 +22,7 @@ from automap_models.formats.hardware_yaml import read_kinds
 from automap_models.simulate.strategy import StrategyPricing
 
 if TYPE_CHECKING:
-    from automap_models.planners.strategies.family_costs import RankCosts
+    from automap_models.planners.strategies.subspace_costs import RankCosts
 
 HALF: Mapping[Precision, str] = {"bf16": "bfloat16", "fp16": "float16"}
 
@@ -125,7 +125,7 @@ class StrategyProblem:
                 raise BadInput(what, where="`reserve_bytes`", do="give less than the memory")
 
     @classmethod
-    def of(cls, work: Callable[[str], ModelWork], cluster: Cluster, device: Device, **others: Any) -> StrategyProblem:
+    def make(cls, work: Callable[[str], ModelWork], cluster: Cluster, device: Device, **others: Any) -> StrategyProblem:
         """The search with the usual reserve, unless it is given, and the kinds of devices that the cluster names.
 
         Args:

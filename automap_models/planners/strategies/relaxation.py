@@ -29,7 +29,7 @@ from automap_models.core.strategy import RECOMPUTE
 from automap_models.cost.strategy import laid_out
 from automap_models.planners import effort
 from automap_models.planners.strategies.chain_bounds import Chains, as_arrays, passes_laid_out, usual_chains
-from automap_models.planners.strategies.family_costs import FamilyCosts
+from automap_models.planners.strategies.subspace_costs import SubspaceCosts
 from automap_models.simulate.rounds import PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
@@ -58,7 +58,7 @@ class Relaxation:
         recompute: kinds of recomputation that blocks may have.
     """
 
-    def __init__(self, costs: FamilyCosts, recompute: list[int]) -> None:
+    def __init__(self, costs: SubspaceCosts, recompute: list[int]) -> None:
         self.costs, self.strategy, ranks = costs, costs.strategy, costs.ranks
         self.kinds = np.flatnonzero(ranks.blocks)
         self.recompute = np.array(recompute)
@@ -172,7 +172,7 @@ class Relaxation:
         """
         kinds, more = self.kinds.size, self.strategy.pp * self.kinds.size  # columns: blocks of each on each rank
         sums = np.einsum("sv,ck,r->scvkr", self.on_rank, np.eye(kinds), np.ones(self.recompute.size)).reshape(more, -1)
-        effort.count(effort.WHOLE, self.size * more)
+        effort.count(effort.INTEGER, self.size * more)
         limit = (enough_s - self.costs.tied_s) / (self.scale * (1 - TOLERANCE))
         options = {"node_limit": nodes, "mip_rel_gap": 1e-3}
         solution = self._solution(np.hstack([sums, np.zeros((more, 2)), -np.eye(more)]), limit, options)

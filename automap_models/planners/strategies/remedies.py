@@ -9,7 +9,7 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.units import counted
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import SILENT, Progress, Watch
-from automap_models.planners.strategies.planner import StrategiesPlanner, any_family
+from automap_models.planners.strategies.planner import StrategiesPlanner, any_subspace
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 
 QUICK = StrategiesConfig(gap=0.02, budget_s=3.0)
@@ -80,7 +80,7 @@ def _more_devices(problem: StrategyProblem, watch: Watch) -> tuple[str, Estimate
     nodes, sizes = cluster.nodes, list[int]()
     fitting: tuple[str, Estimate | None] = ("", None)
     while fitting[1] is None and nodes < 32 * cluster.nodes and not cluster.groups:
-        sizes = [size for size in range(nodes + 1, 2 * nodes + 1) if any_family(larger(size))]
+        sizes = [size for size in range(nodes + 1, 2 * nodes + 1) if any_subspace(larger(size))]
         fitting, nodes = with_nodes(sizes[-1]) if sizes else fitting, 2 * nodes
     low, high = -1, len(sizes) - 1
     while fitting[1] is not None and high - low > 1:

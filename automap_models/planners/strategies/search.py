@@ -31,15 +31,15 @@ from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.result import TIE
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Progress, Watch
-from automap_models.planners.strategies.bounds import closed_bound, division_bound, least_in_flight
+from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, least_in_flight
 from automap_models.planners.strategies.chain_bounds import chain_bound
+from automap_models.planners.strategies.closed_forms import estimated_subspaces
 from automap_models.planners.strategies.completion import Completion, Completions, Incumbent, priced
-from automap_models.planners.strategies.divisions import DividedModel
-from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
-from automap_models.planners.strategies.grid import Division, Family, Grid, Way, usual_divisions
-from automap_models.planners.strategies.guesses import guesses
+from automap_models.planners.strategies.dominance import DegreeCosts
+from automap_models.planners.strategies.grid import Degrees, Grid, ScheduleChoice, Subspace, usual_degrees
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
+from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts
 
 Explore = Callable[[float], None]
 """What is done about an entry of the queue, of such a bound, when it has the least one."""
@@ -50,7 +50,7 @@ class Node:
     """A family in the tree, with what its bounds and strategies are made of as soon as that is needed."""
 
     problem: StrategyProblem
-    costs: FamilyCosts
+    costs: SubspaceCosts
     recompute: list[int]
     """Kinds of it that blocks may have."""
 
@@ -102,10 +102,10 @@ class Search:
         self.queue: list[tuple[float, int, Explore]] = []
         self.numbers = count()
         self.reported_s, self.slack_s = 0.0, 0.0
-        self.divisions: set[Division] = set()
+        self.degree_sets: set[Degrees] = set()
         self.entered: set[RankCosts] = set()
         self.incumbent = Incumbent(self.config.gap, self.config.patience) if self.former is None else self.former
-        self.divided = DividedModel(self.grid, shared)
+        self.divided = DegreeCosts(self.grid, shared)
 
     @property
     def best(self) -> Completion | None:
@@ -123,7 +123,7 @@ class Search:
 
     def run(self) -> None:
         """Until no bound is less than the limit; then the best strategy's cuts are moved."""
-        everything, self.deadline = self.deadline, self.deadline.part(0.9 * self.deadline.left_s)
+        everything, self.deadline = self.deadline, self.deadline.part(0.9 * self.deadline.remaining_s)
         self.search()
         self.deadline = everything
         self.refine()
@@ -141,12 +141,12 @@ class Search:
         """The queue, from what closed forms say is good to its end."""
         for strategy in self.problem.start:
             self.incumbent.take(priced(self.pricing, strategy, self.problem.reserve(strategy.pp)))
-        divisions = self.bounded_divisions()
+        degree_sets = self.bounded_degrees()
         # A share of 1F1B's bubble, of which other schedules have less.
-        likely = sorted(divisions, key=lambda of: of[0] * (1 + 0.3 * self.waiting(of[1])))
-        self.price_guesses([of for _, of in likely[: 4 * self.config.guesses]], self.config.guesses)
-        for bound_s, division in divisions:
-            self.push(bound_s, partial(self.split_division, division))
+        likely = sorted(degree_sets, key=lambda entry: entry[0] * (1 + 0.3 * self.waiting(entry[1])))
+        self.price_estimates([entry for _, entry in likely[: 4 * self.config.guesses]], self.config.guesses)
+        for bound_s, degrees in degree_sets:
+            self.push(bound_s, partial(self.split_degrees, degrees))
         while self.queue:
             bound_s, _, explore = heapq.heappop(self.queue)
             proven = self.open_s <= bound_s and self.incumbent.stale
@@ -170,65 +170,65 @@ class Search:
 
     # ---- from divisions to families
 
-    def bounded_divisions(self) -> list[tuple[float, Division]]:
+    def bounded_degrees(self) -> list[tuple[float, Degrees]]:
         """All divisions with their bounds, after some that a person would try: short searches come to no others.
 
         Where listing them takes half of the time, the others are left out, and nothing is proven.
         """
-        divisions = [division for division in self.grid.divisions() if self.grid.ways(division)]
+        degree_sets = [degrees for degrees in self.grid.degree_sets() if self.grid.schedules(degrees)]
         for layers in self.pricing.layers:
-            layers.expect(division.micro_batch for division in divisions)
-        usual = usual_divisions(divisions, self.problem.cluster.devices_per_node, self.problem.work.shape.experts or 1)
-        self.price_guesses(usual, self.config.guesses // 4)
+            layers.expect(degrees.micro_batch for degrees in degree_sets)
+        usual = usual_degrees(degree_sets, self.problem.cluster.devices_per_node, self.problem.work.shape.experts or 1)
+        self.price_estimates(usual, self.config.guesses // 4)
         listing = self.deadline.part(0.5 * self.config.budget_s, effort.counted_s)
-        bounded: list[tuple[float, Division]] = []
-        for division in divisions:
+        bounded: list[tuple[float, Degrees]] = []
+        for degrees in degree_sets:
             if listing.passed:
                 self.open_s = 0.0
                 break
-            costs = self.divided.costs(division, self.grid.zeros(division)[0])
-            bounded.append((division_bound(costs, self.recompute), division))
-        self.divisions = {division for _, division in bounded}
-        self.counts.divisions += len(divisions)
+            costs = self.divided.costs(degrees, self.grid.zeros(degrees)[0])
+            bounded.append((degrees_bound(costs, self.recompute), degrees))
+        self.degree_sets = {degrees for _, degrees in bounded}
+        self.counts.divisions += len(degree_sets)
         return bounded
 
-    def split_division(self, division: Division, bound_s: float) -> None:
+    def split_degrees(self, degrees: Degrees, bound_s: float) -> None:
         """Into the stages of ZeRO, unless another division is as good in all."""
-        shorter_s = self.divided.dominated_by(division, self.divisions)
+        shorter_s = self.divided.dominated_by(degrees, self.degree_sets)
         if shorter_s <= 0.1 * self.config.gap * bound_s:  # which what is proven is lowered by
             self.counts.dominated += 1
             self.slack_s = max(self.slack_s, shorter_s)
             return
-        ways, reserve = self.grid.ways(division), self.problem.reserve(division.pp)
-        emptiest = np.min([self.in_flight(division, way) for way in ways], axis=0)
-        zeros = self.grid.zeros(division)
+        choices, reserve = self.grid.schedules(degrees), self.problem.reserve(degrees.pp)
+        emptiest = np.min([self.in_flight(degrees, choice) for choice in choices], axis=0)
+        zeros = self.grid.zeros(degrees)
         for zero in [zero for zero in zeros if zero != 1 or 2 not in zeros]:  # 2 takes as long, and less memory
-            costs = self.divided.costs(division, zero)
+            costs = self.divided.costs(degrees, zero)
             for kinds in self.problem.recompute_sets:
                 of_ranks_s = closed_bound(costs, kinds, emptiest, None, self.limit_s, reserve)
-                families = [Family(division, zero, way) for way in ways]
-                self.push(max(bound_s, of_ranks_s), partial(self.split_ranks, families, costs, kinds))
+                subspaces = [Subspace(degrees, zero, choice) for choice in choices]
+                self.push(max(bound_s, of_ranks_s), partial(self.split_ranks, subspaces, costs, kinds))
 
-    def waiting(self, division: Division) -> float:
+    def waiting(self, degrees: Degrees) -> float:
         """The bubble of 1F1B, as a share of a rank's work."""
-        return (division.pp - 1) * division.dp * division.micro_batch / self.problem.global_batch
+        return (degrees.pp - 1) * degrees.dp * degrees.micro_batch / self.problem.global_batch
 
-    def in_flight(self, division: Division, way: Way) -> FloatArray:
+    def in_flight(self, degrees: Degrees, choice: ScheduleChoice) -> FloatArray:
         """[S] micro-batches that ranks hold at least."""
-        micro_batches = self.problem.global_batch // (division.dp * division.micro_batch)
-        return least_in_flight(way.schedule, division.pp, micro_batches, way.vp)
+        micro_batches = self.problem.global_batch // (degrees.dp * degrees.micro_batch)
+        return least_in_flight(choice.schedule, degrees.pp, micro_batches, choice.vp)
 
-    def node(self, family: Family, kinds: list[int]) -> Node:
+    def node(self, subspace: Subspace, kinds: list[int]) -> Node:
         """A family whose blocks may have these kinds of recomputation."""
-        ranks, reserve = self.divided.costs(family.division, family.zero), self.problem.reserve(family.division.pp)
-        costs = FamilyCosts(ranks, self.grid.strategy(family), reserve)
+        ranks, reserve = self.divided.costs(subspace.degrees, subspace.zero), self.problem.reserve(subspace.degrees.pp)
+        costs = SubspaceCosts(ranks, self.grid.strategy(subspace), reserve)
         return Node(self.problem, costs, kinds)
 
-    def split_ranks(self, families: Sequence[Family], costs: RankCosts, kinds: list[int], least_s: float) -> None:
+    def split_ranks(self, subspaces: Sequence[Subspace], costs: RankCosts, kinds: list[int], least_s: float) -> None:
         """Into families, which differ in nothing but schedule and virtual stages."""
-        for family in families:
-            node = self.node(family, kinds)
-            in_flight = self.in_flight(family.division, family.way)
+        for subspace in subspaces:
+            node = self.node(subspace, kinds)
+            in_flight = self.in_flight(subspace.degrees, subspace.choice)
             bound_s = closed_bound(costs, kinds, in_flight, node.costs, self.limit_s)
             self.counts.families += 1
             self.push(max(least_s, bound_s), partial(self.chain, node))
@@ -293,20 +293,20 @@ class Search:
 
     # ---- strategies
 
-    def price_guesses(self, divisions: Sequence[Division], prices: int) -> None:
+    def price_estimates(self, degree_sets: Sequence[Degrees], prices: int) -> None:
         """Simulate so many strategies that are probably good, with cuts that take equally long, and neighbours of the
         best."""
         nodes: list[tuple[float, int, Node]] = []
-        likely = guesses(self.grid, self.divided.costs, divisions, self.recompute)
-        for guess_s, family in likely[:prices]:
-            if self.deadline.passed or not self.near(guess_s):
+        likely = estimated_subspaces(self.grid, self.divided.costs, degree_sets, self.recompute)
+        for estimate_s, subspace in likely[:prices]:
+            if self.deadline.passed or not self.near(estimate_s):
                 break
             for kinds in self.problem.recompute_sets:
-                node = self.node(family, kinds)
+                node = self.node(subspace, kinds)
                 completion = self.simulate(node, node.completions.balanced())
                 if completion is not None:
                     nodes.append((completion.step_s, len(nodes), node))
-        for *_, node in sorted(nodes, key=lambda of: of[:2])[: self.config.refined]:
+        for *_, node in sorted(nodes, key=lambda entry: entry[:2])[: self.config.refined]:
             if not self.deadline.passed:
                 self.improve(node, node.completions.balanced())
 
@@ -334,10 +334,10 @@ class Search:
         if self.best is None or self.best.strategy.stages == 1:
             return
         strategy = self.best.strategy
-        division = Division(*(getattr(strategy, name) for name in Division._fields))
-        family = Family(division, strategy.zero, Way(strategy.schedule, strategy.vp))
+        degrees = Degrees(*(getattr(strategy, name) for name in Degrees._fields))
+        subspace = Subspace(degrees, strategy.zero, ScheduleChoice(strategy.schedule, strategy.vp))
         for kinds in self.problem.recompute_sets:
-            completions = self.node(family, kinds).completions
+            completions = self.node(subspace, kinds).completions
             layers = strategy.layers or completions.balanced()
             self.incumbent.take(completions.improved(layers, float("inf"), lambda: self.deadline.passed))
 

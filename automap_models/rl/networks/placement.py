@@ -90,9 +90,9 @@ class SegmentAttention(nn.Module):
             before = torch.cat([torch.zeros_like(z[:, :1]), z[:, :-1]], dim=1).detach()
             return torch.cat([before, z], dim=3)
 
-        seen = with_before(mask.reshape(b, -1, 1, SEGMENT, 1)).transpose(3, 4)
+        attended = with_before(mask.reshape(b, -1, 1, SEGMENT, 1)).transpose(3, 4)
         scores = split(self.query(y)) @ with_before(split(self.key(y))).transpose(3, 4) / size**0.5
-        weights = torch.softmax(scores + (seen - 1.0) * 1e9, dim=-1)
+        weights = torch.softmax(scores + (attended - 1.0) * 1e9, dim=-1)
         mixed = (weights @ with_before(split(self.value(y)))).transpose(2, 3).reshape(b, -1, h)
         x = x + self.out(mixed)
         out: Tensor = x + self.narrow(torch.relu(self.widen(self.norm_out(x))))

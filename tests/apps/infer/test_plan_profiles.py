@@ -127,7 +127,7 @@ def test_a_strategy_that_is_given_is_priced_as_the_library_does(planned: Any) ->
     code, out, _ = planned(profile, *options, "--price", "--json")
     cluster = read_cluster("cluster.yaml")
     strategy = Strategy(micro_batch=2, global_batch=64, dp=4, pp=2, zero=1, recompute="full", precision="fp32")
-    price = StrategyPricing(ProfileWork.of(profile), cluster, device_of(cluster)).estimate(strategy)
+    price = StrategyPricing(ProfileWork.from_profile(profile), cluster, device_of(cluster)).estimate(strategy)
     assert code == 0
     assert json.loads(out)["step_s"] == pytest.approx(price.step_s)
 

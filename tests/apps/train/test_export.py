@@ -81,7 +81,7 @@ def copied(file: Path, change: Callable[[onnx.ModelProto], object] = lambda _: N
 @pytest.fixture(scope="module")
 def problems(random_problems: Callable[..., list[StagedProblem]]) -> Problems:
     """Of two to four stages on 1 … 16 devices, of which some have no plan that fits."""
-    return Problems.of(encode(random_problems(7, 120, 16, stages=(2, MAX_STAGES), memory=(0.5, 20.0))))
+    return Problems.from_encoded(encode(random_problems(7, 120, 16, stages=(2, MAX_STAGES), memory=(0.5, 20.0))))
 
 
 def test_a_policy_agrees_with_torch_and_is_kept_for_that(exported: Exported, problems: Problems) -> None:
@@ -112,7 +112,7 @@ def test_a_state_with_a_single_choice_has_a_value(exported: Exported) -> None:
     whole = {name: np.array([number], dtype=np.int32) for name, number in columns.items()}
     real = {name: np.array([0.1], dtype=np.float32) for name in ("inter_over_intra", "state_over_memory")}
     arrays = np.repeat(np.linspace(0.1, 1.0, 16, dtype=np.float32)[None, None], 5, axis=1)
-    some = Problems.of(EncodedProblems(arrays=arrays, **whole, **real))
+    some = Problems.from_encoded(EncodedProblems(arrays=arrays, **whole, **real))
     choices = exported.module.agent.describe(some, States.empty(1, MAX_STAGES))
     assert choices.legal.sum() == 1
     ours, theirs = exported.module.agent.worth(choices), Policy(exported.path).worth(choices)

@@ -15,7 +15,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.envs.pipeline import features
-from automap_models.envs.pipeline.encoding import COMPUTE, SENT, STASH, WEIGHTS, encode
+from automap_models.envs.pipeline.encoding import COMPUTE, SAVED, SENT, WEIGHTS, encode
 from automap_models.envs.pipeline.env import OUT_OF_MEMORY_REWARD, Problems, States, follow, prefix_of, rewards
 
 LAW = settings(max_examples=25, deadline=None, derandomize=True)
@@ -36,7 +36,7 @@ def begun(problems: Problems, decisions: int, seed: int = 0) -> States:
 @example(131073)
 def test_the_last_device_cut_is_settled_and_earns_what_is_said(random_problems: DrawProblems, seed: int) -> None:
     """Where the stages before it fit the memory; where these do not, nothing that is still chosen mends that."""
-    problems = Problems.of(encode(random_problems(seed, 8, POINTS, stages=(2, 4))))
+    problems = Problems.from_encoded(encode(random_problems(seed, 8, POINTS, stages=(2, 4))))
     states = follow(problems, begun(problems, 0), problems.decisions - 1, features.describe, lambda c: c.estimate)
     choices = features.describe(problems, states)
     assert choices.settled.all()
@@ -54,7 +54,7 @@ def test_a_settled_cut_earns_what_its_best_device_cut_does_and_never_more(random
     """Devices are looked at where the work deserves them and beside; that misses the best one of a hundred times."""
     ratios = []
     for seed in range(40):
-        problems = Problems.of(encode(random_problems(seed, 6, POINTS, stages=(2, 2))))
+        problems = Problems.from_encoded(encode(random_problems(seed, 6, POINTS, stages=(2, 2))))
         states = begun(problems, 0)
         choices = features.describe(problems, states)
         for column in range(choices.choice.shape[1]):
@@ -76,11 +76,11 @@ def test_features_are_the_same_on_every_scale(
 
     def scaled(problem: StagedProblem) -> StagedProblem:
         p, c = problem.profile, problem.cluster
-        profile = Profile.create(scale * p.C, 5 * p.A, 5 * p.W, scale * p.C_fwd, 5 * p.stash)
+        profile = Profile.create(scale * p.C, 5 * p.A, 5 * p.W, scale * p.C_fwd, 5 * p.saved)
         cluster = Cluster(c.nodes, c.devices_per_node, c.intra * 5 / scale, c.inter * 5 / scale, 5 * c.memory)
         return replace(problem, profile=profile, cluster=cluster)
 
-    ours, others = (Problems.of(encode(some)) for some in (records, [scaled(p) for p in records]))
+    ours, others = (Problems.from_encoded(encode(some)) for some in (records, [scaled(p) for p in records]))
     states = begun(ours, decisions, seed)
     rows = np.flatnonzero(states.step < ours.decisions)
     one, other = (features.describe(some.take(rows), states.take(rows)) for some in (ours, others))
@@ -93,14 +93,14 @@ def test_features_are_the_same_on_every_scale(
 def test_of_many_devices_those_that_look_best_are_looked_at(random_problems: DrawProblems) -> None:
     record = random_problems(1, 1, POINTS, stages=(3, 3))[0]
     wide = replace(record, cluster=replace(record.cluster, nodes=16, devices_per_node=8))
-    problems = Problems.of(encode([wide]))
+    problems = Problems.from_encoded(encode([wide]))
     states = begun(problems, 1)
     choices = features.describe(problems, states)
     assert choices.legal.sum() == features.MOST_DEVICE_CHOICES
     assert (np.diff(choices.choice[0]) > 0).all()
     arrays, given_, point = problems.arrays[0], problems.numbers[0], int(states.cuts[0, 0])
     passed = prefix_of(arrays, given_, states.cuts[0], states.firsts[0], 0)
-    looks = [features.outlook(arrays, given_, passed, point, float(q)).reward for q in range(1, 127)]
+    looks = [features.stage_outcome(arrays, given_, passed, point, float(q)).reward for q in range(1, 127)]
     best = np.sort(looks)[::-1][: features.MOST_DEVICE_CHOICES]
     assert np.sort(choices.estimate[0])[::-1] == pytest.approx(best.astype(np.float32))
 
@@ -108,10 +108,10 @@ def test_of_many_devices_those_that_look_best_are_looked_at(random_problems: Dra
 @LAW
 @given(st.integers(0, 2**32))
 def test_the_rest_is_described_as_numpy_says(random_problems: DrawProblems, seed: int) -> None:
-    problems = Problems.of(encode(random_problems(seed, 1, POINTS)))
+    problems = Problems.from_encoded(encode(random_problems(seed, 1, POINTS)))
     arrays, given_ = problems.arrays[0], problems.numbers[0]
     largest, fewest = features.behind(arrays)
-    for row, channel in enumerate((COMPUTE, WEIGHTS, STASH)):
+    for row, channel in enumerate((COMPUTE, WEIGHTS, SAVED)):
         steps = np.diff(arrays[channel])
         for p in range(POINTS - 1):
             assert largest[row, p] == pytest.approx(max(steps[p:].max(), 0.0))
@@ -123,7 +123,7 @@ def test_the_rest_is_described_as_numpy_says(random_problems: DrawProblems, seed
     out = np.zeros(features.FEATURES, dtype=np.float32)
     for point in range(POINTS - 1):
         features.describe_rest(out, arrays, given_, passed, point, fewest)
-        assert out == pytest.approx(rest_by_numpy(arrays, given_, passed.left, point), abs=1e-5)
+        assert out == pytest.approx(rest_by_numpy(arrays, given_, passed.remaining, point), abs=1e-5)
 
 
 def rest_by_numpy(arrays: np.ndarray, numbers: np.ndarray, left: float, point: int) -> np.ndarray:
@@ -147,7 +147,7 @@ def rest_by_numpy(arrays: np.ndarray, numbers: np.ndarray, left: float, point: i
         center = reached(weights, weights[point] + part * rest)
         for x in (compute[end] - compute[center], max(compute[center] - compute[point], 0)):
             out.append(micro * x / (1 + micro * x))
-    stash = min(micro, left) * (arrays[STASH, end] - arrays[STASH, point]) / devices
+    stash = min(micro, left) * (arrays[SAVED, end] - arrays[SAVED, point]) / devices
     for x in (state * rest / left, stash, 2 * micro * arrays[SENT, point]):
         out.append(x / (1 + x))
     return np.array([*out, weights[point] / max(weights[end], 1e-9), rest / (1 + rest)])

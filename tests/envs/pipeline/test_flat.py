@@ -18,7 +18,7 @@ POINTS, MAX_STAGES, MAX_DEVICES = 16, 4, 18
 def test_a_state_is_as_wide_as_said_and_within_its_range(
     random_problems: Callable[..., list[StagedProblem]],
 ) -> None:
-    problems = Problems.of(encode(random_problems(2, 12, POINTS, stages=(2, 4))))
+    problems = Problems.from_encoded(encode(random_problems(2, 12, POINTS, stages=(2, 4))))
     choices = flat.describe(problems, States.empty(12, MAX_STAGES), MAX_DEVICES)
     (state,) = choices.inputs
     assert state.shape == (12, flat.width(POINTS, MAX_STAGES, MAX_DEVICES))
@@ -28,7 +28,7 @@ def test_a_state_is_as_wide_as_said_and_within_its_range(
 
 
 def test_devices_are_connected_as_in_the_cluster(random_problems: Callable[..., list[StagedProblem]]) -> None:
-    problems = Problems.of(encode(random_problems(4, 6, POINTS)))
+    problems = Problems.from_encoded(encode(random_problems(4, 6, POINTS)))
     for i, matrix in enumerate(flat.interconnect(problems, MAX_DEVICES)):
         nodes, per_node = problems.numbers[i, 0] // problems.numbers[i, 1], int(problems.numbers[i, 1])
         cluster = Cluster(int(nodes), per_node, intra=1.0 / problems.numbers[i, 2], inter=1.0, memory=1.0)

@@ -71,7 +71,7 @@ def test_the_choices_are_those_that_some_complete_plan_makes(
 ) -> None:
     """With fewer instructions than points a cut is the last point of an instruction other than the last."""
     records = random_problems(seed, 4, POINTS, stages=(2, 4), instructions=(instructions, instructions))
-    problems = Problems.of(encode(records))
+    problems = Problems.from_encoded(encode(records))
     for before, choices, _ in random_walk(problems, describe, seed):
         numbers = np.flatnonzero(problems.decisions > before.step[0])
         for i, number in enumerate(numbers):
@@ -87,7 +87,7 @@ def test_every_episode_ends_in_a_valid_plan_that_earns_what_the_cost_model_says(
 ) -> None:
     """ideal / L; -1 exactly when a stage is out of memory."""
     records = random_problems(seed, 12, POINTS, stages=(1, MAX_STAGES))
-    problems = Problems.of(encode(records))
+    problems = Problems.from_encoded(encode(records))
     complete = random_plans(problems, seed)
     for i, (problem, earned) in enumerate(zip(records, rewards(problems, complete).tolist(), strict=True)):
         boundaries = problem.stages - 1
@@ -106,7 +106,7 @@ def test_every_episode_ends_in_a_valid_plan_that_earns_what_the_cost_model_says(
 
 
 def test_states_go_on_and_back(random_problems: DrawProblems) -> None:
-    problems = Problems.of(encode(random_problems(3, 8, POINTS, stages=(3, 4))))
+    problems = Problems.from_encoded(encode(random_problems(3, 8, POINTS, stages=(3, 4))))
     for before, choices, after in random_walk(problems, features.describe, 3):
         assert choices.legal.any(axis=1).all()
         assert (after.step == before.step + 1).all()
@@ -116,7 +116,7 @@ def test_states_go_on_and_back(random_problems: DrawProblems) -> None:
 
 def test_plans_are_followed_from_where_they_are_to_where_they_shall_go(random_problems: DrawProblems) -> None:
     """A decision more for half of them; what is given stays as it is."""
-    problems = Problems.of(encode(random_problems(5, 6, POINTS, stages=(3, 4))))
+    problems = Problems.from_encoded(encode(random_problems(5, 6, POINTS, stages=(3, 4))))
     begun = States.empty(6, MAX_STAGES)
     until = np.array([1, 0, 1, 0, 2, 0])
 

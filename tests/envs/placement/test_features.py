@@ -18,7 +18,7 @@ def _placed(problem: PlacementProblem) -> tuple[IntArray, IntArray]:
     """A placement along the graph's order, and as pieces its runs of seven operations, cut at the devices."""
     n = len(problem.graph)
     position = np.empty(n, dtype=np.int64)
-    position[StepTables.of(problem).order] = np.arange(n)
+    position[StepTables.from_problem(problem).order] = np.arange(n)
     device = position * problem.devices // n
     return device, np.unique(position // 7 * problem.devices + device, return_inverse=True)[1]
 
@@ -26,7 +26,7 @@ def _placed(problem: PlacementProblem) -> tuple[IntArray, IntArray]:
 def _inputs(problem: PlacementProblem) -> PlacerInputs:
     device, piece = _placed(problem)
     may = np.ones((int(piece.max()) + 1, problem.devices), dtype=bool)
-    return PlacerView(problem, StepTables.of(problem)).inputs(device, piece, may)
+    return PlacerView(problem, StepTables.from_problem(problem)).inputs(device, piece, may)
 
 
 def test_pieces_are_padded_to_whole_segments_and_stay_on_no_device_twice() -> None:
@@ -72,7 +72,10 @@ def test_equal_devices_may_change_their_numbers() -> None:
     device, piece = _placed(problem)
     other = np.arange(problem.devices)
     other[[0, 1]] = 1, 0
-    view, may = PlacerView(problem, StepTables.of(problem)), np.ones((int(piece.max()) + 1, problem.devices), bool)
+    view, may = (
+        PlacerView(problem, StepTables.from_problem(problem)),
+        np.ones((int(piece.max()) + 1, problem.devices), bool),
+    )
     one, two = view.inputs(device, piece, may), view.inputs(other[device], piece, may)
     if simulate_step(view.tables, device).makespan_s != simulate_step(view.tables, other[device]).makespan_s:
         pytest.skip("ties were broken by the device's number")

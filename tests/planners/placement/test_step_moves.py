@@ -13,13 +13,13 @@ from automap_models.envs.placement.features import PlacerInputs
 from automap_models.envs.placement.generator import random_problem
 from automap_models.planners.base import NEVER, SILENT
 from automap_models.planners.placement.step_groups import StepUnits
-from automap_models.planners.placement.step_moves import Looks, MoveSpace, drawn_moves
+from automap_models.planners.placement.step_moves import DrawSettings, MoveSpace, drawn_moves
 from automap_models.planners.placement.step_search import anneal, best_start, score_of
 
 
 @pytest.fixture(scope="module")
 def units() -> StepUnits:
-    return StepUnits.of(random_problem(np.random.default_rng(12)))
+    return StepUnits.from_problem(random_problem(np.random.default_rng(12)))
 
 
 def test_a_piece_is_on_one_device_and_pieces_share_nothing(units: StepUnits) -> None:
@@ -36,7 +36,7 @@ def test_a_piece_is_on_one_device_and_pieces_share_nothing(units: StepUnits) -> 
 
 def test_of_more_pieces_than_the_network_looks_at_it_sees_a_window(units: StepUnits) -> None:
     device = np.zeros(len(units), dtype=np.int64)
-    space = MoveSpace(units, 0, Looks(pieces=20))
+    space = MoveSpace(units, 0, DrawSettings(pieces=20))
     seen = set()
     for seed in range(60):
         pieces = space.pieces(device, len(space.levels) - 1, np.random.default_rng(seed))
@@ -100,4 +100,4 @@ def test_a_placement_with_few_moves_is_looked_at_no_more_often_than_one_with_man
     device = np.zeros(len(few), dtype=np.int64)
     moves = partial(MoveSpace(few, 0).moves, alike)
     anneal(few, (device, score_of(few, device)), moves, 640, 0, NEVER, SILENT)
-    assert len(looks) == 640 / Looks().moves
+    assert len(looks) == 640 / DrawSettings().moves

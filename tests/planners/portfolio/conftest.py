@@ -11,7 +11,7 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.profiled_model import ProfiledModel, ShardedProfile, whole
+from automap_models.core.profiled_model import ProfiledModel, ShardedProfile, unsharded
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.portfolio.space import PlanningSpace
 
@@ -44,7 +44,7 @@ def model(seed: int = 0, *, partitioned: bool = True, scale: float = 1e9) -> Pro
 def divided(profile: Profile, degree: int, rng: np.random.Generator) -> ShardedProfile:
     n = len(profile)
     return replace(
-        whole(profile),
+        unsharded(profile),
         name=f"{degree}-way",
         degree=degree,
         C=profile.C / degree,

@@ -290,6 +290,6 @@ def test_a_plan_that_fits_is_refused_for_what_is_asked_and_never_for_what_is_not
 ) -> None:
     profile = Profile.create(np.ones(4), np.ones(4), np.ones(4), layers=["a", "b", "c", "d"])
     problem = StagedProblem(profile, Cluster(1, 2, 1e11, 1e10, 1e9), 2, 4, schedule="1f1b", constraints=constraints)
-    error = nothing_fits(PlanningSpace.of(problem))[0]
+    error = nothing_fits(PlanningSpace.from_problem(problem))[0]
     assert sentence in error.what
     assert ("min_stage" in (error.do or "")) == bool(constraints.min_stage)

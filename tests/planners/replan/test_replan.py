@@ -20,7 +20,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import with_microbatch_size
 from automap_models.core.observed import Attribution, Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
-from automap_models.core.profiled_model import whole
+from automap_models.core.profiled_model import unsharded
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
@@ -46,7 +46,7 @@ CLUSTER = Cluster(2, 4, 130e9, 3.125e9, 32e9)
 STAGE = np.repeat([0, 1], 4)
 
 
-def seen(times: FloatArray, unit: str = "device") -> Observed:
+def observation(times: FloatArray, unit: str = "device") -> Observed:
     """One sample of every unit; times [2, units]."""
     forward, backward = ({u: np.array([t]) for u, t in enumerate(row.tolist())} for row in times)
     return Observed("device" if unit == "device" else "stage", forward, backward)
@@ -59,7 +59,7 @@ def predicted() -> FloatArray:
 def test_planted_scales_and_a_straggler_are_recovered() -> None:
     scale, slow = np.array([[1.2, 0.9], [1.1, 1.0]]), np.ones(8)
     slow[5] = 1.7
-    speeds = fit_speeds(seen((scale * predicted())[:, STAGE] * slow), *predicted(), STAGE, "instructions")
+    speeds = fit_speeds(observation((scale * predicted())[:, STAGE] * slow), *predicted(), STAGE, "instructions")
     np.testing.assert_allclose([speeds.forward_scale, speeds.backward_scale], scale, rtol=0.004)
     np.testing.assert_allclose(speeds.slowdown, slow, rtol=0.004)
     assert (speeds.slowdown[slow == 1.0] == 1.0).all()
@@ -80,7 +80,7 @@ def test_stalls_in_less_than_half_of_the_samples_do_not_matter() -> None:
 def test_a_stage_that_is_slow_as_a_whole_is_put_down_to_what_the_caller_says(attribute: Attribution) -> None:
     cluster_of_3, three = np.repeat([0, 1, 2], 4), np.array([[1.0, 2.0, 1.5], [2.0, 3.0, 2.5]])
     times = three[:, cluster_of_3] * np.where(cluster_of_3 == 1, 1.3, 1.0)
-    speeds = fit_speeds(seen(times), *three, cluster_of_3, attribute)
+    speeds = fit_speeds(observation(times), *three, cluster_of_3, attribute)
     slow = np.where(cluster_of_3 == 1, 1.3, 1.0)
     if attribute == "devices":
         np.testing.assert_allclose(speeds.slowdown, slow, rtol=0.02)
@@ -94,21 +94,21 @@ def test_a_stage_that_is_slow_as_a_whole_is_put_down_to_what_the_caller_says(att
 def test_a_profile_measured_under_other_cuts_is_nearly_right(factor: float, devices_are_slow: bool) -> None:
     own, three = np.repeat([0, 1, 2], 4), np.array([[1.0, 2.0, 1.5], [2.0, 3.0, 2.5]])
     times = three[:, own] * np.where(own == 1, factor, 1.0)
-    speeds = fit_speeds(seen(times), *three, own, "either")
+    speeds = fit_speeds(observation(times), *three, own, "either")
     np.testing.assert_allclose(speeds.slowdown[4:8], factor if devices_are_slow else 1.0, rtol=1e-6)
     np.testing.assert_allclose(speeds.forward_scale, [1.0, 1.0 if devices_are_slow else factor, 1.0], rtol=1e-6)
 
 
 def test_times_of_stages_count_for_all_of_their_devices() -> None:
     three = np.array([[1.0, 2.0, 1.5], [2.0, 3.0, 2.5]])
-    observed = seen(three * [1.0, 1.0, 1.5], "stage")
+    observed = observation(three * [1.0, 1.0, 1.5], "stage")
     speeds = fit_speeds(observed, *three, np.repeat([0, 1, 2], 2), "devices")
     np.testing.assert_allclose(speeds.slowdown, [1, 1, 1, 1, 1.5, 1.5], rtol=0.02)
 
 
 def test_what_was_known_is_expected_and_kept_where_nothing_was_measured() -> None:
     known = np.array([1.0, 1.5, 1.0, 2.0, 1.0, 1.0, 1.0, 1.0])
-    observed = seen(predicted()[:, STAGE] * known)
+    observed = observation(predicted()[:, STAGE] * known)
     del observed.forward_s[3], observed.backward_s[3]  # type: ignore[attr-defined]
     speeds = fit_speeds(observed, *predicted(), STAGE, "instructions", known)
     np.testing.assert_allclose(speeds.slowdown, known, rtol=1e-6)
@@ -117,7 +117,7 @@ def test_what_was_known_is_expected_and_kept_where_nothing_was_measured() -> Non
 
 def test_a_straggler_that_recovered_is_healthy_again() -> None:
     known = np.array([1.0, 1.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
-    speeds = fit_speeds(seen(predicted()[:, STAGE]), *predicted(), STAGE, "instructions", known)
+    speeds = fit_speeds(observation(predicted()[:, STAGE]), *predicted(), STAGE, "instructions", known)
     np.testing.assert_array_equal(speeds.slowdown, np.ones(8))
 
 
@@ -151,7 +151,7 @@ def test_times_that_can_only_be_a_mistake_are_refused(time_s: float) -> None:
     times = predicted()[:, STAGE]
     times[:, 5] = time_s
     with pytest.raises(BadInput, match=r"device 5 took .* check that the times are seconds"):
-        fit_speeds(seen(times), *predicted(), STAGE, "instructions")
+        fit_speeds(observation(times), *predicted(), STAGE, "instructions")
 
 
 @given(
@@ -167,9 +167,9 @@ def test_a_stage_works_with_the_best_of_all_subsets_of_its_devices(slow: list[fl
     share = (lambda r: math.ceil(samples / r) / samples) if samples else (lambda r: 1 / r)
     for a, q in itertools.combinations(range(len(slow) + 1), 2):
         subsets = (s for size in range(1, q - a + 1) for s in itertools.combinations(slow[a:q], size))
-        assert 1 / problem.paces.rate[a, q] == pytest.approx(min(max(s) * share(len(s)) for s in subsets))
+        assert 1 / problem.stage_speeds.rate[a, q] == pytest.approx(min(max(s) * share(len(s)) for s in subsets))
     idle = problem.idle_positions(StagedPlan((), (), 1, ""))
-    assert len(slow) - len(idle) == problem.paces.replicas[0, len(slow)]
+    assert len(slow) - len(idle) == problem.stage_speeds.replicas[0, len(slow)]
     assert all(slow[i] >= slow[d] for i in idle for d in set(range(len(slow))) - set(idle))
 
 
@@ -284,7 +284,7 @@ def running(problem: StagedProblem) -> PlacedPlan:
 
 
 def measured(problem: StagedProblem, job: PlacedPlan, slowdown: FloatArray) -> Observed:
-    return seen(np.stack(healthy_times(problem, job))[:, job.stage_of_device()] * slowdown)
+    return observation(np.stack(healthy_times(problem, job))[:, job.stage_of_device()] * slowdown)
 
 
 def replanned(
@@ -374,7 +374,7 @@ def test_a_start_is_kept_where_the_search_knows_no_shorter_plan() -> None:
         ({"running": PlacedPlan(StagedPlan((11,), (4,), 9, ""), tuple(range(8)))}, "9 micro-batches instead of 8"),
         (
             {
-                "staged": replace(small_problem(), shardings=(replace(whole(small_problem().profile), degree=2),)),
+                "staged": replace(small_problem(), shardings=(replace(unsharded(small_problem().profile), degree=2),)),
                 "running": PlacedPlan(StagedPlan((11,), (4,), 8, "", shardings=(0, 1)), tuple(range(8))),
             },
             "stage 1 shares its operators",

@@ -122,7 +122,7 @@ def test_the_arrays_hold_what_the_collectives_say(seed):
     stages, _ = stage_arrays(problem)
     for a, q in combinations(range(stages.devices + 1), 2):
         expected = all_reduce_s_per_byte(problem.links, a, q)
-        assert stages.paces[0, a, q, RING] == pytest.approx(expected, rel=1e-15)
+        assert stages.speeds[0, a, q, RING] == pytest.approx(expected, rel=1e-15)
         for e in range(q + 1, stages.devices + 1):
             assert moved_s(stages, 1.0, a, q, e) == pytest.approx(
                 transfer_s_per_byte(problem.links, a, q, e), rel=1e-14

@@ -60,7 +60,7 @@ def plans_of(trained: Trained, problems: list[StagedProblem], beam: int) -> list
 
 def followed(module: RainbowModule, problem: StagedProblem, first: int | None = None) -> StagedPlan:
     """Every decision, after the first cut if one is given, has the largest value, or earns most where that is clear."""
-    problems, state = Problems.of(encode([problem])), States.empty(1, MAX_STAGES)
+    problems, state = Problems.from_encoded(encode([problem])), States.empty(1, MAX_STAGES)
     if first is not None:
         state = state.after(np.array([first]))
     while state.step[0] < problems.decisions[0]:

@@ -273,7 +273,7 @@ def test_devices_that_share_operators_wait_for_the_slowest_of_them() -> None:
         C=profile.C / 2,
         C_fwd=profile.C_fwd / 2,
         A=profile.A,
-        held=profile.A / 2,
+        boundary_bytes=profile.A / 2,
         W=profile.W / 2,
         stash=zero,
         reduced_fwd=np.array([16.0, 0.0]),

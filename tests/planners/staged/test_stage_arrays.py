@@ -9,7 +9,7 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile, SharedParameter
-from automap_models.core.profiled_model import whole
+from automap_models.core.profiled_model import unsharded
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.planners.staged.stage_arrays import MEMORY, PARTS, stage_arrays
@@ -27,7 +27,9 @@ def test_copies_of_tied_weights_count_in_the_memory_and_in_the_all_reduce(seed: 
     users.append(users[0])
     shared = [SharedParameter(f"p{k}", float(W[uses[0]] * rng.random()), uses) for k, uses in enumerate(users)]
     profile = Profile.create(C, A, W, stash=stash, shared_parameters=shared)
-    halves = replace(whole(profile), name="halves", degree=2, W=W / 2, shared_bytes=whole(profile).shared_bytes / 2)
+    halves = replace(
+        unsharded(profile), name="halves", degree=2, W=W / 2, shared_bytes=unsharded(profile).shared_bytes / 2
+    )
     problem = StagedProblem(profile, CLUSTER, stages=3, micro_batches=2, shardings=(halves,))
     for _ in range(10):
         cuts = tuple(sorted(rng.choice(9, size=2, replace=False).tolist()))
@@ -41,7 +43,7 @@ def test_copies_of_tied_weights_count_in_the_memory_and_in_the_all_reduce(seed: 
                 i, k = np.searchsorted(boundary, (begin, end)).tolist()
                 a, q = (0, 2, 4)[s], (0, 2, 4)[s] + devices
                 kind = stages.kind[index, a, q]
-                parts, most = stages.paces[index, a, q, [PARTS, MEMORY]]
-                assert (held_bytes(stages, kind, i, k, stages.held[s], parts) <= most) == fits
+                parts, most = stages.speeds[index, a, q, [PARTS, MEMORY]]
+                assert (held_bytes(stages, kind, i, k, stages.in_flight[s], parts) <= most) == fits
             late, _ = ending_s(stages, index, i, k, a, q, 0.0)
             assert late == pytest.approx(cost.all_reduce_s[s], rel=1e-9)

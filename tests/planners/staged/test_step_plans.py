@@ -119,7 +119,7 @@ def test_what_relocation_keeps_of_a_plan_changes_nothing(
     (stages, _), schedule, rng = stage_arrays(problem), layouts(problem), np.random.default_rng(seed)
     route = random_route(problem, rng)
     plan = step_cost(problem, route_plan(problem, route))
-    paces = stages.paces.copy()
+    paces = stages.speeds.copy()
     paces[..., MEMORY] = float(max(plan.memory_bytes)) * rng.uniform(1.0, 2.0)
     stages = stages._replace(paces=paces)
     known, anew = search_from(stages, schedule, route), search_from(stages, schedule, route)

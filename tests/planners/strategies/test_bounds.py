@@ -20,13 +20,13 @@ from automap_models.core.passes import pass_table
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
-from automap_models.planners.strategies.bounds import closed_bound, division_bound, least_in_flight, least_time
+from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, least_in_flight, least_time
 from automap_models.planners.strategies.chain_bounds import chain_bound, usual_chains, weighted_chain
-from automap_models.planners.strategies.divisions import DividedModel
-from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
-from automap_models.planners.strategies.grid import Division, Grid
+from automap_models.planners.strategies.dominance import DegreeCosts
+from automap_models.planners.strategies.grid import Degrees, Grid
 from automap_models.planners.strategies.problem import SharedCosts, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation
+from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts
 from automap_models.simulate.strategy import StrategyPricing
 
 
@@ -43,7 +43,7 @@ def test_no_strategy_that_fits_is_shorter_than_the_closed_bounds_of_its_family()
             if not problem.fits(estimate):
                 continue
             ranks = RankCosts(pricing, strategy)
-            family = FamilyCosts(ranks, strategy)
+            family = SubspaceCosts(ranks, strategy)
             held = least_in_flight(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
             of_chains = chain_bound(family, recompute)
             shared = closed_bound(ranks, recompute, held, family)
@@ -93,12 +93,12 @@ def _bounds(problem: StrategyProblem, strategy: Strategy, high_s: float) -> dict
     (recompute,) = problem.recompute_sets
     reserve = problem.reserve(strategy.pp)
     ranks = RankCosts(pricing, strategy)
-    family = FamilyCosts(ranks, strategy, reserve)
+    family = SubspaceCosts(ranks, strategy, reserve)
     held = least_in_flight(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
-    relaxation, divided = Relaxation(family, recompute), DividedModel(Grid(problem), SharedCosts(pricing, {}))
-    division = Division(*(getattr(strategy, name) for name in Division._fields))
+    relaxation, divided = Relaxation(family, recompute), DegreeCosts(Grid(problem), SharedCosts(pricing, {}))
+    division = Degrees(*(getattr(strategy, name) for name in Degrees._fields))
     return {
-        "division": division_bound(divided.costs(division, divided.grid.zeros(division)[0]), recompute),
+        "division": degrees_bound(divided.costs(division, divided.grid.zeros(division)[0]), recompute),
         "ranks": closed_bound(ranks, recompute, np.minimum(held, 1.0), reserve=reserve),
         "family": closed_bound(ranks, recompute, held, family),
         "weighted chain": chain_bound(family, recompute),
@@ -109,7 +109,7 @@ def _bounds(problem: StrategyProblem, strategy: Strategy, high_s: float) -> dict
     }
 
 
-def _held(seeds: Iterable[int]) -> Counter[str]:
+def _bounds_of(seeds: Iterable[int]) -> Counter[str]:
     """How often each bound was compared with strategies that fit, and how often it was within 5 % of one."""
     counted: Counter[str] = Counter()
     for seed in seeds:
@@ -134,7 +134,7 @@ BOUNDS = (*OF_DIVISIONS, "family", "weighted chain", "few chains", "more chains"
 
 @pytest.mark.parametrize("draws", counts(12, 60, 1000))
 def test_no_bound_is_above_a_simulated_step_of_any_model_on_any_cluster(draws: int) -> None:
-    counted = _held(range(9000, 9000 + draws))
+    counted = _bounds_of(range(9000, 9000 + draws))
     assert all(counted[name] for name in BOUNDS)
     assert all(counted[f"{name}, near"] for name in BOUNDS if name not in OF_DIVISIONS)
 

@@ -47,7 +47,7 @@ def of_the_profile(strategy: Strategy, work: ProfileWork) -> bool:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_best_strategy_is_that_of_all_of_them(seed: int) -> None:
     draw = np.random.default_rng(seed)
-    work = ProfileWork.of(a_profile(draw))
+    work = ProfileWork.from_profile(a_profile(draw))
     devices = int(draw.choice([2, 4]))
     cluster = Cluster(devices // 2, 2, 1e11, float(draw.choice([1e9, 1e10])), 1e12)
     fixed = {} if work.shape.layers == 2 else {"pp": int(draw.choice([1, 2]))}

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, Phase
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph, rules_of
-from automap_models.hlo.kept import kept_values
 from automap_models.hlo.liveness import Liveness
 from automap_models.hlo.rule_sets import RuleSet
+from automap_models.hlo.saved_values import saved_values
 from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.step_classes import StepClasses
 from automap_models.workloads.sizes import BertConfig, DecoderConfig
@@ -72,7 +72,7 @@ def layer_of(architecture: BertConfig | DecoderConfig, samples: int, tokens: int
         if argument.kind == "parameter" and argument.name.endswith(COLUMNS)
     }
     classes = StepClasses(module, sharding, graph).of_values
-    saved = [v for v in np.flatnonzero(kept_values(graph)) if graph.layers[graph.producers[v]].startswith("block_0")]
+    saved = [v for v in np.flatnonzero(saved_values(graph)) if graph.layers[graph.producers[v]].startswith("block_0")]
     return Layer(
         graph.value_bytes[saved],
         [bool(columns.intersection(classes[v])) for v in saved],
@@ -242,7 +242,7 @@ def test_no_set_of_fewer_bytes_makes_everything_computable(
     by_hand: Callable[..., InstructionGraph], data: st.DataObject
 ) -> None:
     graph = data.draw(steps(by_hand))
-    kept = kept_values(graph)
+    kept = saved_values(graph)
     assert graph.value_bytes[kept].sum() == Naive(graph).fewest_bytes()
 
 
@@ -252,8 +252,8 @@ def test_no_more_is_saved_than_the_backward_pass_reads(
     random_graphs: st.SearchStrategy[InstructionGraph], data: st.DataObject
 ) -> None:
     graph = data.draw(random_graphs)
-    kept, liveness = kept_values(graph), Liveness(graph)
-    assert graph.value_bytes[kept].sum() <= graph.value_bytes[liveness.kept].sum()
+    kept, liveness = saved_values(graph), Liveness(graph)
+    assert graph.value_bytes[kept].sum() <= graph.value_bytes[liveness.saved].sum()
     assert not (kept & ~(liveness.is_activation & (liveness.born >= 0))).any()
 
 
@@ -265,7 +265,7 @@ def test_of_sets_of_equal_bytes_the_one_nearest_to_its_readers_is_saved(
         [("dot", "", F, [0], 8), ("add", "", F, [1], 8), ("tanh", "", F, [2], 8), ("multiply", "", B, [3], 8)],
         [("parameter", 4)],
     )
-    assert np.flatnonzero(kept_values(graph)).tolist() == [3]
+    assert np.flatnonzero(saved_values(graph)).tolist() == [3]
 
 
 def test_dropout_saves_a_mask_of_a_byte_a_number_though_the_key_would_do(
@@ -281,7 +281,7 @@ def test_dropout_saves_a_mask_of_a_byte_a_number_though_the_key_would_do(
         [("input", 8)],
     )
     graph = replace(graph, dtypes=("ui32", "ui32", "f32", "i1", "f32"))
-    assert np.flatnonzero(kept_values(graph)).tolist() == [3]
+    assert np.flatnonzero(saved_values(graph)).tolist() == [3]
 
 
 def test_a_softmax_is_saved_in_half_precision_where_exponentials_are_read(
@@ -300,7 +300,7 @@ def test_a_softmax_is_saved_in_half_precision_where_exponentials_are_read(
         [("parameter", 4)],
     )
     graph = replace(graph, dtypes=("f32",) * 6 + ("bf16", "f32"))
-    assert np.flatnonzero(kept_values(graph)).tolist() == [6]
+    assert np.flatnonzero(saved_values(graph)).tolist() == [6]
 
 
 def test_values_of_more_bytes_than_32_bits_count_are_compared(by_hand: Callable[..., InstructionGraph]) -> None:
@@ -314,4 +314,4 @@ def test_values_of_more_bytes_than_32_bits_count_are_compared(by_hand: Callable[
         ],
         [("parameter", 4)],
     )
-    assert np.flatnonzero(kept_values(graph)).tolist() == [1, 2]
+    assert np.flatnonzero(saved_values(graph)).tolist() == [1, 2]

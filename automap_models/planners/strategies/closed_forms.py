@@ -22,40 +22,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from automap_models.planners import effort
-from automap_models.planners.strategies.family_costs import RankCosts
-from automap_models.planners.strategies.grid import Division, Family, Grid, Way
+from automap_models.planners.strategies.grid import Degrees, Grid, ScheduleChoice, Subspace
+from automap_models.planners.strategies.subspace_costs import RankCosts
 
 
-def guesses(
-    grid: Grid, costs_of: Callable[[Division, int], RankCosts], divisions: Iterable[Division], recompute: list[int]
-) -> list[tuple[float, Family]]:
+def estimated_subspaces(
+    grid: Grid, costs_of: Callable[[Degrees, int], RankCosts], degree_sets: Iterable[Degrees], recompute: list[int]
+) -> list[tuple[float, Subspace]]:
     """About how long a step of a family's best strategy takes, and the family, the shortest guesses first.
 
     Args:
         grid: of the problem.
         costs_of: of a division with a stage of ZeRO.
-        divisions: that there are.
+        degree_sets: that there are.
         recompute: kinds of recomputation that blocks may have.
     """
-    of_all: list[tuple[float, Family]] = []
-    for division in divisions:
-        effort.count(effort.GUESSES, len(grid.ways(division)))
-        zeros = grid.zeros(division)
+    estimates: list[tuple[float, Subspace]] = []
+    for degrees in degree_sets:
+        effort.count(effort.ESTIMATES, len(grid.schedules(degrees)))
+        zeros = grid.zeros(degrees)
         chosen = {next((zero for zero in (2, 1, 0) if zero in zeros), zeros[0]), zeros[0]}
-        if division.pp == 1 and 3 in zeros:  # without a pipeline weights are gathered once for every pass
+        if degrees.pp == 1 and 3 in zeros:  # without a pipeline weights are gathered once for every pass
             chosen.add(3)
-        of_division = [
-            guess for zero in chosen for guess in _of_ranks(grid, costs_of(division, zero), division, zero, recompute)
+        best = [
+            entry for zero in chosen for entry in _of_ranks(grid, costs_of(degrees, zero), degrees, zero, recompute)
         ]
-        of_all += sorted(of_division, key=lambda guess: guess[0])[:2]  # so that not all of them are of one
-    return sorted(of_all, key=lambda guess: guess[0])
+        estimates += sorted(best, key=lambda entry: entry[0])[:2]  # so that not all of them are of one
+    return sorted(estimates, key=lambda entry: entry[0])
 
 
 def _of_ranks(
-    grid: Grid, costs: RankCosts, division: Division, zero: int, recompute: list[int]
-) -> Iterator[tuple[float, Family]]:
+    grid: Grid, costs: RankCosts, degrees: Degrees, zero: int, recompute: list[int]
+) -> Iterator[tuple[float, Subspace]]:
     """Of ranks that share everything evenly, on the slowest of their devices."""
-    ends, pp, micro_batches = list(costs.ends), division.pp, costs.strategy.micro_batches
+    ends, pp, micro_batches = list(costs.ends), degrees.pp, costs.strategy.micro_batches
     seconds = costs.passes.sum(axis=-1).max(axis=0)
     work_s = (costs.blocks @ seconds + seconds[ends, 0].sum()) / pp  # [R] of a micro-batch
     saved = (costs.blocks @ costs.saved + costs.saved[ends, 0].sum() / pp) / pp
@@ -64,11 +64,11 @@ def _of_ranks(
         (costs.room - grid.problem.reserve(pp)).min() - costs.blocks @ costs.state / pp - costs.state[ends].max()
     )
     once_s = costs.even_update_s + float(costs.gradients.max(axis=0) @ costs.blocks) / pp
-    for way in grid.ways(division):
-        rank_s = micro_batches * mixed_work(kinds, room / in_flight(way, pp, micro_batches))
-        step_s = rank_s * (1 + bubble(way, pp, micro_batches)) + once_s
+    for choice in grid.schedules(degrees):
+        rank_s = micro_batches * mixed_work(kinds, room / in_flight(choice, pp, micro_batches))
+        step_s = rank_s * (1 + bubble(choice, pp, micro_batches)) + once_s
         if step_s < float("inf"):
-            yield step_s, Family(division, zero, way)
+            yield step_s, Subspace(degrees, zero, choice)
 
 
 def mixed_work(kinds: Sequence[tuple[float, float]], room: float) -> float:
@@ -87,20 +87,20 @@ def mixed_work(kinds: Sequence[tuple[float, float]], room: float) -> float:
     return least
 
 
-def bubble(way: Way, ranks: int, micro_batches: int) -> float:
+def bubble(choice: ScheduleChoice, ranks: int, micro_batches: int) -> float:
     """Share of a rank's work that it waits, about; of few micro-batches at least while the first one goes through all
     ranks and back, which takes two thirds of its passes."""
     waiting = (ranks - 1) / micro_batches
     shares = {"interleaved": 1.0, "zb-h1": 1 / 3, "dualpipev": 1 / 6, "zb-h2": 0.0, "zb-v": 0.0}
-    looping = way.vp if way.schedule in ("interleaved", "zb-h1") else 1
+    looping = choice.vp if choice.schedule in ("interleaved", "zb-h1") else 1
     there_and_back = 2 * (ranks - micro_batches) / (3 * micro_batches)
-    return max(waiting * shares.get(way.schedule, 1.0) / looping, there_and_back)
+    return max(waiting * shares.get(choice.schedule, 1.0) / looping, there_and_back)
 
 
-def in_flight(way: Way, ranks: int, micro_batches: int) -> float:
+def in_flight(choice: ScheduleChoice, ranks: int, micro_batches: int) -> float:
     """Micro-batches whose activations a rank holds, about: the mean of the fullest one and the last one."""
     same = {"gpipe": micro_batches, "zb-v": ranks, "zb-h1": ranks, "dualpipev": ranks + 1}
     deep = {"1f1b-deep": ranks, "zb-h2": 2 * ranks - 1}
-    looping = way.vp > 1 and way.schedule in ("interleaved", "zb-h1")
-    extra = (1.0 - 1.0 / way.vp) * ranks if looping else 0.0
-    return min(micro_batches, same.get(way.schedule, deep.get(way.schedule, 0.5 * (ranks + 1)) + extra))
+    looping = choice.vp > 1 and choice.schedule in ("interleaved", "zb-h1")
+    extra = (1.0 - 1.0 / choice.vp) * ranks if looping else 0.0
+    return min(micro_batches, same.get(choice.schedule, deep.get(choice.schedule, 0.5 * (ranks + 1)) + extra))

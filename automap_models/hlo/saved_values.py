@@ -45,7 +45,7 @@ _MOVES = frozenset({"convert", "transpose"})
 """A product reads its operand through these, as through views, without another kernel's result in between."""
 
 
-def kept_values(graph: InstructionGraph) -> BoolArray:
+def saved_values(graph: InstructionGraph) -> BoolArray:
     """[v] whether a forward value is saved for the backward pass; its bytes are the graph's `value_bytes`.
 
     The bytes are the fewest that make everything computable, exactly where no value has more than 2^30 bytes. Beyond,
@@ -54,7 +54,7 @@ def kept_values(graph: InstructionGraph) -> BoolArray:
     Args:
         graph: of a step with a forward and a backward pass.
     """
-    return _Saving(graph).kept()
+    return _Saving(graph).saved()
 
 
 class _Saving:
@@ -66,13 +66,13 @@ class _Saving:
     def __init__(self, graph: InstructionGraph) -> None:
         self.graph, self.liveness = graph, Liveness(graph)
         self.storage = self.liveness.storage
-        self.of = self._groups()
+        self.groups = self._groups()
 
-    def kept(self) -> BoolArray:
+    def saved(self) -> BoolArray:
         """[v], see `kept_values`."""
-        kept = self.is_read_by_product.copy()
-        kept[self._cut()] = True
-        return kept
+        saved = self.is_read_by_product.copy()
+        saved[self._cut()] = True
+        return saved
 
     @cached_property
     def is_forward(self) -> BoolArray:
@@ -118,7 +118,7 @@ class _Saving:
         """[v] whether a group need not be saved: it holds an argument or a constant, or is saved in any case."""
         members = np.flatnonzero(self.storage == np.arange(self.storage.size))
         free = self.is_read_by_product.copy()
-        free[self.of[members[~self.is_forward[members]]]] = True
+        free[self.groups[members[~self.is_forward[members]]]] = True
         return free
 
     @cached_property
@@ -131,7 +131,7 @@ class _Saving:
             if moved or graph.opcodes[i] in MATRIX_OPCODES:
                 reads[self.liveness.reads[i]] = True
         groups = np.zeros(len(graph.shapes), dtype=bool)
-        groups[self.of[np.flatnonzero(reads)]] = True
+        groups[self.groups[np.flatnonzero(reads)]] = True
         return groups & self.is_forward & ~self._holds_argument
 
     @cached_property
@@ -139,7 +139,7 @@ class _Saving:
         """[v] whether a group holds an argument, as that of a parameter in half precision does."""
         arguments = np.flatnonzero(self.liveness.argument != NEVER)
         holds = np.zeros(len(self.graph.shapes), dtype=bool)
-        holds[self.of[arguments]] = True
+        holds[self.groups[arguments]] = True
         return holds
 
     def _cut(self) -> IntArray:
@@ -169,11 +169,11 @@ class _Saving:
         )
         edges = np.unique(edges, axis=1)
         capacity = csr_array((edges[2].astype(np.int32), (edges[0], edges[1])), (2 * n + 2,) * 2)
-        left = (capacity - maximum_flow(capacity, source, target).flow).tocsr()
-        left.data = np.maximum(left.data, 0)
-        left.eliminate_zeros()
+        residual = (capacity - maximum_flow(capacity, source, target).flow).tocsr()
+        residual.data = np.maximum(residual.data, 0)
+        residual.eliminate_zeros()
         behind = np.zeros(2 * n + 2, dtype=bool)
-        behind[breadth_first_order(left.T.tocsr(), target, return_predecessors=False)] = True
+        behind[breadth_first_order(residual.T.tocsr(), target, return_predecessors=False)] = True
         cut: IntArray = groups[~behind[groups] & behind[n + groups]]
         return cut
 
@@ -185,14 +185,14 @@ class _Saving:
         for i in self.liveness.forward.tolist():
             if graph.opcodes[i] in VIEWS:
                 continue
-            operands = self.of[self.liveness.reads[i]]
+            operands = self.groups[self.liveness.reads[i]]
             sources = operands[~self.is_free[operands]].tolist() if again[i] else [NEVER]
-            for group in self.of[self.liveness.results[i]].tolist():
+            for group in self.groups[self.liveness.results[i]].tolist():
                 if not self.is_free[group]:
                     pairs = [other for other in sources if other != group]
                     start += pairs
                     end += [group] * len(pairs)
-        read = self.of[graph.operands[graph.phases[graph.consumers] == Phase.BACKWARD]]
+        read = self.groups[graph.operands[graph.phases[graph.consumers] == Phase.BACKWARD]]
         read = read[self.is_forward[read] & ~self.is_free[read]]
         return np.array(start, dtype=np.int64), np.array(end, dtype=np.int64), read
 

@@ -20,12 +20,12 @@ import numpy as np
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.result import TIE
 from automap_models.planners import effort
-from automap_models.planners.strategies.family_costs import RankCosts
-from automap_models.planners.strategies.grid import Division, Family, Grid
+from automap_models.planners.strategies.grid import Degrees, Grid, Subspace
 from automap_models.planners.strategies.problem import SharedCosts
+from automap_models.planners.strategies.subspace_costs import RankCosts
 
 
-class DividedModel:
+class DegreeCosts:
     """What layers take under the divisions of a grid.
 
     Args:
@@ -36,36 +36,36 @@ class DividedModel:
     def __init__(self, grid: Grid, shared: SharedCosts) -> None:
         self.grid, self.pricing, self.problem, self._ranks = grid, shared.pricing, grid.problem, shared.ranks
 
-    def costs(self, division: Division, zero: int) -> RankCosts:
+    def costs(self, degrees: Degrees, zero: int) -> RankCosts:
         """Of a stage of ZeRO, whatever the way; what was asked for lately is at hand."""
-        key = (division, zero, self.grid.precision, self.problem.global_batch)
+        key = (degrees, zero, self.grid.precision, self.problem.global_batch)
         if key not in self._ranks:
             if len(self._ranks) >= 8192:
                 self._ranks.clear()
-            strategy = self.grid.strategy(Family(division, zero, self.grid.ways(division)[0]))
+            strategy = self.grid.strategy(Subspace(degrees, zero, self.grid.schedules(degrees)[0]))
             self._ranks[key] = RankCosts(self.pricing, strategy)
         return self._ranks[key]
 
-    def dominated_by(self, division: Division, among: Container[Division]) -> float:
+    def dominated_by(self, degrees: Degrees, among: Container[Degrees]) -> float:
         """Seconds by which a strategy of it may be shorter than all strategies of one of these divisions with smaller
         micro-batches and less context parallelism, at most; infinite where none is never slower and never fuller."""
         least = float("inf")
         if len(self.pricing.devices) > 1:
             return least
-        zeros = self.grid.zeros(division)
+        zeros = self.grid.zeros(degrees)
         kinds = {zero == 3: zero for zero in reversed(zeros)}.values()  # layers take different times with ZeRO-3 alone
-        for other in with_whole_sequences(division):
+        for other in with_whole_sequences(degrees):
             if other in among and least > 0.0:
-                least = min(least, max(self._shorter_by(other, division, zero) for zero in kinds))
+                least = min(least, max(self._shorter_by(other, degrees, zero) for zero in kinds))
         return least
 
-    def _shorter_by(self, one: Division, other: Division, zero: int) -> float:
+    def _shorter_by(self, one: Degrees, other: Degrees, zero: int) -> float:
         """Seconds by which a strategy of the second division may be shorter than its counterpart of the first, at most;
         infinite where it may be shorter by any number, or hold less."""
         if zero not in self.grid.zeros(one):
             return float("inf")
         effort.count(effort.ALIKE)
-        a, b = (self.costs(division, zero).of_groups[0] for division in (one, other))
+        a, b = (self.costs(degrees, zero).of_groups[0] for degrees in (one, other))
         groups = ("tensor", "data", "expert_data", "crossing", "ends_crossing", "intra", "inter")
         least, most = a.of_layers, b.of_layers
         lighter = (
@@ -85,7 +85,7 @@ class DividedModel:
         if not lighter:
             return float("inf")
         # [k, R] seconds of the backward passes beside which gradients are summed
-        beside, beside_other = (of.times[..., 1:4].sum(axis=-1) for of in (least, most))
+        beside, beside_other = (layers.times[..., 1:4].sum(axis=-1) for layers in (least, most))
         computed = (beside_other - beside * (1 + TIE)).max(axis=1)[list(self.problem.work.order)]
         return a.constants.overlap * float(np.maximum(computed, 0.0).sum())
 
@@ -94,8 +94,8 @@ def _never_more(one: FloatArray, other: FloatArray) -> bool:
     return bool((one <= other * (1 + TIE)).all())
 
 
-def with_whole_sequences(division: Division) -> list[Division]:
+def with_whole_sequences(degrees: Degrees) -> list[Degrees]:
     """The divisions of as many tokens a device, of the same devices, whose sequences fewer devices share."""
-    d = division
+    d = degrees
     shares = [share for share in range(2, min(d.cp, d.micro_batch) + 1) if d.cp % share == d.micro_batch % share == 0]
     return [d._replace(cp=d.cp // n, dp=d.dp * n, micro_batch=d.micro_batch // n) for n in shares]

@@ -24,7 +24,7 @@ from automap_models.core.profile import FloatArray
 
 
 @dataclass(frozen=True, eq=False)
-class StagePaces:
+class StageSpeeds:
     """How fast a stage on positions a … q-1 works, for every a < q; 1 everywhere else.
 
     Attributes:
@@ -40,7 +40,7 @@ class StagePaces:
     memory: FloatArray
 
 
-class StagePace(NamedTuple):
+class StageSpeed(NamedTuple):
     """The same of one stage, and the time of the slowest device that works over that of the profile's."""
 
     replicas: int
@@ -49,7 +49,7 @@ class StagePace(NamedTuple):
     slowest: float
 
 
-def stage_pace(speeds: FloatArray, slowdown: FloatArray, memory: FloatArray) -> StagePace:
+def stage_speed(speeds: FloatArray, slowdown: FloatArray, memory: FloatArray) -> StageSpeed:
     """The pace of one stage on k devices of unequal speed.
 
     Args:
@@ -61,10 +61,10 @@ def stage_pace(speeds: FloatArray, slowdown: FloatArray, memory: FloatArray) -> 
     rate = speeds[count] / slowest
     best = int(rate.argmax())
     works = slowdown <= slowest[best]
-    return StagePace(int(count[best]), float(rate[best]), float(memory[works].min()), float(slowest[best]))
+    return StageSpeed(int(count[best]), float(rate[best]), float(memory[works].min()), float(slowest[best]))
 
 
-def equal_paces(shares: FloatArray, speeds: FloatArray, memory: FloatArray, degree: int = 1) -> StagePaces:
+def equal_speeds(shares: FloatArray, speeds: FloatArray, memory: FloatArray, degree: int = 1) -> StageSpeeds:
     """The paces of stages on devices of equal speed, all of which work.
 
     Args:
@@ -75,10 +75,10 @@ def equal_paces(shares: FloatArray, speeds: FloatArray, memory: FloatArray, degr
     """
     cut = np.arange(shares.size)
     replicas = np.maximum((cut - cut[:, None]) // degree, 0)
-    return StagePaces(np.maximum(replicas, 1), shares[replicas], speeds[replicas], most_between(memory, np.minimum))
+    return StageSpeeds(np.maximum(replicas, 1), shares[replicas], speeds[replicas], most_between(memory, np.minimum))
 
 
-def unequal_paces(shares: FloatArray, speeds: FloatArray, slowdown: FloatArray, memory: FloatArray) -> StagePaces:
+def unequal_speeds(shares: FloatArray, speeds: FloatArray, slowdown: FloatArray, memory: FloatArray) -> StageSpeeds:
     """The paces of stages on devices of unequal speed.
 
     Args:
@@ -97,7 +97,7 @@ def unequal_paces(shares: FloatArray, speeds: FloatArray, slowdown: FloatArray, 
         better = candidate > rate
         rate[better], replicas[better] = candidate[better], count[better]
         smallest[better] = most_between(np.where(works, memory, np.inf), np.minimum)[better]
-    return StagePaces(replicas, shares[replicas], np.where(rate > 0, rate, 1.0), smallest)
+    return StageSpeeds(replicas, shares[replicas], np.where(rate > 0, rate, 1.0), smallest)
 
 
 def most_between(values: FloatArray, extreme: np.ufunc = np.maximum) -> FloatArray:
@@ -127,6 +127,6 @@ def idle_positions(
     idle: list[int] = []
     for first, last in stage_devices:
         own = slowdown[first : last + 1]
-        slowest = stage_pace(speeds, own, own).slowest
+        slowest = stage_speed(speeds, own, own).slowest
         idle += (first + np.flatnonzero(own > slowest)).tolist()
     return tuple(idle)

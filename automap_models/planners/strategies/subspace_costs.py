@@ -76,7 +76,7 @@ class RankCosts:
         self.blocks = np.bincount(order[1:-1], minlength=len(self.work.layers)).astype(np.float64)
         if len(self.of_groups) > 1:
             self._groups = [np.unique(groups).tolist() for groups in groups_of_ranks(strategy, pricing.cluster)]
-        self.passes = self._least([of.of_layers.passes for of in self.of_groups])
+        self.passes = self._least([g.of_layers.passes for g in self.of_groups])
         self.saved, self.for_weights = layers.memory[..., 0], layers.memory[..., 1]
         self._columns: dict[tuple[int, ...], Columns] = {}
 
@@ -88,7 +88,7 @@ class RankCosts:
     @cached_property
     def starts_s(self) -> tuple[float, float]:
         """Seconds of the gathering that the first virtual stage begins with, and any later one, at least."""
-        hidden_s = np.min([of.of_layers.hidden_s for of in self.of_groups], axis=0)[list(self.work.order)]
+        hidden_s = np.min([g.of_layers.hidden_s for g in self.of_groups], axis=0)[list(self.work.order)]
         return float(hidden_s[0]), float(hidden_s[1:].min())
 
     @cached_property
@@ -114,7 +114,7 @@ class RankCosts:
     @cached_property
     def gradients(self) -> FloatArray:
         """[S, k] seconds of a layer's gradients that never hide, once a step; see exposed_s."""
-        return self._least([self._chords(of) * of.never_hidden for of in self.of_groups])
+        return self._least([self._chords(g) * g.never_hidden for g in self.of_groups])
 
     @cached_property
     def step_seconds(self) -> FloatArray:
@@ -130,7 +130,7 @@ class RankCosts:
     @cached_property
     def optimizer(self) -> FloatArray:
         """[k] seconds of a layer's update, once a step; the slowest rank's counts."""
-        return np.asarray(np.max([of.optimizer_s(*of.of_layers.parameters.T) for of in self.of_groups], axis=0))
+        return np.asarray(np.max([g.optimizer_s(*g.of_layers.parameters.T) for g in self.of_groups], axis=0))
 
     def columns(self, recompute: list[int], *, ends: bool) -> Columns:
         """Of blocks with each of some kinds of recomputation; or of all layers, `ends` among them."""
@@ -176,7 +176,7 @@ class RankCosts:
         return update_s / self.strategy.pp
 
 
-class FamilyCosts:
+class SubspaceCosts:
     """Costs of a family: of its ranks, and of its V virtual stages.
 
     Args:
@@ -194,7 +194,7 @@ class FamilyCosts:
     """
 
     def __init__(self, ranks: RankCosts, strategy: Strategy, reserve: FloatArray | float = 0.0) -> None:
-        effort.count(effort.FAMILY, strategy.stages)
+        effort.count(effort.SUBSPACE, strategy.stages)
         self.ranks, self.strategy = ranks, strategy
         self.of_groups: list[StageCosting] = ranks.pricing.stages(strategy, ranks.of_groups)
         costing = self.of_groups[0]
@@ -203,11 +203,11 @@ class FamilyCosts:
         self.room = ranks.room - reserve
         tied_state = sum(state_bytes(strategy, tied, 0.0, costing.runtime.gradient_bytes))
         self.room[self.rank_of[-1]] -= costing.logits_bytes + tied_state
-        self.tied_s = max(of.tied_s for of in self.of_groups)
+        self.tied_s = max(k.tied_s for k in self.of_groups)
         stages, boundary = strategy.stages, ranks.boundary
         crossing = costing.groups.crossing
-        sent_s = {of: min(g.transfer_s(crossing.index(of), boundary) for g in self.of_groups) for of in set(crossing)}
-        sent = np.array([sent_s[of] for of in crossing])
+        sent_s = {k: min(g.transfer_s(crossing.index(k), boundary) for g in self.of_groups) for k in set(crossing)}
+        sent = np.array([sent_s[k] for k in crossing])
         self.sends, self.messages = np.zeros((2, stages)), sent
         if strategy.schedule in SENDING_ALONE and stages > 1:
             self.sends[0, :-1] = self.sends[1, 1:] = sent
