@@ -79,7 +79,7 @@ class StagedCost:
         reduce_s: [S] the part of the all-reduces of activations and their gradients.
         gather_s: [S] the part of putting together what other stages hand over in slices.
         tied: of a problem with a schedule: gradients of parameters that several stages hold.
-        simulated_s: the step under the problem's schedule (simulate.step); None where it has none, or before that.
+        simulated_s: the step under the problem's schedule (simulate.plan_step); None where it has none, or before that.
     """
 
     forward_s: FloatArray

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
-from automap_models.cost.kernels import FUSIBLE_OPCODES, MATRIX_OPCODES, REDUCTION_OPCODES, Traffic
+from automap_models.cost.kernel_traffic import FUSIBLE_OPCODES, MATRIX_OPCODES, REDUCTION_OPCODES, Traffic
 
 
 def module_traffic(

@@ -15,11 +15,11 @@ from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.block_labels import BlockStack
 from automap_models.hlo.clock import clock_times
+from automap_models.hlo.dimension_classes import sharding_classes
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import MlirModule, Module
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import read_rule_set
-from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.sharding_rules import RuledModule
 from automap_models.hlo.sharding_work import sharding_work
 from automap_models.workloads.blocks import token_shapes

@@ -25,7 +25,7 @@ from automap_models.planners.staged.move_kernel import step_of
 from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.planners.staged.step_bounds import StepBounds
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 MakeProblem = Callable[..., StagedProblem]
 OBJECTIVES = (None, *WARM_UPS)

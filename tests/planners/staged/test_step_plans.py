@@ -22,7 +22,7 @@ from automap_models.planners.staged.move_kernel import block, judged, moved_on, 
 from automap_models.planners.staged.stage_arrays import MEMORY, stage_arrays
 from automap_models.planners.staged.stage_kernel import filled, least_step
 from automap_models.planners.staged.tables import TablesPlanner
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 DEVICE = Device("some", {"float32": 1e12}, 1e12, 4e8)
 
