@@ -15,7 +15,7 @@ def most_held(
     Args:
         schedule: of S ranks with vp virtual stages each.
         saved: [S·vp] what a virtual stage saves of a micro-batch from F until B or I; None is 1 each.
-        for_weights: [S·vp] what of it a virtual stage keeps from I until W, for the gradients of the weights; empty is 0 each.
+        for_weights: [S·vp] what of it a virtual stage keeps from I until W, for gradients of weights; empty is 0 each.
     """
     saved = [1.0] * schedule.stages if saved is None else saved
     for_weights = for_weights if len(for_weights) else [0.0] * schedule.stages

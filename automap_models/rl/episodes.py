@@ -152,9 +152,7 @@ class PipelineAgent:
         common = error.sum(1) / count
         apart = torch.where(taken, error - common.unsqueeze(1), 0.0)
         huber = self.config.huber
-        loss = td_targets.huber(apart, huber).sum(1) / count + 0.1 * td_targets.huber(
-            common, huber
-        )  # which decides nothing
+        loss = td_targets.huber(apart, huber).sum(1) / count + 0.1 * td_targets.huber(common, huber)  # decides nothing
         return (weights * loss).mean(), error.detach().abs().sum(1) / count
 
     def decisions(self, index: Integers, problems: Problems, epsilon: float) -> Played:

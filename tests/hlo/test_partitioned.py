@@ -212,7 +212,7 @@ def test_no_array_is_negative_or_more_than_the_profile_and_none_grows_with_the_d
     chosen = [c for c in chosen if classes.divisors[c] % 4 == 0]
     two, four = (step.divisible.partitioned(chosen, degree, "drawn") for degree in (2, 4))
     whole = step.divisible.partitioned([], 2, "nothing")
-    for array in ("C", "C_fwd", "held", "W", "stash"):
+    for array in ("C", "C_fwd", "boundary_bytes", "W", "stash"):
         least, less, most = (getattr(divided, array) for divided in (four, two, whole))
         assert (least >= most / 4 * (1 - 1e-12)).all()
         assert (least <= less * (1 + 1e-12)).all() and (less <= most * (1 + 1e-12)).all()

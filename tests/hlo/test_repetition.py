@@ -93,7 +93,7 @@ def test_the_sharding_classes_and_their_work_are_equal(steps: tuple[Module, Modu
         sharding_work(step, sharding, instruction_graph(step), device)
         for step, sharding in zip(steps, (whole, repeated), strict=True)
     )
-    for array in ("compute_s", "launch_s", "compute", "held_bytes", "held", "activation_sums", "gradient_sums"):
+    for array in ("compute_s", "launch_s", "compute", "held_bytes", "memory", "activation_sums", "gradient_sums"):
         np.testing.assert_allclose(getattr(work, array), getattr(expected, array), rtol=1e-9)
     np.testing.assert_array_equal(work.starts, expected.starts)
     assert work.merged == expected.merged

@@ -117,7 +117,7 @@ def test_a_stopped_search_bounds_every_plan(
     """Wherever it stops: here after one end of a stage more each time."""
     problem = random_problem(make_problem, 3 * seed, OBJECTIVES[seed % 2])
     best_s, bound_s = brute_force_s(problem), 0.0
-    monkeypatch.setattr(branch_and_bound, "AT_ONCE", 1.0)
+    monkeypatch.setattr(branch_and_bound, "CHUNK", 1.0)
     ticks = iter(range(100_000))
     for limit in (1, 3, 9, 27, 81):
         search = anytime_search(problem, Deadline(limit, lambda: float(next(ticks))))
