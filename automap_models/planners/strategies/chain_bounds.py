@@ -1,4 +1,4 @@
-"""Chains of passes, and a lower bound of a family's steps by a mean of them.
+"""Chains of passes, and a lower bound of a subspace's steps by a mean of them.
 
     rank 0   F F F F . . . . . I W       a chain: each of its passes waits for the one before it
     rank 1   . F . . F I W F I W         no rank ends before a chain of its passes does, whatever passes take
@@ -98,10 +98,10 @@ def weighted_chain(name: str, ranks: int, micro_batches: int, vp: int) -> Chains
 
 
 def chain_bound(subspace: SubspaceCosts, recompute: list[int]) -> float:
-    """No step of the family is shorter than its weighted chain, with all blocks where they add least to it.
+    """No step of the subspace is shorter than its weighted chain, with all blocks where they add least to it.
 
     Args:
-        subspace: costs of the family.
+        subspace: costs of the subspace.
         recompute: kinds of recomputation that blocks may have.
     """
     costs, strategy = subspace.ranks, subspace.strategy

@@ -1,6 +1,6 @@
 """Which strategies of equal stages are probably the best, by closed forms: for the order in which they are priced.
 
-On hundreds of devices there are thousands of divisions, and laying out the schedules of all of them takes longer than a
+On hundreds of devices there are thousands of sets of degrees, and laying out the schedules of all takes longer than a
 search has. These estimates lay out nothing. Nothing is proven by them.
 
     step     M · work of a rank · (1 + bubble) + what is left of gradients + update
@@ -29,11 +29,11 @@ from automap_models.planners.strategies.subspace_costs import RankCosts
 def estimated_subspaces(
     grid: Grid, costs_of: Callable[[Degrees, int], RankCosts], degree_sets: Iterable[Degrees], recompute: list[int]
 ) -> list[tuple[float, Subspace]]:
-    """About how long a step of a family's best strategy takes, and the family, the shortest guesses first.
+    """About how long a step of a subspace's best strategy takes, and the subspace, the shortest estimates first.
 
     Args:
         grid: of the problem.
-        costs_of: of a division with a stage of ZeRO.
+        costs_of: of a set of degrees with a stage of ZeRO.
         degree_sets: that there are.
         recompute: kinds of recomputation that blocks may have.
     """

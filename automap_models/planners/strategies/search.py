@@ -1,18 +1,18 @@
 """The fastest strategy under the memory of every rank, by branch and bound, with a proof on the simulated step.
 
-    divisions        tp, cp, ep, pp, dp, micro-batch, SP       work shared evenly                  split_division
+    degrees          tp, cp, ep, pp, dp, micro-batch, SP       work shared evenly                  split_degrees
       └ ranks        × ZeRO                                    bounds.closed_bound, with the       split_ranks
           │                                                    emptiest schedule's memory
-          └ families × schedule × virtual stages               the same with their own             chain
+          └ subspaces × schedule × virtual stages              the same with their own             chain
               └ cuts and recomputation in pieces               relaxation: few chains, then more,  relax, lengthen,
                   │                                            then whole blocks                   integer
                   └ strategies, simulated                      completion                          enumerate_strategies
 
 One queue holds all of them by their bound. The one of the least bound is replaced by what it consists of, or its bound
 by a tighter one. The search ends when the least bound is within `gap` of the best strategy: no strategy of the grid is
-more than that shorter. It ends, too, when what is proven cannot get tighter, as the least bound is of a family whose
+more than that shorter. It ends, too, when what is proven cannot get tighter, as the least bound is of a subspace whose
 bounds are spent, and twice as many strategies were simulated as the best one came after. From the first of these on
-a family's first program only shows a strategy: none is solved for a tighter bound, which would prove nothing.
+a subspace's first program only shows a strategy: none is solved for a tighter bound, which would prove nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Explore = Callable[[float], None]
 
 @dataclass(eq=False)
 class Node:
-    """A family in the tree, with what its bounds and strategies are made of as soon as that is needed."""
+    """A subspace in the tree, with what its bounds and strategies are made of as soon as that is needed."""
 
     problem: StrategyProblem
     costs: SubspaceCosts
@@ -67,11 +67,11 @@ class Node:
 
 @dataclass
 class SearchCounts:
-    """How much was looked at: divisions and families of the grid, families by the bound that ruled them out or not."""
+    """How much was looked at: degrees and subspaces of the grid, subspaces by the bound that ruled them out or not."""
 
     divisions: int = 0
     dominated: int = 0
-    """Divisions that another one is as good as in all."""
+    """Sets of degrees that another one is as good as in all."""
     families: int = 0
     relaxed: int = 0
     chained: int = 0
@@ -168,10 +168,10 @@ class Search:
         best = "" if self.best is None else f", the best takes {self.best.step_s:.4g} s, none less than {bound_s:.4g} s"
         self.watch(Progress(f"searching {self.counts.families:,} families of strategies{best}"))
 
-    # ---- from divisions to families
+    # ---- from sets of degrees to subspaces
 
     def bounded_degrees(self) -> list[tuple[float, Degrees]]:
-        """All divisions with their bounds, after some that a person would try: short searches come to no others.
+        """All sets of degrees with their bounds, after some that a person would try: short searches come to no others.
 
         Where listing them takes half of the time, the others are left out, and nothing is proven.
         """
@@ -193,7 +193,7 @@ class Search:
         return bounded
 
     def split_degrees(self, degrees: Degrees, bound_s: float) -> None:
-        """Into the stages of ZeRO, unless another division is as good in all."""
+        """Into the stages of ZeRO, unless another set of degrees is as good in all."""
         shorter_s = self.divided.dominated_by(degrees, self.degree_sets)
         if shorter_s <= 0.1 * self.config.gap * bound_s:  # which what is proven is lowered by
             self.counts.dominated += 1
@@ -219,13 +219,13 @@ class Search:
         return least_in_flight(choice.schedule, degrees.pp, micro_batches, choice.vp)
 
     def node(self, subspace: Subspace, kinds: list[int]) -> Node:
-        """A family whose blocks may have these kinds of recomputation."""
+        """A subspace whose blocks may have these kinds of recomputation."""
         ranks, reserve = self.divided.costs(subspace.degrees, subspace.zero), self.problem.reserve(subspace.degrees.pp)
         costs = SubspaceCosts(ranks, self.grid.strategy(subspace), reserve)
         return Node(self.problem, costs, kinds)
 
     def split_ranks(self, subspaces: Sequence[Subspace], costs: RankCosts, kinds: list[int], least_s: float) -> None:
-        """Into families, which differ in nothing but schedule and virtual stages."""
+        """Into subspaces, which differ in nothing but schedule and virtual stages."""
         for subspace in subspaces:
             node = self.node(subspace, kinds)
             in_flight = self.in_flight(subspace.degrees, subspace.choice)
@@ -233,10 +233,10 @@ class Search:
             self.counts.families += 1
             self.push(max(least_s, bound_s), partial(self.chain, node))
 
-    # ---- families
+    # ---- subspaces
 
     def chain(self, node: Node, bound_s: float) -> None:
-        """Bound a family by the mean of its chains, and simulate the first one of its ranks: short searches and
+        """Bound a subspace by the mean of its chains, and simulate the first one of its ranks: short searches and
         comparisons live on these."""
         if node.costs.strategy.stages > 1:
             bound_s = max(bound_s, chain_bound(node.costs, node.recompute))
@@ -247,14 +247,14 @@ class Search:
         self.push(bound_s, partial(self.relax, node))
 
     def relax(self, node: Node, bound_s: float) -> None:
-        """Bound a family by its program of few chains, and show a strategy of it."""
+        """Bound a subspace by its program of few chains, and show a strategy of it."""
         self.counts.relaxed += 1
         relaxed = node.relaxation.solve(0, self.limit_s)
         self.round_off(node, relaxed, neighbours=False)
         self.push(max(bound_s, relaxed.bound_s), partial(self.lengthen, node))
 
     def lengthen(self, node: Node, bound_s: float) -> None:
-        """Bound a family by chains that its solutions ask for; nothing where what is proven is final."""
+        """Bound a subspace by chains that its solutions ask for; nothing where what is proven is final."""
         if bound_s < self.open_s:
             self.counts.chained += 1
             relaxed = node.relaxation.solve(self.config.rounds, self.limit_s)
@@ -262,7 +262,7 @@ class Search:
             self.push(max(bound_s, relaxed.bound_s), partial(self.integer, node))
 
     def integer(self, node: Node, bound_s: float) -> None:
-        """Bound a family by whole blocks on each rank, where all of them are alike."""
+        """Bound a subspace by whole blocks on each rank, where all of them are alike."""
         if self.config.nodes and node.relaxation.kinds.size == 1 and bound_s < self.open_s:
             self.counts.whole += 1
             bound_s = max(bound_s, node.relaxation.integer(self.config.nodes, self.limit_s))
@@ -271,7 +271,7 @@ class Search:
             self.enumerate_strategies(node, bound_s)
 
     def enumerate_strategies(self, node: Node, bound_s: float) -> None:
-        """Price all strategies of a family where they are few; else its bound is all that is proven."""
+        """Price all strategies of a subspace where they are few; else its bound is all that is proven."""
         if bound_s < self.open_s and not self._enumerated(node.completions):
             self.open_s = bound_s
 

@@ -121,7 +121,7 @@ def test_what_relocation_keeps_of_a_plan_changes_nothing(
     plan = step_cost(problem, route_plan(problem, route))
     paces = stages.speeds.copy()
     paces[..., MEMORY] = float(max(plan.memory_bytes)) * rng.uniform(1.0, 2.0)
-    stages = stages._replace(paces=paces)
+    stages = stages._replace(speeds=paces)
     known, anew = search_from(stages, schedule, route), search_from(stages, schedule, route)
     best_s = judged(known, 0, problem.stages, True, np.inf)
     assert np.isfinite(best_s)
