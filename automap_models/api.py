@@ -104,7 +104,7 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
             BadInput: an unknown schedule or kind of picture, matplotlib is missing, or the file cannot be written.
         """
         from automap_models.plots.pipeline import draw
-        from automap_models.simulate.step import timeline
+        from automap_models.simulate.plan_step import timeline
 
         name = require_schedule(schedule or self.problem.schedule or DEFAULT_SCHEDULE)
         return drawn(path, lambda: draw(self.report, timeline(self.cost, self.required_plan().micro_batches, name)))

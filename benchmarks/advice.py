@@ -60,7 +60,7 @@ from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace, divisors, planning_space
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.frameworks import framework_plans
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 
 @dataclass(frozen=True)

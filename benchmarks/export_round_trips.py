@@ -40,8 +40,8 @@ from common import ROOT, print_rows
 from automap_models.core.cluster import Cluster
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
-from automap_models.export.blocks import Inexpressible
 from automap_models.export.exporter import write_files
+from automap_models.export.model_blocks import Inexpressible
 from automap_models.export.target import Mismatch, Source, Target
 from automap_models.export.targets import TARGETS, target_by_name
 

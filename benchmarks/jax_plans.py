@@ -24,9 +24,9 @@ from common import print_rows
 
 from automap_models.core.passes import build_schedule
 from automap_models.core.sharding_classes import REPLICATED
+from automap_models.hlo.dimension_classes import sharding_classes
 from automap_models.hlo.graph import rules_of
 from automap_models.hlo.rule_sets import read_rule_set
-from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.step import TrainingStep
 from automap_models.run.base import gradient_errors
 from automap_models.run.jax_collectives import ProgramCollectives, program_collectives, reduction_collectives

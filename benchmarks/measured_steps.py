@@ -33,7 +33,7 @@ from scipy.stats import kendalltau
 
 from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate
-from automap_models.cost.measured import MeasuredStep, SkippedStep
+from automap_models.cost.measured_step import MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import require_writable, write_text
 from automap_models.formats.hardware_yaml import known_devices, read_device

@@ -26,7 +26,7 @@ from automap_models.core.estimate import Estimate, StepParts, strategy_in_words
 from automap_models.core.model_work import ModelWork
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
-from automap_models.cost.measured import MeasuredStep
+from automap_models.cost.measured_step import MeasuredStep
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.measured_rows import read_measured_steps

@@ -200,7 +200,7 @@ def _measured(
         return drawn
 
     forward, backward = (
-        {device: samples(float(of[stage[device]]), float(slow)) for device, slow in enumerate(slowdown)} for of in times
+        {device: samples(float(t[stage[device]]), float(slow)) for device, slow in enumerate(slowdown)} for t in times
     )
     return Observed("device", forward, backward)
 

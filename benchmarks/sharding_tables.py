@@ -57,8 +57,8 @@ def problem_of(module: Module, model: str, kind: PlanKind, devices: int, rules: 
     """Partitioning a step's variables along one axis, on cluster C."""
     from automap_models.core.sharding import ShardingProblem
     from automap_models.formats.hardware_yaml import read_cluster
+    from automap_models.hlo.dimension_classes import sharding_classes
     from automap_models.hlo.rule_sets import read_rule_set
-    from automap_models.hlo.sharding_classes import sharding_classes
     from automap_models.hlo.shardy import sharding_rules
 
     classes = sharding_classes(module, sharding_rules(module), read_rule_set(rules)).classes

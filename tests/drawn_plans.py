@@ -25,7 +25,7 @@ from automap_models.export.target import Source
 from automap_models.formats.atomic import write_json
 from automap_models.formats.plan import written_plan
 from automap_models.formats.staged_plan import StagedDocument, plan_document
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 Rng = np.random.Generator
 PER_BLOCK = 4

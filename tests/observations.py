@@ -9,7 +9,7 @@ from gpt_work import gpt_work
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import Runtime
-from automap_models.cost.measured import MeasuredStep
+from automap_models.cost.measured_step import MeasuredStep
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.simulate.calibration import Observation, step_observation
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from automap_models.cost.measured import MeasuredStep, SkippedStep
+from automap_models.cost.measured_step import MeasuredStep, SkippedStep
 from automap_models.formats.measured_rows import read_measured_steps
 
 GPT3 = {

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.schedules import (
+    BACKWARD,
     DEFAULT_SCHEDULE,
     FORWARD,
     INPUT,

@@ -13,7 +13,7 @@ from automap_models.errors import BadInput
 UNSHARDED = "whole"
 """Name of the partitioning that divides nothing."""
 
-_IN_PROPORTION = ("A", "held", "stash", "reduced_fwd", "reduced_bwd")
+_IN_PROPORTION = ("A", "boundary_bytes", "stash", "reduced_fwd", "reduced_bwd")
 """What grows with the samples of a micro-batch."""
 
 

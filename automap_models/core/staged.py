@@ -28,6 +28,7 @@ from automap_models.core.paces import StageSpeeds, equal_speeds, idle_positions,
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.profiled_model import ShardedProfile, require_alike, unsharded
 from automap_models.core.schedules import require_schedule, warm_up
+from automap_models.core.stage_speeds import StageSpeeds, equal_speeds, idle_positions, unequal_speeds
 from automap_models.core.training_state import default_state_factor
 from automap_models.errors import BadInput
 

@@ -49,6 +49,7 @@ from numpy.typing import NDArray
 from automap_models.core.cluster import Cluster
 from automap_models.core.paces import StageSpeed, stage_speed
 from automap_models.core.profile import FloatArray
+from automap_models.core.stage_speeds import StageSpeed, stage_speed
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import (
     LATENCY_S,
@@ -79,7 +80,7 @@ class StagedCost:
         reduce_s: [S] the part of the all-reduces of activations and their gradients.
         gather_s: [S] the part of putting together what other stages hand over in slices.
         tied: of a problem with a schedule: gradients of parameters that several stages hold.
-        simulated_s: the step under the problem's schedule (simulate.step); None where it has none, or before that.
+        simulated_s: the step under the problem's schedule (simulate.plan_step); None where it has none, or before that.
     """
 
     forward_s: FloatArray

@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 from automap_models.core.framework import Limits
 from automap_models.core.strategy import Strategy
-from automap_models.export.blocks import BlockPlan, block_target
+from automap_models.export.model_blocks import BlockPlan, block_target
 from automap_models.export.target import Written, parser_module, require_same
 from automap_models.resources import template
 

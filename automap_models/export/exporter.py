@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from automap_models.errors import AutomapError, BadInput
-from automap_models.export.blocks import Inexpressible
+from automap_models.export.model_blocks import Inexpressible
 from automap_models.export.snap import Price, Snapped, again, snapped_source
 from automap_models.export.target import Source, Target, Written
 from automap_models.formats.atomic import write_text

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Limits
-from automap_models.export.blocks import BlockPlan, block_target
+from automap_models.export.model_blocks import BlockPlan, block_target
 from automap_models.export.target import Written, parser_module, require_same
 from automap_models.formats.atomic import json_text
 

@@ -27,7 +27,7 @@ from automap_models.core.profiled_model import UNSHARDED
 from automap_models.core.sharding import ShardingPlan
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.units import counted
-from automap_models.export.blocks import Inexpressible, block_plan
+from automap_models.export.model_blocks import Inexpressible, block_plan
 from automap_models.export.target import Source, Target, Written, parser_module, require_same
 from automap_models.formats.atomic import json_text
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Divided, Limits
-from automap_models.export.blocks import BlockPlan, block_target
+from automap_models.export.model_blocks import BlockPlan, block_target
 from automap_models.export.target import Written, parser_module, require_same
 
 NAME = "megatron"

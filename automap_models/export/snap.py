@@ -37,10 +37,10 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
 from automap_models.core.units import percent, seconds, size
 from automap_models.errors import BadInput, Infeasible
-from automap_models.export.blocks import boundaries, place_in_words, require_blocks
+from automap_models.export.model_blocks import boundaries, place_in_words, require_blocks
 from automap_models.export.target import Source
 from automap_models.formats.staged_plan import staged_document
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 PLANNER = "snapped"
 Price = Callable[[Strategy], float]

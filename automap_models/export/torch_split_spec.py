@@ -14,7 +14,7 @@ from pathlib import Path
 from automap_models.core.framework import Limits
 from automap_models.core.microbatch import required_size
 from automap_models.errors import BadInput
-from automap_models.export.blocks import Inexpressible, require_none, unequal_devices
+from automap_models.export.model_blocks import Inexpressible, require_none, unequal_devices
 from automap_models.export.target import Source, Target, Written, parser_module, require_same
 from automap_models.resources import template
 

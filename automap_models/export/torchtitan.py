@@ -20,7 +20,7 @@ from automap_models.core.framework import Divided, Limits
 from automap_models.core.passes import Schedule
 from automap_models.core.strategy import Strategy
 from automap_models.export import torch_csv
-from automap_models.export.blocks import BlockPlan, Inexpressible, block_target
+from automap_models.export.model_blocks import BlockPlan, Inexpressible, block_target
 from automap_models.export.target import Written, parser_module, require_same
 
 NAME = "torchtitan"

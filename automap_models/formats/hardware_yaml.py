@@ -21,6 +21,7 @@ from automap_models.formats.atomic import write_text
 from automap_models.formats.schema import (
     Document,
     Index,
+    Integer,
     Text,
     Integer,
     convert,

@@ -26,7 +26,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy, TransformerShape
 from automap_models.cost.layer_times import Runtime
-from automap_models.cost.measured import Family, MeasuredStep, SkippedStep
+from automap_models.cost.measured_step import Family, MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.formats.measured_systems import System, split_layers, system_named, year_named

@@ -35,7 +35,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.hardware_yaml import ClusterDocument, step_device
 from automap_models.formats.plan import TOLERANCE, PlanDocument, read, require_same
 from automap_models.formats.schema import Count, Document, Foreign, Index, Positive, located, wrong
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 from automap_models.version import __version__
 
 SCHEMA: Literal[1] = 1

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from automap_models.core.instruction_graph import IntArray, Phase
-from automap_models.cost.kernels import MATRIX_OPCODES
+from automap_models.cost.kernel_traffic import MATRIX_OPCODES
 from automap_models.hlo.liveness import NEVER, VIEWS, Liveness
 
 MOVES = VIEWS | {"convert", "copy", "reverse", "transpose"}

@@ -1,7 +1,7 @@
 """How long the instructions of a training step take on a device: the clock of strategies, on any graph.
 
     instructions ── fusion, modules ──→ kernels: FLOP, bytes ── clock of a device (core.device) ──→ seconds
-                    cost.kernels, hlo.module_kernels
+                    cost.kernel_traffic, hlo.module_kernels
 
 A kernel's time is that of the instruction which writes its result; the others in it take none. So are the layers of a
 strategy priced (cost.layer_times), and a product of these sizes takes the same in both.
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from automap_models.collection import uncollected
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
-from automap_models.cost.kernels import (
+from automap_models.cost.kernel_traffic import (
     MATRIX_OPCODES,
     PART_OPCODE,
     REDUCTION_OPCODES,
@@ -48,6 +48,7 @@ from automap_models.hlo.attribution import MOVES
 from automap_models.hlo.kept import saved_values
 from automap_models.hlo.module_kernels import module_traffic
 from automap_models.hlo.samples import FLASH_OPCODES, graph_products, per_sample, sample_sides
+from automap_models.hlo.saved_values import saved_values
 
 BoolArray = NDArray[np.bool_]
 _BEHIND_MASKS = frozenset({"add", "broadcast", "broadcast_in_dim", "convert", "reshape", "select", "transpose"})

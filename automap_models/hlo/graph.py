@@ -12,7 +12,7 @@ import numpy as np
 
 from automap_models.collection import uncollected
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph
-from automap_models.cost.kernels import PART_OPCODE, VIEW_OPCODES
+from automap_models.cost.kernel_traffic import PART_OPCODE, VIEW_OPCODES
 from automap_models.hlo.locations import has_backward_pass, in_attention_core, is_backward, layers
 from automap_models.hlo.module import UNKNOWN, MlirModule, Module, Operation, producing_operations
 from automap_models.hlo.order import phases

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
-from automap_models.cost.kernels import PART_OPCODE, VIEW_OPCODES
+from automap_models.cost.kernel_traffic import PART_OPCODE, VIEW_OPCODES
 
 VIEWS = VIEW_OPCODES | {"broadcast", "broadcast_in_dim"}
 """Opcodes whose k-th result shows their k-th operand."""

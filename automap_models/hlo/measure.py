@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.profile import FloatArray
 from automap_models.core.repeats import repeated
-from automap_models.cost.kernels import MATRIX_OPCODES, VIEW_OPCODES
+from automap_models.cost.kernel_traffic import MATRIX_OPCODES, VIEW_OPCODES
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import MlirModule, OneOp, compiled, one_op_modules

@@ -1,6 +1,6 @@
 """Fewer and larger kernels: what is not a product runs module by module, as the kernels of training frameworks do.
 
-    kernels of cost/kernels.py                                      here
+    kernels of cost/kernel_traffic.py                               here
     x ─→ sum ──────────┐                                            x ─→ norm ─→ n      x is read once
     x ─→ sum of squares┼─→ normalised ─→ n                          scores ─→ softmax ─→ weights
     normalised ─→ backward pass                                     x ─→ backward pass  what is not saved is made again
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
-from automap_models.cost.kernels import FUSIBLE_OPCODES, MATRIX_OPCODES, REDUCTION_OPCODES, Traffic
+from automap_models.cost.kernel_traffic import FUSIBLE_OPCODES, MATRIX_OPCODES, REDUCTION_OPCODES, Traffic
 
 
 def module_traffic(

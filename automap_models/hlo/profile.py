@@ -12,7 +12,7 @@ from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
 from automap_models.core.microbatch import CLOCK_S, clock_table
 from automap_models.core.profile import Profile, SharedParameter
-from automap_models.cost.kernels import DTYPE_NAMES
+from automap_models.cost.kernel_traffic import DTYPE_NAMES
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.hlo.attribution import homes

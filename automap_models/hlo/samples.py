@@ -10,7 +10,7 @@ From the inputs of the step forwards, by the shapes alone:
     scatter, slice           what its first operand has; the others of a scatter are added to it
     everything else          where an operand has
 
-m are the multiplications; see cost.kernels for the sizes of products.
+m are the multiplications; see cost.kernel_traffic for the sizes of products.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
-from automap_models.cost.kernels import MATRIX_OPCODES, REDUCTION_OPCODES, SLICE_OPCODES, product_sizes
+from automap_models.cost.kernel_traffic import MATRIX_OPCODES, REDUCTION_OPCODES, SLICE_OPCODES, product_sizes
 from automap_models.hlo.liveness import Liveness
 
 COUNT, ROWS, COLUMNS, DEPTH = range(4)
@@ -33,7 +33,7 @@ _FIRST_ONLY = SLICE_OPCODES | {"scatter", "select_and_scatter", "dynamic_update_
 
 
 def graph_products(graph: InstructionGraph, products: IntArray) -> FloatArray:
-    """[k, 4] count, rows, columns and depth of the products that these instructions are (cost.kernels)."""
+    """[k, 4] count, rows, columns and depth of the products that these instructions are (cost.kernel_traffic)."""
     elements = np.array([math.prod(shape) for shape in graph.shapes], dtype=np.float64)
     first = graph.operand_offsets[products]
     a, b = elements[graph.operands[first]], elements[graph.operands[first + 1]]

@@ -23,7 +23,6 @@ from automap_models.hlo.attribution import homes
 from automap_models.hlo.clock import Sharing, clock_times
 from automap_models.hlo.liveness import NEVER
 from automap_models.hlo.module import Module
-from automap_models.hlo.sharding_classes import ModuleSharding
 from automap_models.hlo.step_classes import Classes, Merge, StepClasses, Sum, meets
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import InstructionGraph, IntArray, Phase
-from automap_models.cost.kernels import MATRIX_OPCODES
+from automap_models.cost.kernel_traffic import MATRIX_OPCODES
+from automap_models.hlo.dimension_classes import NO_CLASS, ModuleSharding
 from automap_models.hlo.liveness import Liveness
 from automap_models.hlo.module import Module
 from automap_models.hlo.samples import COLUMNS, COUNT, DEPTH, NO_SIDE, ROWS
-from automap_models.hlo.sharding_classes import NO_CLASS, ModuleSharding
 from automap_models.hlo.sharding_rules import Role, Use
 
 PASSED_THROUGH = {"reshape", "transpose", "convert", "optimization_barrier"}

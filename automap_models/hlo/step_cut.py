@@ -35,7 +35,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
-from automap_models.cost.kernels import PART_OPCODE
+from automap_models.cost.kernel_traffic import PART_OPCODE
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import homes
 from automap_models.hlo.liveness import NEVER, Liveness

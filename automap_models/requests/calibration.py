@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from automap_models.core.device import USUAL, Device, StepConstants
-from automap_models.cost.measured import DescribedModel, MeasuredPasses, MeasuredStep, SkippedStep
+from automap_models.cost.measured_step import DescribedModel, MeasuredPasses, MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import read_measured_steps

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from automap_models.errors import BadInput
-from automap_models.rl import targets
+from automap_models.rl import td_targets
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def explore(
     Args:
         epsilon: one number, or one for each row, [B].
     """
-    greedy = targets.masked(q, legal).argmax(1)
+    greedy = td_targets.masked(q, legal).argmax(1)
     if isinstance(epsilon, float | int) and epsilon == 0:
         return greedy, torch.zeros_like(greedy, dtype=torch.bool)
     draw = torch.rand(3, len(q), generator=generator).to(q.device)

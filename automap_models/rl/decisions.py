@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from automap_models.envs.sharding.env import Decided, ShardingTables
-from automap_models.rl import targets
+from automap_models.rl import td_targets
 from automap_models.rl.agent import AgentConfig, explore
 from automap_models.rl.learner import Learner, LearnerConfig
 from automap_models.rl.networks.sharding import ShardingQNetwork
@@ -90,7 +90,7 @@ class ShardingAgent:
         if self.config.best_known:
             target = torch.maximum(target, item["return_t"])
         error = chosen - target
-        return (weights * targets.huber(error, self.config.huber)).mean(), error.detach().abs()
+        return (weights * td_targets.huber(error, self.config.huber)).mean(), error.detach().abs()
 
     def _target(self, r_t: Tensor, discount_t: Tensor, s_t: Decided) -> Tensor:
         """[B] targets; states count only where the discount does."""
@@ -101,8 +101,8 @@ class ShardingAgent:
             described = self.target.describe(self.tables, going)
             value = self.target(described)
             chooser = self.online(described) if self.config.double else value
-            value = targets.rated_choice(chooser, value, self.tables.legal(going))
-        return targets.n_step_target(r_t, discount_t, torch.zeros_like(r_t).index_put((rows,), value))
+            value = td_targets.rated_choice(chooser, value, self.tables.legal(going))
+        return td_targets.n_step_target(r_t, discount_t, torch.zeros_like(r_t).index_put((rows,), value))
 
 
 def transitions(states: Decided, moments: Sequence[Moment], config: AgentConfig) -> Items:

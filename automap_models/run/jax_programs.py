@@ -15,12 +15,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.sharding import Collectives
 from automap_models.errors import BadInput
+from automap_models.hlo.dimension_classes import NO_CLASS, sharding_classes
 from automap_models.hlo.graph import rules_of
 from automap_models.hlo.jax_function import array_dtype, program_function
 from automap_models.hlo.module import MlirModule
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.hlo.sharded_step import communication
-from automap_models.hlo.sharding_classes import NO_CLASS, sharding_classes
 from automap_models.hlo.step_classes import StepClasses
 from automap_models.hlo.step_cut import Program, ProgramKey, StepCut
 from automap_models.run.jax_local_sums import LocalSumFinder, LocalSums

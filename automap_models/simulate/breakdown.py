@@ -25,7 +25,7 @@ import numpy as np
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, stage_state_bytes
-from automap_models.simulate.step import timeline
+from automap_models.simulate.plan_step import timeline
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def breakdown(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Bre
     """The parts of a plan's step, which is the simulated one under the problem's schedule, or else the length L.
 
     Args:
-        cost: of this plan, see simulate.step.step_cost.
+        cost: of this plan, see simulate.plan_step.step_cost.
     """
     schedule, in_steady = problem.schedule, float(problem.micro_batches)
     ends = _ends_of_length(cost) if schedule is None else _ends_of_step(cost, problem.micro_batches, schedule)

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from automap_models.core.device import Device
 from automap_models.core.profile import FloatArray
-from automap_models.cost.kernels import VOCABULARY, WINOGRAD_SAVING, product_sizes
+from automap_models.cost.kernel_traffic import VOCABULARY, WINOGRAD_SAVING, product_sizes
 
 aten = torch.ops.aten
 

@@ -79,7 +79,7 @@ class Layer:
         tokens: of a sample.
         dtype: of activations and weights.
         parameters: number of them in each tensor, with its mark.
-        sums_forward, sums_backward, exchanged, kept_core, context: values, see LayerWork.
+        sums_forward, sums_backward, exchanged, saved_core, context: values, see LayerWork.
     """
 
     tokens: int
@@ -88,7 +88,7 @@ class Layer:
     sums_forward: list[Value] = field(default_factory=list)
     sums_backward: list[Value] = field(default_factory=list)
     exchanged: list[Value] = field(default_factory=list)
-    kept_core: list[Value] = field(default_factory=list)
+    saved_core: list[Value] = field(default_factory=list)
     context: list[Value] = field(default_factory=list)
 
     def __post_init__(self) -> None:

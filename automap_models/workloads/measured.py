@@ -11,7 +11,7 @@ from automap_models.core.microbatch import required_size
 from automap_models.core.model_work import ModelWork
 from automap_models.core.profile import LARGEST_S, Profile
 from automap_models.core.strategy import Precision, TransformerShape
-from automap_models.cost.measured import DescribedModel, Family, MeasuredPasses, MeasuredStep
+from automap_models.cost.measured_step import DescribedModel, Family, MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
 from automap_models.workloads.config_json import decode_config
 from automap_models.workloads.registry import configured, sized

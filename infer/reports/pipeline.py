@@ -25,7 +25,7 @@ from automap_models.plots.exploration import draw_online
 from automap_models.plots.pipeline import draw
 from automap_models.requests import InferRequest, OnlineRequest
 from automap_models.simulate.engine import Timeline
-from automap_models.simulate.step import timeline
+from automap_models.simulate.plan_step import timeline
 
 from ..commands.parsing import in_options
 from ..runner import Report

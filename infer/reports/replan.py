@@ -17,7 +17,7 @@ from automap_models.formats.npz import write_npz
 from automap_models.formats.staged_plan import plan_document
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.requests import ReplanRequest
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 from ..runner import Report
 from .pipeline import heading, shape, stage_table

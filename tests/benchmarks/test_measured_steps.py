@@ -13,7 +13,7 @@ import pytest
 from observations import measured_step
 
 from automap_models.core.strategy import Strategy
-from automap_models.cost.measured import SkippedStep
+from automap_models.cost.measured_step import SkippedStep
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "measured_steps.py"
 

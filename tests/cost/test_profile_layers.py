@@ -17,7 +17,7 @@ from automap_models.core.strategy import Recompute, Strategy
 from automap_models.cost.profile_layers import ProfileCosting, ProfileWork, layer_begins
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 DEVICE = Device("device", {"float32": 20e12}, 20e12, 1e15, step=replace(USUAL, launch_s=1e-9))
 CLUSTER = Cluster(2, 4, 100e9, 10e9, 32e9)

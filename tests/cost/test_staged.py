@@ -16,7 +16,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.overlap import TiedSum
 from automap_models.cost.staged import plan_cost, stage_weights_bytes
 from automap_models.errors import BadInput
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=1e9, name="pair")
 
@@ -146,7 +146,7 @@ def two_layers() -> StagedProblem:
         degree=2,
         C=profile.C / 2,
         C_fwd=profile.C_fwd / 2,
-        held=profile.A,
+        boundary_bytes=profile.A,
         W=profile.W / 2,
         stash=np.array([5e7, 3e8]),
         reduced_fwd=np.array([0.0, 6e9]),

@@ -11,8 +11,8 @@ import pytest
 from draw_counts import counts
 from drawn_plans import LLAMA_WEIGHTS, draw_llama, llama_plan
 
-from automap_models.export.blocks import Inexpressible
 from automap_models.export.hf import TARGET, even_layers, tp_styles
+from automap_models.export.model_blocks import Inexpressible
 from automap_models.export.target import Source
 
 

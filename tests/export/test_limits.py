@@ -15,8 +15,8 @@ from automap_models.core.framework import UNKNOWN, ModelFacts
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
-from automap_models.export.blocks import Inexpressible
 from automap_models.export.exporter import export_plan
+from automap_models.export.model_blocks import Inexpressible
 from automap_models.export.targets import target_by_name
 
 PLAIN = Strategy(micro_batch=1, global_batch=16, pp=2, dp=2, layers=(2, 2))

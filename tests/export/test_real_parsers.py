@@ -14,8 +14,8 @@ from draw_counts import counts
 from drawn_plans import draw_stages, draw_strategy, strategy_source
 
 from automap_models.core.cluster import Cluster
-from automap_models.export.blocks import Inexpressible
 from automap_models.export.exporter import export_plan, write_files
+from automap_models.export.model_blocks import Inexpressible
 from automap_models.export.targets import target_by_name
 
 PARSERS = {

@@ -14,8 +14,8 @@ from export_readers import deepspeed_stages, galvatron_layers, megatron_argument
 from automap_models.core.cluster import Cluster
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
-from automap_models.export.blocks import Inexpressible
 from automap_models.export.exporter import export_plan, write_files
+from automap_models.export.model_blocks import Inexpressible
 from automap_models.export.target import Source, Target
 from automap_models.export.targets import target_by_name
 

@@ -16,11 +16,11 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.framework import Limits
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
-from automap_models.export.blocks import BlockPlan, Inexpressible, block_plan
 from automap_models.export.exporter import export_plan
+from automap_models.export.model_blocks import BlockPlan, Inexpressible, block_plan
 from automap_models.export.snap import nearest, snapped
 from automap_models.export.targets import TARGETS, target_by_name
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 BLOCKS = Limits(name="some", schedules={"1f1b": "1F1B"}, one_series=True)
 CLUSTER = Cluster(2, 4, 1e11, 1e10, 1e12, "drawn")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
-from automap_models.cost.kernels import kernel_traffic
+from automap_models.cost.kernel_traffic import kernel_traffic
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.step import TrainingStep

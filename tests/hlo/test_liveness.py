@@ -83,7 +83,7 @@ def test_every_activation_that_the_backward_pass_reads_is_kept_once_where_it_is_
     naive = Naive(graph)
     backward = [i for i in range(len(graph)) if graph.phases[i] == B]
     expected = [naive.bytes_of(naive.activations([i], backward)) for i in naive.forward]
-    assert Liveness(graph).kept_bytes.tolist() == expected
+    assert Liveness(graph).saved_bytes.tolist() == expected
 
 
 @settings(deadline=None)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
-from automap_models.cost.kernels import MATRIX_OPCODES
+from automap_models.cost.kernel_traffic import MATRIX_OPCODES
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo import measure

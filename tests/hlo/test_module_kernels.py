@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.instruction_graph import Argument, InstructionGraph, Phase
-from automap_models.cost.kernels import Traffic, kernel_traffic
+from automap_models.cost.kernel_traffic import Traffic, kernel_traffic
 from automap_models.hlo.module_kernels import module_traffic
 
 SIZE, ROW = 4096.0, 4.0

@@ -32,11 +32,11 @@ from automap_models.core.sharding import UNUSED
 from automap_models.cost.sharding import ShardingPrice, axis_costs, sharding_price
 from automap_models.errors import BadInput
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.dimension_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.module import MlirModule
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet
-from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.sharding_work import DivisibleProfile, StepTimes, step_times, work_of
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
@@ -209,7 +209,7 @@ def test_no_array_is_negative_or_more_than_the_profile_and_none_grows_with_the_d
     chosen = [c for c in chosen if classes.divisors[c] % 4 == 0]
     two, four = (step.divisible.partitioned(chosen, degree, "drawn") for degree in (2, 4))
     whole = step.divisible.partitioned([], 2, "nothing")
-    for array in ("C", "C_fwd", "held", "W", "stash"):
+    for array in ("C", "C_fwd", "boundary_bytes", "W", "stash"):
         least, less, most = (getattr(divided, array) for divided in (four, two, whole))
         assert (least >= most / 4 * (1 - 1e-12)).all()
         assert (least <= less * (1 + 1e-12)).all() and (less <= most * (1 + 1e-12)).all()

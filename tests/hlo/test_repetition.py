@@ -15,11 +15,11 @@ from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.block_labels import BlockStack
 from automap_models.hlo.clock import clock_times
+from automap_models.hlo.dimension_classes import sharding_classes
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import MlirModule, Module
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import read_rule_set
-from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.sharding_rules import RuledModule
 from automap_models.hlo.sharding_work import sharding_work
 from automap_models.workloads.blocks import token_shapes
@@ -93,7 +93,7 @@ def test_the_sharding_classes_and_their_work_are_equal(steps: tuple[Module, Modu
         sharding_work(step, sharding, instruction_graph(step), device)
         for step, sharding in zip(steps, (whole, repeated), strict=True)
     )
-    for array in ("compute_s", "launch_s", "compute", "held_bytes", "held", "activation_sums", "gradient_sums"):
+    for array in ("compute_s", "launch_s", "compute", "held_bytes", "memory", "activation_sums", "gradient_sums"):
         np.testing.assert_allclose(getattr(work, array), getattr(expected, array), rtol=1e-9)
     np.testing.assert_array_equal(work.starts, expected.starts)
     assert work.merged == expected.merged

@@ -16,9 +16,9 @@ from automap_models.core.sharding import UNUSED
 from automap_models.core.sharding_classes import ShardingWork
 from automap_models.cost.sharding import ShardingPrice, axis_costs, sharding_price
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.dimension_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.rule_sets import RuleSet
-from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.sharding_work import sharding_work
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep

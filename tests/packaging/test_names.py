@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,8 +40,44 @@ MODULES = (
     "moving",
     "known_rests",
 )
-MODULES += ("cells", "why", "absent", "needs", "ways", "partitionings")
+MODULES += ("cells", "why", "absent", "needs", "ways", "partitionings", "paces", "divisions", "guesses", "kept")
 """Modules that have other names by now."""
+
+NO_NOUNS = frozenset(
+    [
+        # Function words, and what was done to something.
+        *("own", "whole", "kept", "held", "known", "left", "shown", "seen", "at", "of", "each", "found", "told"),
+        # Second words for directions, degrees, subspaces, speeds, saved bytes and searches.
+        *("way", "ways", "division", "divisions", "family", "families", "pace", "paces", "stash", "look", "looks"),
+        *("outlook", "rough", "far", "contender", "contenders", "descent", "climb"),
+    ]
+)
+"""No identifier of the library and its programs is one of these; `kept_bytes` and `bytes_of` have a noun."""
+OF_FILES = {
+    "stash": ("core/profile", "core/profiled_model", "core/coarsen"),  # the array of profiles, named as in their files
+    "divisions": ("planners/strategies/search",),  # keys of --json: what a search counted
+    "families": ("planners/strategies/search", "workloads/config_families"),
+    "whole": ("planners/strategies/search",),
+    "far": ("planners/strategies/problem",),  # an option
+    "family": (
+        *("cost/measured_step", "formats/measured_rows", "workloads/config_families", "workloads/config_json"),
+        *("workloads/measured", "datagen/distributions"),  # of models, or of layers: files have that key
+    ),
+}
+OF_FILES["families"] += OF_FILES["family"]
+"""Name → modules where it is the word of a file or an option."""
+ALIKE = {
+    "does the same for another kind of plan": (
+        *("agent", "base", "env", "features", "milp", "pipeline", "placement", "placer", "plan", "planner", "search"),
+        *("sharding", "staged", "strategies", "strategy"),
+    ),
+    "does the same for another front end": ("measure", "profile", "step"),
+    "is the library's, the picture's, the report's or the command's side of one command": (
+        *("calibration", "exploration", "export", "replan", "run", "sweep"),
+    ),
+    "lists planners, or models": ("registry",),
+}
+"""Why several modules may have a name, and such names."""
 
 
 def tracked(root: Path, *patterns: str) -> list[Path]:
@@ -70,6 +107,12 @@ def sources(root: Path) -> list[Path]:
     return tracked(root, "*.py")
 
 
+@pytest.fixture(scope="module")
+def programs(root: Path, sources: list[Path]) -> list[Path]:
+    """All sources but tests and examples."""
+    return [path for path in sources if path.relative_to(root).parts[0] not in ("tests", "examples", "docs")]
+
+
 def test_nothing_is_named_as_it_once_was(root: Path, sources: list[Path]) -> None:
     wrong = [
         f"{path.relative_to(root)}:{line}: `{name}`; it is called {INSTEAD[name.strip('_')]}"
@@ -89,6 +132,53 @@ def test_no_text_has_a_name_that_was_given_up(root: Path) -> None:
     texts = tracked(root, "*.py", "*.md", "*.yaml", "*.yml", "*.toml", "Makefile")
     wrong = [path for path in texts if path != Path(__file__) and pattern.search(path.read_text("utf-8"))]
     assert wrong == []
+
+
+def not_nouns(path: str, source: str) -> Iterator[tuple[int, str]]:
+    """Line and name of what a module gives a name that is no noun; a left side has a right one."""
+    names = list(named(source))
+    sides = {"left"} if "right" in {name for _, name in names} else set[str]()
+    for line, name in names:
+        word = name.strip("_").lower()
+        files = (f"{module}.py" for module in OF_FILES.get(word, ()))
+        if word in NO_NOUNS - sides and not path.endswith(tuple(files)):
+            yield line, name
+
+
+def test_identifiers_are_nouns_of_the_field(root: Path, programs: list[Path]) -> None:
+    wrong = [
+        f"{path.relative_to(root)}:{line}: `{name}`"
+        for path in programs
+        for line, name in not_nouns(path.as_posix(), path.read_text("utf-8"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("held = 1", ["held"]),
+        ("class Held: ...", ["Held"]),
+        ("def plan(*, whole): ...", ["whole"]),
+        ("self._known = 1", ["_known"]),
+        ("[of for of in rows]", ["of"]),
+        ("left, right = ends", []),
+        ("left = ends[0]", ["left"]),
+        ("kept_bytes = bytes_of(held_out_examples)", []),
+    ],
+)
+def test_a_name_without_a_noun_is_met(source: str, names: list[str]) -> None:
+    assert [name for _, name in not_nouns("core/plan.py", source)] == names
+
+
+def test_a_word_of_a_file_is_allowed_where_the_file_is_read_and_nowhere_else() -> None:
+    assert not list(not_nouns("automap_models/core/profile.py", "stash = 1"))
+    assert list(not_nouns("automap_models/core/plan.py", "stash = 1"))
+
+
+def test_modules_of_one_name_do_the_same_for_another_kind(programs: list[Path]) -> None:
+    stems = Counter(path.stem for path in programs if path.stem != "__init__")
+    assert {stem for stem, count in stems.items() if count > 1} == {stem for stems in ALIKE.values() for stem in stems}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.plots.pipeline import draw
-from automap_models.simulate.step import step_cost, timeline
+from automap_models.simulate.plan_step import step_cost, timeline
 
 N = 640
 

@@ -17,7 +17,7 @@ from automap_models.planners.options import PlanOptions
 from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.feasibility import out_of_memory
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 LAYERS = tuple(f"block_{i // 4}/layer_{i}" for i in range(16))
 

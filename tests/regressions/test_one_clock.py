@@ -20,13 +20,13 @@ from automap_models.core.strategy import Precision, Recompute, Strategy
 from automap_models.cost.profile_layers import ProfileWork
 from automap_models.formats.hardware_yaml import device_of, read_cluster, read_device
 from automap_models.hlo.clock import clock_times
+from automap_models.hlo.dimension_classes import sharding_classes
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.profile import clock_profile
 from automap_models.hlo.rule_sets import read_rule_set
-from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.sharding_work import DivisibleProfile, step_times
 from automap_models.hlo.step_classes import StepClasses
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 from automap_models.workloads.source import Source, SourceKind, module_of, read_model_work
 
 SEQUENCE, SAMPLES, MICRO_BATCHES = 256, 4, 4

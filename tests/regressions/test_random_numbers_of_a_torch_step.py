@@ -10,9 +10,9 @@ import warnings
 
 import pytest
 
+from automap_models.hlo.dimension_classes import sharding_classes
 from automap_models.hlo.graph import rules_of
 from automap_models.hlo.rule_sets import read_rule_set
-from automap_models.hlo.sharding_classes import sharding_classes
 
 pytest.importorskip("jax")
 torch = pytest.importorskip("torch")

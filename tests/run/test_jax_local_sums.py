@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from automap_models.hlo.dimension_classes import sharding_classes
 from automap_models.hlo.graph import rules_of
 from automap_models.hlo.jax_function import program_function
 from automap_models.hlo.rule_sets import read_rule_set
-from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.step import TrainingStep
 from automap_models.hlo.step_classes import StepClasses
 from automap_models.hlo.step_cut import ProgramKey, cut_step

@@ -15,7 +15,7 @@ from automap_models.formats.atomic import write_json
 from automap_models.formats.plan import written_plan
 from automap_models.formats.staged_plan import StagedDocument, plan_document
 from automap_models.run.base import predicted_timeline, run_schedule, tolerance_of
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 TIED = replace(PROFILE, shared_parameters=(SharedParameter("embedding", 1.0, (0, 3)),))
 

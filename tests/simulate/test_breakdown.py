@@ -12,7 +12,7 @@ from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.simulate.breakdown import breakdown
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=1e12, name="pair")
 

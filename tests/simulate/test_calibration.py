@@ -10,7 +10,7 @@ from gpt_work import gpt_work
 from observations import measured_step, observation
 
 from automap_models.core.device import StepConstants
-from automap_models.cost.measured import DescribedModel, MeasuredPasses
+from automap_models.cost.measured_step import DescribedModel, MeasuredPasses
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.simulate.calibration import (

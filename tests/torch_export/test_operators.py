@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from automap_models.core.instruction_graph import Argument
+from automap_models.hlo.dimension_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.rule_sets import read_rule_set
-from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.sharding_rules import Role, RuledModule
 from automap_models.torch_export.factors import flat
 from automap_models.torch_export.recorder import StepRecorder

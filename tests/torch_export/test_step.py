@@ -18,17 +18,17 @@ from automap_models.core.layers import block_boundaries
 from automap_models.core.profile import Profile
 from automap_models.core.sharding_classes import ShardingClasses, Variable
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.kernels import kernel_traffic
+from automap_models.cost.kernel_traffic import kernel_traffic
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.clock import clock_times
+from automap_models.hlo.dimension_classes import sharding_classes
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import Module
 from automap_models.hlo.order import phases
 from automap_models.hlo.placement import placement_from_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import read_rule_set
-from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.step_classes import StepClasses
 from automap_models.planners.portfolio.model import profiled_model
 from automap_models.planners.registry import make_planner

@@ -13,7 +13,7 @@ from observations import measured_step
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import TransformerShape
-from automap_models.cost.measured import MeasuredPasses
+from automap_models.cost.measured_step import MeasuredPasses
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.workloads.measured import architecture_of, measured_passes, passes_work, step_work
 from automap_models.workloads.sizes import transformer_shape

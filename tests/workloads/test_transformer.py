@@ -199,7 +199,7 @@ def test_twice_the_tokens_double_what_is_marked_so_and_quadruple_scores(name: st
         np.testing.assert_allclose(flop, b.sizes.prod(axis=1))
         moved = _divided(a.moved_bytes, a.moved_marks, Mark.TOKENS, 0.5) * np.where(a.moved_scores, 2, 1)
         np.testing.assert_allclose(moved, b.moved_bytes, rtol=0.01)  # a scatter reads a number for all tokens
-        for key in ("parameters", "kept", "boundary", "sums_forward", "sums_backward", "context", "exchanged"):
+        for key in ("parameters", "saved", "boundary", "sums_forward", "sums_backward", "context", "exchanged"):
             amounts = getattr(one, key)
             np.testing.assert_allclose(
                 _divided(amounts.values, amounts.marks, Mark.TOKENS, 0.5), getattr(other, key).values

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.placement import FloatArray, IntArray, PlacementProblem
-from automap_models.cost.kernels import MATRIX_OPCODES, REDUCTION_OPCODES
+from automap_models.cost.kernel_traffic import MATRIX_OPCODES, REDUCTION_OPCODES
 from automap_models.cost.makespan import StepTimeline, heads_and_tails, simulate_step, step_slack
 from automap_models.cost.step_tables import StepTables
 
@@ -272,7 +272,7 @@ def _levels(tables: StepTables, time_s: FloatArray) -> tuple[FloatArray, FloatAr
 
 def unknown_opcodes(opcodes: tuple[str, ...]) -> list[str]:
     """Types of operations that no tracer of ours writes, sorted: they are embedded as unknown."""
-    from automap_models.cost.kernels import FUSIBLE_OPCODES, RANDOM_OPCODES, VIEW_OPCODES
+    from automap_models.cost.kernel_traffic import FUSIBLE_OPCODES, RANDOM_OPCODES, VIEW_OPCODES
 
     listed = MATRIX_OPCODES | REDUCTION_OPCODES | FUSIBLE_OPCODES | RANDOM_OPCODES | VIEW_OPCODES | OTHER_OPCODES
     return sorted(set(opcodes) - listed)

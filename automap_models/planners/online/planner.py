@@ -21,7 +21,7 @@ from automap_models.planners.staged.costs import does_not_fit, plain
 from automap_models.planners.staged.exact import certify
 from automap_models.planners.staged.feasibility import out_of_memory, plans_fit
 from automap_models.planners.staged.stage_arrays import stage_arrays
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 if TYPE_CHECKING:
     from automap_models.planners.agent_yaml import PipelineAgentDocument

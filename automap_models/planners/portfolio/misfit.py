@@ -26,7 +26,7 @@ from automap_models.planners.staged.improve import Moves
 from automap_models.planners.staged.stage_arrays import StageArrays
 from automap_models.planners.staged.stage_devices import MOST_DEVICES
 from automap_models.planners.staged.step_bounds import BIG
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 SLACK = 2e-3
 """How much more memory than the least, relatively, the plan gets that verifies it: twice the bisection's precision."""

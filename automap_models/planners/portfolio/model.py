@@ -26,12 +26,12 @@ from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import read_bytes
+from automap_models.hlo.dimension_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.foreign import LARGEST_MODULE_BYTES
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import MlirModule, Module
 from automap_models.hlo.profile import clock_profile
 from automap_models.hlo.rule_sets import RuleSet, read_rule_set
-from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
 from automap_models.planners.staged.stage_shardings import stage_shardings
 from automap_models.version import __version__

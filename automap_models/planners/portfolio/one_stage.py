@@ -12,7 +12,7 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.stage_arrays import StageArrays, stage_arrays
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 ONE_STAGE = "explorer"
 DATA_PARALLEL = "data-parallel"

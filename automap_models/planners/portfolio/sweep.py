@@ -22,7 +22,7 @@ from automap_models.planners.base import Planner
 from automap_models.planners.portfolio.auto import AutoPlanner
 from automap_models.planners.portfolio.space import PlanningSpace, default_stages, stage_numbers
 from automap_models.planners.staged.batch import Outcome, plan_batch
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 OutOfRange = Callable[[StagedProblem], str | None]

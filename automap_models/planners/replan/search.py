@@ -25,7 +25,7 @@ from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progr
 from automap_models.planners.staged.costs import Costs
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.search import anytime_search
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 NAME = "replan"
 """The planner that plans for unequal devices are made by."""

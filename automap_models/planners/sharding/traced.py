@@ -22,9 +22,9 @@ from automap_models.planners.sharding.milp import ShardingMilpPlanner
 from automap_models.workloads.source import Begin, Source, module_of
 
 if TYPE_CHECKING:
+    from automap_models.hlo.dimension_classes import ModuleSharding
     from automap_models.hlo.module import Module
     from automap_models.hlo.rule_sets import RuleSet
-    from automap_models.hlo.sharding_classes import ModuleSharding
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +49,8 @@ class TracedSharding:
             BadInput: it cannot be read or traced.
             UserCodeError: the user's own code raised.
         """
+        from automap_models.hlo.dimension_classes import sharding_classes
         from automap_models.hlo.graph import rules_of
-        from automap_models.hlo.sharding_classes import sharding_classes
 
         begin(f"tracing {source.what}")
         module = module_of(source, with_update=True)

@@ -11,7 +11,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, frozen_bytes
 from automap_models.errors import Infeasible
 from automap_models.planners import effort
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 LENGTH_ROUNDING = 1e-11
 """Relative error allowed to a computed length; plans whose lengths differ by no more are equally long."""

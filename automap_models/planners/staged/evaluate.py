@@ -15,7 +15,7 @@ from automap_models.planners.base import Deadline
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import Costs, StagedResult, is_plain, plain
 from automap_models.planners.staged.exact import certify
-from automap_models.simulate.step import step_under
+from automap_models.simulate.plan_step import step_under
 
 
 def baseline_s(problem: StagedProblem, results: Sequence[StagedResult] = ()) -> float | None:

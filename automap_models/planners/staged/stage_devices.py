@@ -14,6 +14,7 @@ from automap_models.core.instruction_graph import IntArray
 from automap_models.core.paces import equal_speeds, most_between
 from automap_models.core.profile import FloatArray
 from automap_models.core.profiled_model import ShardedProfile
+from automap_models.core.stage_speeds import equal_speeds, most_between
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import stage_rates
 from automap_models.errors import BadInput

@@ -18,8 +18,8 @@ from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.sharding import Objective, ShardingProblem
 from automap_models.core.sharding_classes import ShardingWork
 from automap_models.errors import BadInput
+from automap_models.hlo.dimension_classes import ModuleSharding
 from automap_models.hlo.module import Module
-from automap_models.hlo.sharding_classes import ModuleSharding
 from automap_models.hlo.sharding_work import DivisibleProfile, step_times, work_of
 from automap_models.hlo.step_classes import StepClasses
 from automap_models.planners.sharding.milp import ShardingMilpPlanner

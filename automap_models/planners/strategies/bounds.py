@@ -1,4 +1,4 @@
-"""A lower bound of a family's steps in closed form, for thousands of families.
+"""A lower bound of a subspace's steps in closed form, for thousands of subspaces.
 
 Blocks are dealt out to the S ranks as if they could be cut into any pieces, each with any kind of recomputation:
 
@@ -12,8 +12,8 @@ The most work that a rank does in T is a linear program of two rows. Its dual ha
     most work of rank r in T = min over vertices (α, β) of α · (T - e_r) + β · B_r
 
 Where all blocks are alike, that is as many whole blocks. The least T in which all ranks together do the work of the
-model is found by bisection. No step of the family is shorter than this T, with the update on ranks that share it evenly
-and the sum over tied embeddings.
+model is found by bisection. No step of the subspace is shorter than this T, with the update on ranks that share it
+evenly and the sum over tied embeddings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:
     """No step of the division is shorter, whatever its schedule, ZeRO and memory: ranks that share all work evenly.
 
     Args:
-        costs: of one of its families without ZeRO.
+        costs: of one of its subspaces without ZeRO.
         recompute: kinds of recomputation that blocks may have.
     """
     strategy, seconds = costs.strategy, costs.passes.sum(axis=-1).min(axis=0)
@@ -72,7 +72,7 @@ def closed_bound(
     enough_s: float = float("inf"),
     reserve: FloatArray | float = 0.0,
 ) -> float:
-    """No step of the family, or of any family with these ranks, is shorter, seconds; infinite where nothing fits.
+    """No step of the subspace, or of any subspace with these ranks, is shorter, seconds; infinite where nothing fits.
 
     Args:
         costs: of the ranks.
@@ -80,7 +80,7 @@ def closed_bound(
         in_flight: [S] micro-batches whose activations a rank holds at least.
         subspace: costs of the family; None for all whose ranks hold as much.
         enough_s: of a longer bound it is enough to know that it is as long as this.
-        reserve: [S] bytes of each device that are left free, which costs of a family have.
+        reserve: [S] bytes of each device that are left free, which costs of a subspace have.
     """
     columns = costs.columns(recompute, ends=subspace is None)
     effort.count(effort.CLOSED, columns.times.size)

@@ -1,4 +1,4 @@
-"""Chains of passes, and a lower bound of a family's steps by a mean of them.
+"""Chains of passes, and a lower bound of a subspace's steps by a mean of them.
 
     rank 0   F F F F . . . . . I W       a chain: each of its passes waits for the one before it
     rank 1   . F . . F I W F I W         no rank ends before a chain of its passes does, whatever passes take

@@ -1,11 +1,11 @@
-"""Cuts and recomputation of a family: from pieces of blocks to strategies, priced by the simulator.
+"""Cuts and recomputation of a subspace: from pieces of blocks to strategies, priced by the simulator.
 
 pieces of blocks          3.4 | 2.9 | 2.7      of the relaxation
 cuts                      4   | 3   | 2        where the work before a boundary is nearest to theirs
 recomputation of a rank   the shortest passes with which its memory holds them
 neighbouring cuts         3 | 3 | 3, 4 | 2 | 3, …   as long as the step gets shorter
 
-The incumbent is the best strategy of a search so far, with the best ones of each sort on the way.
+The incumbent is the best strategy of a search so far, with the best ones of each sort on the schedule.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ def sort_of(strategy: Strategy) -> Hashable:
 
 
 class Completions:
-    """The strategies of a family.
+    """The strategies of a subspace.
 
     Args:
-        costs: of the family.
+        costs: of the subspace.
         recompute: kinds of recomputation that blocks may have.
         problem: whose fixed fields and reserve hold.
     """

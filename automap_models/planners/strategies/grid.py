@@ -1,8 +1,8 @@
-"""The grid of strategies: all that fixed fields leave open but cuts and recomputation, family by family.
+"""The grid of strategies: all that fixed fields leave open but cuts and recomputation, subspace by subspace.
 
-    family     tp · cp · dp · pp = devices, ep | dp, vp, micro-batch | global batch / dp, schedule, ZeRO, SP;
+    subspace   tp · cp · dp · pp = devices, ep | dp, vp, micro-batch | global batch / dp, schedule, ZeRO, SP;
                an ep that is given may divide tp · cp · dp instead
-    strategy   a family with the layers of each virtual stage, and what each recomputes of how many of its blocks;
+    strategy   a subspace with the layers of each virtual stage, and what each recomputes of how many of its blocks;
                no virtual stage is empty but for blocks at the ends of the model
 
 Left out is what a strategy on the grid is never slower and never fuller than, unless it is fixed:
@@ -64,7 +64,7 @@ class Subspace(NamedTuple):
 
 
 class Grid:
-    """The families of a problem.
+    """The subspaces of a problem.
 
     Args:
         problem: whose fixed fields hold.

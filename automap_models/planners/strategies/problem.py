@@ -24,7 +24,7 @@ from automap_models.planners.strategies.simplicity import PARTIAL
 from automap_models.simulate.strategy import StrategyPricing
 
 if TYPE_CHECKING:
-    from automap_models.planners.strategies.family_costs import RankCosts
+    from automap_models.planners.strategies.subspace_costs import RankCosts
 
 HALF: Mapping[Precision, str] = {"bf16": "bfloat16", "fp16": "float16"}
 
@@ -61,7 +61,7 @@ class SharedCosts(NamedTuple):
 
     Attributes:
         pricing: prices of strategies.
-        ranks: costs of ranks, by all that they depend on (DividedModel.costs).
+        ranks: costs of ranks, by all that they depend on (DegreeCosts.costs).
     """
 
     pricing: StrategyPricing
@@ -186,11 +186,11 @@ class StrategiesConfig:
         gap: share of the step by which another strategy may be shorter at most when the search ends; 0 is to the end.
         guesses: strategies that closed forms say are good, and that are simulated before all others.
         far: a guess that is so many times as long as the best strategy is not simulated, nor neighbours of a strategy.
-        refined: families of the best guesses whose other cuts and recomputation are tried at once.
-        rounds: of chains that become rows of a family's linear program.
-        trials: neighbouring cuts that are simulated of a family that may have the best strategy.
+        refined: subspaces of the best guesses whose other cuts and recomputation are tried at once.
+        rounds: of chains that become rows of a subspace's linear program.
+        trials: neighbouring cuts that are simulated of a subspace that may have the best strategy.
         nodes: of the search tree of a program of whole blocks; 0 solves none.
-        exhaustive: strategies of a family up to which all of them are simulated where bounds do not rule it out.
+        exhaustive: strategies of a subspace up to which all of them are simulated where bounds do not rule it out.
         patience: strategies after which a search may give up that has proven what it can.
         budget_s: counted seconds (planners.effort) after which the search ends with the gap that it has reached.
     """

@@ -1,4 +1,4 @@
-"""A lower bound of a family's steps by linear programming, and the cuts that attain it.
+"""A lower bound of a subspace's steps by linear programming, and the cuts that attain it.
 
     y[v, c, j]     blocks of kind c with recomputation j in virtual stage v, any number 0 or more, whole or not
     T              when the last rank has run its passes and summed its gradients
@@ -11,7 +11,7 @@
       every rank       its update ≤ O
 
 A chain is passes each of which waits for the one before it (simulate.rounds.longest_chains), so that no strategy of the
-family ends before it does. Seconds of passes are sums over blocks: each chain is one row. The program is solved with
+subspace ends before it does. Seconds of passes are sums over blocks: each chain is one row. The program is solved with
 few chains first. Then its solution is played by the simulator, and the chains that make the ranks end become rows,
 until the simulator says what the program says. Where each rank has whole blocks, Σ_v,j y[v, c, j] of its virtual
 stages, it is an integer program, which takes longer: with 3.94 blocks on each of 32 ranks, some rank has 4.
@@ -42,7 +42,7 @@ class Relaxed(NamedTuple):
     """A solution.
 
     Attributes:
-        bound_s: no step of the family is shorter.
+        bound_s: no step of the subspace is shorter.
         blocks: [V, kinds, R'] of each virtual stage; none where nothing fits.
     """
 
@@ -51,10 +51,10 @@ class Relaxed(NamedTuple):
 
 
 class Relaxation:
-    """The program of one family; rows are [n, columns], and columns are y, T and O.
+    """The program of one subspace; rows are [n, columns], and columns are y, T and O.
 
     Args:
-        costs: of the family.
+        costs: of the subspace.
         recompute: kinds of recomputation that blocks may have.
     """
 

@@ -1,18 +1,18 @@
 """The fastest strategy under the memory of every rank, by branch and bound, with a proof on the simulated step.
 
-    divisions        tp, cp, ep, pp, dp, micro-batch, SP       work shared evenly                  split_division
+    degrees          tp, cp, ep, pp, dp, micro-batch, SP       work shared evenly                  split_degrees
       └ ranks        × ZeRO                                    bounds.closed_bound, with the       split_ranks
           │                                                    emptiest schedule's memory
-          └ families × schedule × virtual stages               the same with their own             chain
+          └ subspaces × schedule × virtual stages              the same with their own             chain
               └ cuts and recomputation in pieces               relaxation: few chains, then more,  relax, lengthen,
                   │                                            then whole blocks                   integer
                   └ strategies, simulated                      completion                          enumerate_strategies
 
 One queue holds all of them by their bound. The one of the least bound is replaced by what it consists of, or its bound
 by a tighter one. The search ends when the least bound is within `gap` of the best strategy: no strategy of the grid is
-more than that shorter. It ends, too, when what is proven cannot get tighter, as the least bound is of a family whose
+more than that shorter. It ends, too, when what is proven cannot get tighter, as the least bound is of a subspace whose
 bounds are spent, and twice as many strategies were simulated as the best one came after. From the first of these on
-a family's first program only shows a strategy: none is solved for a tighter bound, which would prove nothing.
+a subspace's first program only shows a strategy: none is solved for a tighter bound, which would prove nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, least_in_flight
 from automap_models.planners.strategies.chain_bounds import chain_bound
+from automap_models.planners.strategies.closed_forms import estimated_subspaces
 from automap_models.planners.strategies.completion import Completion, Completions, Incumbent, priced
 from automap_models.planners.strategies.divisions import DegreeCosts
 from automap_models.planners.strategies.family_costs import SubspaceCosts, RankCosts
@@ -41,6 +42,7 @@ from automap_models.planners.strategies.grid import Degrees, Subspace, Grid, Sch
 from automap_models.planners.strategies.guesses import estimated_subspaces
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
+from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts
 
 Explore = Callable[[float], None]
 """What is done about an entry of the queue, of such a bound, when it has the least one."""
@@ -48,7 +50,7 @@ Explore = Callable[[float], None]
 
 @dataclass(eq=False)
 class Node:
-    """A family in the tree, with what its bounds and strategies are made of as soon as that is needed."""
+    """A subspace in the tree, with what its bounds and strategies are made of as soon as that is needed."""
 
     problem: StrategyProblem
     costs: SubspaceCosts
@@ -68,11 +70,11 @@ class Node:
 
 @dataclass
 class SearchCounts:
-    """How much was looked at: divisions and families of the grid, families by the bound that ruled them out or not."""
+    """How much was looked at: degrees and subspaces of the grid, subspaces by the bound that ruled them out or not."""
 
     divisions: int = 0
     dominated: int = 0
-    """Divisions that another one is as good as in all."""
+    """Sets of degrees that another one is as good as in all."""
     families: int = 0
     relaxed: int = 0
     chained: int = 0
@@ -172,7 +174,7 @@ class Search:
         best = "" if self.best is None else f", the best takes {self.best.step_s:.4g} s, none less than {bound_s:.4g} s"
         self.watch(Progress(f"searching {self.counts.families:,} subspaces of strategies{best}"))
 
-    # ---- from divisions to families
+    # ---- from sets of degrees to subspaces
 
     def bounded_degrees(self) -> list[tuple[float, Degrees]]:
         """All divisions with their bounds, after some that a person would try: short searches come to no others.
@@ -237,10 +239,10 @@ class Search:
             self.counts.families += 1
             self.push(max(least_s, bound_s), partial(self.chain, node))
 
-    # ---- families
+    # ---- subspaces
 
     def chain(self, node: Node, bound_s: float) -> None:
-        """Bound a family by the mean of its chains, and simulate the first one of its ranks: short searches and
+        """Bound a subspace by the mean of its chains, and simulate the first one of its ranks: short searches and
         comparisons live on these."""
         if node.costs.strategy.stages > 1:
             bound_s = max(bound_s, chain_bound(node.costs, node.recompute))
@@ -251,14 +253,14 @@ class Search:
         self.push(bound_s, partial(self.relax, node))
 
     def relax(self, node: Node, bound_s: float) -> None:
-        """Bound a family by its program of few chains, and show a strategy of it."""
+        """Bound a subspace by its program of few chains, and show a strategy of it."""
         self.counts.relaxed += 1
         relaxed = node.relaxation.solve(0, self.limit_s)
         self.round_off(node, relaxed, neighbours=False)
         self.push(max(bound_s, relaxed.bound_s), partial(self.lengthen, node))
 
     def lengthen(self, node: Node, bound_s: float) -> None:
-        """Bound a family by chains that its solutions ask for; nothing where what is proven is final."""
+        """Bound a subspace by chains that its solutions ask for; nothing where what is proven is final."""
         if bound_s < self.open_s:
             self.counts.chained += 1
             relaxed = node.relaxation.solve(self.config.rounds, self.limit_s)
@@ -266,7 +268,7 @@ class Search:
             self.push(max(bound_s, relaxed.bound_s), partial(self.integer, node))
 
     def integer(self, node: Node, bound_s: float) -> None:
-        """Bound a family by whole blocks on each rank, where all of them are alike."""
+        """Bound a subspace by whole blocks on each rank, where all of them are alike."""
         if self.config.nodes and node.relaxation.kinds.size == 1 and bound_s < self.open_s:
             self.counts.whole += 1
             bound_s = max(bound_s, node.relaxation.integer(self.config.nodes, self.limit_s))
@@ -275,7 +277,7 @@ class Search:
             self.enumerate_strategies(node, bound_s)
 
     def enumerate_strategies(self, node: Node, bound_s: float) -> None:
-        """Price all strategies of a family where they are few; else its bound is all that is proven."""
+        """Price all strategies of a subspace where they are few; else its bound is all that is proven."""
         if bound_s < self.open_s and not self._enumerated(node.completions):
             self.open_s = bound_s
 

@@ -12,7 +12,7 @@ import pytest
 
 from automap_models.core.device import StepConstants
 from automap_models.core.profile import Profile
-from automap_models.cost.measured import DescribedModel, MeasuredStep
+from automap_models.cost.measured_step import DescribedModel, MeasuredStep
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.formats.npz import write_npz

@@ -49,7 +49,7 @@ def divided(profile: Profile, degree: int, rng: np.random.Generator) -> ShardedP
         degree=degree,
         C=profile.C / degree,
         C_fwd=profile.C_fwd / degree,
-        held=profile.A,
+        boundary_bytes=profile.A,
         W=profile.W / degree,
         stash=profile.stash * rng.uniform(1 / degree, 1.0, n),
         reduced_fwd=profile.A * rng.integers(0, 2, n),

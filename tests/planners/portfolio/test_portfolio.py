@@ -30,7 +30,7 @@ from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.misfit import nothing_fits
 from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.portfolio.space import PlanningSpace
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 MODELS = ("bert48_v100", "t5_base_v100", "t5_3b_v100", "t5_11b_v100", "vgg19_v100")

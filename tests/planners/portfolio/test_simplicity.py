@@ -14,7 +14,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.simplicity import Simplicity, simplest, simplicity
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 DEVICES, ENDS = 8, (3, 7, 11)
 PROBLEM = StagedProblem(

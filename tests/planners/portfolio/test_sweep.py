@@ -18,7 +18,7 @@ from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.sweep import Row, sweep
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 MakeProblem = Callable[..., StagedProblem]

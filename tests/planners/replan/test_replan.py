@@ -38,7 +38,7 @@ from automap_models.planners.replan.search import (
     search_orders,
 )
 from automap_models.planners.replan.speeds import Speeds, fit_speeds, huber_locations
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 Draw = Callable[..., list[StagedProblem]]
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

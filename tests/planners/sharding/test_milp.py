@@ -253,9 +253,9 @@ def optimum(model: str, mesh: Mesh, objective: Objective, topo: str, rules: str)
 def traced(model: str, rules: str) -> tuple[ShardingClasses, ShardingWork]:
     """The classes and the work of a workload under a rule set."""
     from automap_models.formats.hardware_yaml import read_device
+    from automap_models.hlo.dimension_classes import sharding_classes
     from automap_models.hlo.graph import instruction_graph
     from automap_models.hlo.rule_sets import read_rule_set
-    from automap_models.hlo.sharding_classes import sharding_classes
     from automap_models.hlo.sharding_work import sharding_work
     from automap_models.hlo.shardy import sharding_rules
 

@@ -17,7 +17,7 @@ from automap_models.planners.portfolio.portfolio import Portfolio
 from automap_models.planners.portfolio.simplicity import Simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.frameworks import balanced, equal_blocks, framework_plans
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 BLOCKS, IN_A_BLOCK = 8, 7
 CLUSTER = Cluster(2, 4, 130e9, 3.125e9, 32e9)

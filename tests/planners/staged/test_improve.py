@@ -14,7 +14,7 @@ from automap_models.core.constraints import Constraints
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.staged.improve import Moves
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 SCHEDULES = ("1f1b", "gpipe", "1f1b-deep")
 

@@ -22,7 +22,7 @@ from automap_models.planners.staged.feasibility import plans_fit
 from automap_models.planners.staged.stage_arrays import RING, stage_arrays
 from automap_models.planners.staged.stage_kernel import moved_s
 from automap_models.planners.staged.step_bounds import least_step_s
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 SCHEDULES = (None, "1f1b", "gpipe", "1f1b-deep")
 TIMES = ("forward_s", "backward_s", "transfer_s", "all_reduce_s")

@@ -26,7 +26,7 @@ from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.staged.policy import CHUNK, SHIPPED, PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.policy_file import Policy, policy_of
 from automap_models.resources import zoo_dir
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 from automap_models.train.rainbow import RainbowModule
 
 POINTS, MAX_STAGES = 16, 4

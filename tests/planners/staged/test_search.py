@@ -25,7 +25,7 @@ from automap_models.planners.staged.move_kernel import step_of
 from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.planners.staged.step_bounds import StepBounds
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 MakeProblem = Callable[..., StagedProblem]
 OBJECTIVES = (None, *WARM_UPS)
@@ -117,7 +117,7 @@ def test_a_stopped_search_bounds_every_plan(
     """Wherever it stops: here after one end of a stage more each time."""
     problem = random_problem(make_problem, 3 * seed, OBJECTIVES[seed % 2])
     best_s, bound_s = brute_force_s(problem), 0.0
-    monkeypatch.setattr(branch_and_bound, "AT_ONCE", 1.0)
+    monkeypatch.setattr(branch_and_bound, "CHUNK", 1.0)
     ticks = iter(range(100_000))
     for limit in (1, 3, 9, 27, 81):
         search = anytime_search(problem, Deadline(limit, lambda: float(next(ticks))))

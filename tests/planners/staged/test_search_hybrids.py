@@ -26,7 +26,7 @@ from automap_models.planners.staged.improve import layouts
 from automap_models.planners.staged.move_kernel import judged, search_from
 from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.stage_arrays import stage_arrays
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 
 def length(problem: StagedProblem, plan: StagedPlan) -> float:

@@ -31,11 +31,11 @@ from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.clock import clock_times
+from automap_models.hlo.dimension_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.module import MlirModule
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet
-from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.sharding_work import step_times, work_of
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep

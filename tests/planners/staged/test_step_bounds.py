@@ -19,7 +19,7 @@ from automap_models.planners.staged import step_bounds
 from automap_models.planners.staged.branch_and_bound import shortest_below
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.step_bounds import StepBounds
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 MakeProblem = Callable[..., StagedProblem]
 

@@ -22,7 +22,7 @@ from automap_models.planners.staged.move_kernel import block, judged, moved_on, 
 from automap_models.planners.staged.stage_arrays import MEMORY, stage_arrays
 from automap_models.planners.staged.stage_kernel import filled, least_step
 from automap_models.planners.staged.tables import TablesPlanner
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 DEVICE = Device("some", {"float32": 1e12}, 1e12, 4e8)
 
@@ -118,7 +118,7 @@ def test_what_relocation_keeps_of_a_plan_changes_nothing(
     plan = step_cost(problem, route_plan(problem, route))
     paces = stages.speeds.copy()
     paces[..., MEMORY] = float(max(plan.memory_bytes)) * rng.uniform(1.0, 2.0)
-    stages = stages._replace(paces=paces)
+    stages = stages._replace(speeds=paces)
     known, anew = search_from(stages, schedule, route), search_from(stages, schedule, route)
     best_s = judged(known, 0, problem.stages, True, np.inf)
     assert np.isfinite(best_s)

@@ -1,4 +1,4 @@
-"""Bounds of families, against the simulated steps of their strategies."""
+"""Bounds of subspaces, against the simulated steps of their strategies."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from automap_models.planners.strategies.family_costs import SubspaceCosts, RankC
 from automap_models.planners.strategies.grid import Degrees, Grid
 from automap_models.planners.strategies.problem import SharedCosts, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation
+from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts
 from automap_models.simulate.strategy import StrategyPricing
 
 
@@ -88,7 +89,7 @@ def test_zero_2_takes_as_long_as_zero_1_and_holds_no_more() -> None:
 
 
 def _bounds(problem: StrategyProblem, strategy: Strategy, high_s: float) -> dict[str, float]:
-    """All bounds of a strategy's division, ranks and family by name."""
+    """All bounds of a strategy's set of degrees, ranks and subspace by name."""
     pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
     (recompute,) = problem.recompute_sets
     reserve = problem.reserve(strategy.pp)

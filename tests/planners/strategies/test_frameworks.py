@@ -15,7 +15,7 @@ from strategy_problems import DEVICE, random_problem, small_work, strategies
 from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate
 from automap_models.errors import BadInput
-from automap_models.export.blocks import Inexpressible
+from automap_models.export.model_blocks import Inexpressible
 from automap_models.export.targets import target_by_name
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem

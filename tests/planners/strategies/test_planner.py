@@ -99,7 +99,7 @@ def test_no_layer_moved_to_another_stage_makes_the_best_strategy_shorter() -> No
 
 
 def test_a_search_of_a_second_comes_to_a_strategy_on_two_thousand_devices() -> None:
-    """Listing the divisions of so many devices alone took longer than that, and searches of 3 s ended with nothing."""
+    """Listing the degrees of so many devices alone took longer than that, and searches of 3 s ended with nothing."""
     cluster = Cluster(280, 8, 300e9, 100e9, 80e9)
     work = gpt_work(105, 20480, 128, sequence=2048, vocabulary=51200)
     device = replace(DEVICE, matrix={**DEVICE.matrix, "float16": 300e12})

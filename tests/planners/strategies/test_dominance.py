@@ -1,4 +1,4 @@
-"""Divisions that others are as good as, against the prices of their strategies."""
+"""Sets of degrees that others are as good as, against the prices of their strategies."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, maximum_flow
 
 from automap_models.core.instruction_graph import InstructionGraph, IntArray, Phase
-from automap_models.cost.kernels import (
+from automap_models.cost.kernel_traffic import (
     DTYPE_NAMES,
     FUSIBLE_OPCODES,
     MATRIX_OPCODES,

@@ -1,4 +1,4 @@
-"""What blocks cost on the ranks of a family, as sums that only grow: what lower bounds are made of.
+"""What blocks cost on the ranks of a subspace, as sums that only grow: what lower bounds are made of.
 
 Seconds and bytes of a stage are sums over its layers, whichever they are. What is not is replaced by less:
 
@@ -50,13 +50,13 @@ class Columns(NamedTuple):
 
 
 class RankCosts:
-    """Costs of layers on ranks, of all families that differ in nothing but their schedule and virtual stages.
+    """Costs of layers on ranks, of all subspaces that differ in nothing but their schedule and virtual stages.
 
     S ranks, k distinct layers, R kinds of recomputation.
 
     Args:
         pricing: of the model on the cluster.
-        strategy: any of these families.
+        strategy: any of these subspaces.
 
     Attributes:
         passes: [S, k, R, 3] seconds of F, I and W of a layer for one micro-batch.
@@ -180,8 +180,8 @@ class SubspaceCosts:
     """Costs of a family: of its ranks, and of its V virtual stages.
 
     Args:
-        ranks: costs that it shares with other families.
-        strategy: any of the family.
+        ranks: costs that it shares with other subspaces.
+        strategy: any of the subspace.
         reserve: [S] bytes of each device that are left free.
 
     Attributes:

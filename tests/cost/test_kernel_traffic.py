@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from automap_models.core.instruction_graph import Argument, FloatArray, InstructionGraph
-from automap_models.cost.kernels import kernel_traffic, product_sizes
+from automap_models.cost.kernel_traffic import kernel_traffic, product_sizes
 
 BIG, ROW = 4096.0, 64.0
 """Bytes of the values x, y, … and of those whose names begin with r."""

@@ -1,6 +1,6 @@
 """Which strategies of equal stages are probably the best, by closed forms: for the order in which they are priced.
 
-On hundreds of devices there are thousands of divisions, and laying out the schedules of all of them takes longer than a
+On hundreds of devices there are thousands of sets of degrees, and laying out the schedules of all takes longer than a
 search has. These estimates lay out nothing. Nothing is proven by them.
 
     step     M · work of a rank · (1 + bubble) + what is left of gradients + update

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, Phase
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.dimension_classes import sharding_classes
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.kept import saved_values
 from automap_models.hlo.liveness import Liveness
 from automap_models.hlo.rule_sets import RuleSet
-from automap_models.hlo.sharding_classes import sharding_classes
+from automap_models.hlo.saved_values import saved_values
 from automap_models.hlo.step_classes import StepClasses
 from automap_models.workloads.sizes import BertConfig, DecoderConfig
 from automap_models.workloads.training import training_step

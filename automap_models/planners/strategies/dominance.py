@@ -1,4 +1,4 @@
-"""What layers cost under the divisions of a grid, and which of these another one is never slower and never fuller than.
+"""What layers cost under the degrees of a grid, and which of these another one is never slower and never fuller than.
 
 With the devices of a rank of the pipeline as a grid of data and context parallelism, a larger micro-batch whose
 sequences are shared is as many tokens on a device as a smaller one whose are not:
@@ -23,6 +23,7 @@ from automap_models.planners import effort
 from automap_models.planners.strategies.family_costs import RankCosts
 from automap_models.planners.strategies.grid import Degrees, Subspace, Grid
 from automap_models.planners.strategies.problem import SharedCosts
+from automap_models.planners.strategies.subspace_costs import RankCosts
 
 
 class DegreeCosts:

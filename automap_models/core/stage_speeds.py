@@ -54,7 +54,7 @@ def stage_speed(speeds: FloatArray, slowdown: FloatArray, memory: FloatArray) ->
 
     Args:
         speeds: [D+1] how many times as fast so many replicas are as one.
-        slowdown, memory: [k] of each device; see `unequal_paces`.
+        slowdown, memory: [k] of each device; see `unequal_speeds`.
     """
     slowest = np.unique(slowdown)
     count = np.searchsorted(np.sort(slowdown), slowest, side="right")
@@ -82,7 +82,7 @@ def unequal_speeds(shares: FloatArray, speeds: FloatArray, slowdown: FloatArray,
     """The paces of stages on devices of unequal speed.
 
     Args:
-        shares, speeds: see `equal_paces`.
+        shares, speeds: see `equal_speeds`.
         slowdown: [D] time of the device at each position over that of the one whose times the profile has.
         memory: [D] bytes of each device.
     """
@@ -121,7 +121,7 @@ def idle_positions(
     """Positions whose devices would hold up their stage more than they help it, ascending.
 
     Args:
-        speeds, slowdown: see `unequal_paces`.
+        speeds, slowdown: see `unequal_speeds`.
         stage_devices: first and last position of each stage.
     """
     idle: list[int] = []

@@ -15,9 +15,9 @@ import pytest
 from automap_models.core.sharding_classes import ShardingClasses
 from automap_models.errors import BadInput
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.dimension_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.module import MlirModule
 from automap_models.hlo.rule_sets import RuleSet, read_rule_set
-from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.shardy import collectives, sharding_rules
 from automap_models.hlo.step import TrainingStep
 from automap_models.workloads.convolutional import ResNetConfig, VggConfig
