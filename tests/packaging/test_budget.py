@@ -9,8 +9,9 @@ step. Raising a number means lowering another.
     numbers     upper-case names that a module assigns a number, or a sequence or a table of nothing but numbers
 
 The totals are of the library and its apps, without tests and benchmarks. Counted so, the state of 26 November 2026
-(commit 63083d50) has 85,508 lines in 461 files, 171 compiled functions and 608 numbers. On 28 November planners/strategies
-went up by 293: neighbours of an answer, what it is chosen from and by which rule (DeepSeek-V3 on 256 H100: 32.5 → 28.0 s).
+(commit 63083d50) has 85,508 lines in 461 files, 171 compiled functions and 608 numbers. On 28 November
+planners/strategies went up by 293 lines: neighbours of an answer, what it is chosen from and by which rule (DeepSeek-V3
+on 256 H100: 32.5 → 28.0 s).
 """
 
 from __future__ import annotations
