@@ -45,13 +45,13 @@ BUDGET = {
     "torch_export": (3_169, 14),
     "workloads": (4_221, 23),
     "zoo": (1, 1),
-    "infer": (4_775, 27),
+    "infer": (4_779, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_384, 20),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_226, "files": 379, "compiled": 80, "numbers": 226}
+TOTALS = {"lines": 68_230, "files": 379, "compiled": 80, "numbers": 226}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
