@@ -48,7 +48,7 @@ BUDGET = {
     "infer": (4_735, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
-    "benchmarks": (3_384, 20),
+    "benchmarks": (3_386, 20),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 68_310, "files": 379, "compiled": 80, "numbers": 229}
