@@ -50,11 +50,12 @@ from automap_models.core.constraints import stages_without_work
 from automap_models.core.layers import block_ends, layer_ends
 from automap_models.core.profile import Profile
 from automap_models.core.result import TIE
+from automap_models.core.schedules import DEFAULT_MIN_STAGE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster, step_device
-from automap_models.planners.options import COMPETING, DEFAULT_MIN_STAGE, PlanOptions
+from automap_models.planners.options import COMPETING, PlanOptions
 from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace, divisors, planning_space

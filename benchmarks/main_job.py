@@ -29,9 +29,9 @@ import numpy as np
 from common import CLUSTERS, add_profiles, print_rows, profile_files
 
 from automap_models.core.constraints import stages_without_work
+from automap_models.core.schedules import DEFAULT_MIN_STAGE
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.planners.options import DEFAULT_MIN_STAGE
 
 NEAR = 0.02
 HEADINGS = (

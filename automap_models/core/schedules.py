@@ -114,6 +114,8 @@ MOST_PASSES = 2_000_000
 ROUNDS_SHOWN = 3
 """Rounds of S micro-batches that `repeating_micro_batches` keeps, one more where ranks run in rounds; the warm-up of
 all schedules is shorter than two."""
+DEFAULT_MIN_STAGE = 0.25
+"""Of an even share of the computation, or of the parameters' bytes, that a stage holds at least."""
 DEFAULT_MIN_GAIN = 0.02
 """How much shorter, relatively, a plan has to be that is harder to run than a simpler one."""
 

@@ -14,7 +14,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.schedules import DEFAULT_SCHEDULE, require_gain, require_schedule
+from automap_models.core.schedules import DEFAULT_MIN_STAGE, DEFAULT_SCHEDULE, require_gain, require_schedule
 from automap_models.errors import BadInput, is_of_type
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ OBJECTIVES = ("step", "length")
 DEFAULT_OBJECTIVE = "step"
 COMPETING = ("1f1b", "gpipe")
 """The schedules that compete where none is asked for: those that every framework with pipelines runs."""
-DEFAULT_MIN_STAGE = 0.25
-"""Of an even share of the computation, or of the parameters' bytes, that a stage holds at least."""
 _TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     **dict.fromkeys(
         ("state_factor", "certify_s", "refine_s", "memory_bytes", "budget_s", "min_stage"), (Real, "a number")

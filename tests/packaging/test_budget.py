@@ -23,16 +23,16 @@ import pytest
 
 BUDGET = {
     "automap_models": (1_015, 8),
-    "core": (7_291, 34),
+    "core": (7_293, 34),
     "cost": (3_553, 18),
     "envs": (1_605, 12),
     "export": (1_996, 14),
     "formats": (4_923, 20),
     "hlo": (7_148, 36),
-    "planners": (861, 6),
+    "planners": (859, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_336, 17),
-    "planners/portfolio": (2_995, 17),
+    "planners/portfolio": (2_994, 17),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_605, 22),
@@ -48,10 +48,10 @@ BUDGET = {
     "infer": (4_845, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
-    "benchmarks": (3_502, 21),
+    "benchmarks": (3_503, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_186, "files": 380, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 69_185, "files": 380, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

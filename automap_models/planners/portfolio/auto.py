@@ -11,11 +11,10 @@ from typing import ClassVar
 import numpy as np
 
 from automap_models.core.result import Alternative, Bound, Result
-from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
+from automap_models.core.schedules import DEFAULT_MIN_GAIN, DEFAULT_MIN_STAGE, require_gain
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.units import counted, rounds, size
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
-from automap_models.planners.options import DEFAULT_MIN_STAGE
 from automap_models.planners.portfolio.attempt import Attempt
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.misfit import nothing_fits

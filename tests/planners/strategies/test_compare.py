@@ -31,6 +31,8 @@ from automap_models.requests.strategies import searched
 from automap_models.simulate.strategy import StrategyPricing
 
 CONFIG = StrategiesConfig(gap=0.0, budget_s=40.0)
+POOR = StrategiesConfig(guesses=0, refined=0, trials=0, nodes=0, exhaustive=0, rounds=0, gap=0.9, budget_s=5.0)
+"""A search that has little but the neighbours of what it comes upon."""
 FIXED = {"micro_batch": 1, "vp": 1, "schedule": "1f1b", "sequence_parallel": False, "recompute": "none"}
 PROBLEM = StrategyProblem(
     work=small_work(4, 4096, 4, 32),
@@ -207,9 +209,8 @@ def test_the_strategy_s_own_twin_without_a_choice_is_among_what_it_is_compared_w
     degrees = {"tp": 1, "cp": 1, "pp": 2, "dp": 2, "micro_batch": 2, "zero": 1, "recompute": "none"}
     problem = replace(PROBLEM, work=work, global_batch=64, fixed=degrees)
     start = Strategy(micro_batch=2, global_batch=64, pp=2, dp=2, vp=2, schedule="zb-v", zero=1, layers=(2, 2, 1, 1))
-    config = StrategiesConfig(guesses=0, refined=0, trials=0, nodes=0, exhaustive=0, rounds=0, gap=0.9, budget_s=5.0)
     equal = replace(problem, without=frozenset({UNEQUAL}), start=[start])
-    shortest = StrategiesPlanner(config).solve(equal).cost
+    shortest = StrategiesPlanner(POOR).solve(equal).cost
     assert shortest.strategy.layers is None
     twins = [priced(equal, pp=2, dp=2, micro_batch=2, zero=1, schedule=name) for name in ("1f1b", "zb-h1", "zb-h2")]
     assert shortest.step_s <= min(twin.step_s for twin in twins)
@@ -219,7 +220,7 @@ def test_the_strategy_s_own_twin_without_a_choice_is_among_what_it_is_compared_w
 def test_no_neighbour_of_an_answer_is_shorter(seed: int) -> None:
     """256 H100 were to train DeepSeek-V3 in 32.5 s, and took 28.5 s with half the micro-batch, all else the same."""
     problem = replace(whole_space_problem(seed), fixed={})
-    result = StrategiesPlanner(replace(CONFIG, gap=0.9, guesses=4, trials=0, budget_s=0.5)).solve(problem)
+    result = StrategiesPlanner(POOR).solve(problem)
     best, priced_ones = result.required_plan(), 0
     own: list[dict[str, Any]] = [{"micro_batch": best.micro_batch * 2}, {"micro_batch": max(1, best.micro_batch // 2)}]
     own += [{"recompute": kind, "recompute_blocks": None} for kind in RECOMPUTE]
