@@ -84,7 +84,7 @@ def rows(folder: Path, planners: list[str], time_limit_s: float, only: str) -> I
             name = path.stem.partition("_")[2]
             if only not in path.stem:
                 continue
-            problem = PlacementProblem.from_graph(read_placement(path), objective=objective)
+            problem = PlacementProblem.create(read_placement(path), objective=objective)
             split = folder / f"human-experts_{EXPERTS.get(name)}_expert.json"
             for planner in track(planners, f"{objective} {name}", console=Console(stderr=True), transient=True):
                 published_ms = PUBLISHED_MS.get(f"{objective} {name.partition('_')[2]}", {}).get(planner)
@@ -103,7 +103,7 @@ def main() -> None:
     arguments = parser.parse_args()
     planners = arguments.planners.split(",") if arguments.planners else list(planner_names("placement"))
     files_of(arguments.folder, "FOLDER", PLACEMENT_GRAPHS, ("*-inputs_*.json",))
-    small = PlacementProblem.from_graph(read_placement(arguments.folder / f"throughput-inputs_{WARM_UP}.json"))
+    small = PlacementProblem.create(read_placement(arguments.folder / f"throughput-inputs_{WARM_UP}.json"))
     split = arguments.folder / f"human-experts_{EXPERTS[WARM_UP]}_expert.json"
     for planner in planners:
         with contextlib.suppress(BadInput):  # it is for steps

@@ -108,7 +108,7 @@ def main() -> None:
     def rows() -> Iterator[tuple[str, ...]]:
         for model in arguments.models:
             graph = traced_graph(model, arguments.sequence)
-            problem = PlacementProblem.from_graph(graph, objective="step", accelerators=arguments.devices)
+            problem = PlacementProblem.create(graph, objective="step", accelerators=arguments.devices)
             yield row(model + (" (kept out)" if model in HELD_OUT_MODELS else ""), problem, arguments.seeds)
 
     printed = print_rows(HEADINGS, rows())

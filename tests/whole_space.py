@@ -63,7 +63,7 @@ def model_work(kind: str, layers: int, hidden: int, sequence: int) -> ModelWork:
     first, block, last = work.layers
     if kind == "series":
         other = replace(gpt_work(1, hidden, 4, sequence=sequence, vocabulary=VOCABULARY).layers[1], name="decoder")
-        longer = replace(other, kept=_joined(other.saved, amounts((8.0 * sequence * hidden, int(Mark.TOKENS)))))
+        longer = replace(other, saved=_joined(other.saved, amounts((8.0 * sequence * hidden, int(Mark.TOKENS)))))
         of_first = layers // 2
         order = (0, *[1] * of_first, *[2] * (layers - of_first), 3)
         return replace(work, layers=(first, block, longer, last), order=order)

@@ -128,7 +128,8 @@ class Cluster:
         if self.devices > MAX_DEVICES:
             sizes = self.groups or (self,)
             nodes = " and ".join(
-                f"{_SHORT.repr(part.nodes)} nodes of {_SHORT.repr(part.devices_per_node)} device(s)" for part in sizes[:2]
+                f"{_SHORT.repr(part.nodes)} nodes of {_SHORT.repr(part.devices_per_node)} device(s)"
+                for part in sizes[:2]
             )
             what = nodes if len(sizes) < 3 else f"{nodes} and {len(sizes) - 2} more group(s)"
             raise BadInput(what, where=where, do=f"give at most {MAX_DEVICES} devices in all")

@@ -53,9 +53,9 @@ def scopes_of_instructions(profile: Profile, where: str) -> list[Scopes]:
     return [of_layer[layer] for layer in profile.layers]
 
 
-def no_such_layer(pattern: str, scopes_: Iterable[Scopes], where: str) -> BadInput:
+def no_such_layer(pattern: str, all_scopes: Iterable[Scopes], where: str) -> BadInput:
     """The sentence for a pattern that matches none of these scopes."""
-    names = sorted({scope for layer_scopes in set(scopes_) for scope in layer_scopes})
+    names = sorted({scope for layer_scopes in set(all_scopes) for scope in layer_scopes})
     near = difflib.get_close_matches(pattern, names, cutoff=0.3) or names[:3]
     return BadInput(f"{pattern!r} matches no layer", where=where, do=f"the nearest names are {', '.join(near)}")
 

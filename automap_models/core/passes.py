@@ -28,7 +28,6 @@ from automap_models.core.schedules import (
     SCHEDULES,
     WARM_UPS,
     WEIGHT,
-    BACKWARD,
     Placement,
     micro_batches_per_round,
     ranks_of_stages,
@@ -382,6 +381,8 @@ def _fullest(order: IntArray, stages: IntArray) -> IntArray:
     moments = np.cumsum(changes, axis=0)[grows & frees_next].reshape(-1, 2 * stages.size).T
     moments = moments[:, np.lexsort((*moments[::-1], -moments.sum(axis=0)))]
     moments = moments[:, np.append(True, (moments[:, 1:] != moments[:, :-1]).any(axis=0))]
-    covers = np.logical_and.reduce([one[:, None] >= one for one in moments])  # [k, k] of different moments, fullest first
+    covers = np.logical_and.reduce(
+        [one[:, None] >= one for one in moments]
+    )  # [k, k] of different moments, fullest first
     fullest: IntArray = moments[:, ~np.triu(covers, 1).any(axis=0)].T.reshape(-1, 2, stages.size)
     return fullest

@@ -175,7 +175,7 @@ class PlacementProblem:
         _require_a_device_for_all(self)
 
     @classmethod
-    def from_graph(cls, graph: PlacementGraph, **overrides: Any) -> PlacementProblem:
+    def create(cls, graph: PlacementGraph, **overrides: Any) -> PlacementProblem:
         """The problem with the devices and the memory that the graph's file gives, but for the overrides."""
         settings: dict[str, Any] = {
             "accelerators": graph.accelerators,

@@ -30,7 +30,7 @@ class ShardedProfile:
         C: forward + backward time of each instruction on each device, without all-reduces, seconds.
         C_fwd: forward part of C.
         A: bytes that cross the boundary right after an instruction, as in the profile.
-        boundary_bytes: how many of these each device holds: A/t where they are partitioned, A where they are replicated.
+        boundary_bytes: how many of these a device holds: A/t where they are partitioned, A where they are replicated.
         W: bytes of trainable parameters on each device.
         stash: bytes that each device keeps for the backward pass.
         reduced_fwd, reduced_bwd: bytes that the devices all-reduce in the forward and the backward pass.

@@ -126,7 +126,7 @@ def idle_positions(
     """
     idle: list[int] = []
     for first, last in stage_devices:
-        own = slowdown[first : last + 1]
-        slowest = stage_speed(speeds, own, own).slowest
-        idle += (first + np.flatnonzero(own > slowest)).tolist()
+        factors = slowdown[first : last + 1]
+        slowest = stage_speed(speeds, factors, factors).slowest
+        idle += (first + np.flatnonzero(factors > slowest)).tolist()
     return tuple(idle)

@@ -24,7 +24,6 @@ from automap_models.core.microbatch import (
     rescaled,
     time_factors,
 )
-from automap_models.core.paces import StageSpeeds, equal_speeds, idle_positions, unequal_speeds
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.profiled_model import ShardedProfile, require_alike, unsharded
 from automap_models.core.schedules import require_schedule, warm_up
@@ -179,7 +178,7 @@ class StagedProblem:
         """[D+1] whether a stage may have so many replicas: where each needs a sample, ⌈N/⌈N/d⌉⌉ = d of them get one.
 
         40 samples on 24 replicas are 2 for each of 20 and none for 4. One stage has all devices: there is no other
-        number to take. Of devices of unequal speed some stand idle anyway (core.paces).
+        number to take. Of devices of unequal speed some stand idle anyway (core.stage_speeds).
         """
         replicas = np.arange(self.cluster.devices + 1)
         if self.max_replicas is None:

@@ -47,7 +47,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.paces import StageSpeed, stage_speed
 from automap_models.core.profile import FloatArray
 from automap_models.core.stage_speeds import StageSpeed, stage_speed
 from automap_models.core.staged import StagedPlan, StagedProblem

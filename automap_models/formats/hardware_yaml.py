@@ -23,7 +23,6 @@ from automap_models.formats.schema import (
     Index,
     Integer,
     Text,
-    Integer,
     convert,
     find_yaml,
     load_yaml,
@@ -66,8 +65,8 @@ def _without_units(value: object, unit: Unit | None, path: str, where: str, do: 
     """The value with every text under a key of UNITS as the number that it stands for, in base units."""
     if isinstance(value, dict):
         return {
-            key: _without_units(part, UNITS.get(key, unit) if isinstance(key, str) else None, f"{path}.{key}", where, do)
-            for key, part in value.items()
+            key: _without_units(one, UNITS.get(key, unit) if isinstance(key, str) else None, f"{path}.{key}", where, do)
+            for key, one in value.items()
         }
     if isinstance(value, list):
         return [_without_units(part, unit, f"{path}[{i}]", where, do) for i, part in enumerate(value)]
@@ -179,7 +178,7 @@ class ClusterDocument(Document, kw_only=True):
         with located(where):
             return Cluster.of_groups(nodes, name) if nodes else Cluster(**given, name=name)
 
-    def require_same(self, cluster: Cluster, spot: str) -> None:
+    def require_same(self, cluster: Cluster, base: str) -> None:
         """The document describes this cluster, perhaps under another name.
 
         Speeds are compared where both give them: those of kinds are known once there is a profile. So are the kinds
@@ -187,19 +186,19 @@ class ClusterDocument(Document, kw_only=True):
 
         Args:
             cluster: to compare with.
-            spot: the path to the document in its file, for messages.
+            base: the path to the document in its file, for messages.
 
         Raises:
             BadInput: it describes another one; the message names the first key that differs.
         """
-        written, expected = self._parts(), ClusterDocument.from_cluster(cluster)._parts()
-        if len(written) != len(expected):
-            raise BadInput(f"{spot} has {len(written)} group(s) of nodes, but cluster {cluster.name} has {len(expected)}")
-        for (path, entry), (_, other) in zip(written.items(), expected.items(), strict=True):
+        parts, expected = self._parts(), ClusterDocument.from_cluster(cluster)._parts()
+        if len(parts) != len(expected):
+            raise BadInput(f"{base} has {len(parts)} group(s) of nodes, but cluster {cluster.name} has {len(expected)}")
+        for (path, entry), (_, other) in zip(parts.items(), expected.items(), strict=True):
             for key in (*SIZES, *RATES, "device", "speed", "links"):
                 value, wanted = getattr(entry, key, None), getattr(other, key, None)
                 if value != wanted and not (key in ("device", "speed", "links") and {None, UNSET} & {value, wanted}):
-                    raise BadInput(f"{spot}{path}.{key} is {value}, but cluster {cluster.name} has {wanted}")
+                    raise BadInput(f"{base}{path}.{key} is {value}, but cluster {cluster.name} has {wanted}")
 
     def _parts(self) -> dict[str, ClusterDocument | GroupDocument]:
         """Path in the document → the group there; a uniform cluster is itself one."""

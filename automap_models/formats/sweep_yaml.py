@@ -23,7 +23,7 @@ from automap_models.formats.hardware_yaml import (
     read_cluster,
     read_hardware,
 )
-from automap_models.formats.schema import Count, Document, Text, Integer, convert, shipped_names, wrong
+from automap_models.formats.schema import Count, Document, Integer, Text, convert, shipped_names, wrong
 from automap_models.resources import is_file
 
 MAX_COMBINATIONS = 10_000

@@ -45,7 +45,6 @@ from automap_models.cost.kernel_traffic import (
 from automap_models.cost.layer_times import FLASH_BACKWARD
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import MOVES
-from automap_models.hlo.kept import saved_values
 from automap_models.hlo.module_kernels import module_traffic
 from automap_models.hlo.samples import FLASH_OPCODES, graph_products, per_sample, sample_sides
 from automap_models.hlo.saved_values import saved_values

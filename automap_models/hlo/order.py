@@ -170,13 +170,13 @@ def _untraced(
     return keys
 
 
-def _before_readers(operations: Sequence[Operation], producers: Sequence[int], keys_: Sequence[_Key]) -> list[_Key]:
+def _before_readers(operations: Sequence[Operation], producers: Sequence[int], own_keys: Sequence[_Key]) -> list[_Key]:
     """When each operation would like to run: as its own key says, or, without one, just before its first reader."""
     last = (len(operations),)
     keys: list[_Key] = [last] * len(operations)
     reader: dict[int, _Key] = {}
     for i in range(len(operations) - 1, -1, -1):
-        keys[i] = keys_[i] or reader.get(i, last)
+        keys[i] = own_keys[i] or reader.get(i, last)
         for value in operations[i].operands:
             before = producers[value]
             reader[before] = min(keys[i], reader.get(before, last))

@@ -69,7 +69,7 @@ class _Saving:
         self.groups = self._groups()
 
     def saved(self) -> BoolArray:
-        """[v], see `kept_values`."""
+        """[v], see `saved_values`."""
         saved = self.is_read_by_product.copy()
         saved[self._cut()] = True
         return saved

@@ -21,6 +21,7 @@ from automap_models.core.sharding_classes import REPLICATED, MergedSums, Shardin
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import homes
 from automap_models.hlo.clock import Sharing, clock_times
+from automap_models.hlo.dimension_classes import ModuleSharding
 from automap_models.hlo.liveness import NEVER
 from automap_models.hlo.module import Module
 from automap_models.hlo.step_classes import Classes, Merge, StepClasses, Sum, meets

@@ -124,7 +124,7 @@ class _Drawing:
     def __init__(
         self, x: list[Value], lines: list[Value], along: Quantity, by: Quantity, single: bool, rows: Sequence[Row]
     ) -> None:
-        self.positions, self.lines, self.along, self.by, self.single = x, lines, along, by, single
+        self.ticks, self.lines, self.along, self.by, self.single = x, lines, along, by, single
         steps_s = [self._step_s(row) for row in rows if row.outcome.ok]
         self.unit, self.unit_name = time_unit(max(steps_s, default=1.0))
         self.logarithmic = bool(steps_s) and max(steps_s) > 5 * min(steps_s)
@@ -133,7 +133,7 @@ class _Drawing:
         return (row.step_s or 0.0) / (row.micro_batches if self.single else 1)
 
     def _point(self, row: Row) -> tuple[int, float]:
-        return self.positions.index(self.along.value(row)), self._step_s(row) / self.unit
+        return self.ticks.index(self.along.value(row)), self._step_s(row) / self.unit
 
     def panel(self, axis: Axes, rows: Sequence[Row]) -> None:
         """A line for each value, a ring round the fastest plan, a cross at the top where there is none."""
@@ -168,9 +168,9 @@ class _Drawing:
     def _scale(self, axis: Axes) -> None:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-        step = math.ceil(len(self.positions) / 8)
-        axis.set_xticks(range(0, len(self.positions), step), [self.along.text(value) for value in self.positions[::step]])
-        axis.set_xlim(-0.4, len(self.positions) - 0.6)
+        step = math.ceil(len(self.ticks) / 8)
+        axis.set_xticks(range(0, len(self.ticks), step), [self.along.text(value) for value in self.ticks[::step]])
+        axis.set_xlim(-0.4, len(self.ticks) - 0.6)
         if self.logarithmic:
             axis.set_yscale("log")
             axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -37,7 +37,7 @@ def _run_on_this_host(request: PlaceRequest, result: PlacementResult, watch: Wat
 def _placed(request: PlaceRequest, watch: Watch) -> PlacementResult:
     planner, limit_s = make_planner(request.planner, kind="placement", **request.config), request.time_limit_s
     if request.cluster is None:
-        problem = PlacementProblem.from_graph(_graph(request, watch), split_passes=request.split_passes, **request.problem)
+        problem = PlacementProblem.create(_graph(request, watch), split_passes=request.split_passes, **request.problem)
     else:
         network = _network(request, request.cluster)
         problem = PlacementProblem.of_step(_graph(request, watch, network.kinds), network)

@@ -271,7 +271,9 @@ def searched_document(result: StrategyResult) -> dict[str, Any]:
         "model_s": result.model_s,
         "choices": [{"choice": answer.name, "best": _document(answer.estimate)} for answer in result.compared.choices],
         "kinds": [{"kind": answer.name, "best": _document(answer.estimate)} for answer in result.compared.kinds],
-        "shorter": [{"requires": answer.requires, "best": _document(answer.estimate)} for answer in result.compared.shorter],
+        "shorter": [
+            {"requires": answer.requires, "best": _document(answer.estimate)} for answer in result.compared.shorter
+        ],
         "memory": [estimate_document(answer) for answer in result.compared.memory],
     }
     if result.compared.uneven is not None:

@@ -27,7 +27,7 @@ from automap_models.hlo.module import MlirModule
 from automap_models.hlo.random_keys import is_typed_key, physical
 from automap_models.hlo.step import TrainingStep
 from automap_models.hlo.step_cut import cut_step, gradients
-from automap_models.run.jax_passes import StoredValues, StepPasses
+from automap_models.run.jax_passes import StepPasses, StoredValues
 from automap_models.run.jax_programs import StepPrograms, StepShardings
 from automap_models.run.jax_step import StepResults, drawn_arguments, micro_batches, step_results
 from automap_models.run.layout import Layout

@@ -30,7 +30,7 @@ from automap_models.run.layout import Layout, sampled_layout
 from automap_models.run.torch_clock import Clock
 from automap_models.run.torch_executor import Crossing, StageExecutor
 from automap_models.run.torch_schedules import ScheduleExecutor, why_not
-from automap_models.run.torch_sharding import assign, local_of, require_zero, full_tensor
+from automap_models.run.torch_sharding import assign, full_tensor, local_of, require_zero
 from automap_models.run.torch_stages import (
     CutModel,
     Loss,

@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 
 from automap_models.core.plan import Plan
 from automap_models.core.profile import Profile
-from automap_models.cost.kernels import VIEW_OPCODES
+from automap_models.cost.kernel_traffic import VIEW_OPCODES
 from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph

@@ -28,7 +28,7 @@ import numpy as np
 
 from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.schedules import FORWARD, WEIGHT, BACKWARD
+from automap_models.core.schedules import BACKWARD, FORWARD, WEIGHT
 
 BEFORE, INPUT_OF, DURATION, MICRO_BATCH = range(4)
 """Rows of nodes: 1 + what the rank or the direction of a link has done before, 0 for nothing; 1 + what it waits for

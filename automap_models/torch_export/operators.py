@@ -262,7 +262,7 @@ def _windows(word: str) -> Handler:
         spatial = rank - 2 if rank > 2 else 1
         operands = tuple((tensor, labels(tensor, f"in{i}")) for i, tensor in enumerate(call.tensors()))
         results = tuple((tensor, labels(tensor, f"out{i}")) for i, tensor in enumerate(call.results))
-        every = [label for _, of in (*operands, *results) for label in of]
+        every = [label for _, row in (*operands, *results) for label in row]
         fixed = frozenset(label for label in every if isinstance(label, tuple))
         return [Described(word, operands, results, Roles(fixed=fixed), float(max(t.numel() for t in call.tensors())))]
 

@@ -160,7 +160,7 @@ def module_of(source: Source, *, with_update: bool = False) -> Module:
     """The module of an HLO file, or of the training step of a JAX or a PyTorch model.
 
     Args:
-        with_update: trace all blocks of a built-in model, so that XLA can run the module; else a few of many are repeated.
+        with_update: trace all blocks of a built-in model, so that XLA can run the module; else a few are repeated.
 
     Raises:
         BadInput: it cannot be read or traced.

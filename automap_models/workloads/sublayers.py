@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from automap_models.core.model_work import Mark, WorkPass
-from automap_models.workloads.layer import FLOAT32, FORWARD, INPUT, PER_TOKEN, FIXED, Layer, Value
+from automap_models.workloads.layer import FIXED, FLOAT32, FORWARD, INPUT, PER_TOKEN, Layer, Value
 from automap_models.workloads.sizes import Activation, DecoderConfig, Mixture, capacity
 
 TENSOR, EXPERTS = Mark.TENSOR, Mark.EXPERTS

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from automap_models.core.model_work import LayerWork, Mark, ModelWork
 from automap_models.core.strategy import TransformerShape
-from automap_models.workloads.layer import FLOAT32, FORWARD, INPUT, WEIGHT, FIXED, Layer, Value
+from automap_models.workloads.layer import FIXED, FLOAT32, FORWARD, INPUT, WEIGHT, Layer, Value
 from automap_models.workloads.sizes import (
     Architecture,
     BertConfig,

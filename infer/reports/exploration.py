@@ -94,7 +94,9 @@ def samples_in_words(space: PlanningSpace, usual: bool) -> str:
     tokens = space.model.profile.meta.get(SAMPLE_TOKENS)
     samples_text = f" of {tokens:,} tokens" if isinstance(tokens, int) else ""
     option = " (--global-batch)" if usual else ""
-    return "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')}{samples_text} a step{option}"
+    return (
+        "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')}{samples_text} a step{option}"
+    )
 
 
 def print_candidate(plan: Candidate) -> None:
@@ -154,8 +156,10 @@ def shape(candidate: Candidate) -> str:
     """Stages, micro-batches and their samples, who made the plan."""
     plan = candidate.plan
     samples = microbatch_size(candidate.problem.profile)
-    samples_text = "" if samples is None else f" of {counted(samples, 'sample')}"
-    return f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}{samples_text}, by {maker_in_words(plan.planner)}"
+    size_text = "" if samples is None else f" of {counted(samples, 'sample')}"
+    return (
+        f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}{size_text}, by {maker_in_words(plan.planner)}"
+    )
 
 
 def stages(candidate: Candidate) -> Table:

@@ -69,16 +69,16 @@ def device_table(report: PlacementResult) -> Table:
     """One row a device that has nodes: how many, its times for one micro-batch, its memory."""
     problem, cost, assignment = report.problem, report.cost, report.required_plan().assignment
     devices = np.unique(assignment).tolist()
-    nodes_ = [np.flatnonzero(assignment == device).tolist() for device in devices]
+    per_device = [np.flatnonzero(assignment == device).tolist() for device in devices]
     return Table(
         (
             Column("device", [device_name(problem, device) for device in devices]),
-            Column("nodes", [str(len(nodes)) for nodes in nodes_]),
+            Column("nodes", [str(len(nodes)) for nodes in per_device]),
             Column("compute", [seconds(float(cost.compute_s[device])) for device in devices]),
             Column("transfer", [seconds(float(cost.transfer_s[device])) for device in devices]),
             Column("load", [seconds(float(cost.loads_s[device])) for device in devices]),
             Column("memory", [size(float(cost.memory_bytes[device])) for device in devices]),
-            Column("from … to", lambda room: [_ends(problem, nodes, room) for nodes in nodes_], 24, text=True),
+            Column("from … to", lambda room: [_ends(problem, nodes, room) for nodes in per_device], 24, text=True),
         ),
     )
 

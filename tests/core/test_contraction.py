@@ -36,7 +36,7 @@ def _problem(nodes: list[dict[str, Any]], edges: list[tuple[int, int]], memory: 
         ],
         "edges": [{"sourceId": a, "destId": b, "cost": a + 1.0} for a, b in edges],
     }
-    return PlacementProblem.from_graph(parse_placement(json.dumps(document).encode(), where="g.json", model="g"))
+    return PlacementProblem.create(parse_placement(json.dumps(document).encode(), where="g.json", model="g"))
 
 
 IDLE = {"fpgaLatency": 0.0, "cpuLatency": 0.0}

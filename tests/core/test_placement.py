@@ -72,7 +72,7 @@ TWO_APART = np.array([0, 1, 0, 2])
 )
 def test_a_problem_without_sense_is_refused(graph: dict[str, Any], overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message) as refusal:
-        PlacementProblem.from_graph(chain(**graph), **overrides)
+        PlacementProblem.create(chain(**graph), **overrides)
     assert "\n" not in str(refusal.value)
 
 
@@ -96,14 +96,14 @@ def test_what_fits_no_device_alone_is_infeasible(
     graph: dict[str, Any], overrides: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(Infeasible, match=message):
-        PlacementProblem.from_graph(chain(**graph), **overrides)
+        PlacementProblem.create(chain(**graph), **overrides)
 
 
 def test_with_a_cpu_there_is_a_place_for_everything() -> None:
-    problem = PlacementProblem.from_graph(chain(supported=UNSUPPORTED, classes=TWO_APART), memory_bytes=3.5)
+    problem = PlacementProblem.create(chain(supported=UNSUPPORTED, classes=TWO_APART), memory_bytes=3.5)
     # 11 is not supported, 10 and 12 take 4 bytes together, 13 takes 4
     assert problem.may_accelerate.tolist() == [False, False, False, False]
-    assert PlacementProblem.from_graph(chain(supported=UNSUPPORTED, classes=TWO_APART)).may_accelerate.tolist() == [
+    assert PlacementProblem.create(chain(supported=UNSUPPORTED, classes=TWO_APART)).may_accelerate.tolist() == [
         True,
         False,
         True,
@@ -112,7 +112,7 @@ def test_with_a_cpu_there_is_a_place_for_everything() -> None:
 
 
 def test_a_class_is_supported_only_as_a_whole() -> None:
-    problem = PlacementProblem.from_graph(chain(supported=UNSUPPORTED, classes=np.array([0, 0, 1, 1])))
+    problem = PlacementProblem.create(chain(supported=UNSUPPORTED, classes=np.array([0, 0, 1, 1])))
     assert problem.class_supported.tolist() == [False, False, True, True]
     assert problem.class_memory_bytes.tolist() == [3.0, 3.0, 7.0, 7.0]
 
@@ -135,7 +135,7 @@ def test_a_plan_says_why_it_does_not_solve_its_problem(
     graph: dict[str, Any], assignment: list[int], reason: str
 ) -> None:
     plan = PlacementPlan("by hand", np.array(assignment))
-    assert plan.check_valid(PlacementProblem.from_graph(chain(**graph))) == (not reason, reason)
+    assert plan.check_valid(PlacementProblem.create(chain(**graph))) == (not reason, reason)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_plan_says_why_it_does_not_solve_its_problem(
     ],
 )
 def test_subgraphs_must_be_able_to_run(assignment: list[int], pieces: list[int] | None, q: int, reason: str) -> None:
-    problem = PlacementProblem.from_graph(chain(accelerator_bytes=10.0), objective="latency", pieces=q)
+    problem = PlacementProblem.create(chain(accelerator_bytes=10.0), objective="latency", pieces=q)
     plan = PlacementPlan("by hand", np.array(assignment), None if pieces is None else np.array(pieces))
     assert plan.check_valid(problem) == (not reason, reason)
 
@@ -159,16 +159,16 @@ def test_subgraphs_must_be_able_to_run(assignment: list[int], pieces: list[int] 
 def test_two_contiguous_subgraphs_may_still_wait_for_each_other() -> None:
     # 10 → 11 and 12 → 13, with {10, 13} on one accelerator and {11, 12} on the other
     graph = chain(edges=np.array([[0, 1], [2, 3]]))
-    problem = PlacementProblem.from_graph(graph, objective="latency")
+    problem = PlacementProblem.create(graph, objective="latency")
     ok, reason = PlacementPlan("by hand", np.array([0, 1, 1, 0])).check_valid(problem)
     assert not ok
     assert "waits for" in reason
-    assert PlacementPlan("by hand", np.array([0, 1, 1, 0])).check_valid(PlacementProblem.from_graph(graph))[0]
+    assert PlacementPlan("by hand", np.array([0, 1, 1, 0])).check_valid(PlacementProblem.create(graph))[0]
 
 
 def test_a_throughput_plan_has_no_subgraphs() -> None:
     plan = PlacementPlan("by hand", np.zeros(4, dtype=np.int64), np.zeros(4, dtype=np.int64))
-    assert plan.check_valid(PlacementProblem.from_graph(chain(accelerator_bytes=10.0))) == (
+    assert plan.check_valid(PlacementProblem.create(chain(accelerator_bytes=10.0))) == (
         False,
         "subgraphs are for latency only",
     )

@@ -203,7 +203,7 @@ def test_nothing_starts_before_its_inputs_and_nobody_does_two_things_at_a_time(
 def test_a_published_graph_on_one_device_takes_what_the_paper_says(
     name: str, total_ms: float, shared_data: Path
 ) -> None:
-    problem = PlacementProblem.from_graph(
+    problem = PlacementProblem.create(
         read_placement(shared_data / "placement_graphs" / f"{name}.json"),
         objective="step",
         accelerators=1,
@@ -226,9 +226,9 @@ def test_the_published_latency_of_a_split_is_no_less_than_its_step(name: str, sh
     graph = read_placement(path)
     from automap_models.planners.registry import make_planner
 
-    latency = PlacementProblem.from_graph(graph, objective="latency")
+    latency = PlacementProblem.create(graph, objective="latency")
     plan = make_planner("local-search", kind="placement").plan(latency)
-    step = PlacementProblem.from_graph(graph, objective="step")
+    step = PlacementProblem.create(graph, objective="step")
     assert placement_cost(step, plan).value_s <= placement_cost(latency, plan).value_s * (1 + 1e-9)
 
 
@@ -248,7 +248,7 @@ def test_two_hundred_placements_of_5000_operations_are_simulated_in_a_second() -
         classes=np.arange(nodes),
         edges=np.array(sorted(ends)),
     )
-    tables = StepTables.from_problem(PlacementProblem.from_graph(graph, objective="step", accelerators=8))
+    tables = StepTables.from_problem(PlacementProblem.create(graph, objective="step", accelerators=8))
     placements = np.sort(random.integers(0, 8, (20, nodes)), axis=1)
     step_values(tables, placements[:1])
     begun_s = time.process_time()
@@ -258,7 +258,7 @@ def test_two_hundred_placements_of_5000_operations_are_simulated_in_a_second() -
 
 def test_memory_that_a_step_passes_is_told() -> None:
     graph = drawn_graph(1, 6)
-    problem = PlacementProblem.from_graph(graph, objective="step", memory_bytes=float(graph.memory_bytes.sum()) + 0.5)
+    problem = PlacementProblem.create(graph, objective="step", memory_bytes=float(graph.memory_bytes.sum()) + 0.5)
     cost = placement_cost(problem, PlacementPlan("all", np.zeros(6, dtype=np.int64)))
     assert not cost.feasible
     assert cost.memory_bytes[0] > graph.memory_bytes.sum()

@@ -49,7 +49,7 @@ def graphs(shared_data: Path) -> Path:
 @pytest.mark.parametrize("name", EXPERTS)
 def test_an_expert_split_costs_what_the_paper_says(name: str, graphs: Path) -> None:
     split, value_ms = EXPERTS[name]
-    problem = PlacementProblem.from_graph(read_placement(graphs / f"throughput-inputs_{name}.json"))
+    problem = PlacementProblem.create(read_placement(graphs / f"throughput-inputs_{name}.json"))
     document = json.loads((graphs / f"human-experts_{split}_expert.json").read_text())
     device_of_class = {}
     for device, held in enumerate([*document["fpgas"], *document["cpus"]]):
@@ -63,7 +63,7 @@ def test_an_expert_split_costs_what_the_paper_says(name: str, graphs: Path) -> N
 
 @pytest.mark.parametrize("name", ONE_DEVICE_MS)
 def test_one_device_costs_what_the_paper_says(name: str, graphs: Path) -> None:
-    problem = PlacementProblem.from_graph(read_placement(graphs / f"throughput-inputs_{name}.json"))
+    problem = PlacementProblem.create(read_placement(graphs / f"throughput-inputs_{name}.json"))
     plan = PlacementPlan("single", np.zeros(len(problem.graph), dtype=np.int64))
     assert placement_cost(problem, plan).value_s * 1e3 == pytest.approx(ONE_DEVICE_MS[name], abs=DIGITS_MS)
 
@@ -71,7 +71,7 @@ def test_one_device_costs_what_the_paper_says(name: str, graphs: Path) -> None:
 @pytest.mark.parametrize("name", GREEDY_LATENCY_MS)
 def test_the_greedy_split_takes_as_long_as_the_paper_says(name: str, graphs: Path) -> None:
     """Blocks in topological order, depth first, fill one accelerator after the other; the rest goes to the CPUs."""
-    problem = PlacementProblem.from_graph(read_placement(graphs / f"latency-inputs_{name}.json"), objective="latency")
+    problem = PlacementProblem.create(read_placement(graphs / f"latency-inputs_{name}.json"), objective="latency")
     graph = problem.graph
     assignment = np.full(len(graph), problem.accelerators)
     device, used = 0, 0.0
@@ -143,8 +143,8 @@ def problems(draw: st.DrawFn, objective: str = "throughput") -> PlacementProblem
         accelerator_bytes=float(draw(st.integers(0, 30))),
     )
     if objective == "latency":
-        return PlacementProblem.from_graph(graph, objective="latency", pieces=draw(st.integers(1, 3)))
-    return PlacementProblem.from_graph(
+        return PlacementProblem.create(graph, objective="latency", pieces=draw(st.integers(1, 3)))
+    return PlacementProblem.create(
         graph, communication=draw(st.sampled_from(["sum", "max"])), split_passes=draw(st.booleans())
     )
 
@@ -262,10 +262,10 @@ def test_a_subgraph_between_two_others_of_its_accelerator_costs_two_transfers_ea
         accelerator_bytes=3.0,
     )
     apart = PlacementPlan("by hand", np.array([1, 2, 1]), np.array([0, 0, 1]))
-    problem = PlacementProblem.from_graph(graph, objective="latency", pieces=2)
+    problem = PlacementProblem.create(graph, objective="latency", pieces=2)
     cost = placement_cost(problem, apart)
     assert cost.value_s == (2 + 1) + 8 + (1 + 4)
     assert cost.transfer_s.tolist() == [0.0, 2.0, 0.0]
     assert cost.loads_s.tolist() == [0.0, 2 + 4 + 2, 8]
     together = PlacementPlan("by hand", np.array([1, 2, 1]))
-    assert placement_cost(PlacementProblem.from_graph(graph, objective="latency"), together).value_s == math.inf
+    assert placement_cost(PlacementProblem.create(graph, objective="latency"), together).value_s == math.inf

@@ -34,7 +34,7 @@ GRAPH = parse_placement(json.dumps(DOCUMENT).encode(), where="g.json", model="g"
 
 def throughput_result() -> PlacementResult:
     """Nodes 1 and 2 on accelerator 0, node 3 on accelerator 1: loads 1 + 2 + 6 and 3 + 6 ms."""
-    problem = PlacementProblem.from_graph(GRAPH)
+    problem = PlacementProblem.create(GRAPH)
     plan = PlacementPlan("by hand", np.array([0, 0, 1]))
     facts = {"one_device_s": 0.006, "seed": 3, "time_limit_s": 9.0}
     bound = Bound(0.006, "relaxation")
@@ -43,7 +43,7 @@ def throughput_result() -> PlacementResult:
 
 def latency_result() -> PlacementResult:
     """One subgraph, then a node on a CPU, then another subgraph of the same accelerator."""
-    problem = PlacementProblem.from_graph(GRAPH, objective="latency", pieces=2)
+    problem = PlacementProblem.create(GRAPH, objective="latency", pieces=2)
     plan = PlacementPlan("by hand", np.array([0, 2, 0]), np.array([0, 0, 1]))
     return Result(problem, plan, placement_cost(problem, plan), "optimal", taken_s=0.25)
 

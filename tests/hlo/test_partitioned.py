@@ -141,7 +141,10 @@ def test_columns_then_rows_of_two_dense_layers() -> None:
     assert sharded.dims == {"params/v": 1, "params/w": 0}
     # The activation between the layers is a quarter on each device, the result is whole and three quarters gathered.
     np.testing.assert_array_equal(sharded.boundary_bytes[first:second], profile.A[first:second] / 4)
-    assert (sharded.boundary_bytes[second], sharded.gathered[second + 1]) == (F32 * BATCH * OUT, F32 * BATCH * OUT * 3 / 4)
+    assert (sharded.boundary_bytes[second], sharded.gathered[second + 1]) == (
+        F32 * BATCH * OUT,
+        F32 * BATCH * OUT * 3 / 4,
+    )
     assert not sharded.gathered[: second + 1].any()
 
 

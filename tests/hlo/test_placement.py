@@ -83,7 +83,7 @@ def test_a_placement_moves_exactly_the_values_that_are_read_on_another_device(
     placement = contracted(graph, nodes)
     groups = int(placement.classes.max()) + 1
     assignment = np.array(data.draw(st.lists(st.integers(0, 1), min_size=groups, max_size=groups)))[placement.classes]
-    cost = placement_cost(PlacementProblem.from_graph(placement), PlacementPlan("drawn", assignment))
+    cost = placement_cost(PlacementProblem.create(placement), PlacementPlan("drawn", assignment))
     expected = moved_bytes(graph, node_of_instructions(placement, len(graph)), assignment)
     assert (2.0 * cost.transfer_s[:2]).tolist() == expected
 

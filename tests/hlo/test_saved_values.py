@@ -16,7 +16,6 @@ from automap_models.core.instruction_graph import FloatArray, InstructionGraph, 
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.dimension_classes import sharding_classes
 from automap_models.hlo.graph import instruction_graph, rules_of
-from automap_models.hlo.kept import saved_values
 from automap_models.hlo.liveness import Liveness
 from automap_models.hlo.rule_sets import RuleSet
 from automap_models.hlo.saved_values import saved_values

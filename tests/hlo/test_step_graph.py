@@ -36,7 +36,7 @@ def test_on_one_device_the_step_takes_the_time_of_its_kernels(
     graph: PlacementGraph, instructions: InstructionGraph
 ) -> None:
     """But for what is made of constants alone, which is no node."""
-    problem = PlacementProblem.from_graph(graph, objective="step", accelerators=1)
+    problem = PlacementProblem.create(graph, objective="step", accelerators=1)
     cost = placement_cost(problem, PlacementPlan("one", np.zeros(len(graph), dtype=np.int64)))
     whole = float(clock_times(instructions, read_device("v100")).sum())
     assert cost.value_s == pytest.approx(graph.accelerator_s.sum())

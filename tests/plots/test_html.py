@@ -15,7 +15,7 @@ from automap_models.core.framework import UNKNOWN
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.units import seconds, size
 from automap_models.plots.html import plan_html, strategy_html, strategy_timeline
-from automap_models.simulate.step import step_cost
+from automap_models.simulate.plan_step import step_cost
 
 STRANGE = '<script>alert("1")</script> & co'
 PROFILE = am.Profile(

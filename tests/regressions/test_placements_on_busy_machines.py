@@ -36,7 +36,7 @@ def layered(nodes: int, seed: int) -> PlacementProblem:
         accelerator_bytes=float(nbytes.sum() / 3),
         meta={},
     )
-    return PlacementProblem.from_graph(graph, objective="latency")
+    return PlacementProblem.create(graph, objective="latency")
 
 
 @pytest.mark.parametrize("planner", ["milp", "local-search"])

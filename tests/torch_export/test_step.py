@@ -405,7 +405,10 @@ def test_convolutions_cost_what_they_cost_in_jax() -> None:
     """FLOP as XLA counts them, without the padding."""
     with torch.device("meta"):
         model, images, labels = Vgg19(), torch.empty(32, 3, 224, 224), torch.empty(32, dtype=torch.int64)
-    in_torch, in_jax = Traced.from_module(step_module(model, (images, labels))), Traced.from_module(trace(build("vgg19")))
+    in_torch, in_jax = (
+        Traced.from_module(step_module(model, (images, labels))),
+        Traced.from_module(trace(build("vgg19"))),
+    )
 
     def flop(traced: Traced) -> float:
         return sum(

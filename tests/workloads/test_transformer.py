@@ -297,7 +297,7 @@ def test_a_models_trace_has_the_same_parameters_products_and_kept_values(name: s
     pytest.importorskip("flax")
     from automap_models.hlo.adapter import trace
     from automap_models.hlo.graph import instruction_graph
-    from automap_models.hlo.kept import saved_values
+    from automap_models.hlo.saved_values import saved_values
     from automap_models.workloads.training import training_step
 
     tokens, samples = 256, 2

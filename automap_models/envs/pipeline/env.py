@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.compiled import jit
 from automap_models.cost.link_kernel import all_reduce, transfer
-from automap_models.envs.pipeline.encoding import COMPUTE, FORWARDS, SENT, SAVED, WEIGHTS, EncodedProblems, cut_masks
+from automap_models.envs.pipeline.encoding import COMPUTE, FORWARDS, SAVED, SENT, WEIGHTS, EncodedProblems, cut_masks
 
 OUT_OF_MEMORY_REWARD = -1.0
 DEVICES, PER_NODE, RATIO, STATE, STAGES, MICRO, IDEAL = range(7)

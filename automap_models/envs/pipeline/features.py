@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.compiled import jit
 from automap_models.cost.link_kernel import all_reduce, transfer
-from automap_models.envs.pipeline.encoding import COMPUTE, FORWARDS, SENT, SAVED, WEIGHTS
+from automap_models.envs.pipeline.encoding import COMPUTE, FORWARDS, SAVED, SENT, WEIGHTS
 from automap_models.envs.pipeline.env import (
     DEVICES,
     MICRO,

@@ -155,7 +155,7 @@ def go_on(
         The limit, lower where a plan is shorter; and how many ends were looked at.
     """
     stages, trial, count = search.stages, search.trial, search.stages.in_flight.size
-    devices, m, behind, taken = messages.shape[0] - 1, stages.crossing.size - 1, search.stages.in_flight.size - 2 - s, 0.0
+    devices, m, behind, taken = messages.shape[0] - 1, stages.crossing.size - 1, count - 2 - s, 0.0
     i, a, rounds = trial[BOUNDARY, s], trial[DEVICE, s], stages.micro_batches
     ends.number[s] = 0
     for q in range(a + 1, devices - behind):

@@ -153,7 +153,9 @@ class Moves:
             for route in routes:  # one, or with what moves through other numbers of replicas lead to two
                 if rest <= 0.0:
                     break
-                step_s, moved, taken = moved_on(stages, self._layouts, route, best_s, near(SHIFT), by_device, parts, rest)
+                step_s, moved, taken = moved_on(
+                    stages, self._layouts, route, best_s, near(SHIFT), by_device, parts, rest
+                )
                 rest -= taken
                 if step_s < best_s:
                     best_s, best = float(step_s), self.plan(moved)

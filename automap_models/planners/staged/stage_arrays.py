@@ -129,7 +129,7 @@ def stage_arrays(problem: StagedProblem, places: IntArray | None = None) -> tupl
     if problem.constraints.equal_replicas:
         arrays = arrays._replace(kind=_of_equal_stages(problem, arrays.kind))
     return arrays._replace(
-        windows=windows, held=in_flight, micro_batches=micro_batches, least_C=least[0], least_W=least[1]
+        windows=windows, in_flight=in_flight, micro_batches=micro_batches, least_C=least[0], least_W=least[1]
     ), boundary
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import IntArray
-from automap_models.core.paces import equal_speeds, most_between
 from automap_models.core.profile import FloatArray
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.stage_speeds import equal_speeds, most_between

@@ -9,7 +9,7 @@ from __future__ import annotations
 from automap_models.core.compiled import inlined, jit
 from automap_models.core.instruction_graph import IntArray
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import FORWARD, BACKWARD
+from automap_models.core.schedules import BACKWARD, FORWARD
 from automap_models.planners.staged.stage_arrays import (
     FROZEN,
     GATHER,

@@ -26,14 +26,14 @@ from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.schedules import WARM_UPS, micro_batches_per_round
 from automap_models.planners import effort
-from automap_models.planners.strategies.family_costs import SubspaceCosts, RankCosts
+from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts
 
 SLACK = 1e-9
 """Relative; what is infeasible by less counts as feasible."""
 
 
 def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:
-    """No step of the division is shorter, whatever its schedule, ZeRO and memory: ranks that share all work evenly.
+    """No step of these degrees is shorter, whatever the schedule, ZeRO and memory: ranks that share all work evenly.
 
     Args:
         costs: of one of its subspaces without ZeRO.
@@ -78,7 +78,7 @@ def closed_bound(
         costs: of the ranks.
         recompute: kinds of recomputation that blocks may have.
         in_flight: [S] micro-batches whose activations a rank holds at least.
-        subspace: costs of the family; None for all whose ranks hold as much.
+        subspace: costs of the subspace; None for all whose ranks hold as much.
         enough_s: of a longer bound it is enough to know that it is as long as this.
         reserve: [S] bytes of each device that are left free, which costs of a subspace have.
     """

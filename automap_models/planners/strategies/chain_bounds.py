@@ -20,7 +20,7 @@ from automap_models.core.schedules import SCHEDULES, ranks_of_stages, repeating_
 from automap_models.core.strategy import Strategy
 from automap_models.cost.stage_costs import SENDING_ALONE
 from automap_models.planners import effort
-from automap_models.planners.strategies.family_costs import SubspaceCosts
+from automap_models.planners.strategies.subspace_costs import SubspaceCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
@@ -98,10 +98,10 @@ def weighted_chain(name: str, ranks: int, micro_batches: int, vp: int) -> Chains
 
 
 def chain_bound(subspace: SubspaceCosts, recompute: list[int]) -> float:
-    """No step of the family is shorter than its weighted chain, with all blocks where they add least to it.
+    """No step of the subspace is shorter than its weighted chain, with all blocks where they add least to it.
 
     Args:
-        subspace: costs of the family.
+        subspace: costs of the subspace.
         recompute: kinds of recomputation that blocks may have.
     """
     costs, strategy = subspace.ranks, subspace.strategy

@@ -22,18 +22,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from automap_models.planners import effort
-from automap_models.planners.strategies.family_costs import RankCosts
-from automap_models.planners.strategies.grid import Degrees, Subspace, Grid, ScheduleChoice
+from automap_models.planners.strategies.grid import Degrees, Grid, ScheduleChoice, Subspace
+from automap_models.planners.strategies.subspace_costs import RankCosts
 
 
 def estimated_subspaces(
     grid: Grid, costs_of: Callable[[Degrees, int], RankCosts], degree_sets: Iterable[Degrees], recompute: list[int]
 ) -> list[tuple[float, Subspace]]:
-    """About how long a step of a family's best strategy takes, and the family, the shortest guesses first.
+    """About how long a step of a subspace's best strategy takes, and the subspace, the shortest estimates first.
 
     Args:
         grid: of the problem.
-        costs_of: of a division with a stage of ZeRO.
+        costs_of: of a set of degrees with a stage of ZeRO.
         degree_sets: that there are.
         recompute: kinds of recomputation that blocks may have.
     """

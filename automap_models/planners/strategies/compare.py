@@ -165,7 +165,10 @@ class Comparisons:
         if key in self._infeasible or self.deadline.passed:
             return
         self.watch(Progress(f"searching strategies: {name}"))
-        shortest = sorted((candidate for candidate in self.pool if holds(restricted, candidate)), key=lambda candidate: candidate.step_s)
+        shortest = sorted(
+            (candidate for candidate in self.pool if holds(restricted, candidate)),
+            key=lambda candidate: candidate.step_s,
+        )
         start = [beside or self.best, *(candidate.strategy for candidate in shortest[:4])]
         config = self.short if budget_s is None else replace(self.short, budget_s=budget_s)
         self._infeasible[key] = False
@@ -254,7 +257,7 @@ class Comparisons:
         shorter those are left out that have one more degree than another of them.
         """
         rows, none = list[Alternative](), list[tuple[set[str], Alternative]]()
-        divided = {_used(division) for division in Grid(self.problem).divisions()}
+        divided = {_used(degrees) for degrees in Grid(self.problem).degree_sets()}
         for used in (set(of) for size in range(len(PARALLEL) + 1) for of in combinations(PARALLEL, size)):
             if used not in divided:
                 continue

@@ -20,14 +20,13 @@ import numpy as np
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.result import TIE
 from automap_models.planners import effort
-from automap_models.planners.strategies.family_costs import RankCosts
-from automap_models.planners.strategies.grid import Degrees, Subspace, Grid
+from automap_models.planners.strategies.grid import Degrees, Grid, Subspace
 from automap_models.planners.strategies.problem import SharedCosts
 from automap_models.planners.strategies.subspace_costs import RankCosts
 
 
 class DegreeCosts:
-    """What layers take under the divisions of a grid.
+    """What layers take under the sets of degrees of a grid.
 
     Args:
         grid: of a problem.
@@ -38,7 +37,7 @@ class DegreeCosts:
         self.grid, self.pricing, self.problem, self._ranks = grid, shared.pricing, grid.problem, shared.ranks
 
     def costs(self, degrees: Degrees, zero: int) -> RankCosts:
-        """Of a stage of ZeRO, whatever the way; what was asked for lately is at hand."""
+        """Of a stage of ZeRO, whatever the schedule; what was asked for lately is at hand."""
         key = (degrees, zero, self.grid.precision, self.problem.global_batch)
         if key not in self._ranks:
             if len(self._ranks) >= 8192:
@@ -48,7 +47,7 @@ class DegreeCosts:
         return self._ranks[key]
 
     def dominated_by(self, degrees: Degrees, among: Container[Degrees]) -> float:
-        """Seconds by which a strategy of it may be shorter than all strategies of one of these divisions with smaller
+        """Seconds by which a strategy of it may be shorter than all strategies of one of these with smaller
         micro-batches and less context parallelism, at most; infinite where none is never slower and never fuller."""
         least = float("inf")
         if len(self.pricing.devices) > 1:
@@ -61,7 +60,7 @@ class DegreeCosts:
         return least
 
     def _shorter_by(self, one: Degrees, other: Degrees, zero: int) -> float:
-        """Seconds by which a strategy of the second division may be shorter than its counterpart of the first, at most;
+        """Seconds by which a strategy of the second degrees may be shorter than its counterpart of the first, at most;
         infinite where it may be shorter by any number, or hold less."""
         if zero not in self.grid.zeros(one):
             return float("inf")
@@ -96,7 +95,7 @@ def _never_more(one: FloatArray, other: FloatArray) -> bool:
 
 
 def with_whole_sequences(degrees: Degrees) -> list[Degrees]:
-    """The divisions of as many tokens a device, of the same devices, whose sequences fewer devices share."""
+    """The sets of degrees of as many tokens a device, of the same devices, whose sequences fewer devices share."""
     d = degrees
     shares = [share for share in range(2, min(d.cp, d.micro_batch) + 1) if d.cp % share == d.micro_batch % share == 0]
     return [d._replace(cp=d.cp // n, dp=d.dp * n, micro_batch=d.micro_batch // n) for n in shares]

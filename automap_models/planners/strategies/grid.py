@@ -173,7 +173,9 @@ class Grid:
 
 
 @lru_cache(maxsize=4096)
-def _schedules(pp: int, micro_batches: int, layers: int, names: tuple[str, ...], virtual: int | None) -> tuple[ScheduleChoice, ...]:
+def _schedules(
+    pp: int, micro_batches: int, layers: int, names: tuple[str, ...], virtual: int | None
+) -> tuple[ScheduleChoice, ...]:
     if pp == 1 and len(names) > 1 and virtual in (None, 1):
         names = (DEFAULT_SCHEDULE,)
     choices = []

@@ -121,7 +121,9 @@ class StrategyProblem:
                 raise BadInput(what, where="`reserve_bytes`", do="give less than the memory")
 
     @classmethod
-    def from_work(cls, work: Callable[[str], ModelWork], cluster: Cluster, device: Device, **others: Any) -> StrategyProblem:
+    def from_work(
+        cls, work: Callable[[str], ModelWork], cluster: Cluster, device: Device, **others: Any
+    ) -> StrategyProblem:
         """The search with the usual reserve, unless it is given, and the kinds of devices that the cluster names.
 
         Args:

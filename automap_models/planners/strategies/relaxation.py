@@ -29,7 +29,7 @@ from automap_models.core.strategy import RECOMPUTE
 from automap_models.cost.strategy import laid_out
 from automap_models.planners import effort
 from automap_models.planners.strategies.chain_bounds import Chains, as_arrays, passes_laid_out, usual_chains
-from automap_models.planners.strategies.family_costs import SubspaceCosts
+from automap_models.planners.strategies.subspace_costs import SubspaceCosts
 from automap_models.simulate.rounds import PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 

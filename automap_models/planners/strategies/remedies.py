@@ -12,7 +12,7 @@ from automap_models.core.units import counted, size
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import least_in_flight
-from automap_models.planners.strategies.grid import Subspace, Grid
+from automap_models.planners.strategies.grid import Grid, Subspace
 from automap_models.planners.strategies.planner import StrategiesPlanner, any_subspace
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 

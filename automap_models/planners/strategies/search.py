@@ -36,10 +36,8 @@ from automap_models.planners.strategies.bounds import closed_bound, degrees_boun
 from automap_models.planners.strategies.chain_bounds import chain_bound
 from automap_models.planners.strategies.closed_forms import estimated_subspaces
 from automap_models.planners.strategies.completion import Completion, Completions, Incumbent, priced
-from automap_models.planners.strategies.divisions import DegreeCosts
-from automap_models.planners.strategies.family_costs import SubspaceCosts, RankCosts
-from automap_models.planners.strategies.grid import Degrees, Subspace, Grid, ScheduleChoice, neighbours, usual_degrees
-from automap_models.planners.strategies.guesses import estimated_subspaces
+from automap_models.planners.strategies.dominance import DegreeCosts
+from automap_models.planners.strategies.grid import Degrees, Grid, ScheduleChoice, Subspace, neighbours, usual_degrees
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
 from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts

@@ -177,7 +177,7 @@ class RankCosts:
 
 
 class SubspaceCosts:
-    """Costs of a family: of its ranks, and of its V virtual stages.
+    """Costs of a subspace: of its ranks, and of its V virtual stages.
 
     Args:
         ranks: costs that it shares with other subspaces.

@@ -15,7 +15,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.envs.pipeline import features
-from automap_models.envs.pipeline.encoding import COMPUTE, SENT, SAVED, WEIGHTS, encode
+from automap_models.envs.pipeline.encoding import COMPUTE, SAVED, SENT, WEIGHTS, encode
 from automap_models.envs.pipeline.env import OUT_OF_MEMORY_REWARD, Problems, States, follow, prefix_of, rewards
 
 LAW = settings(max_examples=25, deadline=None, derandomize=True)
@@ -76,7 +76,7 @@ def test_features_are_the_same_on_every_scale(
 
     def scaled(problem: StagedProblem) -> StagedProblem:
         p, c = problem.profile, problem.cluster
-        profile = Profile.create(scale * p.C, 5 * p.A, 5 * p.W, scale * p.C_fwd, 5 * p.saved)
+        profile = Profile.create(scale * p.C, 5 * p.A, 5 * p.W, scale * p.C_fwd, 5 * p.stash)
         cluster = Cluster(c.nodes, c.devices_per_node, c.intra * 5 / scale, c.inter * 5 / scale, 5 * c.memory)
         return replace(problem, profile=profile, cluster=cluster)
 

@@ -72,7 +72,10 @@ def test_equal_devices_may_change_their_numbers() -> None:
     device, piece = _placed(problem)
     other = np.arange(problem.devices)
     other[[0, 1]] = 1, 0
-    view, may = PlacerView(problem, StepTables.from_problem(problem)), np.ones((int(piece.max()) + 1, problem.devices), bool)
+    view, may = (
+        PlacerView(problem, StepTables.from_problem(problem)),
+        np.ones((int(piece.max()) + 1, problem.devices), bool),
+    )
     one, two = view.inputs(device, piece, may), view.inputs(other[device], piece, may)
     if simulate_step(view.tables, device).makespan_s != simulate_step(view.tables, other[device]).makespan_s:
         pytest.skip("ties were broken by the device's number")

@@ -46,11 +46,13 @@ def _document(nodes: list[Document], edges: list[tuple[int, int]], costs: list[f
 
 
 def _problem(document: Document, **overrides: Any) -> PlacementProblem:
-    return PlacementProblem.from_graph(parse_placement(json.dumps(document).encode(), where="g.json", model="g"), **overrides)
+    return PlacementProblem.create(
+        parse_placement(json.dumps(document).encode(), where="g.json", model="g"), **overrides
+    )
 
 
 def _published(name: str, shared_data: Path) -> PlacementProblem:
-    return PlacementProblem.from_graph(read_placement(shared_data / "placement_graphs" / f"throughput-inputs_{name}.json"))
+    return PlacementProblem.create(read_placement(shared_data / "placement_graphs" / f"throughput-inputs_{name}.json"))
 
 
 SLOWEST = "LayerGraphs_bert24_inference"

@@ -63,12 +63,12 @@ def problems() -> dict[str, PlacementProblem]:
 
     The ideals planner compiles on the first call on a machine, which no deadline can stop.
     """
-    make_planner("ideals", kind="placement").solve(PlacementProblem.from_graph(ladder(3, 2)))
+    make_planner("ideals", kind="placement").solve(PlacementProblem.create(ladder(3, 2)))
     graph = ladder(300, 2)
     return {
-        "throughput": PlacementProblem.from_graph(graph),
-        "latency": PlacementProblem.from_graph(graph, objective="latency"),
-        "step": PlacementProblem.from_graph(graph, objective="step"),
+        "throughput": PlacementProblem.create(graph),
+        "latency": PlacementProblem.create(graph, objective="latency"),
+        "step": PlacementProblem.create(graph, objective="step"),
     }
 
 
@@ -82,7 +82,7 @@ def test_a_deadline_is_kept_within_twice_its_time_and_the_best_plan_so_far_is_re
 ) -> None:
     """Processor time, as other programs may hold the machine's cores; what the first plan imports does not count."""
     problem, planner = problems[objective], make_planner(name, kind="placement")
-    planner.solve(PlacementProblem.from_graph(ladder(4, 2), objective=objective))
+    planner.solve(PlacementProblem.create(ladder(4, 2), objective=objective))
     begin_s = time.process_time()
     result = planner.solve(problem, deadline=Deadline(budget_s))
     assert time.process_time() - begin_s < max(2 * budget_s, budget_s + 1.0)
@@ -96,7 +96,7 @@ def test_a_deadline_is_kept_within_twice_its_time_and_the_best_plan_so_far_is_re
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_planner_tells_how_far_it_is(name: str) -> None:
     news: list[Progress] = []
-    problem = PlacementProblem.from_graph(ladder(4, 2), objective=objective_of(name))
+    problem = PlacementProblem.create(ladder(4, 2), objective=objective_of(name))
     make_planner(name, kind="placement").solve(problem, watch=news.append)
     assert news
     assert all(item.what for item in news)
@@ -105,7 +105,7 @@ def test_a_planner_tells_how_far_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_result_carries_the_problem_the_cost_the_time_and_the_seed(name: str) -> None:
-    problem = PlacementProblem.from_graph(ladder(4, 2), objective=objective_of(name))
+    problem = PlacementProblem.create(ladder(4, 2), objective=objective_of(name))
     config = {"seed": 7} if name in DRAWS_AT_RANDOM else {}
     result = make_planner(name, kind="placement", **config).solve(problem)
     plan = result.required_plan()
@@ -124,7 +124,7 @@ def test_a_problem_that_nothing_fits_has_a_reason_instead_of_a_plan(name: str) -
     """Each operator fits an accelerator on its own; all of them together fit no number of accelerators given."""
     graph = ladder(4, 2, cpus=0, accelerators=1)
     memory = 1.5 * float(graph.memory_bytes.max())
-    problem = PlacementProblem.from_graph(graph, memory_bytes=memory, objective=objective_of(name))
+    problem = PlacementProblem.create(graph, memory_bytes=memory, objective=objective_of(name))
     result = make_planner(name, kind="placement").solve(problem)
     assert result.status == ("infeasible" if name in PROVES else "stopped")
     assert (result.plan, result.cost, result.bound) == (None, None, None)
@@ -148,7 +148,7 @@ def test_all_planners_are_tried() -> None:
 )
 def test_a_planner_refuses_another_objective(name: str, objective: str, words: str) -> None:
     with pytest.raises(BadInput, match=f"planner {name}: {words}"):
-        make_planner(name, kind="placement").solve(PlacementProblem.from_graph(ladder(4, 2), objective=objective))
+        make_planner(name, kind="placement").solve(PlacementProblem.create(ladder(4, 2), objective=objective))
 
 
 @pytest.mark.parametrize("name", PLANNERS)

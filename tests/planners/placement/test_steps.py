@@ -47,7 +47,7 @@ def chains(count: int, length: int, bytes_moved: float = 1.0) -> PlacementGraph:
 @pytest.mark.parametrize("name", ["m-etf", "expert", "metis", "local-search"])
 def test_independent_chains_go_to_devices_of_their_own(name: str) -> None:
     """Three chains of ten seconds: ten, with the way in from the source and out to the sink (the expert's answer)."""
-    result = make_planner(name, kind="placement").solve(PlacementProblem.from_graph(chains(3, 10, 0.5), objective="step"))
+    result = make_planner(name, kind="placement").solve(PlacementProblem.create(chains(3, 10, 0.5), objective="step"))
     assert result.cost.value_s <= 11.0 + 1e-9
     if name == "local-search":
         devices = result.required_plan().assignment[1:-1].reshape(3, 10)
@@ -58,7 +58,7 @@ def test_independent_chains_go_to_devices_of_their_own(name: str) -> None:
 @pytest.mark.parametrize("name", ["m-etf", "expert"])
 def test_a_chain_whose_transfers_are_long_stays_where_it_is_but_for_an_experts(name: str) -> None:
     """One after the other: a second device can only add transfers."""
-    problem = replace(PlacementProblem.from_graph(chains(1, 8, 5.0), objective="step"), accelerators=2)
+    problem = replace(PlacementProblem.create(chains(1, 8, 5.0), objective="step"), accelerators=2)
     result = make_planner(name, kind="placement").solve(problem)
     assert result.cost.value_s == pytest.approx(13.0 if name == "expert" else 8.0)
     assert (result.status == "optimal") == (name != "expert")
@@ -69,7 +69,7 @@ def test_local_search_finds_the_best_of_all_placements_of_small_graphs(seed: int
     random = np.random.default_rng(seed)
     graph = chains(2, 3, float(random.uniform(0.1, 2)))
     graph = replace(graph, accelerator_s=random.random(8), accelerators=2)
-    problem = PlacementProblem.from_graph(graph, objective="step")
+    problem = PlacementProblem.create(graph, objective="step")
     values, _ = step_values(StepTables.from_problem(problem), np.array(list(itertools.product(range(2), repeat=8))))
     result = make_planner("local-search", kind="placement").solve(problem)
     assert result.cost.value_s == pytest.approx(values.min(), rel=1e-12)
@@ -127,7 +127,7 @@ def test_devices_without_a_link_of_their_own_reach_each_other_over_others() -> N
 
 
 def test_layers_stay_whole_and_in_order_for_the_expert() -> None:
-    problem = PlacementProblem.from_graph(chains(4, 5), objective="step", accelerators=2)
+    problem = PlacementProblem.create(chains(4, 5), objective="step", accelerators=2)
     device = make_planner("expert", kind="placement").plan(problem).assignment[1:-1].reshape(4, 5)
     assert (device == device[:, :1]).all()
     assert device[:, 0].tolist() == [0, 0, 1, 1]

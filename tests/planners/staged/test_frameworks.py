@@ -86,7 +86,9 @@ def test_plans_between_blocks_are_no_longer_than_those_of_frameworks_although_bl
     for stages in (2, 4):
         problem = StagedProblem(profile, CLUSTER, stages, granularity=10, schedule="1f1b")
         assert not set(ends) <= set(problem.grid.to_instructions(tuple(problem.grid.cut_points.tolist())))
-        (ours,) = (plan for kind, plan in Portfolio(PlanningSpace.from_problem(problem)).search() if kind is Simplicity.BLOCKS)
+        (ours,) = (
+            plan for kind, plan in Portfolio(PlanningSpace.from_problem(problem)).search() if kind is Simplicity.BLOCKS
+        )
         assert set(ours.plan.cuts) <= set(ends)
         theirs = [step_cost(problem, other) for _, other in framework_plans(problem, ends)]
         assert ours.step_s <= min(cost.step_s for cost in theirs if cost.feasible)

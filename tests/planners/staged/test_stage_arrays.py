@@ -27,7 +27,9 @@ def test_copies_of_tied_weights_count_in_the_memory_and_in_the_all_reduce(seed: 
     users.append(users[0])
     shared = [SharedParameter(f"p{k}", float(W[uses[0]] * rng.random()), uses) for k, uses in enumerate(users)]
     profile = Profile.create(C, A, W, stash=stash, shared_parameters=shared)
-    halves = replace(unsharded(profile), name="halves", degree=2, W=W / 2, shared_bytes=unsharded(profile).shared_bytes / 2)
+    halves = replace(
+        unsharded(profile), name="halves", degree=2, W=W / 2, shared_bytes=unsharded(profile).shared_bytes / 2
+    )
     problem = StagedProblem(profile, CLUSTER, stages=3, micro_batches=2, shardings=(halves,))
     for _ in range(10):
         cuts = tuple(sorted(rng.choice(9, size=2, replace=False).tolist()))

@@ -22,8 +22,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, least_in_flight, least_time
 from automap_models.planners.strategies.chain_bounds import chain_bound, usual_chains, weighted_chain
-from automap_models.planners.strategies.divisions import DegreeCosts
-from automap_models.planners.strategies.family_costs import SubspaceCosts, RankCosts
+from automap_models.planners.strategies.dominance import DegreeCosts
 from automap_models.planners.strategies.grid import Degrees, Grid
 from automap_models.planners.strategies.problem import SharedCosts, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation
