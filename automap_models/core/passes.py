@@ -135,7 +135,10 @@ class Schedule:
     @cached_property
     def orders(self) -> tuple[Order, ...]:
         """[S] the passes of each rank, as people read and devices run them."""
-        return tuple(tuple(Action(KINDS[kind], stage, m) for kind, stage, m in own.T.tolist()) for own in self.passes)
+        return tuple(
+            tuple(Action(KINDS[kind], stage, m) for kind, stage, m in rank_passes.T.tolist())
+            for rank_passes in self.passes
+        )
 
     @property
     def ranks(self) -> int:

@@ -178,11 +178,11 @@ def layer_begins(profile: Profile) -> tuple[int, ...]:
     """
     ends = block_ends(profile)
     before = min((block.first for block in _blocks(profile)), default=0)
-    held = profile.W + profile.frozen
-    for of in (*profile.shared_parameters, *profile.shared_frozen):
-        held[list(of.instructions)] += of.nbytes
+    nbytes_of = profile.W + profile.frozen
+    for parameter in (*profile.shared_parameters, *profile.shared_frozen):
+        nbytes_of[list(parameter.instructions)] += parameter.nbytes
     cuts = sorted({before, *(end + 1 for end in ends)} - {0})
-    sums = np.add.reduceat(held, [0, *cuts])
+    sums = np.add.reduceat(nbytes_of, [0, *cuts])
     begins = (0, *(cut for cut, here in zip(cuts, sums[1:], strict=True) if here or cut == cuts[-1]))
     if len(begins) < 3:
         do = "profile the model with the paths of its modules, as automap-profile does"

@@ -169,7 +169,9 @@ def module_of(source: Source, *, with_update: bool = False) -> Module:
     if source.kind in _BUILT:
         return _mlir_module(source) if with_update else _built(source).module()
     module = _own_module(source)
-    inputs = (kind for of, kind in zip(module.arguments, module.argument_types, strict=True) if of.kind == "input")
+    inputs = (
+        kind for argument, kind in zip(module.arguments, module.argument_types, strict=True) if argument.kind == "input"
+    )
     return replace(module, meta={**module.meta, **_sample_tokens((kind.shape, kind.dtype) for kind in inputs)})
 
 
@@ -358,8 +360,8 @@ def _torch_profile(source: Source, device: Device, measuring: Mapping[str, Any] 
 
     example = read_example(source.model, source.what)
     step = (example.model, example.args, example.kwargs)
-    inputs = (of for of in (*example.args, *example.kwargs.values()) if hasattr(of, "dtype"))
-    meta = _sample_tokens((of.shape, str(of.dtype)) for of in inputs)
+    inputs = (value for value in (*example.args, *example.kwargs.values()) if hasattr(value, "dtype"))
+    meta = _sample_tokens((value.shape, str(value.dtype)) for value in inputs)
     if measuring is not None:
         begin(f"measuring {source.what}")
         profile = measure_module(*step, **measuring)

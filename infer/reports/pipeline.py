@@ -226,8 +226,8 @@ def _simulated(report: PlanReport) -> Iterator[str]:
         cost = plan_cost(replace(report.problem, schedule=schedule), report.plan)
         more = length_s / report.cost.step_s - 1.0
         against = "as long" if abs(more) < NEARLY else f"{100 * more:+.1f} %"
-        held = size(float(cost.memory_bytes[cost.fullest]))
-        yield f"{schedule} {seconds(length_s)} ({against}{'' if cost.feasible else f', does not fit: {held}'})"
+        memory_text = size(float(cost.memory_bytes[cost.fullest]))
+        yield f"{schedule} {seconds(length_s)} ({against}{'' if cost.feasible else f', does not fit: {memory_text}'})"
 
 
 def _speed_ups(report: PlanReport) -> Iterator[str]:

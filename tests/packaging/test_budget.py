@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (1_015, 8),
-    "core": (7_296, 34),
+    "core": (7_299, 34),
     "cost": (3_553, 18),
     "envs": (1_605, 12),
     "export": (1_996, 14),
@@ -36,14 +36,14 @@ BUDGET = {
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_607, 22),
-    "planners/strategies": (3_013, 16),
+    "planners/strategies": (3_021, 16),
     "plots": (1_270, 9),
     "requests": (1_622, 10),
     "rl": (1_088, 11),
     "run": (4_851, 24),
     "simulate": (1_637, 8),
     "torch_export": (3_182, 14),
-    "workloads": (4_221, 23),
+    "workloads": (4_223, 23),
     "zoo": (1, 1),
     "infer": (4_849, 27),
     "train": (1_849, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_503, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_203, "files": 380, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 69_216, "files": 380, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -113,7 +113,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         if not candidates:
             return Result(space.base, None, None, "stopped")
         best = simplest(candidates, self.config.min_gain)
-        while others := [other for other in portfolio.others(best) if not _known(other, candidates)]:
+        while others := [other for other in portfolio.others(best) if not _is_candidate(other, candidates)]:
             candidates += [(_kind(portfolio, other), other) for other in others]
             best = simplest(candidates, self.config.min_gain)
         optimal = bound.proof == "exact" and best.step_s <= bound.value * (1.0 + LENGTH_ROUNDING)
@@ -163,7 +163,7 @@ def _kind(portfolio: Portfolio, candidate: Candidate) -> Simplicity:
     return simplicity(candidate.plan, portfolio.space.cluster.devices, portfolio.ends)
 
 
-def _known(other: Candidate, candidates: Sequence[tuple[Simplicity, Candidate]]) -> bool:
+def _is_candidate(other: Candidate, candidates: Sequence[tuple[Simplicity, Candidate]]) -> bool:
     """Whether a plan is among the candidates for the same problem."""
     return any(one.problem is other.problem and one.plan == other.plan for _, one in candidates)
 

@@ -42,15 +42,15 @@ def default_batch(profile: Profile, devices: int) -> int | None:
     micro-batches as profiled, or, where these do not give each device four samples, the least number of whole
     micro-batches that does, and evenly.
     """
-    own, tokens = microbatch_size(profile), profile.meta.get(SAMPLE_TOKENS)
-    if own is None:
+    profiled, tokens = microbatch_size(profile), profile.meta.get(SAMPLE_TOKENS)
+    if profiled is None:
         return None
     if isinstance(tokens, int) and tokens > 0:
         parameters = float(profile.W.sum() + profile.frozen.sum()) / (profile.element_bytes or 4)
         return usual_samples(parameters, tokens, devices)
-    samples = DEFAULT_MICRO_BATCHES * own
-    whole = math.lcm(own, devices)
-    return samples if samples >= 4 * devices else whole * -(-4 * devices // whole)
+    samples = DEFAULT_MICRO_BATCHES * profiled
+    multiple = math.lcm(profiled, devices)
+    return samples if samples >= 4 * devices else multiple * -(-4 * devices // multiple)
 
 
 def stage_numbers(problem: StagedProblem) -> range:

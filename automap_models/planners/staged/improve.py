@@ -179,9 +179,9 @@ class Moves:
         least, chosen = np.where(np.arange(devices + 1) == 0, 0.0, np.inf), []
         before = np.arange(devices + 1)[:, None] - counts
         for wanted in np.diff(route[DEVICE]):
-            ways = np.where(before >= 0, least[before], np.inf) + (counts - wanted) ** 2 / wanted
-            chosen.append(counts[ways.argmin(axis=1)])
-            least = ways.min(axis=1)
+            totals = np.where(before >= 0, least[before], np.inf) + (counts - wanted) ** 2 / wanted
+            chosen.append(counts[totals.argmin(axis=1)])
+            least = totals.min(axis=1)
         if not np.isfinite(least[-1]):
             return route
         moved, d = route.copy(), devices

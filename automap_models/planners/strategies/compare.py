@@ -106,8 +106,8 @@ class Comparisons:
         self._infeasible: dict[object, bool] = {}
         self._trained: dict[Strategy, tuple[str, ...]] = {}
         self._pricing: dict[Cluster, StrategyPricing] = {self.problem.cluster: self.problem.costs.pricing}
-        own = Completion(result.required_plan(), result.cost.step_s, result.cost.peak_memory, self.problem.cluster)
-        self.pool, self.beyond, self.chosen = [own, *result.search_log], list[Completion](), own
+        initial = Completion(result.required_plan(), result.cost.step_s, result.cost.peak_memory, self.problem.cluster)
+        self.pool, self.beyond, self.chosen = [initial, *result.search_log], list[Completion](), initial
 
     @property
     def best(self) -> Strategy:
@@ -183,10 +183,10 @@ class Comparisons:
 
     def row(self, name: str, restricted: StrategyProblem, inside: Sequence[Completion]) -> Alternative:
         """The shortest of these that is of a part of the problem, of those that frameworks train where one is."""
-        inside = [of for of in inside if holds(restricted, of)]
+        inside = [entry for entry in inside if holds(restricted, entry)]
         if not inside:
             return Alternative(name, None, self._infeasible.get(_key(restricted), False))
-        return Alternative(name, self.estimate(min(inside, key=lambda of: (self.charge(of)[0], of.step_s))))
+        return Alternative(name, self.estimate(min(inside, key=lambda entry: (self.charge(entry)[0], entry.step_s))))
 
     def search_beside(self, strategy: Strategy, alike: Sequence[str] = DEGREES) -> None:
         """What is like a strategy, no harder, and trained by its framework, which has time for other cuts.
@@ -196,10 +196,10 @@ class Comparisons:
             alike: fields in which the others are like it.
         """
         same = {name: getattr(strategy, name) for name in alike}
-        own = replace(self.problem, fixed={**same, **self.problem.fixed}, without=STEPS - steps_of(strategy))
+        nearby = replace(self.problem, fixed={**same, **self.problem.fixed}, without=STEPS - steps_of(strategy))
         for name in self.trained(strategy)[:1]:
-            own = replace(own, within=self.frameworks[name])
-        self.search(f"beside {kind_of(strategy)}", own, 0.08 * self.budget_s, strategy)
+            nearby = replace(nearby, within=self.frameworks[name])
+        self.search(f"beside {kind_of(strategy)}", nearby, 0.08 * self.budget_s, strategy)
 
     def search_kinds(self) -> None:
         """Other cuts of the pipeline that asks least of each kind of parallelism."""
@@ -246,7 +246,7 @@ class Comparisons:
     @property
     def no_better(self) -> list[Completion]:
         """Those of the pool that are not shorter than the chosen one."""
-        return [of for of in self.pool if of.step_s >= self.chosen.step_s]
+        return [entry for entry in self.pool if entry.step_s >= self.chosen.step_s]
 
     # ---- kinds
 
@@ -258,29 +258,32 @@ class Comparisons:
         """
         rows, none = list[Alternative](), list[tuple[set[str], Alternative]]()
         divided = {_used(degrees) for degrees in Grid(self.problem).degree_sets()}
-        for used in (set(of) for size in range(len(PARALLEL) + 1) for of in combinations(PARALLEL, size)):
+        for used in (set(entry) for size in range(len(PARALLEL) + 1) for entry in combinations(PARALLEL, size)):
             if used not in divided:
                 continue
             name = _listed(["data", *(KINDS[degree] for degree in PARALLEL if degree in used)])
-            restricted = replace(self.problem, without=frozenset(PARALLEL[of] for of in set(PARALLEL) - used))
+            restricted = replace(self.problem, without=frozenset(PARALLEL[entry] for entry in set(PARALLEL) - used))
             if not used >= _used(self.best):
                 self.search(name, restricted)
-            inside = [of for of in self.pool if holds(restricted, of)]
-            kind = [of for of in inside if _used(of.strategy) == used]
+            inside = [entry for entry in self.pool if holds(restricted, entry)]
+            kind = [entry for entry in inside if _used(entry.strategy) == used]
             shortest = self.chosen if used == _used(self.best) else self._shortest(kind)
-            other = self._shortest([of for of in inside if _used(of.strategy) < used])
+            other = self._shortest([entry for entry in inside if _used(entry.strategy) < used])
             if shortest is None or (other is not None and other.step_s <= shortest.step_s * (1 + TIE)):
                 instead = "" if other is None else kind_of(other.strategy)
-                if all(of.instead != instead or not instead or not before < used for before, of in none):
+                if all(entry.instead != instead or not instead or not before < used for before, entry in none):
                     row = Alternative(name, None, self._infeasible.get(_key(restricted), False), instead)
                     none.append((used, row))
             else:
                 estimate = self.estimate(shortest)
                 rows.append(Alternative(kind_of(shortest.strategy), estimate, requires=self.requires(shortest)))
-        return [*sorted(rows, key=lambda of: of.estimate.step_s if of.estimate else 0.0), *(row for _, row in none)]
+        return [
+            *sorted(rows, key=lambda entry: entry.estimate.step_s if entry.estimate else 0.0),
+            *(row for _, row in none),
+        ]
 
     def _shortest(self, completions: Sequence[Completion]) -> Completion | None:
-        return min(completions, key=lambda of: (self.charge(of)[0], of.step_s), default=None)
+        return min(completions, key=lambda entry: (self.charge(entry)[0], entry.step_s), default=None)
 
     # ---- memory
 
@@ -312,20 +315,20 @@ class Comparisons:
         """The strategies that are shorter than the chosen one by half a per cent or more: the shortest for what each
         needs, unless one that needs no more is as short."""
         shortest: list[tuple[set[str], Completion]] = []
-        pool = [of for of in self.pool if of.step_s < 0.995 * self.chosen.step_s]
-        for completion in sorted(pool, key=lambda of: (len(self.requires(of)), of.step_s)):
+        pool = [entry for entry in self.pool if entry.step_s < 0.995 * self.chosen.step_s]
+        for completion in sorted(pool, key=lambda entry: (len(self.requires(entry)), entry.step_s)):
             wanted = set(self.requires(completion))
-            if all(not other <= wanted or completion.step_s < 0.995 * of.step_s for other, of in shortest):
-                shortest = [(other, of) for other, of in shortest if other != wanted] + [(wanted, completion)]
+            if all(not other <= wanted or completion.step_s < 0.995 * entry.step_s for other, entry in shortest):
+                shortest = [(other, entry) for other, entry in shortest if other != wanted] + [(wanted, completion)]
         least = sorted(shortest, key=lambda pair: pair[1].step_s)
         able = [pair for pair in least if pair is least[0] or NO_FRAMEWORK not in pair[0]][:3]
-        return [Alternative("", self.estimate(of), requires=self.requires(of)) for _, of in able]
+        return [Alternative("", self.estimate(entry), requires=self.requires(entry)) for _, entry in able]
 
     def without_limits(self) -> Estimate:
         """The best strategy of any framework, which is never longer than the chosen one."""
         free = replace(self.problem, within=None)
         self.search("without the limits of a framework", free, 0.4 * self.budget_s)
-        return self.estimate(min((self.chosen, *self.pool, *self.beyond), key=lambda of: of.step_s))
+        return self.estimate(min((self.chosen, *self.pool, *self.beyond), key=lambda entry: entry.step_s))
 
 
 @dataclass(frozen=True)
@@ -347,7 +350,7 @@ class Compared:
     @property
     def uneven(self) -> Estimate | None:
         """The shorter strategy that needs unequal layers and nothing else."""
-        return next((of.estimate for of in self.shorter if of.requires == (UNEQUAL,)), None)
+        return next((entry.estimate for entry in self.shorter if entry.requires == (UNEQUAL,)), None)
 
 
 def compared(
@@ -402,7 +405,12 @@ def holds(problem: StrategyProblem, completion: Completion) -> bool:
 
 def _key(problem: StrategyProblem) -> object:
     within = None if problem.within is None else problem.within.name
-    return within, problem.without, problem.reserve_bytes, repr(sorted(problem.fixed.items(), key=lambda of: of[0]))
+    return (
+        within,
+        problem.without,
+        problem.reserve_bytes,
+        repr(sorted(problem.fixed.items(), key=lambda entry: entry[0])),
+    )
 
 
 def front(estimates: Sequence[Estimate]) -> list[Estimate]:

@@ -197,14 +197,14 @@ def _divisors(number: int) -> tuple[int, ...]:
 
 
 def neighbours(problem: StrategyProblem, strategy: Strategy) -> Iterator[Subspace]:
-    """Families of a problem that differ from a strategy, which may be of another one, in few things but degrees.
+    """Subspaces of a problem that differ from a strategy, which may be of another one, in few things but degrees.
 
     Degrees are its own as far as the problem has them, and micro-batches half, as and twice as large. Of micro-batch,
-    ZeRO, and schedule with virtual stages, one thing more differs than of the family that is nearest to it.
+    ZeRO, and schedule with virtual stages, one thing more differs than of the subspace that is nearest to it.
     """
-    own = {name: 1 if word in problem.without else getattr(strategy, name) for name, word in PARALLEL.items()}
-    own |= {"ep": strategy.ep, "sequence_parallel": strategy.sequence_parallel and own["tp"] > 1, **problem.fixed}
-    fixed = {name: own[name] for name in ("tp", "cp", "pp", "ep", "sequence_parallel")}
+    values = {name: 1 if word in problem.without else getattr(strategy, name) for name, word in PARALLEL.items()}
+    values |= {"ep": strategy.ep, "sequence_parallel": strategy.sequence_parallel and values["tp"] > 1, **problem.fixed}
+    fixed = {name: values[name] for name in ("tp", "cp", "pp", "ep", "sequence_parallel")}
     grid = Grid(replace(problem, fixed={**problem.fixed, **fixed}))
     degree_sets = [degrees for degrees in grid.degree_sets() if grid.schedules(degrees)]
     sizes = {degrees.micro_batch for degrees in degree_sets}

@@ -107,12 +107,12 @@ def _fullest(problem: StrategyProblem, trials: int = 64) -> str:
     grid, pricing = Grid(problem), problem.costs.pricing
     most = max(map(max, problem.recompute_sets))
     fields = {} if "recompute" in problem.fixed else {"recompute": RECOMPUTE[most]}
-    divisions = (of for of in grid.degree_sets() if grid.schedules(of))
+    degree_sets = (entry for entry in grid.degree_sets() if grid.schedules(entry))
     emptiest: Estimate | None = None
-    for division in sorted(divisions, key=lambda of: (of.micro_batch, -of.tp * of.cp, of.pp))[:trials]:
-        family = Subspace(division, grid.zeros(division)[-1], grid.schedules(division)[0])
+    for degrees in sorted(degree_sets, key=lambda entry: (entry.micro_batch, -entry.tp * entry.cp, entry.pp))[:trials]:
+        subspace = Subspace(degrees, grid.zeros(degrees)[-1], grid.schedules(degrees)[0])
         with suppress(BadInput):  # of equal stages, which not all numbers of layers have
-            trial = pricing.estimate(grid.strategy(family, **fields))
+            trial = pricing.estimate(grid.strategy(subspace, **fields))
             if emptiest is None or trial.peak_memory < emptiest.peak_memory:
                 emptiest = trial
     if emptiest is None:
