@@ -7,7 +7,7 @@ import msgspec
 from automap_models.core.run_record import RunRecord
 from automap_models.errors import BadInput
 from automap_models.run.base import RunProblem, Say
-from automap_models.run.jax_process import answered, environment
+from automap_models.run.jax_process import answered, as_array, environment
 from automap_models.run.layout import layout_of
 
 
@@ -33,4 +33,4 @@ class JaxBackend:
             return run_plan(problem, say)
         place = environment(layout_of(problem.plan, problem.schedule).devices, problem.device)
         answer = answered("automap_models.run.jax_run", problem, place, problem.plan.where, say)
-        return msgspec.convert(answer, RunRecord)
+        return msgspec.convert(answer, RunRecord, dec_hook=as_array)

@@ -20,6 +20,7 @@ from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from automap_models.core.units import size
 from automap_models.errors import AutomapError, BadInput, RunFailed, UserCodeError
@@ -68,7 +69,7 @@ def answered(module: str, request: object, environ: Mapping[str, str], where: st
     command = [sys.executable, "-m", module]
     with TemporaryFile("w+") as output, _process(command, environ, output) as process:
         assert process.stdin is not None and process.stdout is not None  # both are pipes
-        process.stdin.write(msgspec.json.encode(request).decode() + "\n")
+        process.stdin.write(msgspec.json.encode(request, enc_hook=as_list).decode() + "\n")
         process.stdin.flush()
         for line in process.stdout:
             answer = json.loads(line)
@@ -95,6 +96,18 @@ def _process(command: list[str], environ: Mapping[str, str], output: Any) -> Ite
             process.kill()
 
 
+def as_list(array: object) -> object:
+    """An array of a record as JSON has it, such as the passes of a schedule."""
+    if not isinstance(array, np.ndarray):
+        raise NotImplementedError(f"{type(array).__name__} in a record of a run")
+    return array.tolist()
+
+
+def as_array(_: type, numbers: object) -> object:
+    """The array that `as_list` wrote so."""
+    return np.array(numbers)
+
+
 def serve(kind: type[RequestT], answer: Callable[[RequestT, Say], object]) -> int:
     """Answer the request on stdin, and end; the exit code.
 
@@ -102,7 +115,7 @@ def serve(kind: type[RequestT], answer: Callable[[RequestT, Say], object]) -> in
         kind: of the request, a record.
         answer: makes the answer, a record; it may say what it is doing.
     """
-    request = msgspec.json.decode(sys.stdin.readline(), type=kind)
+    request = msgspec.json.decode(sys.stdin.readline(), type=kind, dec_hook=as_array)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the user's code prints is none of the answer
@@ -111,7 +124,7 @@ def serve(kind: type[RequestT], answer: Callable[[RequestT, Say], object]) -> in
         out.write(json.dumps(line) + "\n")
 
     try:
-        write(answer=msgspec.to_builtins(answer(request, lambda what: write(say=what))))
+        write(answer=msgspec.to_builtins(answer(request, lambda what: write(say=what)), enc_hook=as_list))
     except AutomapError as error:
         write(error=_written_error(error))
         return error.exit_code

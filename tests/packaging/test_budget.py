@@ -40,7 +40,7 @@ BUDGET = {
     "plots": (1_270, 9),
     "requests": (1_622, 10),
     "rl": (1_088, 11),
-    "run": (4_851, 24),
+    "run": (4_864, 24),
     "simulate": (1_637, 8),
     "torch_export": (3_182, 14),
     "workloads": (4_223, 23),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_503, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_216, "files": 380, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 69_229, "files": 380, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

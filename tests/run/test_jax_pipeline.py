@@ -290,7 +290,11 @@ def test_a_problem_survives_as_json(traced: TracedStep) -> None:
     import msgspec
 
     from automap_models.run.base import RunProblem
+    from automap_models.run.jax_process import as_array, as_list
 
     plan = run_plan_of(traced, "abc")
     problem = RunProblem(plan, Source("m:f", SourceKind.FACTORY, batch=4), build_schedule("gpipe", 2, 3), check=True)
-    assert msgspec.json.decode(msgspec.json.encode(problem), type=RunProblem) == problem
+    line = msgspec.json.encode(problem, enc_hook=as_list)
+    read = msgspec.json.decode(line, type=RunProblem, dec_hook=as_array)
+    assert dataclasses.replace(read, schedule=problem.schedule) == problem
+    assert str(read.schedule) == str(problem.schedule)
