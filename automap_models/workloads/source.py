@@ -156,18 +156,18 @@ def _unknown_name(what: str) -> BadInput:
 
 
 @uncollected()  # importing JAX makes many records, too
-def module_of(source: Source, *, with_update: bool = False) -> Module:
+def module_of(source: Source, *, all_blocks: bool = False) -> Module:
     """The module of an HLO file, or of the training step of a JAX or a PyTorch model.
 
     Args:
-        with_update: trace all blocks of a built-in model, so that XLA can run the module; else a few are repeated.
+        all_blocks: trace all blocks of a built-in model, so that XLA can run the module; else a few are repeated.
 
     Raises:
         BadInput: it cannot be read or traced.
         UserCodeError: the user's own code raised.
     """
     if source.kind in _BUILT:
-        return _mlir_module(source) if with_update else _built(source).module()
+        return _mlir_module(source) if all_blocks else _built(source).module()
     module = _own_module(source)
     inputs = (
         kind for argument, kind in zip(module.arguments, module.argument_types, strict=True) if argument.kind == "input"
@@ -274,7 +274,7 @@ def _mlir_module(source: Source) -> MlirModule:
         return trace(step)
 
 
-def traced(source: Source, begin: Begin, *, with_update: bool = False) -> tuple[Module, InstructionGraph]:
+def traced(source: Source, begin: Begin, *, all_blocks: bool = False) -> tuple[Module, InstructionGraph]:
     """The module of an HLO file or of a model's training step (see `module_of`), and its instruction graph.
 
     Raises:
@@ -284,7 +284,7 @@ def traced(source: Source, begin: Begin, *, with_update: bool = False) -> tuple[
     begin(f"{'tracing' if source.kind in MODELS else 'reading'} {source.what}")
     from automap_models.hlo.graph import instruction_graph
 
-    module = module_of(source, with_update=with_update)
+    module = module_of(source, all_blocks=all_blocks)
     begin(f"costing {len(module.operations):,} instructions")
     return module, instruction_graph(module)
 
@@ -335,7 +335,7 @@ def _jax_profile(
         return clock_profile(traced(source, begin)[1], device)
     from automap_models.hlo.measure import measure_times
 
-    module, graph = traced(source, begin, with_update=True)
+    module, graph = traced(source, begin, all_blocks=True)
     measured = measure_times(cast("MlirModule", module), graph=graph, progress=advance, **measuring)
     return profile_from_graph(graph, measured.times_s, {**measured.meta, **_described(source)})
 

@@ -38,8 +38,8 @@ def traced_once() -> Iterator[None]:
     """A model that several pages trace is traced once: a module is not changed by those who read it."""
     trace, once = source.module_of, functools.lru_cache(maxsize=8)(source.module_of)
 
-    def trace_once(of: source.Source, *, whole: bool = False) -> Any:
-        return once(of, whole=whole) if of.model is None else trace(of, whole=whole)
+    def trace_once(of: source.Source, *, all_blocks: bool = False) -> Any:
+        return once(of, all_blocks=all_blocks) if of.model is None else trace(of, all_blocks=all_blocks)
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (source, model, traced):

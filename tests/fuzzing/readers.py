@@ -78,7 +78,7 @@ def documents() -> dict[str, Target]:
     layers, (plan, placed) = samples.model(), plans()
     with in_folder(infer_files() | place_files()):
         whole, graph = read_profile("good.npz"), read_placement("graph.json")
-        problem, hybrid = PlacementProblem.from_graph(graph), samples.hybrid_plan(Path())
+        problem, hybrid = PlacementProblem.create(graph), samples.hybrid_plan(Path())
     former = (Path(__file__).parents[1] / "formats" / "former_plans" / "hybrid.json").read_bytes()
     times = [samples.as_json(document) for document in (samples.TIMES, samples.STAGE_TIMES, samples.TRACE)]
     readers: dict[str, tuple[Callable[[Path], object], list[bytes]]] = {

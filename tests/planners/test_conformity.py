@@ -119,7 +119,7 @@ def placement_problem(seed: int, nodes: int, devices: int) -> PlacementProblem:
         ],
         "edges": [{"sourceId": a, "destId": b, "cost": float(0.2 * cost[a])} for a, b in sorted(edges)],
     }
-    return PlacementProblem.from_graph(parse_placement(json.dumps(document).encode(), where="drawn", model="drawn"))
+    return PlacementProblem.create(parse_placement(json.dumps(document).encode(), where="drawn", model="drawn"))
 
 
 def placement_value(problem: PlacementProblem, plan: PlacementPlan) -> float | None:

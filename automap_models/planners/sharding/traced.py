@@ -53,7 +53,7 @@ class TracedSharding:
         from automap_models.hlo.graph import rules_of
 
         begin(f"tracing {source.what}")
-        module = module_of(source, with_update=True)
+        module = module_of(source, all_blocks=True)
         begin(f"propagating through {len(module.operations):,} operations")
         return cls(module, sharding_classes(module, rules_of(module), rule_set), rule_set.name)
 

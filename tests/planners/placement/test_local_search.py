@@ -50,7 +50,7 @@ GREEDY_LATENCY_MS = {
 
 def published(shared_data: Path, name: str, **overrides: Any) -> PlacementProblem:
     graph = read_placement(shared_data / "placement_graphs" / f"{name}.json")
-    return PlacementProblem.from_graph(graph, **overrides)
+    return PlacementProblem.create(graph, **overrides)
 
 
 def value_ms(problem: PlacementProblem, seed: int = 0) -> float:
@@ -156,7 +156,7 @@ def test_what_a_move_is_said_to_lead_to_is_what_it_leads_to(
     seed: int, training: bool, split: bool, overlap: bool
 ) -> None:
     graph = drawn_graph(seed, 12, training=training, supported=0.8)
-    problem = PlacementProblem.from_graph(
+    problem = PlacementProblem.create(
         graph, accelerators=3, split_passes=split, communication="max" if overlap else "sum", memory_bytes=2.0
     )
     units = contract(problem)
@@ -183,7 +183,7 @@ def test_what_a_move_is_said_to_lead_to_is_what_it_leads_to(
 @pytest.mark.parametrize("seed", range(4))
 def test_local_search_finds_the_optimum_of_small_graphs(seed: int) -> None:
     """Brute force over all placements of the units."""
-    problem = PlacementProblem.from_graph(drawn_graph(seed, 8), memory_bytes=3.0)
+    problem = PlacementProblem.create(drawn_graph(seed, 8), memory_bytes=3.0)
     units = contract(problem)
     values = [
         cost.value_s
@@ -197,7 +197,7 @@ def test_local_search_finds_the_optimum_of_small_graphs(seed: int) -> None:
 @settings(max_examples=10)
 def test_every_plan_is_valid_or_refused(seed: int, objective: str) -> None:
     graph = drawn_graph(seed, 14, supported=0.8)
-    problem = PlacementProblem.from_graph(graph, objective=objective, memory_bytes=4.0)
+    problem = PlacementProblem.create(graph, objective=objective, memory_bytes=4.0)
     try:
         plan = local_search(seed).plan(problem)
     except Infeasible:
@@ -211,21 +211,21 @@ def test_every_plan_is_valid_or_refused(seed: int, objective: str) -> None:
 def test_a_memory_that_forces_it_spreads_the_model() -> None:
     graph = drawn_graph(3, 12)
     total = float(graph.memory_bytes.sum())
-    problem = PlacementProblem.from_graph(graph, accelerators=3, cpus=0, memory_bytes=0.6 * total)
+    problem = PlacementProblem.create(graph, accelerators=3, cpus=0, memory_bytes=0.6 * total)
     assert np.unique(local_search(0).plan(problem).assignment).size > 1
 
 
 def test_too_little_memory_is_infeasible_not_an_answer() -> None:
     graph = drawn_graph(3, 12)
     largest = float(np.bincount(graph.classes, weights=graph.memory_bytes).max())
-    problem = PlacementProblem.from_graph(graph, accelerators=1, cpus=0, memory_bytes=1.01 * largest)
+    problem = PlacementProblem.create(graph, accelerators=1, cpus=0, memory_bytes=1.01 * largest)
     with pytest.raises(Infeasible, match="GB"):
         local_search(0).plan(problem)
 
 
 def test_an_expert_without_a_split_places_steps_only() -> None:
     with pytest.raises(BadInput, match="reads a split from a file"):
-        ExpertPlanner().plan(PlacementProblem.from_graph(drawn_graph(0, 6)))
+        ExpertPlanner().plan(PlacementProblem.create(drawn_graph(0, 6)))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_an_expert_without_a_split_places_steps_only() -> None:
     ],
 )
 def test_a_split_that_is_none_is_refused(change: dict[str, object], words: str, tmp_path: Path) -> None:
-    problem = PlacementProblem.from_graph(drawn_graph(0, 6))
+    problem = PlacementProblem.create(drawn_graph(0, 6))
     path = tmp_path / "split.json"
     path.write_text(json.dumps({"cpus": [], **change}), encoding="utf-8")
     with pytest.raises(BadInput, match=words):
@@ -251,8 +251,8 @@ def test_a_split_that_needs_more_memory_is_infeasible_and_one_that_parts_a_class
     graph, path = drawn_graph(0, 6), tmp_path / "split.json"
     path.write_text(json.dumps({"fpgas": [{"nodes": list(graph.ids)}], "cpus": []}), encoding="utf-8")
     with pytest.raises(Infeasible, match="device 0 needs"):
-        ExpertPlanner(ExpertConfig(path)).plan(PlacementProblem.from_graph(graph, memory_bytes=0.1))
+        ExpertPlanner(ExpertConfig(path)).plan(PlacementProblem.create(graph, memory_bytes=0.1))
     apart = replace(graph, classes=np.zeros(6, dtype=np.int64))
     path.write_text(json.dumps({"fpgas": [{"nodes": [10]}, {"nodes": [11, 12, 13, 14, 15]}], "cpus": []}), "utf-8")
     with pytest.raises(BadInput, match="on another device than its class"):
-        ExpertPlanner(ExpertConfig(path)).plan(PlacementProblem.from_graph(apart, memory_bytes=100.0))
+        ExpertPlanner(ExpertConfig(path)).plan(PlacementProblem.create(apart, memory_bytes=100.0))

@@ -111,9 +111,9 @@ def test_throughput_is_that_of_the_best_of_all_placements(seed: int) -> None:
     graph = random_graph(seed, 6, training=seed % 2 == 1)
     more: dict[str, Any] = {"communication": "max" if seed % 4 == 2 else "sum", "split_passes": seed % 4 == 3}
     try:
-        problem = PlacementProblem.from_graph(graph, memory_bytes=memory_of(graph, seed), **more)
+        problem = PlacementProblem.create(graph, memory_bytes=memory_of(graph, seed), **more)
     except Infeasible:  # a class needs more than one accelerator has
-        problem = PlacementProblem.from_graph(graph, **more)
+        problem = PlacementProblem.create(graph, **more)
     assert solved_s(problem) == pytest.approx(best_s(problem), rel=2e-6)
 
 
@@ -123,15 +123,15 @@ def test_latency_is_that_of_the_best_of_all_placements(seed: int, pieces: int) -
     graph = random_graph(seed, 6 if pieces == 1 else 5)
     more: dict[str, Any] = {"objective": "latency", "pieces": pieces}
     try:
-        problem = PlacementProblem.from_graph(graph, memory_bytes=memory_of(graph, seed), cpus=seed % 2, **more)
+        problem = PlacementProblem.create(graph, memory_bytes=memory_of(graph, seed), cpus=seed % 2, **more)
     except (BadInput, Infeasible):
-        problem = PlacementProblem.from_graph(graph, cpus=1, **more)
+        problem = PlacementProblem.create(graph, cpus=1, **more)
     assert solved_s(problem) == pytest.approx(best_s(problem), rel=2e-6)
 
 
 def test_devices_may_wait_for_each_other() -> None:
     """0→1 and 2→3: {0, 3} and {1, 2} are contiguous, each of them, but wait for each other; none of `ideals` does."""
-    problem = PlacementProblem.from_graph(graph_of([1.0, 3.0, 4.0, 6.0], [(0, 1), (2, 3)]))
+    problem = PlacementProblem.create(graph_of([1.0, 3.0, 4.0, 6.0], [(0, 1), (2, 3)]))
     assert solved_s(problem) == pytest.approx(7e-3)
     assert IdealsPlanner().solve(problem).cost.value_s == pytest.approx(8e-3)
 
@@ -141,23 +141,23 @@ def test_a_second_subgraph_lets_an_accelerator_wait_for_a_cpu() -> None:
     graph = graph_of(
         [1.0, 1.0, 1.0], [(0, 1), (1, 2)], accelerators=1, cpus=1, supportedOnFpga=[1, 0, 1], cpuLatency=[9.0, 2.0, 9.0]
     )
-    one = PlacementProblem.from_graph(graph, objective="latency")
-    two = PlacementProblem.from_graph(graph, objective="latency", pieces=2)
+    one = PlacementProblem.create(graph, objective="latency")
+    two = PlacementProblem.create(graph, objective="latency", pieces=2)
     assert solved_s(one) == pytest.approx(12e-3)
     assert solved_s(two) == pytest.approx(4e-3)
 
 
 def test_what_does_not_fit_is_proven_not_to_fit() -> None:
     graph = graph_of([1.0] * 3, [(0, 1), (1, 2)], size=[2.0, 2.0, 2.0])
-    result = MilpPlanner().solve(PlacementProblem.from_graph(graph, memory_bytes=3.0), deadline=Deadline(LIMIT_S))
+    result = MilpPlanner().solve(PlacementProblem.create(graph, memory_bytes=3.0), deadline=Deadline(LIMIT_S))
     assert (result.status, result.plan, result.cost, result.bound) == ("infeasible", None, None, None)
     with pytest.raises(Infeasible, match="no placement fits the memory: that is proven"):
         result.required_plan()
 
 
 def test_times_of_zero_are_solved() -> None:
-    assert solved_s(PlacementProblem.from_graph(graph_of([0.0, 0.0], [(0, 1)]))) == 0.0
-    assert solved_s(PlacementProblem.from_graph(graph_of([0.0, 0.0], [(0, 1)]), objective="latency")) == 0.0
+    assert solved_s(PlacementProblem.create(graph_of([0.0, 0.0], [(0, 1)]))) == 0.0
+    assert solved_s(PlacementProblem.create(graph_of([0.0, 0.0], [(0, 1)]), objective="latency")) == 0.0
 
 
 def test_rounding_down_keeps_sums_below() -> None:
@@ -208,7 +208,7 @@ def test_terms_of_one_column_add_up() -> None:
 
 
 def test_a_search_that_is_interrupted_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = PlacementProblem.from_graph(graph_of([1.0, 2.0], [(0, 1)]))
+    problem = PlacementProblem.create(graph_of([1.0, 2.0], [(0, 1)]))
     start = PlacementPlan("start", np.array([0, 0]))
 
     def interrupted(*_: object, **__: object) -> Answer:
@@ -256,7 +256,7 @@ def test_the_solver_stops_at_its_deadline_or_after_its_work() -> None:
 
 
 def test_a_bound_decides_what_is_optimal() -> None:
-    problem = PlacementProblem.from_graph(graph_of([1000.0], []))
+    problem = PlacementProblem.create(graph_of([1000.0], []))
     plan = PlacementPlan("p", np.array([0]))
     cost = placement_cost(problem, plan)
     assert cost.value_s == 1.0
@@ -269,7 +269,7 @@ def test_a_bound_decides_what_is_optimal() -> None:
 def test_a_hint_is_a_solution() -> None:
     """A known plan, given as a hint, is found again at once: its columns are those of the program."""
     graph = graph_of([3.0, 2.0, 2.0], [(0, 1), (1, 2)], accelerators=3, transfer_ms=[1.0, 1.0, 0.0])
-    problem = PlacementProblem.from_graph(graph, objective="latency")
+    problem = PlacementProblem.create(graph, objective="latency")
     stated = latency_program(problem, 1e-3, 100.0)
     plan = PlacementPlan("p", np.array([2, 0, 0]))
     for column, value in stated.hint(plan).items():
@@ -293,7 +293,7 @@ PROVEN_MS = [
 @pytest.mark.parametrize(("name", "value_ms"), PROVEN_MS)
 def test_published_throughput_is_proven(name: str, value_ms: float, shared_data: Path) -> None:
     graph = read_placement(shared_data / "placement_graphs" / f"throughput-inputs_{name}.json")
-    problem = PlacementProblem.from_graph(graph)
+    problem = PlacementProblem.create(graph)
     result = MilpPlanner().solve(problem, deadline=Deadline(120.0))
     assert result.status == "optimal"
     assert placement_cost(problem, result.required_plan()).value_s * 1e3 == pytest.approx(value_ms, abs=0.0051)
@@ -302,7 +302,7 @@ def test_published_throughput_is_proven(name: str, value_ms: float, shared_data:
 @pytest.mark.slow
 def test_the_greedy_latency_of_bert24_is_proven_optimal(shared_data: Path) -> None:
     graph = read_placement(shared_data / "placement_graphs" / "latency-inputs_LayerGraphs_bert24_inference.json")
-    problem = PlacementProblem.from_graph(graph, objective="latency")
+    problem = PlacementProblem.create(graph, objective="latency")
     result = MilpPlanner().solve(problem, deadline=Deadline(120.0))
     assert result.status == "optimal"
     assert placement_cost(problem, result.required_plan()).value_s * 1e3 == pytest.approx(100.22, abs=0.0051)
