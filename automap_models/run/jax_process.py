@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from tempfile import TemporaryFile
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import msgspec
 import numpy as np
@@ -103,9 +103,9 @@ def as_list(array: object) -> object:
     return array.tolist()
 
 
-def as_array(_: type, numbers: object) -> object:
-    """The array that `as_list` wrote so."""
-    return np.array(numbers)
+def as_array(kind: Any, value: object) -> object:
+    """The array that `as_list` wrote so; a value of any other kind as it is."""
+    return np.array(value) if get_origin(kind) is np.ndarray else value
 
 
 def serve(kind: type[RequestT], answer: Callable[[RequestT, Say], object]) -> int:

@@ -201,7 +201,7 @@ def test_ctrl_c_returns_the_best_plan_so_far(
         if news.what.startswith("episode"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(text, "watching", lambda: nullcontext(interrupting))
+    monkeypatch.setattr(text, "watching", lambda **_: nullcontext(interrupting))
     out = tmp_path / "plan.json"
     assert main(["opp", model, "--topo", "A", "--mesh", "4", *COUNT, "--out", str(out)]) == 0
     assert "interrupted after 16 episodes: the best plan until then" in " ".join(capsys.readouterr().out.split())
