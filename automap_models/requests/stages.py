@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from automap_models.core.observed import PlacedPlan, ReplanProblem
 from automap_models.core.profile import Profile
 from automap_models.core.result import PlanReport, Result
+from automap_models.core.schedules import DEFAULT_MIN_STAGE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_clusters
@@ -71,6 +72,9 @@ def replanned(request: ReplanRequest, watch: Watch) -> Result[ReplanProblem, Pla
     cluster = None if request.topo is None else cluster_of(request.topo)
     read = read_plan(request.plan, sized_profile(request.profile, request.microbatch_size), cluster)
     problem, plan = read.problem, read.required_plan()
+    if problem.schedule is not None:  # its next plan has no stage without work, either, unless it has one itself
+        working = replace(problem, constraints=replace(problem.constraints, min_stage=DEFAULT_MIN_STAGE))
+        problem = working if plan.check_valid(working)[0] else problem
     observed = read_observed(request.observed)
     running, speeds = read_running(request.plan, problem, plan)
     starts = make_planner("auto", policy=request.policy, certify_s=0.0, refine_s=0.0)

@@ -38,7 +38,7 @@ BUDGET = {
     "planners/staged": (3_607, 22),
     "planners/strategies": (3_021, 16),
     "plots": (1_270, 9),
-    "requests": (1_622, 10),
+    "requests": (1_626, 10),
     "rl": (1_088, 11),
     "run": (4_864, 24),
     "simulate": (1_637, 8),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_503, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_229, "files": 380, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 69_233, "files": 380, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
