@@ -76,6 +76,7 @@ from automap_models.planners.staged.stage_arrays import (
     arrays_of,
     stage_arrays,
 )
+from automap_models.planners.staged.stage_devices import MOST_DEVICES
 from automap_models.planners.staged.stage_kernel import SLACK, enough, least_copies_s, moved_s
 
 TRIP, HEAD, SPAN, LENGTH = NUMBERS = range(4)
@@ -109,7 +110,9 @@ class StepBounds:
 
     @cached_property
     def messages(self) -> FloatArray:
-        """[D+1, D+1] see least_messages."""
+        """[D+1, D+1] see least_messages; nothing on more devices than all triples of which are soon gone through."""
+        if self._stages.devices > MOST_DEVICES:
+            return np.zeros((self._stages.devices + 1,) * 2)
         if self._deepest.constraints.equal_replicas:
             return least_messages(self._stages)
         return _messages(Places(self._deepest, self._places))
