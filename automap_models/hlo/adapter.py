@@ -65,6 +65,9 @@ def trace(step: TrainingStep) -> MlirModule:
         raise BadInput(f"is refused by XLA ({reason})", where=step.name, do=do) from error
     meta: dict[str, object] = {"source": "jax", "microbatch_size": step.microbatch_size, "dtype": step.dtype}
     sizes = [len(jax.tree.leaves(argument)) for argument in step.arguments]
+    if not step.unread:
+        with mlir.context:
+            drop_unused(entry_block(mlir))  # differentiation leaves what nothing reads: it has no place in the order
     return _module(step.name, mlir, meta, lambda entry: step_arguments(step, sizes, entry.argument_names), step.name)
 
 
@@ -170,7 +173,6 @@ def _module(
 ) -> MlirModule:
     """The records of a flat module, in execution order."""
     with mlir.context:
-        drop_unused(entry_block(mlir))  # differentiation leaves what nothing reads, which has no place in the order
         entry = EntryReader(entry_block(mlir), source)
         arguments = classify(entry)
         if unroll(entry_block(mlir), arguments):

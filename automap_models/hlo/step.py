@@ -19,6 +19,7 @@ class TrainingStep:
         inputs: positions of what each step gets anew (the batch); everything else is state.
         microbatch_size: samples in one call of the function.
         dtype: the type that the model computes in, such as "float32".
+        unread: whether operations that nothing reads are part of it, as they are of the shipped profiles.
     """
 
     name: str
@@ -28,3 +29,4 @@ class TrainingStep:
     inputs: tuple[int, ...]
     microbatch_size: int
     dtype: str = "float32"
+    unread: bool = False

@@ -71,7 +71,7 @@ def training_step(name: str, architecture: Architecture, labels: tuple[int, ...]
     """
     module, shapes = jax_model(architecture, dtype), batch_shapes(architecture, labels)
     state = jax.eval_shape(partial(initial_state, module), shapes)
-    return TrainingStep(name, step_function(module), (*state, shapes), 0, (3,), labels[0], dtype)
+    return TrainingStep(name, step_function(module), (*state, shapes), 0, (3,), labels[0], dtype, unread=True)
 
 
 def jax_model(architecture: Architecture, dtype: str) -> nn.Module:

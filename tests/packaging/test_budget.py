@@ -28,7 +28,7 @@ BUDGET = {
     "envs": (1_605, 12),
     "export": (1_996, 14),
     "formats": (4_923, 20),
-    "hlo": (7_148, 36),
+    "hlo": (7_152, 36),
     "planners": (859, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_336, 17),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_503, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_236, "files": 380, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 69_240, "files": 380, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
