@@ -26,10 +26,11 @@ def without_processes() -> Iterator[None]:
     """
     import msgspec
 
-    from automap_models.run import jax_backend, torch_backend
+    from automap_models.run import jax_backend, jax_process, torch_backend
 
     def read_again(_module: str, request: object, *_: object) -> Any:
-        msgspec.json.decode(msgspec.json.encode(request), type=type(request))
+        line = msgspec.json.encode(request, enc_hook=jax_process.as_list)
+        msgspec.json.decode(line, type=type(request), dec_hook=jax_process.as_array)
         raise ReachedError
 
     with (
