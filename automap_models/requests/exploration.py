@@ -18,7 +18,7 @@ from automap_models.planners.portfolio.planning import explore_config, space_to_
 from automap_models.planners.portfolio.profile_strategy import PATIENT, best_strategy, gain_to_ask
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.evaluate import evaluate
-from automap_models.planners.strategies.compare import compared
+from automap_models.planners.strategies.compare import Comparisons
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.requests import ExploreRequest
 from automap_models.requests.profile import profiled_model
@@ -70,7 +70,7 @@ def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | 
     if not isinstance(strategy, str):
         needed = gain_to_ask(strategy.required_plan(), min_gain)
         if stages is None or 1.0 - strategy.cost.step_s / stages.step_s >= needed:
-            best = compared(strategy, PATIENT, watch, None, training_limits(), min_gain)
+            best = Comparisons(strategy, PATIENT, watch, None, training_limits(), min_gain).answer()
             searched = {**vars(best.result), "taken_s": time.perf_counter() - planning}
             if stages is None or best.result.cost.step_s < stages.step_s:
                 return StrategyResult(**searched, compared=best, model_s=planning - begun, stages=stages)

@@ -29,7 +29,7 @@ from automap_models.planners.base import Deadline, Watch
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.profile_strategy import PATIENT
 from automap_models.planners.portfolio.space import default_batch
-from automap_models.planners.strategies.compare import Compared, compared, of_sizes
+from automap_models.planners.strategies.compare import Compared, Comparisons, of_sizes
 from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem, usual_batch, usual_precision
 from automap_models.planners.strategies.remedies import what_would_fit
@@ -138,7 +138,7 @@ def searched(
         assert result.reason is not None
         raise what_would_fit(problem, result.reason, watch, deadline)
     comparing_s = min(max(3.0, 2.0 * searched_s), deadline.remaining_s - len(clusters) * config.budget_s)
-    best = compared(result, config, watch, comparing_s, training_limits())
+    best = Comparisons(result, config, watch, comparing_s, training_limits()).answer()
     sizes = list(of_sizes(best.result, clusters, config, watch))
     everything = {**vars(best.result), "taken_s": time.perf_counter() - begun}
     return StrategyResult(**everything, compared=best, sizes=sizes)

@@ -36,7 +36,7 @@ BUDGET = {
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_610, 22),
-    "planners/strategies": (3_021, 16),
+    "planners/strategies": (3_014, 16),
     "plots": (1_270, 9),
     "requests": (1_626, 10),
     "rl": (1_088, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_503, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_240, "files": 380, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 69_233, "files": 380, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -330,6 +330,24 @@ class Comparisons:
         self.search("without the limits of a framework", free, 0.4 * self.budget_s)
         return self.estimate(min((self.chosen, *self.pool, *self.beyond), key=lambda entry: entry.step_s))
 
+    # ---- all of them
+
+    def answer(self) -> Compared:
+        """All comparisons, and the strategy that is chosen among all that they come upon."""
+        unlimited = None if self.problem.within is None else self.without_limits()
+        self.search_frameworks()
+        self.search_kinds()
+        self.choose()
+        while True:
+            self.search_beside(self.best)
+            self.choose()
+            rows = self.choices(), self.kinds(), self.of_memory()
+            if not self.choose():
+                break
+        if unlimited is not None and unlimited.step_s > self.chosen.step_s:
+            unlimited = self.estimate(self.chosen)
+        return Compared(_with_plan(self), *rows, unlimited, self.shorter())
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -351,31 +369,6 @@ class Compared:
     def uneven(self) -> Estimate | None:
         """The shorter strategy that needs unequal layers and nothing else."""
         return next((entry.estimate for entry in self.shorter if entry.requires == (UNEQUAL,)), None)
-
-
-def compared(
-    result: StrategyResult,
-    config: StrategiesConfig,
-    watch: Watch = SILENT,
-    budget_s: float | None = None,
-    frameworks: Mapping[str, Limits] | None = None,
-    min_gain: float = DEFAULT_MIN_GAIN,
-) -> Compared:
-    """Compare the best strategy of a search with others, and choose among all of them; args as of Comparisons."""
-    beside = Comparisons(result, config, watch, budget_s, frameworks, min_gain)
-    unlimited = None if beside.problem.within is None else beside.without_limits()
-    beside.search_frameworks()
-    beside.search_kinds()
-    beside.choose()
-    while True:
-        beside.search_beside(beside.best)
-        beside.choose()
-        rows = beside.choices(), beside.kinds(), beside.of_memory()
-        if not beside.choose():
-            break
-    if unlimited is not None and unlimited.step_s > beside.chosen.step_s:
-        unlimited = beside.estimate(beside.chosen)
-    return Compared(_with_plan(beside), *rows, unlimited, beside.shorter())
 
 
 def _with_plan(beside: Comparisons) -> StrategyResult:
@@ -429,7 +422,7 @@ def kind_of(strategy: Strategy) -> str:
 
 
 def _used(divided: Any) -> frozenset[str]:
-    """Degrees of a strategy, or of a division, that are more than 1."""
+    """Degrees of a strategy, or of a set of degrees, that are more than 1."""
     return frozenset(name for name in PARALLEL if getattr(divided, name) > 1)
 
 

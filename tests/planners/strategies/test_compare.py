@@ -21,7 +21,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.export.targets import training_limits
 from automap_models.planners import effort
 from automap_models.planners.base import SILENT, Progress
-from automap_models.planners.strategies.compare import Comparisons, compared, front, kind_of
+from automap_models.planners.strategies.compare import Comparisons, front, kind_of
 from automap_models.planners.strategies.completion import Completion
 from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
@@ -82,7 +82,7 @@ def test_no_comparison_is_shorter_than_what_is_recommended(seed: int) -> None:
     searched = StrategiesPlanner(poor).solve(problem)
     if searched.plan is None:
         pytest.skip("nothing fits")
-    compared_ones = compared(searched, CONFIG, budget_s=5.0)
+    compared_ones = Comparisons(searched, CONFIG, budget_s=5.0).answer()
     best = compared_ones.result.cost
     beside = [of.estimate for of in (*compared_ones.choices, *compared_ones.kinds)] + compared_ones.memory
     assert all(of.step_s >= best.step_s for of in beside if of is not None)
@@ -99,7 +99,7 @@ def test_stages_of_equally_many_layers_are_preferred_unless_others_are_two_per_c
     problem = replace(PROBLEM, work=work, global_batch=64, fixed=fixed)
     searched = StrategiesPlanner(CONFIG).solve(problem)
     equal = StrategiesPlanner(CONFIG).solve(replace(problem, without=frozenset({UNEQUAL})))
-    best = compared(searched, CONFIG).result.cost
+    best = Comparisons(searched, CONFIG).answer().result.cost
     lost = 1 - searched.cost.step_s / equal.cost.step_s
     assert (best.strategy.layers is None) == (lost <= 0.02)
     assert best.step_s == pytest.approx(equal.cost.step_s if lost <= 0.02 else searched.cost.step_s)
@@ -117,7 +117,7 @@ def test_fewer_kinds_of_parallelism_are_preferred_unless_more_are_two_per_cent_s
     searched = StrategiesPlanner(CONFIG).solve(problem)
     data = StrategiesPlanner(CONFIG).solve(replace(problem, fixed={**fixed, "tp": 1, "cp": 1, "pp": 1}))
     assert kind_of(searched.required_plan()) == "data and pipeline"
-    best, lost = compared(searched, CONFIG).result, 1 - searched.cost.step_s / data.cost.step_s
+    best, lost = Comparisons(searched, CONFIG).answer().result, 1 - searched.cost.step_s / data.cost.step_s
     assert (kind_of(best.required_plan()) == "data") == (lost <= 0.02)
     assert best.cost.step_s == pytest.approx(data.cost.step_s if lost <= 0.02 else searched.cost.step_s)
     assert lost > 0.02 or best.status == "feasible"
