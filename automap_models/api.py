@@ -13,9 +13,7 @@ seconds and bytes or texts such as "16 GB". Frameworks are imported only where a
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -32,9 +30,8 @@ from automap_models.core.run_record import RunRecord
 from automap_models.core.schedules import DEFAULT_SCHEDULE, require_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
-from automap_models.core.units import BYTES, SECONDS, Unit
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
-from automap_models.errors import BadInput, Infeasible, UserCodeError, is_of_type
+from automap_models.errors import BadInput, is_of_type
 from automap_models.formats.atomic import write_json
 from automap_models.formats.plan import written_plan
 from automap_models.formats.staged_plan import StagedDocument, plan_document, staged_document
@@ -47,6 +44,7 @@ from automap_models.plots.html import plan_html, strategy_html
 from automap_models.requests import ExportRequest, InferRequest, ProfileRequest, RunRequest, narrowed, solve
 from automap_models.requests.plan import OF_STRATEGIES, plan_request
 from automap_models.requests.strategies import StrategyResult
+from automap_models.requests.words import fields_of, in_words
 from automap_models.workloads.source import Source, SourceKind, framework_of, source_kind
 
 if TYPE_CHECKING:
@@ -219,8 +217,8 @@ def plan(
     source, topo = _source(model, inputs, config_of(_ProfileOptions, "plan", **of_source)), _topo(cluster, gpus)
     if source.kind is SourceKind.PROFILE and device is not None:
         raise BadInput(f"does not apply: {source.what} {source.kind.value}", where="`device`", do="leave it out")
-    wanted = _fields("plan", _OF_PLANS, options)
-    with _in_words():
+    wanted = fields_of("plan", _OF_PLANS, options)
+    with in_words():
         answer = solve(plan_request(source, topo, wanted, device=device, microbatch_size=microbatch_size))
     if isinstance(answer, StrategyResult):
         return answer
@@ -240,9 +238,9 @@ def infer(
     Raises:
         BadInput, Infeasible: as of `plan`.
     """
-    wanted = _fields("infer", [option.name for option in fields(PlanOptions)], options)
+    wanted = fields_of("infer", [option.name for option in fields(PlanOptions)], options)
     model = profile if isinstance(profile, Profile) else _path(profile, "`profile`", "give a Profile or its file")
-    with _in_words():
+    with in_words():
         request = InferRequest(model, _topo(cluster, gpus), config_of(PlanOptions, "infer", **narrowed(wanted)))
         return PlannedResult.from_report(solve(request))
 
@@ -278,8 +276,8 @@ def price(
     """
     source = _source(model, None, _ProfileOptions(sequence=sequence, dropout=dropout))
     of_strategy = {} if strategy is None else asdict(strategy)
-    options = {**of_strategy, **_fields("price", _OF_PLANS, fields), "runtime": runtime}
-    with _in_words():
+    options = {**of_strategy, **fields_of("price", _OF_PLANS, fields), "runtime": runtime}
+    with in_words():
         priced = solve(plan_request(source, _topo(cluster, gpus), options, device=device, price=True))
     return PricedStrategy(**vars(priced))
 
@@ -310,8 +308,8 @@ def run(plan: PlannedResult | StrategyResult | PathLike, model: PathLike, **opti
     do = "give a plan of stages that `am.plan` made, or the file of a plan of stages or shardings"
     written = _plan_source(plan).plan if isinstance(plan, (Result, Estimate)) else _path(plan, "`plan`", do)
     names = [option.name for option in fields(RunRequest) if option.name not in ("plan", "source")]
-    wanted = _fields("run", names, options)
-    with _in_words():
+    wanted = fields_of("run", names, options)
+    with in_words():
         record: RunRecord | None = solve(RunRequest(plan=written, source=source, **wanted))
     return record
 
@@ -352,7 +350,7 @@ def export(
     source = None if model is None else _source(model, None, config_of(_ProfileOptions, "export", **options))
     written = _path(plan, "`plan`") if isinstance(plan, (str, os.PathLike)) else _plan_source(plan)
     path, topo = None if out is None else Path(out), None if cluster is None else _topo(cluster)
-    with _in_words(target="to"):
+    with in_words(target="to"):
         exported: Exported = solve(ExportRequest(written, source, to, path, snap, check, topo, device, microbatch_size))
     if path is not None:
         from automap_models.export.exporter import write_files
@@ -386,63 +384,6 @@ def read_plan(
 
 _OF_PLANS = (*(option.name for option in fields(ExploreOptions)), *OF_STRATEGIES)
 """Fields of the requests that `plan` and `price` make."""
-_WORDS = {
-    "budget_s": "budget",
-    "certify_s": "certify_budget",
-    "forbidden": "forbid",
-    "memory_bytes": "memory",
-    "pins": "pin",
-    "refine_s": "refine_budget",
-    "target": "for_",
-    "together": "keep_together",
-    "virtual": "vp",
-}
-"""Field of a request → the command's word for it, where the two differ."""
-_UNITS: Mapping[str, Unit] = {"budget_s": SECONDS, "certify_s": SECONDS, "refine_s": SECONDS, "memory_bytes": BYTES}
-
-
-def _fields(function: str, names: Iterable[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by the names of the fields of a request.
-
-    Raises:
-        BadInput: the function has no such option, or a text is no quantity.
-    """
-    field_of = {_WORDS.get(name, name): name for name in dict.fromkeys(names)}
-    given: dict[str, Any] = {}
-    for word, value in options.items():
-        if word not in field_of:
-            do = f"it is called {_WORDS[word]}" if _WORDS.get(word) in field_of else f"it has {', '.join(field_of)}"
-            raise BadInput(f"has no option {word!r}", where=function, do=do)
-        unit = _UNITS.get(field_of[word])
-        try:
-            given[field_of[word]] = unit.parse(value) if unit is not None and isinstance(value, str) else value
-        except ValueError as error:
-            raise BadInput(str(error), where=f"`{word}`") from None
-    return given
-
-
-@contextmanager
-def _in_words(**others: str) -> Iterator[None]:
-    """What is refused names options as the commands do, between backticks and perhaps with a value.
-
-    Args:
-        others: words of this command alone.
-    """
-
-    def reworded(text: str | None) -> str | None:
-        words = {**_WORDS, **others}
-        return text and re.sub(r"`(\w+)(?=[`=])", lambda mention: f"`{words.get(mention[1], mention[1])}", text)
-
-    try:
-        yield
-    except UserCodeError:
-        raise
-    except (BadInput, Infeasible) as error:
-        raise type(error)(
-            reworded(error.what) or "", where=reworded(error.where), do=reworded(error.do)
-        ) from error.__cause__
-
-
 _OF_SOURCES = ("batch", "sequence", "dtype", "dropout", "trainable")
 """Options that say which training step of a model by name is meant."""
 

@@ -19,6 +19,7 @@ from automap_models.core.units import BYTES_PER_S, SECONDS, SHARE, Unit
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, COMPETING, DEFAULT_OBJECTIVE, OBJECTIVES
 from automap_models.requests import given
+from automap_models.requests.words import FIELD_OF
 from automap_models.workloads.catalogue import MODEL_TYPES
 from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, source_kind
 
@@ -52,21 +53,7 @@ _ALIKE = """
     tp pp dp vp cp ep micro_batch recompute zero sequence_parallel precision layers check snap to
     topo
 """
-_DESTINATIONS = {
-    "--budget": "budget_s",
-    "--certify-budget": "certify_s",
-    "--finetune": "finetune_s",
-    "--for": "target",
-    "--forbid": "forbidden",
-    "--keep-together": "together",
-    "--link": "link_bytes_per_s",
-    "--memory": "memory_bytes",
-    "--pin": "pins",
-    "--refine-budget": "refine_s",
-    "--restart": "restart_s",
-    "--time-limit": "time_limit_s",
-}
-"""Option → argument of the library, where the two are not called alike."""
+_DESTINATIONS = {f"--{word.replace('_', '-')}": name for word, name in FIELD_OF.items()}
 ARGUMENTS: Mapping[str, str] = {
     **{name: f"--{name.replace('_', '-')}" for name in _ALIKE.split()},
     **{name: option for option, name in _DESTINATIONS.items()},

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (1_015, 8),
+    "automap_models": (956, 8),
     "core": (7_299, 34),
     "cost": (3_553, 18),
     "envs": (1_605, 12),
@@ -38,20 +38,20 @@ BUDGET = {
     "planners/staged": (3_610, 22),
     "planners/strategies": (3_014, 16),
     "plots": (1_270, 9),
-    "requests": (1_626, 10),
+    "requests": (1_701, 11),
     "rl": (1_088, 11),
     "run": (4_864, 24),
     "simulate": (1_637, 8),
     "torch_export": (3_182, 14),
     "workloads": (4_223, 23),
     "zoo": (1, 1),
-    "infer": (4_849, 27),
+    "infer": (4_836, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
     "benchmarks": (3_503, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_233, "files": 380, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 69_236, "files": 381, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
