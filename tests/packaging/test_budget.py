@@ -32,10 +32,10 @@ BUDGET = {
     "planners": (859, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_336, 17),
-    "planners/portfolio": (2_994, 17),
+    "planners/portfolio": (2_981, 17),
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
-    "planners/staged": (3_610, 22),
+    "planners/staged": (3_558, 22),
     "planners/strategies": (3_014, 16),
     "plots": (1_270, 9),
     "requests": (1_701, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_503, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_236, "files": 381, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 69_171, "files": 381, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

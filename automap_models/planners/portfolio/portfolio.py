@@ -46,10 +46,9 @@ REACH, WIDE_REACH = 0.3, 1.0
 unequal ones."""
 PAIRS = 4
 """Numbers of micro-batches and schedules of which unequal stages are looked for, at most."""
-FEW = 4
-"""Problems of which each is searched as thoroughly as one that is given alone."""
-BRIEF_S = 0.02
-"""Counted seconds of that for the problem of the best plan, where there are more."""
+FEW, ALL_S, BRIEF_S = 16, 1.2, 0.02
+"""Problems, such as those of one number of stages, that are searched as the planner `tables` does, and counted seconds
+for all of these together; where there are more, for the problem of the best plan alone."""
 PATIENCE = 4
 """Numbers of stages in a row that bring nothing near the best before deeper pipelines are left out."""
 FINALISTS = 4
@@ -204,19 +203,7 @@ class Portfolio:
                 self._unequal(pair)
             few = len(problems) <= FEW
             for problem in problems if few else [one.problem for one in self._ranked()[:1] if one.kind]:
-                self._thorough(problem, LOOK_S if few else BRIEF_S)
-        self._reschedule()
-
-    def _reschedule(self) -> None:
-        """The best few plans of each kind under the other schedules that compete, and where moves lead to from them."""
-        same = {_shape(problem): problem for problem in self.problems}
-        near = [one for one in self._ranked() if one.kind and one.step_s <= self.best_s * (1.0 + REACH)]
-        for kind in Simplicity:
-            for one in [one for one in near if one.kind is kind][:FINALISTS]:
-                for schedule in self.space.competing:
-                    problem = same.get((one.plan.stages, one.plan.micro_batches, schedule))
-                    if problem is not None and problem is not one.problem:
-                        self._move(kind, Moves(problem, self._places(kind, problem), one.plan.planner), [one.plan])
+                self._thorough(problem, min(LOOK_S, ALL_S / len(problems)) if few else BRIEF_S)
 
     def _ranked(self) -> list[Incumbent]:
         return sorted(self.incumbents.values(), key=lambda incumbent: incumbent.step_s)

@@ -4,11 +4,6 @@
 
 Cuts are among given places; where stages may have unequally many devices, device cuts move, too. Each stage has the
 sharding in which it takes least.
-
-Where every replica needs a sample, stages may not have every number of devices (`StagedProblem.may_have`), and few
-moves lead from one plan to the next. So moves first go through plans in which replicas are left without:
-
-    N = 8    5 + 11 devices ──▶ moves, any devices ──▶ 6 + 10 ──▶ nearest allowed numbers ──▶ 8 + 8 ──▶ moves
 """
 
 from __future__ import annotations
@@ -36,8 +31,6 @@ PARTS = ((8, 16), (np.inf, 8))
 _NOTHING = np.zeros(0, np.int64)
 NO_SCHEDULE = Layout(np.zeros((4, 0), np.int64), _NOTHING, _NOTHING, _NOTHING, 0)
 """By the length L."""
-WORTH = 0.005
-"""How much shorter, relatively, a plan with replicas without a sample is from which moves go on."""
 PASSES = 4e5
 """Of the simulator that the moves of one problem may take, about: some ten milliseconds."""
 
@@ -82,18 +75,6 @@ class Moves:
         """What stages cost."""
         return self._arrays[0]
 
-    @cached_property
-    def _free(self) -> StageArrays:
-        """What stages cost on any number of devices up to the limit, also where replicas are left without a sample."""
-        stages, problem = self.stages, self.problem
-        if problem.max_replicas is None or problem.shardings or problem.constraints.equal_replicas:
-            return stages
-        if "data" in problem.constraints.forbidden or problem.may_have[1 : problem.max_replicas + 1].all():
-            return stages
-        cut = np.arange(stages.devices + 1)
-        replicas = cut - cut[:, None]
-        return stages._replace(kind=np.where((replicas > 0) & (replicas <= problem.max_replicas), 0, -1)[None])
-
     @property
     def cuts(self) -> tuple[int, ...]:
         """The places, ascending."""
@@ -105,16 +86,13 @@ class Moves:
         return self._arrays[1].size > self.problem.stages
 
     def step_s(self, plan: StagedPlan) -> float:
-        """The step of a plan that cuts at these places, to rounding; inf where it does not fit or a stage is empty.
-
-        Replicas may be left without a sample: `improved` goes on from such plans, too.
-        """
+        """The step of a plan that cuts at these places, to rounding; inf where it does not fit or a stage is empty."""
         self.passes += self.problem.stages * self.problem.micro_batches
-        return float(step_of(self._free, self._layouts, self._route(plan)))
+        return float(step_of(self.stages, self._layouts, self._route(plan)))
 
     def constructed(self) -> list[StagedPlan]:
         """The plan of the least bottleneck by a table (bottleneck), whatever the devices of stages; none, or one."""
-        route = constructed(self._free) if self.can_cut else None
+        route = constructed(self.stages) if self.can_cut else None
         return [] if route is None else [self.plan(route)]
 
     def packed(self, *, equal: bool = False) -> list[StagedPlan]:
@@ -145,49 +123,19 @@ class Moves:
             count: of the shortest starts from which moves set out.
             passes: of the simulator, about, in all.
         """
-        stages, free, best_s, best, rest = self.stages, self._free, np.inf, None, passes
-        rated = [(float(step_of(free, self._layouts, route)), route) for route in map(self._route, starts)]
+        stages, best_s, best, rest = self.stages, np.inf, None, passes
+        rated = [(float(step_of(stages, self._layouts, route)), route) for route in map(self._route, starts)]
         by_device, parts = (np.zeros(1, dtype=np.int64), 0) if equal else (near(DEVICES), parts_of(stages.stages))
         for _, start in sorted(rated, key=lambda pair: pair[0])[:count]:
-            routes = [start if free is stages or equal else self._with_samples(start)]
-            for route in routes:  # one, or with what moves through other numbers of replicas lead to two
-                if rest <= 0.0:
-                    break
-                step_s, moved, taken = moved_on(
-                    stages, self._layouts, route, best_s, near(SHIFT), by_device, parts, rest
-                )
-                rest -= taken
-                if step_s < best_s:
-                    best_s, best = float(step_s), self.plan(moved)
-                if len(routes) == 1 and free is not stages and not equal and rest > 0.0:
-                    step_s, moved, taken = moved_on(
-                        free, self._layouts, start, np.inf, near(SHIFT), by_device, parts, rest
-                    )
-                    rest -= taken
-                    if step_s < best_s * (1.0 - WORTH):
-                        routes.append(self._with_samples(moved))
+            if rest <= 0.0:
+                break
+            step_s, route, taken = moved_on(stages, self._layouts, start, best_s, near(SHIFT), by_device, parts, rest)
+            rest -= taken
+            if step_s < best_s:
+                best_s, best = float(step_s), self.plan(route)
         self.passes += passes - rest
         effort.count(effort.MOVES, passes - rest)
         return best_s, best
-
-    def _with_samples(self, route: IntArray) -> IntArray:
-        """The route with as nearly as many devices a stage as can be without a replica that gets no sample.
-
-        least[d] after some stages: the squares of what they have more or less, over what they had, with d devices.
-        """
-        devices, counts = self.stages.devices, np.flatnonzero(self.problem.may_have[1:]) + 1
-        least, chosen = np.where(np.arange(devices + 1) == 0, 0.0, np.inf), []
-        before = np.arange(devices + 1)[:, None] - counts
-        for wanted in np.diff(route[DEVICE]):
-            totals = np.where(before >= 0, least[before], np.inf) + (counts - wanted) ** 2 / wanted
-            chosen.append(counts[totals.argmin(axis=1)])
-            least = totals.min(axis=1)
-        if not np.isfinite(least[-1]):
-            return route
-        moved, d = route.copy(), devices
-        for s in range(self.stages.stages - 1, 0, -1):
-            moved[DEVICE, s] = d = d - chosen[s][d]
-        return moved
 
     def plan(self, route: IntArray) -> StagedPlan:
         """The plan of a route."""

@@ -186,7 +186,7 @@ def _spin(done: threading.Event) -> None:
         sum(range(1000))
 
 
-MOST_PASSES, MOST_WITHOUT_PROOF = 8e7, 2e7
+MOST_PASSES, MOST_WITHOUT_PROOF = 8e7, 1.6e7
 """Passes of the simulator that a default plan may take, whatever the model, with its proof and without; everything is
 counted in terms of these (planners.effort)."""
 
