@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,8 +31,9 @@ from rich.console import Console
 from rich.progress import track
 from scipy.stats import kendalltau
 
-from automap_models.core.device import Device
+from automap_models.core.device import Device, StepConstants
 from automap_models.core.estimate import Estimate
+from automap_models.core.profile import FloatArray
 from automap_models.cost.measured_step import MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import require_writable, write_text
@@ -44,9 +45,8 @@ from automap_models.simulate.calibration import (
     errors_by_source,
     errors_of,
     fit_kinds,
-    left_out_of_kinds_s,
-    measured_bytes,
     measured_estimate,
+    predicted_s,
     step_observation,
 )
 from automap_models.workloads.measured import step_work
@@ -55,6 +55,12 @@ LEAST_PLANS = 4
 """Rows of a group whose plans are ranked."""
 LEAST_SPREAD = 1.3
 """Of the slowest over the fastest plan of a group that counts for the mean."""
+
+
+def measured_bytes(step: MeasuredStep, estimate: Estimate) -> float:
+    """Bytes of the fullest device by the estimate, of what the step's memory was measured of."""
+    of_runtime = estimate.memory[0].runtime if step.only_tensors else 0.0  # all ranks have as much
+    return estimate.peak_memory - of_runtime
 
 
 class Price(NamedTuple):
@@ -196,6 +202,23 @@ KINDS = {"v100": ("v100",), "a100": ("a100", "a100-40"), "h100": ("h100",), "h10
 """Kinds of devices that have more than one source, with those that have the same constants."""
 
 
+def left_out_of_kinds_s(kinds: Mapping[str, MeasuredKind], start: Mapping[str, StepConstants]) -> dict[str, FloatArray]:
+    """Name of a kind → [n] seconds of its steps with the constants that are fitted without their source.
+
+    A source is left out of all kinds at once, of which those are fitted again that it has steps of.
+
+    Args: see `fit_kinds`; `start` are the constants that are fitted to all sources.
+    """
+    seconds = {name: np.zeros(len(kind.observations)) for name, kind in kinds.items()}
+    for source in sorted({source for kind in kinds.values() for source in kind.sources}):
+        kind_names = [name for name, kind in kinds.items() if source in kind.sources]
+        constants = fit_kinds({name: kind.parted(source)[1] for name, kind in kinds.items()}, start, kind_names)
+        for name in kind_names:
+            places = [i for i, observation in enumerate(kinds[name].observations) if observation.source == source]
+            seconds[name][places] = predicted_s(kinds[name].parted(source)[0], constants[name])
+    return seconds
+
+
 def omitted(steps: Iterable[MeasuredStep | SkippedStep], devices: dict[str, Device]) -> Iterator[tuple[str, ...]]:
     """Errors of every source under constants that are fitted to the others, and of dense models together."""
     measured = [step for step in steps if isinstance(step, MeasuredStep) and step.step_s is not None]
@@ -212,9 +235,9 @@ def omitted(steps: Iterable[MeasuredStep | SkippedStep], devices: dict[str, Devi
     for kind, (observations, _) in kinds.items():
         for of_source in errors_by_source(observations, seconds[kind]):
             yield (kind, of_source.source, str(of_source.steps), *_in_words(of_source))
-        for predicted_s, step in zip(seconds[kind].tolist(), by_kind[kind], strict=True):
+        for seconds_s, step in zip(seconds[kind].tolist(), by_kind[kind], strict=True):
             if not step.shape.experts and step.step_s is not None:
-                dense.append(predicted_s / step.step_s)
+                dense.append(seconds_s / step.step_s)
     together = errors_of("dense models", dense)
     yield ("all", together.source, str(together.steps), *_in_words(together))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -227,8 +227,7 @@ class Cluster:
     @cached_property
     def node_bounds(self) -> IntArray:
         """[N+1] the first device of each node, and the number of devices."""
-        bounds: IntArray = np.concatenate(([0], np.cumsum(self._of_nodes("devices_per_node"), dtype=np.int64)))
-        return bounds
+        return np.asarray(np.concatenate(([0], np.cumsum(self._of_nodes("devices_per_node"), dtype=np.int64))))
 
     @cached_property
     def node_of(self) -> IntArray:
@@ -273,8 +272,7 @@ class Cluster:
         speed = np.array([1.0 if group.speed is None else group.speed for group in self.node_groups])
         if (speed == 1.0).all():
             return None
-        slowdown: FloatArray = np.repeat(1.0 / speed, [g.nodes * g.devices_per_node for g in self.node_groups])
-        return slowdown
+        return np.asarray(np.repeat(1.0 / speed, [g.nodes * g.devices_per_node for g in self.node_groups]))
 
     def relative_to(self, device: str, roofline_s: Mapping[str, float], dtype: str) -> Cluster:
         """The cluster with the speed of every group, relative to the device whose times a profile has.
@@ -317,22 +315,20 @@ class Cluster:
         if intra_share == inter_share == 1.0:
             return self
         shares = {"intra": intra_share, "inter": inter_share}
-
-        def scaled(links: Cluster | NodeGroup) -> dict[str, Any]:
-            return {key: share * getattr(links, key) for key, share in shares.items()}
-
-        groups = tuple(replace(group, **scaled(group)) for group in self.groups)
-        return replace(self, groups=groups, **(scaled(self) if not groups else _least(groups)))
+        return self._changed(lambda nodes: {key: share * getattr(nodes, key) for key, share in shares.items()})
 
     def with_memory(self, memory: float) -> Cluster:
         """The cluster whose devices have so much memory, or in the same proportion more where they differ."""
-        groups = tuple(replace(group, memory=memory * (group.memory / self.memory)) for group in self.groups)
-        return replace(self, memory=memory, groups=groups)
+        return self._changed(lambda nodes: {"memory": memory * (nodes.memory / self.memory)})
 
     def with_memory_at_most(self, memory: float) -> Cluster:
         """The cluster of whose devices no more than so much memory is used."""
-        groups = tuple(replace(group, memory=min(memory, group.memory)) for group in self.groups)
-        return replace(self, memory=min(memory, self.memory), groups=groups)
+        return self._changed(lambda nodes: {"memory": min(memory, nodes.memory)})
+
+    def _changed(self, change: Callable[[Cluster | NodeGroup], dict[str, float]]) -> Cluster:
+        """The cluster with other numbers of its nodes, or of those of each group."""
+        groups = tuple(replace(group, **change(group)) for group in self.groups)  # type: ignore[arg-type]
+        return replace(self, groups=groups, **(_least(groups) if groups else change(self)))
 
 
 _SUMMARY = ("nodes", "devices_per_node", "intra", "inter", "memory")

@@ -76,10 +76,8 @@ class Grid:
         return tuple(points)
 
 
-@lru_cache(maxsize=64)
-def grid_of(n: int, granularity: int) -> Grid:
-    """The grid over so many instructions; many problems are often planned on the same one."""
-    return Grid(n, granularity)
+grid_of = lru_cache(maxsize=64)(Grid)
+"""The grid over so many instructions, of so many points; many problems are often planned on the same one."""
 
 
 @dataclass(frozen=True, eq=False)

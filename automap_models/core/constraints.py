@@ -90,8 +90,7 @@ class Windows:
         """
         begin = np.union1d(grid + 1, np.concatenate((self.least[1:], self.most[1:], self.edges)))
         inside = begin[(begin > 0) & (begin < self.allowed.size)]
-        cuts: IntArray = inside[self.allowed[inside]] - 1
-        return cuts
+        return np.asarray(inside[self.allowed[inside]] - 1)
 
 
 @dataclass(frozen=True)
@@ -349,14 +348,11 @@ def _narrowed(demands: Sequence[_Demand], profile: Profile) -> Windows | str:
         most[s] = places[np.searchsorted(places, max(min(most[s], after), 0), side="right") - 1]
     empty = np.flatnonzero(least > most)
     if empty.size:
-        return _contradiction(profile, int(empty[0]), int(least[empty[0]]), int(most[empty[0]]))
+        s, first = int(empty[0]), int(least[empty[0]])
+        words = f"begin with instruction {first} or a later one" if first < n else "begin past the model's end"
+        return f"stage {s} would have to {words}, and with instruction {most[s]} or an earlier one"
     edges = [edge for demand in demands for edge in demand.edges]
     return Windows(least, most, allowed[:n], np.array(edges, dtype=np.int64))
-
-
-def _contradiction(profile: Profile, stage: int, least: int, most: int) -> str:
-    begin = f"begin with instruction {least} or a later one" if least < len(profile) else "begin past the model's end"
-    return f"stage {stage} would have to {begin}, and with instruction {most} or an earlier one"
 
 
 def _conflict(demands: Sequence[_Demand], profile: Profile) -> BadInput:

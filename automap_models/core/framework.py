@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from automap_models.core.strategy import RECOMPUTE, ZERO_STAGES, Precision, Recompute, Strategy, TransformerShape
+from automap_models.core.strategy import (
+    RECOMPUTE,
+    ZERO_STAGES,
+    Precision,
+    Recompute,
+    Strategy,
+    TransformerShape,
+    expert_tensor,
+)
 
 Cuts = Literal["anywhere", "blocks", "inner blocks"]
 """Where a target may cut a model: anywhere that the plan does; beside whole blocks, so that a first or last stage may
@@ -40,50 +48,25 @@ class ModelFacts(NamedTuple):
 UNKNOWN = ModelFacts()
 
 
-class Divided(Protocol):
-    """Into what a strategy divides devices and samples; see `Strategy`."""
-
-    @property
-    def tp(self) -> int:
-        """Devices that share every operator."""
-
-    @property
-    def cp(self) -> int:
-        """Devices that share every sequence."""
-
-    @property
-    def ep(self) -> int:
-        """Ranks of data parallelism that share experts."""
-
-    @property
-    def expert_tensor(self) -> int:
-        """Devices that share every expert."""
-
-    @property
-    def pp(self) -> int:
-        """Ranks of the pipeline."""
-
-    @property
-    def sequence_parallel(self) -> bool:
-        """Whether the devices of tp share what is between operators."""
-
-
-class Parts(NamedTuple):
-    """The same without a strategy: all that is not given is whole."""
+class Degrees(NamedTuple):
+    """Into what a strategy divides devices and samples, see `Strategy`; all that is not given is whole."""
 
     tp: int = 1
     cp: int = 1
     ep: int = 1
     pp: int = 1
+    dp: int = 1
+    micro_batch: int = 1
     sequence_parallel: bool = True
 
     @property
     def expert_tensor(self) -> int:
-        """Devices that share every expert: those of tp."""
-        return self.tp
+        """Devices that share every expert."""
+        return expert_tensor(self.tp, self.dp, self.ep)
 
 
-UNDIVIDED = Parts()
+Divided = Strategy | Degrees
+UNDIVIDED = Degrees()
 
 
 @dataclass(frozen=True)
@@ -265,7 +248,7 @@ class Limits:
         allowed = self.zeros_of(divided)
         if zero in allowed:
             return None
-        is_of_pipeline = zero in self.zeros_of(UNDIVIDED) and zero not in self.zeros_of(Parts(pp=divided.pp))
+        is_of_pipeline = zero in self.zeros_of(UNDIVIDED) and zero not in self.zeros_of(Degrees(pp=divided.pp))
         beside = " beside a pipeline" if is_of_pipeline else f" beside ep {divided.ep}" if zero in self.zeros else ""
         return Objection(f"{self.name} has no ZeRO-{zero}{beside}", f"take zero {' or '.join(map(str, allowed))}")
 
@@ -306,7 +289,7 @@ class Limits:
     def field_objection(self, name: str, value: Any, facts: ModelFacts = UNKNOWN) -> Objection | None:
         """To one field of a strategy, whatever the others are."""
         if name in ("tp", "cp", "ep", "pp"):
-            both = [Parts(**{name: value, "sequence_parallel": shared}) for shared in (True, False)]
+            both = [Degrees(**{name: value, "sequence_parallel": shared}) for shared in (True, False)]
             objected = [self.degrees_objection(parts, facts) for parts in both]
             return objected[0] if all(objected) else None
         objections: dict[str, Callable[[], Objection | None]] = {

@@ -102,8 +102,7 @@ class InstructionGraph:
     @cached_property
     def in_microbatch(self) -> NDArray[np.bool_]:
         """[n] whether an instruction runs for every micro-batch; the update runs once for a global batch."""
-        repeated: NDArray[np.bool_] = self.phases != Phase.UPDATE
-        return repeated
+        return np.asarray(self.phases != Phase.UPDATE)
 
     @cached_property
     def consumers(self) -> IntArray:

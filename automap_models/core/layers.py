@@ -179,7 +179,8 @@ def layer_ends(profile: Profile) -> tuple[int, ...]:
 
 def loop_notes(profile: Profile) -> Iterator[str]:
     """Which loops are one instruction although they take long, and which of them count too little."""
-    loops, unknown = (set(_texts(profile, key)) for key in ("loops", "loops_of_unknown_length"))
+    listed = (profile.meta.get(key) for key in ("loops", "loops_of_unknown_length"))
+    loops, unknown = (set(map(str, names)) if isinstance(names, list) else set() for names in listed)
     total_s = float(profile.C.sum())
     for i, name in enumerate(profile.names):
         where = f"the loop {name}" + (f" in layer {profile.layer(i)}" if profile.layer(i) else "")
@@ -191,11 +192,6 @@ def loop_notes(profile: Profile) -> Iterator[str]:
             yield f"{where} takes {share} of the time and is one instruction: no cut divides it"
     if unknown:
         yield f"loops that run until their data say so count as one round: {', '.join(sorted(unknown))}"
-
-
-def _texts(profile: Profile, key: str) -> list[str]:
-    entries = profile.meta.get(key)
-    return list(map(str, entries)) if isinstance(entries, list) else []
 
 
 @dataclass

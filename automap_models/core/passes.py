@@ -8,7 +8,6 @@ micro-batches over virtual stages, ZB-V and DualPipeV by the pieces in which the
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -20,6 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.dag import topological_order
 from automap_models.core.schedules import (
     BACKWARD,
     DEFAULT_SCHEDULE,
@@ -41,6 +41,8 @@ ActionKind = Literal["F", "B", "I", "W"]
 """Forward, whole backward, gradients of the inputs, gradients of the weights."""
 KINDS: tuple[ActionKind, ...] = ("F", "B", "I", "W")
 IntArray = NDArray[np.int64]
+_INPUTS = {"F": (("F", -1),), "B": (("F", 0), ("B", 1)), "I": (("F", 0), ("B", 1)), "W": (("B", 0),)}
+"""Kind of a pass → the kinds of passes that make its inputs, and how many stages behind its own they are."""
 _CHANGES = np.array([[1, 0], [-1, 0], [-1, 1], [0, -1]])
 """[4, 2] by how much a pass of each kind changes what waits for B or I, and what waits for W after I."""
 
@@ -102,7 +104,7 @@ class Schedule:
         _, stages, micro_batches = (1 + np.concatenate(passes, axis=1).max(axis=1)).tolist()
         schedule = cls(name, passes, micro_batches, -(-stages // len(orders)), placement)
         _require_complete(schedule)
-        _ = schedule.turns
+        _ = schedule.in_turn
         return schedule
 
     def __str__(self) -> str:
@@ -161,16 +163,36 @@ class Schedule:
         return ranks_of_stages(self.stages, self.ranks, self.placement)
 
     @cached_property
-    def turns(self) -> tuple[tuple[int, ...], ...]:
-        """[S] of each rank's passes, where they stand in one order of all passes in which none comes before its inputs.
+    def in_turn(self) -> Order:
+        """All passes, in one order in which none comes before the one before it on its rank, or before its inputs.
 
         Of the passes that could come next a forward one does, of several the one of the first stage; else the backward
-        one of the first micro-batch. Messages that get ready at the same time go in this order.
+        one of the first micro-batch.
 
         Raises:
             BadInput: there is no such order: ranks wait for each other for ever.
         """
-        return _turns(self)
+        actions = [action for order in self.orders for action in order]
+        makers: dict[tuple[str, int, int], int] = {
+            ("B" if kind == "I" else kind, stage, m): i for i, (kind, stage, m) in enumerate(actions)
+        }
+        readers: list[list[int]] = [[] for _ in actions]
+        for i, (kind, stage, m) in enumerate(actions):
+            if i and self.rank_of[actions[i - 1].stage] == self.rank_of[stage]:
+                readers[i - 1].append(i)
+            for maker, following in _INPUTS[kind]:
+                if (maker, stage + following, m) in makers:
+                    readers[makers[maker, stage + following, m]].append(i)
+        turns = topological_order(
+            readers, [(False, stage, m) if kind == "F" else (True, m, -stage) for kind, stage, m in actions]
+        )
+        waiting: dict[int, Action] = {}
+        for i in sorted(set(range(len(actions))).difference(turns)):
+            waiting.setdefault(self.rank_of[actions[i].stage], actions[i])
+        for rank, action in waiting.items():
+            what = f"rank {rank} waits for ever before {action}"
+            raise self.refusal(what, "let no pass wait for one that comes after it", waiting.values())
+        return tuple(actions[i] for i in turns)
 
     @cached_property
     def fullest(self) -> tuple[tuple[tuple[int, ...], IntArray], ...]:
@@ -222,48 +244,6 @@ def _require_complete(schedule: Schedule) -> None:
             kinds = "{} F, {} B, {} I and {} W".format(*counts)
             passes = (Action(kind, stage, m) for kind in KINDS)
             raise refuse(f"micro-batch {m} has {kinds} on virtual stage {stage}", *passes)
-
-
-def _turns(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """See Schedule.turns. A rank stands in the queue from when the inputs of its next pass are there."""
-    orders, last, micro_batches = schedule.orders, schedule.stages - 1, schedule.micro_batches
-    turns: list[list[int]] = [[] for _ in orders]
-    forward, backward = [False] * (last + 1) * micro_batches, [False] * (last + 1) * micro_batches
-    queue: list[tuple[bool, int, int, int]] = []
-    queued = [False] * schedule.ranks
-    turn, looking = 0, list(range(schedule.ranks))
-    while looking:
-        for rank in looking:
-            position = len(turns[rank])
-            if queued[rank] or position == len(orders[rank]):
-                continue
-            kind, stage, m = orders[rank][position]
-            task = stage * micro_batches + m
-            if kind == "F":
-                ready = stage == 0 or forward[task - micro_batches]
-            elif kind == "W":
-                ready = backward[task]
-            else:
-                ready = forward[task] and (stage == last or backward[task + micro_batches])
-            if ready:
-                queued[rank] = True
-                heapq.heappush(queue, (False, stage, m, rank) if kind == "F" else (True, m, -stage, rank))
-        looking = []
-        if queue:
-            back, *_, rank = heapq.heappop(queue)
-            kind, stage, m = orders[rank][len(turns[rank])]
-            turns[rank].append(turn)
-            turn, queued[rank], looking = turn + 1, False, [rank]
-            receiver = stage - 1 if back else stage + 1
-            if kind != "W":
-                (backward if back else forward)[stage * micro_batches + m] = True
-                if 0 <= receiver <= last:
-                    looking.append(schedule.rank_of[receiver])
-    waiting = {rank: order[len(turns[rank])] for rank, order in enumerate(orders) if len(turns[rank]) < len(order)}
-    for rank, action in waiting.items():
-        what = f"rank {rank} waits for ever before {action}"
-        raise schedule.refusal(what, "let no pass wait for one that comes after it", waiting.values())
-    return tuple(map(tuple, turns))
 
 
 @lru_cache(maxsize=1024)
@@ -387,5 +367,4 @@ def _fullest(order: IntArray, stages: IntArray) -> IntArray:
     covers = np.logical_and.reduce(
         [one[:, None] >= one for one in moments]
     )  # [k, k] of different moments, fullest first
-    fullest: IntArray = moments[:, ~np.triu(covers, 1).any(axis=0)].T.reshape(-1, 2, stages.size)
-    return fullest
+    return np.asarray(moments[:, ~np.triu(covers, 1).any(axis=0)].T.reshape(-1, 2, stages.size))

@@ -210,8 +210,7 @@ class PlacementProblem:
         devices = self.step_devices
         times = np.stack([self.graph.times_on(kind) for kind in devices.kinds]) * devices.slowdown[:, None]
         unsupported = ~devices.is_cpu[:, None] & ~self.graph.supported[None, :]
-        barred: FloatArray = np.where(unsupported, np.inf, times)
-        return barred
+        return np.asarray(np.where(unsupported, np.inf, times))
 
     @cached_property
     def class_memory_bytes(self) -> FloatArray:

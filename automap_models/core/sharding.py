@@ -57,8 +57,7 @@ class AxisCandidates:
     @cached_property
     def live(self) -> NDArray[np.bool_]:
         """[k] classes that can be sharded by this axis."""
-        live: NDArray[np.bool_] = self.classes.divisors % self.axis.size == 0
-        return live
+        return np.asarray(self.classes.divisors % self.axis.size == 0)
 
     @cached_property
     def candidates(self) -> NDArray[np.bool_]:

@@ -170,8 +170,7 @@ class StagedProblem:
             return self.shares
         shares, which = np.unique(self.shares, return_inverse=True)
         few_s = [clocked_s(self.profile, round(self.samples / share)) or own_s for share in shares.tolist()]
-        speeds: FloatArray = np.maximum.accumulate(np.minimum(shares, own_s / np.array(few_s)))[which]
-        return speeds
+        return np.asarray(np.maximum.accumulate(np.minimum(shares, own_s / np.array(few_s)))[which])
 
     @cached_property
     def may_have(self) -> NDArray[np.bool_]:
@@ -277,12 +276,8 @@ class StagedProblem:
         return replace(self, profile=profile, stages=stages, micro_batches=micro_batches, shardings=shardings)
 
 
-@lru_cache(maxsize=64)
-def _rescaled(profile: Profile, samples: int) -> Profile:
-    """One profile for all problems with micro-batches of that size: what their stages cost is worked out once."""
-    return rescaled(profile, samples)
-
-
+_rescaled = lru_cache(maxsize=64)(rescaled)
+"""One profile for all problems with micro-batches of that size: what their stages cost is worked out once."""
 Outcome = Literal["planned", "does not fit", "discarded", "proven"]
 """How far a planner got with one of several problems; see `SearchLogEntry`."""
 

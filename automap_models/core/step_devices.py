@@ -159,5 +159,4 @@ def _rates_within(cluster: Cluster) -> FloatArray:
     one_link = cluster.intra / links.sum(axis=1).max()
     path = shortest_path(np.divide(1.0, links, out=np.zeros_like(links), where=links > 0))
     reached = np.isfinite(path) & (path > 0)
-    rates: FloatArray = np.divide(one_link, path, out=np.zeros_like(path), where=reached)
-    return rates
+    return np.asarray(np.divide(one_link, path, out=np.zeros_like(path), where=reached))

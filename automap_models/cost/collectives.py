@@ -22,8 +22,7 @@ def devices_per_node(cluster: Cluster, first: int, stop: int) -> NDArray[np.int6
     """[N] how many of the devices first … stop-1 live in each node, c_s[v]."""
     bounds = cluster.node_bounds
     overlap = np.minimum(stop, bounds[1:]) - np.maximum(first, bounds[:-1])
-    counts: NDArray[np.int64] = np.maximum(overlap, 0)
-    return counts
+    return np.asarray(np.maximum(overlap, 0))
 
 
 def transfer_s_per_byte(cluster: Cluster, first: int, boundary: int, stop: int, padding: float = 1.0) -> float:

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -74,7 +73,7 @@ class LayerCosts:
 
 
 class KernelCosts(NamedTuple):
-    """What LayerCosts has but for ZeRO-3, with the times of each layer: [k, 12] columns as of LayerTimes."""
+    """What LayerCosts has but for ZeRO-3, with the times of each layer: [k, 12] as of StepClock.layer."""
 
     times: FloatArray
     memory: FloatArray
@@ -155,10 +154,9 @@ class LayerCosting:
         memory = np.moveaxis(np.array(saved), -1, 0)
         parameters = np.array([shares.parameters_of(layer.parameters) for layer in layers])
         boundary_bytes = np.stack([shares.bytes_of(layer.boundary) for layer in layers], axis=1)
-        of_layers = [clock.layer(layer, i in self.blocks) for i, layer in enumerate(layers)]
-        times = np.array([[[*t[:4], *chain(*t[4:])] for t in of_layer] for of_layer in of_layers])
+        times = np.stack([clock.layer(layer, i in self.blocks) for i, layer in enumerate(layers)], axis=1)
         frozen = np.zeros(len(layers))
-        sized = zip(times.swapaxes(0, 1), memory, boundary_bytes, strict=True)
+        sized = zip(times, memory, boundary_bytes, strict=True)
         return [KernelCosts(of_size, saved, parameters, sent, frozen) for of_size, saved, sent in sized]
 
     def _saved_bytes(

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,37 +159,6 @@ class Shares:
         return np.asarray(sizes)
 
 
-class LayerTimes(NamedTuple):
-    """Seconds of a layer for one micro-batch on a device.
-
-    Attributes:
-        forward, input, weight: kernels of the passes.
-        again: what selective recomputation runs again.
-        tensor, context, experts: forward and backward: sums of tensor parallelism; keys and values on their way that
-            attention does not hide; tokens on their way to experts and back.
-        hidden_context: keys and values on their way that attention hides; nothing else can hide behind it then.
-    """
-
-    forward: float
-    input: float
-    weight: float
-    again: float
-    tensor: tuple[float, float]
-    context: tuple[float, float]
-    hidden_context: tuple[float, float]
-    experts: tuple[float, float]
-
-
-class _KernelTimes(NamedTuple):
-    """[B, 3] seconds of kernels by pass, [B] of attention cores forward and backward, and of what selective
-    recomputation runs again."""
-
-    passes: FloatArray
-    core_forward: FloatArray
-    core_backward: FloatArray
-    again: FloatArray
-
-
 class StepClock:
     """Times of layers of one strategy on one kind of device, with micro-batches of B sizes at once.
 
@@ -217,28 +186,31 @@ class StepClock:
         self.peak = device.sustained * device.matrix_peak(strategy.dtype)
         self.fp8_peak = device.sustained * device.matrix_peak("float8") if strategy.precision == "fp8" else None
 
-    def layer(self, work: LayerWork, block: bool) -> list[LayerTimes]:
-        """[B] times of a layer.
+    def layer(self, work: LayerWork, block: bool) -> FloatArray:
+        """[B, 12] seconds of a layer for one micro-batch on a device.
+
+            0 … 3     kernels of the forward pass, of gradients of activations and of weights; what selective
+                      recomputation runs again
+            4 … 11    forward and backward each: sums of tensor parallelism; keys and values on their way that attention
+                      does not hide; those that it hides, behind which nothing else can hide then; tokens on their way
+                      to experts and back
 
         Args:
             work: of the layer.
             block: whether it is one of the blocks, and not what comes before or after them.
         """
-        kernels = self._kernels(work, block)
+        passes, core_forward, core_backward, again = self._kernels(work, block)
         groups, shares = self.groups, self.shares
         passed_on_s = _collective_s(groups.context.passed_on_s, shares.bytes_of(work.context, gathered=True))
-        hidden = (np.minimum(passed_on_s, kernels.core_forward), np.minimum(2 * passed_on_s, kernels.core_backward))
+        hidden = (np.minimum(passed_on_s, core_forward), np.minimum(2 * passed_on_s, core_backward))
         context = (passed_on_s - hidden[0], 2 * passed_on_s - hidden[1])
         exchanged = shares.bytes_of(work.exchanged)
         if self.strategy.expert_tensor < self.strategy.tp and not self.strategy.sequence_parallel:
             exchanged = exchanged / self.strategy.tp  # each device of tp sends its share of the tokens
         exchanges_s = 2 * _collective_s(groups.experts.all_to_all_s, exchanged)
         sums = (self._sums_s(work.sums_forward), self._sums_s(work.sums_backward))
-        columns = (*kernels.passes.T, kernels.again, *sums, *context, *hidden, exchanges_s)
-        return [
-            LayerTimes(r[0], r[1], r[2], r[3], (r[4], r[5]), (r[6], r[7]), (r[8], r[9]), (r[10], r[10]))
-            for r in np.stack(columns, axis=1).tolist()
-        ]
+        columns = (*passes.T, again, *sums, *context, *hidden, exchanges_s, exchanges_s)
+        return np.stack(columns, axis=1)
 
     def _sums_s(self, sums: Amounts) -> FloatArray:
         """[B] all-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""
@@ -247,7 +219,9 @@ class StepClock:
             (1.0 - self.runtime.tensor_overlap) * _collective_s(self.groups.tensor.all_reduce_s, sent).sum(axis=1)
         )
 
-    def _kernels(self, work: LayerWork, block: bool) -> _KernelTimes:
+    def _kernels(self, work: LayerWork, block: bool) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """[B, 3] seconds of kernels by pass, [B] of attention cores forward and backward, and of what selective
+        recomputation runs again."""
         kernels = work.kernels
         is_product, core = kernels.kinds == WorkKind.PRODUCT, kernels.core
         moved, moved_core = self._moved_bytes(kernels, is_product)
@@ -270,7 +244,7 @@ class StepClock:
                 cores = self._flash_s(flop[:, core & forward].sum(axis=1) / (2 if work.causal else 1), moved_core)
             products = times_s[:, forward & is_product & ~core].sum(axis=1)
             again = products / 2 + times_s[:, forward & ~is_product & ~core].sum(axis=1)
-        return _KernelTimes(others + cores, cores[:, 0], cores[:, 1] + cores[:, 2], again)
+        return others + cores, cores[:, 0], cores[:, 1] + cores[:, 2], again
 
     def _rates(self, sizes: FloatArray, core: BoolArray, block: bool) -> FloatArray:
         """[B, n] FLOP/s of products; `sizes`, [B, n, 4], are how many, rows, columns and depth."""

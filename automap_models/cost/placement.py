@@ -148,8 +148,7 @@ def _pass_times(problem: PlacementProblem, plan: PlacementPlan) -> tuple[FloatAr
 
 def _node_times(problem: PlacementProblem, assignment: IntArray) -> FloatArray:
     on_accelerator = assignment < problem.accelerators
-    times: FloatArray = np.where(on_accelerator, problem.graph.accelerator_s, problem.graph.cpu_s)
-    return times
+    return np.asarray(np.where(on_accelerator, problem.graph.accelerator_s, problem.graph.cpu_s))
 
 
 def _crossing(graph: PlacementGraph, jobs: IntArray, paying: int) -> tuple[IntArray, IntArray]:
@@ -172,8 +171,7 @@ def _crossing(graph: PlacementGraph, jobs: IntArray, paying: int) -> tuple[IntAr
 def _loads(problem: PlacementProblem, compute: FloatArray, transfer: FloatArray) -> FloatArray:
     """[devices] from the times of the two passes; without `split_passes` transfers overlap with either."""
     if problem.split_passes:
-        both: FloatArray = _busy(problem, compute, transfer).sum(axis=0)
-        return both
+        return np.asarray(_busy(problem, compute, transfer).sum(axis=0))
     return _busy(problem, compute.sum(axis=0), transfer.sum(axis=0))
 
 
@@ -185,5 +183,4 @@ def _slowest_s(problem: PlacementProblem, compute: FloatArray, transfer: FloatAr
 
 def _busy(problem: PlacementProblem, compute: FloatArray, transfer: FloatArray) -> FloatArray:
     """Compute and transfers one after the other, or side by side."""
-    busy: FloatArray = np.maximum(compute, transfer) if problem.communication == "max" else compute + transfer
-    return busy
+    return np.asarray(np.maximum(compute, transfer) if problem.communication == "max" else compute + transfer)

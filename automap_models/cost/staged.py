@@ -41,7 +41,6 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -344,23 +343,14 @@ def _working(problem: StagedProblem, degree: int, first: int, stop: int, idle: C
     return StageSpeed(replicas, float(problem.speeds[replicas]) / slowest, float(memory[works].min()), slowest)
 
 
-class _StageCost(NamedTuple):
-    """The fields of StagedCost for one stage."""
-
-    forward_s: float
-    backward_s: float
-    all_reduce_s: float
-    memory_bytes: float
-    compute_s: float
-    reduce_s: float
-    gather_s: float
-    weights_bytes: float
-
-
 def _stage_cost(
     problem: StagedProblem, index: int, span: slice, devices: tuple[int, ...], in_flight: int, working: StageSpeed
-) -> _StageCost:
-    """What a stage of these instructions and devices first … stop-1 costs in one of the problem's shardings."""
+) -> tuple[float, ...]:
+    """What a stage of these instructions and devices first … stop-1 costs in one of the problem's shardings.
+
+    In the order of `plan_cost`: forward_s, backward_s, all_reduce_s, memory_bytes, compute_s, reduce_s, gather_s of
+    StagedCost, and the bytes of its parameters.
+    """
     sharding, (first, stop) = problem.all_shardings[index], devices
     parts, rate = float(problem.shares[working.replicas]), working.rate
     over_replicas, inside = stage_rates(problem, first, stop, sharding.degree)
@@ -379,13 +369,13 @@ def _stage_cost(
         gradients = problem.gradient_share * inside * total(sharding.gradients[span])
     weights = float(np.add.reduceat(_weights_bytes(problem, index, span), [0])[0])
     frozen = frozen_bytes(problem, index, span)
-    return _StageCost(
-        forward_s=compute_fwd / rate + gather_in / parts + reduce_fwd,
-        backward_s=compute_bwd / rate + gather_out / parts + reduce_bwd,
-        all_reduce_s=weights * over_replicas + gradients,
-        memory_bytes=problem.state_factor * weights + frozen + in_flight * total(sharding.stash[span]) / parts,
-        compute_s=(compute_fwd + compute_bwd) / rate,
-        reduce_s=reduce_fwd + reduce_bwd,
-        gather_s=(gather_in + gather_out) / parts,
-        weights_bytes=weights,
+    return (
+        compute_fwd / rate + gather_in / parts + reduce_fwd,
+        compute_bwd / rate + gather_out / parts + reduce_bwd,
+        weights * over_replicas + gradients,
+        problem.state_factor * weights + frozen + in_flight * total(sharding.stash[span]) / parts,
+        (compute_fwd + compute_bwd) / rate,
+        reduce_fwd + reduce_bwd,
+        (gather_in + gather_out) / parts,
+        weights,
     )

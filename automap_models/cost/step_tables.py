@@ -42,32 +42,28 @@ class StepTables(NamedTuple):
     memory_bytes: FloatArray
 
     @classmethod
+    @lru_cache(maxsize=2)
     def from_problem(cls, problem: PlacementProblem) -> StepTables:
         """The tables of a problem, made once for the same one."""
-        return _tables(problem)
-
-
-@lru_cache(maxsize=2)
-def _tables(problem: PlacementProblem) -> StepTables:
-    graph, devices = problem.graph, problem.step_devices
-    n = len(graph)
-    producers, consumers = graph.edges.T
-    by_consumer = np.lexsort((producers, consumers))
-    return StepTables(
-        readers_start=_starts(producers, n),
-        readers=np.ascontiguousarray(consumers),
-        inputs_start=_starts(consumers, n),
-        inputs=np.ascontiguousarray(producers[by_consumer]),
-        order=np.array(topological_order(graph.successors()), dtype=np.int64),
-        time_s=problem.device_times_s,
-        output_bytes=np.ascontiguousarray(graph.output_bytes, dtype=np.float64),
-        live_bytes=np.zeros(n) if graph.live_bytes is None else np.ascontiguousarray(graph.live_bytes),
-        held_bytes=np.ascontiguousarray(graph.memory_bytes, dtype=np.float64),
-        channel=devices.channel,
-        s_per_byte=1.0 / devices.bytes_per_s,
-        latency_s=devices.latency_s,
-        memory_bytes=devices.memory_bytes,
-    )
+        graph, devices = problem.graph, problem.step_devices
+        n = len(graph)
+        producers, consumers = graph.edges.T
+        by_consumer = np.lexsort((producers, consumers))
+        return cls(
+            readers_start=_starts(producers, n),
+            readers=np.ascontiguousarray(consumers),
+            inputs_start=_starts(consumers, n),
+            inputs=np.ascontiguousarray(producers[by_consumer]),
+            order=np.array(topological_order(graph.successors()), dtype=np.int64),
+            time_s=problem.device_times_s,
+            output_bytes=np.ascontiguousarray(graph.output_bytes, dtype=np.float64),
+            live_bytes=np.zeros(n) if graph.live_bytes is None else np.ascontiguousarray(graph.live_bytes),
+            held_bytes=np.ascontiguousarray(graph.memory_bytes, dtype=np.float64),
+            channel=devices.channel,
+            s_per_byte=1.0 / devices.bytes_per_s,
+            latency_s=devices.latency_s,
+            memory_bytes=devices.memory_bytes,
+        )
 
 
 def _starts(keys: IntArray, n: int) -> IntArray:

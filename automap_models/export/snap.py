@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from automap_models.core.framework import UNKNOWN, Limits, ModelFacts, Parts
+from automap_models.core.framework import UNKNOWN, Degrees, Limits, ModelFacts
 from automap_models.core.profile import FloatArray
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE
@@ -301,7 +301,7 @@ def _divisors(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
             n
             for n in range(1, degree + 1)
             if degree % n == 0
-            and limits.degrees_objection(Parts(**{name: n}, sequence_parallel=s.sequence_parallel), facts) is None
+            and limits.degrees_objection(Degrees(**{name: n}, sequence_parallel=s.sequence_parallel), facts) is None
         ]
         if fits and fits[-1] < degree:
             s = _with_ranks(s, s.dp * degree // fits[-1], **{name: fits[-1]})
@@ -315,7 +315,7 @@ def _experts(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
 
 
 def _pipeline(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
-    if limits.degrees_objection(Parts(pp=s.pp), ModelFacts(tied=facts.tied)) is None:
+    if limits.degrees_objection(Degrees(pp=s.pp), ModelFacts(tied=facts.tied)) is None:
         return s
     powers = [2**k for k in range(s.pp.bit_length()) if 2**k <= s.pp and (s.pp * s.dp) % 2**k == 0]
     pp = max(n for n in powers if limits.tied_objection(n, facts.tied) is None)

@@ -49,12 +49,6 @@ class _Node(NamedTuple):
     line: int
 
 
-class _Edge(NamedTuple):
-    producer: str
-    consumer: str
-    line: int
-
-
 def looks_like_graph_txt(text: str) -> bool:
     """Whether a text, or its beginning, has anything like a node or an edge in it and is no JSON."""
     return " -- " in text and not text.lstrip().startswith(("{", "["))
@@ -78,13 +72,12 @@ def read_graph_txt(path: str | os.PathLike[str]) -> Profile:
 
 def parse_graph_txt(text: str, *, source: str, model: str) -> Profile:
     """The profile in the text of a graph.txt file; see `read_graph_txt`."""
-    nodes, edges = _parse(text, source)
+    nodes, edges, places = _parse(text, source)
     if not nodes:
         raise BadInput("holds no nodes", where=source, do=_FORM)
     require_once([node.id for node in nodes], [f"line {node.line}" for node in nodes], source)
     nodes = sorted(nodes, key=lambda node: _natural(node.id))
-    ends, places = [(edge.producer, edge.consumer) for edge in edges], [f"line {edge.line}" for edge in edges]
-    nodes, successors = _without_inputs(nodes, linked(ends, [node.id for node in nodes], places, source)[1])
+    nodes, successors = _without_inputs(nodes, linked(edges, [node.id for node in nodes], places, source)[1])
     if not nodes:
         raise BadInput("holds nothing but inputs", where=source, do=_FORM)
     sizes = [node.activation_bytes for node in nodes]
@@ -103,9 +96,11 @@ def parse_graph_txt(text: str, *, source: str, model: str) -> Profile:
     )
 
 
-def _parse(text: str, source: str) -> tuple[list[_Node], list[_Edge]]:
+def _parse(text: str, source: str) -> tuple[list[_Node], list[tuple[str, str]], list[str]]:
+    """The nodes, and the producer and the consumer of each edge, and where it stands."""
     nodes: list[_Node] = []
-    edges: list[_Edge] = []
+    edges: list[tuple[str, str]] = []
+    places: list[str] = []
     for number, raw in enumerate(text.split("\n"), start=1):
         line, where = raw.strip(), f"{source}, line {number}"
         if not line:
@@ -115,12 +110,13 @@ def _parse(text: str, source: str) -> tuple[list[_Node], list[_Edge]]:
         if node:
             nodes.append(_node(node, number, where))
         elif edge and raw[0].isspace():
-            edges.append(_Edge(edge[1], edge[2], number))
+            edges.append((edge[1], edge[2]))
+            places.append(f"line {number}")
         elif " -- " in line and "_time=" not in line and not raw[0].isspace():
             raise BadInput(f"node {line.split(' -- ')[0]} has no times", where=where, do="profile the model first")
         else:
             raise BadInput("is neither a node nor an edge", where=where, do=_FORM)
-    return nodes, edges
+    return nodes, edges, places
 
 
 def _node(match: re.Match[str], line: int, where: str) -> _Node:

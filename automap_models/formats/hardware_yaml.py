@@ -106,15 +106,6 @@ class GroupDocument(Document, kw_only=True, omit_defaults=True):
     device: Text = ""
     speed: float | None = None
 
-    @classmethod
-    def from_group(cls, group: NodeGroup) -> GroupDocument:
-        """The document that describes a group."""
-        return cls(
-            **_numbers(group),
-            device=group.device,
-            speed=None if group.speed is None else float(group.speed),
-        )
-
     def group(self, where: str) -> NodeGroup:
         """The group; the kind of device is looked up where its speed is not given.
 
@@ -151,7 +142,11 @@ class ClusterDocument(Document, kw_only=True):
     def from_cluster(cls, cluster: Cluster) -> ClusterDocument:
         """The document that describes a cluster."""
         if cluster.groups:
-            return cls(name=cluster.name, groups=[GroupDocument.from_group(group) for group in cluster.groups])
+            groups = [
+                GroupDocument(**_numbers(g), device=g.device, speed=None if g.speed is None else float(g.speed))
+                for g in cluster.groups
+            ]
+            return cls(name=cluster.name, groups=groups)
         return cls(
             name=cluster.name,
             **_numbers(cluster),

@@ -72,21 +72,17 @@ class Archive:
             ) from error
         self.names = [name.removesuffix(".npy") for name in self._zip.namelist() if name.endswith(".npy")]
         if len(self.names) > 4_096:
-            self.close()
+            self._zip.close()
             raise BadInput(f"holds {len(self.names):,} arrays", where=where, do=do)
 
     def __enter__(self) -> Archive:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._zip.close()
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
-
-    def close(self) -> None:
-        """Close the file."""
-        self._zip.close()
 
     def read(self, name: str, largest_bytes: int) -> NDArray[Any]:
         """An array of numbers or text.
@@ -108,7 +104,8 @@ class Archive:
                 what = f"array {name} holds Python objects"
                 raise BadInput(what, where=self.where, do="save plain numbers or text")
             if nbytes > largest_bytes or max(shape, default=0) > largest_bytes:
-                what = f"array {name} of shape {_shape_text(shape)} takes more than {largest_bytes:,} bytes"
+                sizes = " × ".join(f"{size:,}" for size in shape[:4])
+                what = f"array {name} of shape {sizes} takes more than {largest_bytes:,} bytes"
                 raise BadInput(what, where=self.where, do="check which file it is")
             with self._zip.open(f"{name}.npy") as member:
                 array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
@@ -124,10 +121,6 @@ def _header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(member)
     return np.lib.format.read_array_header_2_0(member)
-
-
-def _shape_text(shape: tuple[int, ...]) -> str:
-    return " × ".join(f"{size:,}" for size in shape[:4])
 
 
 def _is_single(file: str | os.PathLike[str] | BinaryIO) -> bool:

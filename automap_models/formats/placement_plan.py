@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
+import msgspec
 import numpy as np
 
 from automap_models.core.placement import (
@@ -105,7 +106,7 @@ class NetworkDocument(Document):
 
 
 class VerifiedDocument(Document):
-    """What running a placed step on devices of one host came to, beside one device."""
+    """What running a placed step on devices of one host came to, beside one device (run.verify_placement)."""
 
     equal: bool
     loss: float
@@ -114,11 +115,6 @@ class VerifiedDocument(Document):
     devices: Integer
     parts: Integer
     moved: Integer
-
-    @classmethod
-    def from_result(cls, verified: Any) -> VerifiedDocument:
-        """The document of a run.verify_placement.VerifiedPlacement."""
-        return cls(*(getattr(verified, name) for name in cls.__struct_fields__))
 
 
 class PlacementDocument(Document):
@@ -171,6 +167,7 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
         Infeasible: the result has no plan.
     """
     problem, plan, cost, facts = result.problem, result.required_plan(), result.cost, result.facts
+    verified = facts.get("verified")
     document = PlacementDocument(
         schema=1,
         kind="placement",
@@ -192,7 +189,7 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
         notes=list(result.notes),
         provenance=Provenance(__version__, problem.graph.fingerprint, facts.get("seed", 0), facts.get("time_limit_s")),
         network=None if problem.network is None else NetworkDocument.from_devices(problem.network),
-        verified=VerifiedDocument.from_result(facts["verified"]) if "verified" in facts else None,
+        verified=verified and msgspec.convert(verified, VerifiedDocument, from_attributes=True),
     )
     return document.builtins()
 

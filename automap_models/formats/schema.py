@@ -147,15 +147,9 @@ def unreadable(path: str | os.PathLike[str], error: Exception) -> BadInput:
     )
 
 
-def read_json(
-    path: str | os.PathLike[str],
-    kind: type[T],
-    *,
-    do: str = "write the file again",
-    largest: int = LARGEST_JSON_BYTES,
-) -> T:
+def read_json(path: str | os.PathLike[str], kind: type[T], *, do: str = "write the file again") -> T:
     """The JSON document in a file; see `decode_json`."""
-    return decode_json(read_bytes(path, largest), kind, where=str(path), do=do)
+    return decode_json(read_bytes(path), kind, where=str(path), do=do)
 
 
 def decode_json(content: bytes | bytearray, kind: type[T], *, where: str, do: str = "write the file again") -> T:

@@ -75,10 +75,8 @@ class StepPasses:
         Args:
             measured: whether to wait for each and note it, with the processor time of the whole process.
         """
-        schedule = self._schedule
-        turns = [(turn, rank, i) for rank, rank_turns in enumerate(schedule.turns) for i, turn in enumerate(rank_turns)]
-        for _, rank, i in sorted(turns):
-            self._noted(schedule.orders[rank][i], measured)
+        for action in self._schedule.in_turn:
+            self._noted(action, measured)
         for stage in self._programs.reductions:
             self._reduce(stage, measured)
         updated: dict[int, Any] = {}

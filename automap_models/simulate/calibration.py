@@ -59,12 +59,6 @@ def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Es
     return StrategyPricing(work, step.cluster, device, step.runtime).estimate(step.strategy)
 
 
-def measured_bytes(step: MeasuredStep, estimate: Estimate) -> float:
-    """Bytes of the fullest device by the estimate, of what the step's memory was measured of."""
-    of_runtime = estimate.memory[0].runtime if step.only_tensors else 0.0  # all ranks have as much
-    return estimate.peak_memory - of_runtime
-
-
 _ALONE = Cluster(nodes=1, devices_per_node=1, intra=1e12, inter=1e12, memory=1e15, name="one device")
 """Nothing is sent, and what does not fit was not measured."""
 
@@ -214,12 +208,6 @@ def predicted_s(kind: MeasuredKind, constants: StepConstants) -> FloatArray:
     return np.array([float(parts_s.sum()) for parts_s in _prices(kind, constants)])
 
 
-def _of_source(kind: MeasuredKind, source: str, constants: StepConstants, seconds: FloatArray) -> None:
-    """Write what the steps of a source take with these constants to their places among those of all."""
-    places = [i for i, observation in enumerate(kind.observations) if observation.source == source]
-    seconds[places] = predicted_s(kind.parted(source)[0], constants)
-
-
 def left_out_s(
     kind: MeasuredKind, start: StepConstants = USUAL, usual: StepConstants = USUAL, pull: float = PULL
 ) -> FloatArray:
@@ -234,7 +222,9 @@ def left_out_s(
         return np.zeros(0)
     seconds = np.zeros(len(kind.observations))
     for source in kind.sources:
-        _of_source(kind, source, fit_constants(kind.parted(source)[1], start, usual, pull), seconds)
+        of_source, others = kind.parted(source)
+        places = [i for i, observation in enumerate(kind.observations) if observation.source == source]
+        seconds[places] = predicted_s(of_source, fit_constants(others, start, usual, pull))
     return seconds
 
 
@@ -280,22 +270,6 @@ def fit_kinds(
         if max(changes) < 0.02:  # of logarithms
             break
     return constants
-
-
-def left_out_of_kinds_s(kinds: Mapping[str, MeasuredKind], start: Mapping[str, StepConstants]) -> dict[str, FloatArray]:
-    """Name of a kind → [n] seconds of its steps with the constants that are fitted without their source.
-
-    A source is left out of all kinds at once, of which those are fitted again that it has steps of.
-
-    Args: see `fit_kinds`; `start` are the constants that are fitted to all sources.
-    """
-    seconds = {name: np.zeros(len(kind.observations)) for name, kind in kinds.items()}
-    for source in sorted({source for kind in kinds.values() for source in kind.sources}):
-        kind_names = [name for name, kind in kinds.items() if source in kind.sources]
-        constants = fit_kinds({name: kind.parted(source)[1] for name, kind in kinds.items()}, start, kind_names)
-        for name in kind_names:
-            _of_source(kinds[name], source, constants[name], seconds[name])
-    return seconds
 
 
 class SourceErrors(NamedTuple):

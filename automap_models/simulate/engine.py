@@ -117,12 +117,10 @@ class _Run:
         transfer: [V-1] seconds of a message between neighbouring stages.
         reduces: [V] seconds of the all-reduce of each stage, and what of them comes after its last pass.
         last_gradient: [V] the last pass that adds to a stage's gradients.
-        next_action: [S] how many passes a rank has run.
         rank_free, ring_free: [S] when each is free for a pass, and for an all-reduce.
         reduced: [V] when the gradients of each stage are reduced.
         link_free: link → when it is free.
         arrived: (backward, stage, micro-batch) → when its input is there.
-        able: ranks whose next input may have arrived.
         intervals: what happened so far.
     """
 
@@ -136,33 +134,20 @@ class _Run:
         self.schedule, self.duration, self.transfer = schedule, duration, transfer
         self.reduces, self.rank_of = reduces, schedule.rank_of
         self.last_gradient = {action.stage: action for order in schedule.orders for action in order}
-        ranks = schedule.ranks
-        self.next_action, self.rank_free, self.ring_free = [0] * ranks, [0.0] * ranks, [0.0] * ranks
+        self.rank_free, self.ring_free = [0.0] * schedule.ranks, [0.0] * schedule.ranks
         self.reduced = [0.0] * schedule.stages
         self.link_free: dict[int, float] = defaultdict(float)
         self.arrived: dict[tuple[bool, int, int], float] = {}
-        self.able = list(range(ranks))
         self.intervals: list[Interval] = []
 
     def run(self) -> None:
-        """Advance ranks as far as their inputs allow, until none is able to."""
-        for micro_batch in range(self.schedule.micro_batches):
-            self.arrived[False, 0, micro_batch] = 0.0
-        while self.able:
-            self._advance(self.able.pop())
-
-    def _advance(self, rank: int) -> None:
-        """Run passes of a rank as long as their inputs are there."""
-        order = self.schedule.orders[rank]
-        while self.next_action[rank] < len(order):
-            action = order[self.next_action[rank]]
+        """Run all passes, each of which finds when its inputs arrive; the first stage's are there."""
+        for action in self.schedule.in_turn:
             kind, stage, micro_batch = action
-            ready = 0.0 if kind == "W" else self.arrived.get((kind != "F", stage, micro_batch))
-            if ready is None:
-                return
+            rank = self.rank_of[stage]
+            ready = 0.0 if kind == "W" else self.arrived.get((kind != "F", stage, micro_batch), 0.0)
             start = max(self.rank_free[rank], ready)
             self.rank_free[rank] = end = start + self.duration[kind][stage]
-            self.next_action[rank] += 1
             self._occupy(PASS_KINDS[kind], rank, action, start, end)
             if action is self.last_gradient[stage]:
                 self._reduce(action, end)
@@ -182,7 +167,6 @@ class _Run:
         elif not (back and stage == 0):
             receiver = stage - 1 if back else stage + 1
             self.arrived[back, receiver, micro_batch] = self._sent(action, receiver, end)
-            self.able.append(self.rank_of[receiver])
 
     def _sent(self, action: Action, receiver: int, ready: float) -> float:
         """When a message arrives; the link carries it as soon as it is ready and those before it have arrived."""

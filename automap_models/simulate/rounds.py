@@ -98,27 +98,18 @@ def rank_ends(name: str, micro_batches: int, virtual: int, times: PassTimes) -> 
     Raises:
         BadInput: see core.schedules.require_runnable.
     """
-    return _played(name, micro_batches, virtual, times).of_ranks
+    return _played(name, micro_batches, virtual, times)[0]
 
 
-class _Played(NamedTuple):
-    """A schedule that was played.
+def _played(
+    name: str, micro_batches: int, virtual: int, times: PassTimes
+) -> tuple[FloatArray, FloatArray, Layout, int]:
+    """As few micro-batches as show when the ranks end; arguments as of `rank_ends`.
 
-    Attributes:
-        of_ranks: [S] when each rank has run its last pass, with all micro-batches.
-        ends: [n] when passes and messages end, with the micro-batches that were played.
-        layout: of these.
-        a_round: micro-batches of a round; see core.schedules.repeating_micro_batches.
+    Returns:
+        [S] when each rank has run its last pass, with all micro-batches; [n] when passes and messages end, with the
+        micro-batches that were played; the layout of these; and R (core.schedules.repeating_micro_batches).
     """
-
-    of_ranks: FloatArray
-    ends: FloatArray
-    layout: Layout
-    a_round: int
-
-
-def _played(name: str, micro_batches: int, virtual: int, times: PassTimes) -> _Played:
-    """As few micro-batches as show when the ranks end; arguments as of `rank_ends`."""
     from automap_models.simulate import play
 
     ranks, messages, durations = times.forward_s.size // virtual, bool(times.transfer_s.any()), times.durations()
@@ -129,7 +120,7 @@ def _played(name: str, micro_batches: int, virtual: int, times: PassTimes) -> _P
         play.play(layout.nodes, durations, ends)
         later_s = play.later_s(layout, ends)
         if not np.isnan(later_s):
-            return _Played(ends[layout.last + 1] + later_s, ends[1:], layout, a_round)
+            return ends[layout.last + 1] + later_s, ends[1:], layout, a_round
         if layout.early.size:
             played = min(micro_batches, 2 * played + (micro_batches - 2 * played) % a_round)
         else:
@@ -178,18 +169,18 @@ def longest_chains(
     """
     from automap_models.simulate.play import KINDS, MESSAGE, chain_counts
 
-    played = _played(name, micro_batches, virtual, times)
-    layout, kinds = played.layout, 1 + KINDS * times.forward_s.size
+    of_ranks, ends, layout, a_round = _played(name, micro_batches, virtual, times)
+    kinds = 1 + KINDS * times.forward_s.size
 
     def chain(rank: int) -> Chain | None:
-        end_s = float(played.of_ranks[rank])
+        end_s = float(of_ranks[rank])
         last = int(layout.last[rank])
-        counts, complete = chain_counts(layout.nodes, played.ends, last, kinds, layout.more, played.a_round)
+        counts, complete = chain_counts(layout.nodes, ends, last, kinds, layout.more, a_round)
         forward, both, inputs, weights = (of_kind := counts[1:].reshape(-1, KINDS).T)[:4]
         longest = Chain(np.stack([forward, both + inputs, both + weights]), of_kind[MESSAGE, :-1], rank)
         return longest if complete and abs(longest.seconds(times) - end_s) <= 1e-6 * end_s else None
 
-    return played.of_ranks, chain
+    return of_ranks, chain
 
 
 class PlanTimes(NamedTuple):
@@ -234,8 +225,7 @@ def plan_steps(
     for sum_s, holds in zip(tied_s.T, np.moveaxis(holders, 1, 0), strict=True):
         end_s = np.where(holds, ends, 0.0).max(axis=1, initial=0.0) + sum_s
         ends = np.where(holds, end_s[:, None], ends)
-    latest: FloatArray = (ends + times.update_s).max(axis=1)
-    return latest
+    return np.asarray((ends + times.update_s).max(axis=1))
 
 
 def tied_arrays(tied: Sequence[TiedSum], stages: int) -> tuple[FloatArray, NDArray[np.bool_]]:

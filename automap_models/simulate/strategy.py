@@ -115,8 +115,8 @@ class StrategyPricing:
         counts = np.bincount(groups, minlength=len(self.devices)).tolist()
         peak = sum(count * kind.matrix_peak(dtype) for count, kind in zip(counts, self.devices, strict=True))
         passes_s = step_s - parts.data_parallel - parts.optimizer
-        (forward, inputs, weights), beside = _passes(costs, costs.transfer_s)
-        ends = _ends(strategy, costs, costs.transfer_s)
+        (forward, inputs, weights), beside = _passes(costs)
+        ends = _ends(strategy, costs)
         return Estimate(
             strategy=strategy,
             stage_layers=strategy.stage_layers(self.work.shape),
@@ -146,7 +146,7 @@ def rank_memory(strategy: Strategy, cluster: Cluster) -> FloatArray:
 
 def step_seconds(strategy: Strategy, costs: StageCosts) -> float:
     """Seconds of the step, and nothing else about it; see `StrategyPricing.costs`."""
-    ends = _ends(strategy, costs, costs.transfer_s)
+    ends = _ends(strategy, costs)
     return float(_summed(strategy, costs, ends).max()) + costs.tied_s + costs.optimizer_s
 
 
@@ -209,7 +209,7 @@ def _parts(strategy: Strategy, costs: StageCosts) -> tuple[int, StepParts]:
     """The rank that works longest, which the others wait for, and what the step consists of there."""
     times, sends = costs.times, _sends(costs)
     rank_of = np.array(costs.rank_of)
-    ends = _ends(strategy, costs, costs.transfer_s)
+    ends = _ends(strategy, costs)
     summed = _summed(strategy, costs, ends)
     data_s, end_s = summed - ends, float(summed.max())
     work_s = np.bincount(rank_of, sum((*times.passes, *sends)), minlength=strategy.pp)
@@ -223,7 +223,7 @@ def _parts(strategy: Strategy, costs: StageCosts) -> tuple[int, StepParts]:
     waiting = 0.0
     if costs.sends_beside and costs.transfer_s.any():
         unsent = replace(costs, transfer_s=np.zeros_like(costs.transfer_s))
-        sooner = _ends(strategy, costs, unsent.transfer_s)
+        sooner = _ends(strategy, unsent)
         waiting = min(max(idle, 0.0), end_s - float(_summed(strategy, unsent, sooner).max()))
     bubble = idle - waiting
     return rank, StepParts(
@@ -247,7 +247,7 @@ def _summed(strategy: Strategy, costs: StageCosts, ends: FloatArray) -> FloatArr
     if strategy.zero < 3:
         return ends + costs.data_s
     ungathered = costs.times._replace(gathers=np.zeros_like(costs.times.gathers))
-    others = _ends(strategy, replace(costs, times=ungathered), costs.transfer_s)
+    others = _ends(strategy, replace(costs, times=ungathered))
     return np.maximum(ends, others + costs.data_s)
 
 
@@ -259,16 +259,17 @@ def _sends(costs: StageCosts) -> FloatArray:
     return sends
 
 
-def _passes(costs: StageCosts, transfer_s: FloatArray) -> tuple[tuple[FloatArray, FloatArray, FloatArray], FloatArray]:
+def _passes(costs: StageCosts) -> tuple[tuple[FloatArray, FloatArray, FloatArray], FloatArray]:
     """[V] forward passes, those of inputs and of weights, with messages that ranks wait for; [V-1] other messages."""
     forward, inputs, weights = costs.times.passes
     sends = _sends(costs)
-    return (forward + sends[0], inputs + sends[1], weights), transfer_s if costs.sends_beside else 0.0 * transfer_s
+    beside = costs.transfer_s if costs.sends_beside else 0.0 * costs.transfer_s
+    return (forward + sends[0], inputs + sends[1], weights), beside
 
 
-def _ends(strategy: Strategy, costs: StageCosts, transfer_s: FloatArray) -> FloatArray:
+def _ends(strategy: Strategy, costs: StageCosts) -> FloatArray:
     """[S] how long ranks take for their passes: until their end, with schedules of WITHOUT_WAITING from their start."""
-    passes, beside = _passes(costs, transfer_s)
+    passes, beside = _passes(costs)
     if strategy.stages == 1:
         return np.array([strategy.micro_batches * float(sum(costing[0] for costing in passes))])
     ends = rank_ends(strategy.schedule, strategy.micro_batches, strategy.vp, PassTimes(*passes, beside))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from automap_models.core.strategy import TransformerShape
 from automap_models.errors import BadInput
@@ -65,15 +65,6 @@ class JaxArchitecture(Protocol):
         `labels` are class numbers, below 0 where nothing is to be predicted; `key`, of models with dropout, is a random
         key.
         """
-
-
-@runtime_checkable
-class Repeating(Protocol):
-    """The sizes of a model that repeats blocks."""
-
-    @property
-    def stacks(self) -> tuple[BlockStack, ...]:
-        """Its repeated blocks, in the order in which the forward pass runs them."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +177,7 @@ class DecoderConfig(Dropouts):
 
     @property
     def stacks(self) -> tuple[BlockStack, ...]:
-        """See Repeating."""
+        """Its repeated blocks, in the order in which the forward pass runs them."""
         return (BlockStack("block_", self.layers, self.dense_layers % self.layers if self.mixture else 0),)
 
 
@@ -217,7 +208,7 @@ class BertConfig(Dropouts):
 
     @property
     def stacks(self) -> tuple[BlockStack, ...]:
-        """See Repeating."""
+        """Its repeated blocks, in the order in which the forward pass runs them."""
         return (BlockStack("block_", self.layers, causal=False),)
 
 
@@ -256,7 +247,7 @@ class T5Config:
 
     @property
     def stacks(self) -> tuple[BlockStack, ...]:
-        """See Repeating; with experts, two blocks repeat."""
+        """Its repeated blocks, in the order in which the forward pass runs them; with experts, two blocks repeat."""
         period = 2 if self.experts else 1
         decoder_layers = self.layers if self.decoder_layers is None else self.decoder_layers
         return (
@@ -298,7 +289,7 @@ def required_transformer(name: str, architecture: Architecture) -> Transformer:
     Raises:
         BadInput: it is no transformer.
     """
-    if not isinstance(architecture, DecoderConfig | BertConfig | T5Config):
+    if not isinstance(architecture, Transformer):
         do = "give a transformer: a decoder, BERT or T5"
         raise BadInput("has no layers that a strategy can divide", where=name, do=do)
     return architecture

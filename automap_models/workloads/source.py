@@ -118,7 +118,9 @@ def source_kind(what: str) -> SourceKind:
         if _FACTORY.fullmatch(what):
             return SourceKind.FACTORY
         if _WORD.fullmatch(what):
-            raise _unknown_name(what)
+            close = difflib.get_close_matches(what, names(), n=1)
+            hint = f"did you mean {close[0]}? See" if close else f"known are {', '.join(names())}; see"
+            raise BadInput("is neither a file nor a known model", where=what, do=f"{hint} automap-profile --list")
         if ":" in path.name:
             do = "write a factory as my_package.my_module:make_step, without folders and .py"
             raise BadInput("is neither a file nor the name of a factory", where=what, do=do)
@@ -146,13 +148,6 @@ def require_no_model(what: Path) -> None:
         raise BadInput(
             "is a model, not a profile", where=name, do=f"run automap-profile {name} -o profile.npz first and plan that"
         )
-
-
-def _unknown_name(what: str) -> BadInput:
-    listed = names()
-    close = difflib.get_close_matches(what, listed, n=1)
-    hint = f"did you mean {close[0]}? See" if close else f"known are {', '.join(listed)}; see"
-    return BadInput("is neither a file nor a known model", where=what, do=f"{hint} automap-profile --list")
 
 
 @uncollected()  # importing JAX makes many records, too

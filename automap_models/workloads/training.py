@@ -20,7 +20,7 @@ from automap_models.hlo.step import TrainingStep
 from automap_models.workloads.bert import Bert
 from automap_models.workloads.blocks import token_shapes
 from automap_models.workloads.decoder import Decoder
-from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, Repeating, T5Config
+from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, T5Config, Transformer
 from automap_models.workloads.t5 import T5
 
 Tree = Any
@@ -49,7 +49,7 @@ def step_module(name: str, architecture: Architecture, labels: tuple[int, ...], 
     Raises:
         BadInput: XLA refuses the step.
     """
-    if isinstance(architecture, Repeating):
+    if isinstance(architecture, Transformer):
         deep = [stack for stack in architecture.stacks if stack.traced < stack.layers]
         sizes: dict[str, Any] = {stack.size: stack.traced for stack in architecture.stacks}
         shallow = replace(architecture, **sizes)
@@ -76,17 +76,15 @@ def training_step(name: str, architecture: Architecture, labels: tuple[int, ...]
 
 def jax_model(architecture: Architecture, dtype: str) -> nn.Module:
     """The model whose layers compute in `dtype`; called with the batch's arrays but the labels, gives logits."""
-    match architecture:
-        case DecoderConfig() | BertConfig() | T5Config():
-            return _TRANSFORMERS[type(architecture)][0](architecture, jnp.dtype(dtype))
+    if isinstance(architecture, Transformer):
+        return _TRANSFORMERS[type(architecture)][0](architecture, jnp.dtype(dtype))
     return architecture.module(jnp.dtype(dtype))
 
 
 def batch_shapes(architecture: Architecture, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
     """Name → shape of what a step reads, see JaxArchitecture.inputs; labels of decoders are the ids shifted left."""
-    match architecture:
-        case DecoderConfig() | BertConfig() | T5Config():
-            return token_shapes(labels, *_TRANSFORMERS[type(architecture)][1], "labels", random=architecture.drops)
+    if isinstance(architecture, Transformer):
+        return token_shapes(labels, *_TRANSFORMERS[type(architecture)][1], "labels", random=architecture.drops)
     return architecture.inputs(labels)
 
 

@@ -12,12 +12,13 @@ from draw_counts import BY_HAND
 from flax import linen as nn
 
 from automap_models.formats.hardware_yaml import read_device
+from automap_models.hlo import repetition
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.block_labels import BlockStack
 from automap_models.hlo.clock import clock_times
 from automap_models.hlo.dimension_classes import sharding_classes
 from automap_models.hlo.graph import instruction_graph, rules_of
-from automap_models.hlo.module import MlirModule, Module
+from automap_models.hlo.module import Module
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.hlo.sharding_rules import RuledModule
@@ -101,14 +102,9 @@ def test_the_sharding_classes_and_their_work_are_equal(steps: tuple[Module, Modu
 
 @dataclass(frozen=True)
 class Widening:
-    """A model that says that its blocks repeat, but each is wider inside than the one before it."""
+    """A model each of whose blocks is wider inside than the one before it."""
 
     layers: int
-
-    @property
-    def stacks(self) -> tuple[BlockStack, ...]:
-        """See sizes.Repeating."""
-        return (BlockStack("block_", self.layers),)
 
     def module(self, dtype: Any) -> nn.Module:
         """See training.Architecture."""
@@ -133,10 +129,10 @@ class WideningModule(nn.Module):
         return nn.Dense(8, name="head")(x)
 
 
-def test_blocks_that_differ_are_traced_one_by_one() -> None:
-    step = step_module("widening", Widening(6), LABELS, "float32")
-    assert isinstance(step, MlirModule)
-    assert "params/block_5/kernel" in {argument.name for argument in step.arguments}
+def test_blocks_that_differ_are_not_repeated() -> None:
+    stack = BlockStack("block_", 6)
+    step = trace(training_step("widening", Widening(stack.traced), LABELS, "float32"))
+    assert repetition.repeated(step, [stack]) is None
 
 
 @pytest.mark.parametrize(

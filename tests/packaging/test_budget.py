@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (956, 8),
-    "core": (7_299, 34),
-    "cost": (3_553, 18),
+    "core": (7_238, 34),
+    "cost": (3_507, 18),
     "envs": (1_605, 12),
     "export": (1_996, 14),
-    "formats": (4_923, 20),
+    "formats": (4_898, 20),
     "hlo": (7_152, 36),
     "planners": (859, 6),
     "planners/online": (311, 3),
@@ -36,22 +36,22 @@ BUDGET = {
     "planners/replan": (695, 4),
     "planners/sharding": (838, 5),
     "planners/staged": (3_558, 22),
-    "planners/strategies": (3_014, 16),
+    "planners/strategies": (3_000, 16),
     "plots": (1_270, 9),
     "requests": (1_701, 11),
     "rl": (1_088, 11),
-    "run": (4_864, 24),
-    "simulate": (1_637, 8),
+    "run": (4_862, 24),
+    "simulate": (1_586, 8),
     "torch_export": (3_182, 14),
-    "workloads": (4_223, 23),
+    "workloads": (4_207, 23),
     "zoo": (1, 1),
     "infer": (4_836, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
-    "benchmarks": (3_503, 21),
+    "benchmarks": (3_526, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_171, "files": 381, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 68_956, "files": 381, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

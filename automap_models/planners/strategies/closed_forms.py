@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from automap_models.core.framework import Degrees
 from automap_models.planners import effort
-from automap_models.planners.strategies.grid import Degrees, Grid, ScheduleChoice, Subspace
+from automap_models.planners.strategies.grid import Grid, ScheduleChoice, Subspace
 from automap_models.planners.strategies.subspace_costs import RankCosts
 
 

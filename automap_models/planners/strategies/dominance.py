@@ -17,10 +17,11 @@ from collections.abc import Container
 
 import numpy as np
 
+from automap_models.core.framework import Degrees
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.result import TIE
 from automap_models.planners import effort
-from automap_models.planners.strategies.grid import Degrees, Grid, Subspace
+from automap_models.planners.strategies.grid import Grid, Subspace
 from automap_models.planners.strategies.problem import SharedCosts
 from automap_models.planners.strategies.subspace_costs import RankCosts
 

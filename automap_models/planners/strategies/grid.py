@@ -23,29 +23,12 @@ from itertools import product
 from math import gcd
 from typing import Any, NamedTuple
 
-from automap_models.core.framework import Divided
+from automap_models.core.framework import Degrees, Divided
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, require_runnable
-from automap_models.core.strategy import ZERO_STAGES, Strategy, expert_tensor
+from automap_models.core.strategy import ZERO_STAGES, Strategy
 from automap_models.errors import BadInput
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.simplicity import PARALLEL, SPLIT, SPLITTING, UNEQUAL
-
-
-class Degrees(NamedTuple):
-    """Into what devices and samples are divided; what a layer takes follows from it."""
-
-    tp: int
-    cp: int
-    ep: int
-    pp: int
-    dp: int
-    micro_batch: int
-    sequence_parallel: bool
-
-    @property
-    def expert_tensor(self) -> int:
-        """Devices that share every expert."""
-        return expert_tensor(self.tp, self.dp, self.ep)
 
 
 class ScheduleChoice(NamedTuple):

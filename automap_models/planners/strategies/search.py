@@ -27,6 +27,7 @@ from math import comb
 
 import numpy as np
 
+from automap_models.core.framework import Degrees
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.result import TIE
 from automap_models.core.strategy import Strategy
@@ -37,7 +38,7 @@ from automap_models.planners.strategies.chain_bounds import chain_bound
 from automap_models.planners.strategies.closed_forms import estimated_subspaces
 from automap_models.planners.strategies.completion import Completion, Completions, Incumbent, priced
 from automap_models.planners.strategies.dominance import DegreeCosts
-from automap_models.planners.strategies.grid import Degrees, Grid, ScheduleChoice, Subspace, neighbours, usual_degrees
+from automap_models.planners.strategies.grid import Grid, ScheduleChoice, Subspace, neighbours, usual_degrees
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
 from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts

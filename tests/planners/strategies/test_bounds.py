@@ -15,6 +15,7 @@ from scipy.optimize import linprog
 from strategy_problems import random_problem, strategies
 from whole_space import estimates, whole_space_problem
 
+from automap_models.core.framework import Degrees
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.passes import build_schedule
 from automap_models.core.schedules import SCHEDULES
@@ -23,7 +24,7 @@ from automap_models.errors import BadInput
 from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, least_in_flight, least_time
 from automap_models.planners.strategies.chain_bounds import chain_bound, usual_chains, weighted_chain
 from automap_models.planners.strategies.dominance import DegreeCosts
-from automap_models.planners.strategies.grid import Degrees, Grid
+from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.problem import SharedCosts, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation
 from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts
