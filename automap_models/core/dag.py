@@ -130,7 +130,9 @@ def order_with_little_crossing(sizes: Sequence[float], successors: Edges, work: 
         successors: consumers of each node; acyclic, without duplicates.
         work: steps between ideals that the search may look at before it turns into a beam search.
     """
-    candidates = _Lattice(sizes, successors, work).walk(), _depth_first(successors)
+    sinks = [node for node, after in enumerate(successors) if not after]
+    depth_first = post_order(predecessors_of(successors).__getitem__, sinks)  # a node's inputs come right before it
+    candidates = _Lattice(sizes, successors, work).walk(), depth_first
     return min(candidates, key=lambda order: math.fsum(crossing_bytes(order, sizes, successors)))
 
 
@@ -203,10 +205,3 @@ def _unwound(prefix: _Prefix) -> list[int]:
         order.append(prefix.last)
         prefix = prefix.before
     return order[::-1]
-
-
-def _depth_first(successors: Edges) -> list[int]:
-    """Post-order over predecessors from each sink: a node's inputs come right before it."""
-    predecessors = predecessors_of(successors)
-    sinks = [node for node, after in enumerate(successors) if not after]
-    return post_order(predecessors.__getitem__, sinks)

@@ -327,17 +327,13 @@ def _require_meaning(problem: PlacementProblem) -> None:
     for option, (value, allowed) in choices.items():
         if value not in allowed:
             raise BadInput(f"is {value!r}", where=option, do=f"choose from {', '.join(allowed)}")
-    if problem.objective == "throughput":
-        if problem.pieces != 1:
-            raise BadInput(f"{problem.pieces} subgraphs a device", where="`pieces`", do="they are for latency only")
-        return
     for option, given in (
         ("`communication='max'`", problem.communication == "max"),
         ("`split_passes`", problem.split_passes),
     ):
-        if given:
+        if given and problem.objective != "throughput":
             raise BadInput(f"is for throughput, not for {problem.objective}", where=option, do="leave it out")
-    if problem.objective == "step" and problem.pieces != 1:
+    if problem.objective != "latency" and problem.pieces != 1:
         raise BadInput(f"{problem.pieces} subgraphs a device", where="`pieces`", do="they are for latency only")
     if problem.objective == "latency" and problem.graph.is_training:
         raise BadInput(

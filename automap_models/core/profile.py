@@ -217,7 +217,9 @@ class Profile:
     def roofline_s(self) -> Mapping[str, float]:
         """Kinds of devices with their time of a micro-batch by the roofline; empty where the profile does not say."""
         kind_s = self.meta.get("roofline_s")
-        return kind_s if isinstance(kind_s, Mapping) and all(_is_time(value) for value in kind_s.values()) else {}
+        if not isinstance(kind_s, Mapping):
+            return {}
+        return kind_s if all(isinstance(time_s, float) and 0 < time_s < math.inf for time_s in kind_s.values()) else {}
 
     @property
     def element_bytes(self) -> float | None:
@@ -307,10 +309,6 @@ def _checked(name: str, value: object, source: str) -> FloatArray:
                 do="every entry must be a finite number ≥ 0",
             )
     return array
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, float) and 0 < value < math.inf
 
 
 def _element_bytes(dtype: object) -> float | None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import ArgumentKind, FloatArray, IntArray
-from automap_models.core.mesh import Mesh, MeshAxis, PlanKind, check_mesh, mesh_text, partition_specs, placements
+from automap_models.core.mesh import Mesh, MeshAxis, PlanKind, check_mesh, dim_at, mesh_text, path_ends
 from automap_models.core.sharding_classes import REPLICATED, ShardingClasses, ShardingWork, Variable
 from automap_models.errors import BadInput
 
@@ -268,7 +268,22 @@ class ShardingPlan:
         Raises:
             BadInput: a leaf that is none of the plan's variables, or that has another shape.
         """
-        return partition_specs(self._along(axes), params)
+        try:
+            import jax
+            from jax.sharding import PartitionSpec
+        except ImportError as error:
+            raise BadInput(
+                f"partition specs need the jax extra ({error})", do="pip install 'automap-models[jax]'"
+            ) from None
+        names = axes or [axis.name for axis in self.mesh]
+        ends = [(name, path_ends(self.by_variable(axis))) for axis, name in enumerate(names)]
+
+        def spec(path: Any, leaf: Any) -> PartitionSpec:
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            axis_of_dim = {dim_at(of_axis, name, tuple(leaf.shape)): axis for axis, of_axis in ends}
+            return PartitionSpec(*(axis_of_dim.get(dim) for dim in range(1 + max(axis_of_dim))))  # type: ignore[no-untyped-call]
+
+        return jax.tree_util.tree_map_with_path(spec, params)
 
     def placements(self) -> dict[str, list[Any]]:
         """DTensor's placements, one for each axis of the mesh, for each variable by name.
@@ -276,11 +291,16 @@ class ShardingPlan:
         Raises:
             BadInput: torch is not installed.
         """
-        return placements(self._along())
-
-    def _along(self, axes: Sequence[str] | None = None) -> list[tuple[str, dict[Variable, int]]]:
-        names = axes or [axis.name for axis in self.mesh]
-        return [(name, self.by_variable(axis)) for axis, name in enumerate(names)]
+        try:
+            from torch.distributed.tensor import Replicate, Shard
+        except ImportError as error:
+            raise BadInput(
+                f"DTensor placements need the torch extra ({error})", do="pip install 'automap-models[torch]'"
+            ) from None
+        return {
+            variable.name: [Replicate() if dim == REPLICATED else Shard(dim) for dim in dims]
+            for variable, *dims in zip(self.variables, *self.dims, strict=True)
+        }
 
 
 def _first(classes: ShardingClasses, number: int) -> str:
@@ -312,7 +332,8 @@ class VariableRow(NamedTuple):
 def variable_rows(plan: ShardingPlan, axis: int = 0) -> list[VariableRow]:
     """The plan's candidates along an axis, without the first name of their paths if all share it."""
     candidates = plan.candidates(axis)
-    start = _shared_start([variable.name for variable in candidates])
+    firsts = {variable.name.partition("/")[:2] for variable in candidates}
+    start = len("".join(firsts.pop())) if len(firsts) == 1 else 0
     alike: dict[tuple[str, int], list[Variable]] = {}
     for variable, dim in candidates.items():
         alike.setdefault((_NUMBER.sub("*", variable.name[start:]), dim), []).append(variable)
@@ -340,9 +361,3 @@ def _siblings_together(numbered: Sequence[VariableRow]) -> Iterator[VariableRow]
             siblings = f"{{{','.join(parent for parent, _ in rows)}}}"
             name = mark.join(filter(None, (parents, siblings, leaf)))
             yield VariableRow(name, tuple(variable for _, row in rows for variable in row.variables), dim)
-
-
-def _shared_start(names: Sequence[str]) -> int:
-    """Length of the first name of all paths with its slash; 0 where they do not share it."""
-    firsts = {name.partition("/")[:2] for name in names}
-    return len("".join(firsts.pop())) if len(firsts) == 1 else 0

@@ -33,6 +33,9 @@ A proven lower limit of the makespan, whatever the placement (`makespan_bound_s`
     t(v)     least time of v on any device      head(v)  longest path to v, without v     tail(v)  longest path after v
     w(v)     min over devices d of λ_d · time(d, v), for shares λ ≥ 0 that add up to 1
 
+    device 0   ░ head ░██ S ██░░░░░░░      before the first operation of S can start at least min_S head passes, and
+    device 1   ░░░░░░░░░██ S ██░ tail      after its last one min_S tail; between them there is Σ_S w(v) of work
+
 Two things are true of every schedule. No path is faster than its operations on their fastest devices: the makespan is
 at least head(v) + t(v) + tail(v). And a set S of operations keeps the D devices busy between the first of them that
 can start and the last that has something behind it: since Σ_d λ_d · busy(d) ≥ Σ_S w(v) for any λ, the makespan is at

@@ -69,10 +69,13 @@ def placement_cost(problem: PlacementProblem, plan: PlacementPlan) -> PlacementC
     if problem.objective == "step":
         return _step_cost(problem, plan)
     compute, transfer = _pass_times(problem, plan)
+    if not problem.split_passes:  # transfers overlap with either pass
+        compute, transfer = compute.sum(axis=0, keepdims=True), transfer.sum(axis=0, keepdims=True)
+    busy = np.maximum(compute, transfer) if problem.communication == "max" else compute + transfer
     throughput = problem.objective == "throughput"
     return PlacementCost(
-        value_s=_slowest_s(problem, compute, transfer) if throughput else latency_s(problem, plan),
-        loads_s=_loads(problem, compute, transfer),
+        value_s=float(busy.max(axis=1).sum()) if throughput else latency_s(problem, plan),
+        loads_s=busy.sum(axis=0),
         compute_s=compute.sum(axis=0),
         transfer_s=transfer.sum(axis=0),
         memory_bytes=device_memory_bytes(problem, plan.assignment),
@@ -166,21 +169,3 @@ def _crossing(graph: PlacementGraph, jobs: IntArray, paying: int) -> tuple[IntAr
     pays = places < paying
     keys = np.unique(moved[pays] * paying + places[pays])
     return np.divmod(keys, max(1, paying))  # without jobs that pay there are no keys
-
-
-def _loads(problem: PlacementProblem, compute: FloatArray, transfer: FloatArray) -> FloatArray:
-    """[devices] from the times of the two passes; without `split_passes` transfers overlap with either."""
-    if problem.split_passes:
-        return np.asarray(_busy(problem, compute, transfer).sum(axis=0))
-    return _busy(problem, compute.sum(axis=0), transfer.sum(axis=0))
-
-
-def _slowest_s(problem: PlacementProblem, compute: FloatArray, transfer: FloatArray) -> float:
-    if problem.split_passes:
-        return float(_busy(problem, compute, transfer).max(axis=1).sum())
-    return float(_loads(problem, compute, transfer).max())
-
-
-def _busy(problem: PlacementProblem, compute: FloatArray, transfer: FloatArray) -> FloatArray:
-    """Compute and transfers one after the other, or side by side."""
-    return np.asarray(np.maximum(compute, transfer) if problem.communication == "max" else compute + transfer)

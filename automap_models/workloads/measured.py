@@ -98,7 +98,8 @@ def measured_passes(
     transformer = meta.get("transformer")
     described = transformer if isinstance(transformer, Mapping) else {}
     if model is None:
-        built_in, config = (_text(described.get(key)) for key in ("built_in", "config"))
+        texts = (described.get(key) for key in ("built_in", "config"))
+        built_in, config = (text if isinstance(text, str) else None for text in texts)
         model = DescribedModel(built_in, config, bool(described.get("dropout", False)))
     tokens = sequence or described.get("sequence")
     if model.built_in is None and model.config is None:
@@ -142,7 +143,3 @@ def described_model(what: str) -> DescribedModel:
     model = transformer(Source(what, kind))
     model.work()
     return DescribedModel(built_in=model.name)
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
