@@ -8,7 +8,6 @@ The models are those of decoder.py, bert.py and t5.py, whose traces tests hold t
 from __future__ import annotations
 
 from automap_models.core.model_work import LayerWork, Mark, ModelWork
-from automap_models.core.strategy import TransformerShape
 from automap_models.workloads.layer import FIXED, FLOAT32, FORWARD, INPUT, WEIGHT, Layer, Value
 from automap_models.workloads.sizes import (
     Architecture,
@@ -45,17 +44,23 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str) -> Mo
     Raises:
         BadInput: it is no transformer.
     """
-    match required_transformer(name, config):
-        case DecoderConfig() as decoder:
-            return _decoder(decoder, name, sequence, dtype)
-        case BertConfig() as bert:
-            return _bert(bert, name, sequence, dtype)
-        case T5Config() as t5:
-            return _t5(t5, name, sequence, dtype)
+    sizes, first, last = required_transformer(name, config), Layer(sequence, dtype), Layer(sequence, dtype)
+    match sizes:
+        case DecoderConfig():
+            x, blocks, tied = _decoder(sizes, first, last)
+        case BertConfig():
+            x, blocks, tied = _bert(sizes, first, last)
+        case T5Config():
+            x, blocks, tied = _t5(sizes, first, last)
+    places = (first.work("embedding", [x]), *blocks, last.work("head"))
+    layers = list(dict.fromkeys(places))  # those that are one object are one of its layers
+    shape = transformer_shape(sizes, name, sequence)
+    order = tuple(layers.index(layer) for layer in places)
+    return ModelWork(shape, tuple(layers), order, dtype, float(shape.vocabulary * shape.hidden) if tied else 0.0)
 
 
-def _decoder(config: DecoderConfig, name: str, sequence: int, dtype: str) -> ModelWork:
-    first, last = Layer(sequence, dtype), Layer(sequence, dtype)
+def _decoder(config: DecoderConfig, first: Layer, last: Layer) -> tuple[Value, Places, bool]:
+    """What the first layer hands on, the blocks, and whether logits are taken with the word embedding."""
     x = embedded(first, config.vocabulary, config.width, positions=config.positions, tied=config.ties)
     if config.embedding_norm:
         x = first.norm(x, layer_norm=not config.root_mean_square)
@@ -63,46 +68,31 @@ def _decoder(config: DecoderConfig, name: str, sequence: int, dtype: str) -> Mod
     final = last.norm(last.value(config.width), layer_norm=not config.root_mean_square)
     classes, mark = (config.vocabulary, TENSOR) if config.classes is None else (config.classes, FIXED)
     classified(last, final, classes, mark, tied=config.ties, capped=config.logit_cap is not None)
-    dense, sparse = (decoder_block(config, mixture, sequence, dtype) for mixture in (None, config.mixture))
+    dense, sparse = (decoder_block(config, mixture, first.tokens, first.dtype) for mixture in (None, config.mixture))
     lead = config.dense_layers if config.mixture else config.layers
-    blocks = [dense if i < lead else sparse for i in range(config.layers)]
-    ends = first.work("embedding", [x]), last.work("head")
-    return _model(transformer_shape(config, name, sequence), ends, blocks, dtype, config.ties)
+    return x, [dense if i < lead else sparse for i in range(config.layers)], config.ties
 
 
-def _bert(config: BertConfig, name: str, sequence: int, dtype: str) -> ModelWork:
-    first, last = Layer(sequence, dtype), Layer(sequence, dtype)
+def _bert(config: BertConfig, first: Layer, last: Layer) -> tuple[Value, Places, bool]:
+    """The same."""
     x = embedded(first, config.vocabulary, config.width, positions=config.positions, types=config.types, tied=True)
     x = first.norm(x, layer_norm=True)
     first.dropout(x, config.embedding_dropout)
     predicted = last.activation(last.dense(last.value(config.width), config.width, bias=True))
     logits = classified(last, last.norm(predicted, layer_norm=True), config.vocabulary, tied=True)
     last.bias(logits)
-    block = bert_block(config, sequence, dtype)
-    ends = first.work("embedding", [x]), last.work("head")
-    return _model(transformer_shape(config, name, sequence), ends, [block] * config.layers, dtype, tied=True)
+    return x, [bert_block(config, first.tokens, first.dtype)] * config.layers, True
 
 
-def _t5(config: T5Config, name: str, sequence: int, dtype: str) -> ModelWork:
-    first, last = Layer(sequence, dtype), Layer(sequence, dtype)
+def _t5(config: T5Config, first: Layer, last: Layer) -> tuple[Value, Places, bool]:
+    """The same."""
     x = embedded(first, config.vocabulary, config.width, tied=True)
     relative_bias(first, config)
     final = last.norm(last.value(config.width), layer_norm=False)
     classified(last, final, config.vocabulary, tied=config.tied)
     encoder, decoder = (stack.layers for stack in config.stacks)
-    blocks = _t5_blocks(config, sequence, dtype, encoder, decoder=False)
-    blocks += _t5_blocks(config, sequence, dtype, decoder, decoder=True)
-    ends = first.work("embedding", [x]), last.work("head")
-    return _model(transformer_shape(config, name, sequence), ends, blocks, dtype, config.tied)
-
-
-def _model(
-    shape: TransformerShape, ends: tuple[LayerWork, LayerWork], blocks: Places, dtype: str, tied: bool
-) -> ModelWork:
-    """The record: layers that are one object are one of its layers."""
-    layers = list(dict.fromkeys([ends[0], *blocks, ends[1]]))
-    order = tuple(layers.index(layer) for layer in (ends[0], *blocks, ends[1]))
-    return ModelWork(shape, tuple(layers), order, dtype, float(shape.vocabulary * shape.hidden) if tied else 0.0)
+    blocks = _t5_blocks(config, first.tokens, first.dtype, encoder, decoder=False)
+    return x, blocks + _t5_blocks(config, first.tokens, first.dtype, decoder, decoder=True), config.tied
 
 
 # --- blocks

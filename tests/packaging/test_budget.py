@@ -43,7 +43,7 @@ BUDGET = {
     "run": (4_862, 24),
     "simulate": (1_586, 8),
     "torch_export": (3_182, 14),
-    "workloads": (4_204, 23),
+    "workloads": (4_194, 23),
     "zoo": (1, 1),
     "infer": (4_836, 27),
     "train": (1_849, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_526, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_907, "files": 381, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 68_897, "files": 381, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
